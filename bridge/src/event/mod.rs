@@ -1,0 +1,186 @@
+//! What happened, as one durable log. This file knows the shape of an event and of a cursor; it does
+//! not know where the log is kept (`store/`) nor how it is sent (`http/`).
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::id::DispatchId;
+
+/// The names that belong to the bridge. An adapter that emits one of them gives a hint whose data is
+/// merged; it never makes a second event.
+pub mod kind {
+    pub const ACCEPTED: &str = "execution.accepted";
+    pub const QUEUED: &str = "execution.queued";
+    pub const STARTED: &str = "execution.started";
+    pub const RETRYING: &str = "execution.retrying";
+    pub const COMPLETED: &str = "execution.completed";
+    pub const FAILED: &str = "execution.failed";
+    pub const CALLBACK_ATTEMPTED: &str = "callback.attempted";
+    pub const CALLBACK_DELIVERED: &str = "callback.delivered";
+    pub const CALLBACK_DEAD: &str = "callback.dead";
+    pub const ADAPTER_HEALTH: &str = "adapter.health";
+    pub const ADAPTER_EVENT: &str = "adapter.event";
+    pub const USAGE: &str = "usage";
+    pub const SESSION_UPDATED: &str = "session.updated";
+    pub const EVENTS_DROPPED: &str = "events.dropped";
+
+    /// Whether only the bridge may write events of this name.
+    pub fn is_reserved(name: &str) -> bool {
+        name.starts_with("execution.") || name.starts_with("callback.") || name == ADAPTER_HEALTH
+    }
+
+    /// Whether this event ends the execution it belongs to.
+    pub fn is_terminal(name: &str) -> bool {
+        name == COMPLETED || name == FAILED
+    }
+}
+
+/// An event on its way into the log. The store gives it its id and its `seq`.
+#[derive(Clone, Debug)]
+pub struct NewEvent {
+    pub kind: String,
+    pub timestamp: Timestamp,
+    /// A JSON object, or nothing.
+    pub data: Option<Box<RawValue>>,
+}
+
+impl NewEvent {
+    /// An event of the bridge's own, whose data cannot fail to be JSON.
+    pub fn new(kind: &str, timestamp: Timestamp, data: Option<serde_json::Value>) -> Self {
+        let data = data.map(|value| {
+            serde_json::value::to_raw_value(&value).expect("a JSON value is always JSON text")
+        });
+        Self {
+            kind: kind.to_owned(),
+            timestamp,
+            data,
+        }
+    }
+}
+
+/// An event as it was recorded and as readers get it (`contract.md` §3).
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    /// Opaque to readers: `<log>-<n>`.
+    pub id: Cursor,
+    /// 1, 2, 3 … without a gap inside a dispatch; 0 outside of any.
+    pub seq: u64,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub task_id: Option<String>,
+    pub agent_id: Option<String>,
+    pub dispatch_id: Option<DispatchId>,
+    pub provider: Option<String>,
+    #[serde(serialize_with = "crate::time::millis")]
+    pub timestamp: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    pub trace_id: Option<String>,
+    /// 0 before the first attempt.
+    pub attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<Box<RawValue>>,
+}
+
+/// The name of one history of events. A restored or newly made store has another one, so that a
+/// cursor of a different history is refused and never misread.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LogName(String);
+
+impl LogName {
+    /// A fresh name: twelve hexadecimal digits.
+    pub fn random() -> Self {
+        Self(format!("{:012x}", rand::random::<u64>() & 0xffff_ffff_ffff))
+    }
+
+    /// The name as it was stored.
+    pub fn from_stored(text: String) -> Self {
+        Self(text)
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn cursor(&self, position: u64) -> Cursor {
+        Cursor {
+            log: self.clone(),
+            position,
+        }
+    }
+
+    /// Reads a cursor of this log: its position.
+    pub fn position(&self, text: &str) -> Result<u64, CursorError> {
+        let (log, position) = text.rsplit_once('-').ok_or(CursorError::Malformed)?;
+        let digits = !position.is_empty() && position.bytes().all(|b| b.is_ascii_digit());
+        let canonical = digits && (position == "0" || !position.starts_with('0'));
+        if !canonical {
+            return Err(CursorError::Malformed);
+        }
+        if log != self.0 {
+            return Err(CursorError::OtherLog);
+        }
+        position.parse().map_err(|_| CursorError::Malformed)
+    }
+}
+
+/// A place in the log; everything strictly later comes after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    log: LogName,
+    pub position: u64,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.log.0, self.position)
+    }
+}
+
+impl Serialize for Cursor {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Why a text is no cursor of this log.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum CursorError {
+    #[error("not a cursor")]
+    Malformed,
+    #[error("a cursor of another event log")]
+    OtherLog,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_back() {
+        let log = LogName::random();
+        assert_eq!(log.position(&log.cursor(17).to_string()), Ok(17));
+    }
+
+    #[test]
+    fn what_was_never_issued_is_refused() {
+        let log = LogName::from_stored("abc".into());
+        for text in [
+            "",
+            "17",
+            "abc-",
+            "abc--1",
+            "abc-+1",
+            "abc-01",
+            "abc-1x",
+            "abc-99999999999999999999",
+        ] {
+            assert_eq!(log.position(text), Err(CursorError::Malformed), "{text:?}");
+        }
+        assert_eq!(log.position("abd-1"), Err(CursorError::OtherLog));
+    }
+}

@@ -1,0 +1,107 @@
+//! Identifiers the bridge makes: a prefix and a UUIDv7, so that they sort by age.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// What is wrong with a text that should be one of our ids.
+#[derive(Debug, thiserror::Error)]
+#[error("{text:?} is not an id of the form {prefix}_<uuid>")]
+pub struct ParseIdError {
+    text: String,
+    prefix: &'static str,
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(Uuid);
+
+        impl $name {
+            #[doc = concat!("A new id, `", $prefix, "_` and a UUIDv7 of now.")]
+            #[expect(clippy::new_without_default, reason = "every call gives another value")]
+            pub fn new() -> Self {
+                Self(Uuid::now_v7())
+            }
+
+            /// The sixteen bytes behind the prefix, as the store keeps them.
+            pub fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
+
+            /// The id whose sixteen bytes these are.
+            pub fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(Uuid::from_bytes(bytes))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "_{}"), self.0.simple())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ParseIdError;
+
+            fn from_str(text: &str) -> Result<Self, ParseIdError> {
+                text.strip_prefix(concat!($prefix, "_"))
+                    .filter(|rest| rest.len() == 32)
+                    .and_then(|rest| Uuid::try_parse(rest).ok())
+                    .map(Self)
+                    .ok_or_else(|| ParseIdError { text: text.to_owned(), prefix: $prefix })
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = ParseIdError;
+
+            fn try_from(text: String) -> Result<Self, ParseIdError> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.to_string()
+            }
+        }
+    };
+}
+
+id!(
+    /// One accepted dispatch.
+    DispatchId,
+    "dsp"
+);
+id!(
+    /// One result owed to one callback URL; the `webhook-id` of every attempt.
+    DeliveryId,
+    "dlv"
+);
+id!(
+    /// One HTTP request; in every error body and log line about it.
+    RequestId,
+    "req"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_survives_its_text() {
+        let id = DispatchId::new();
+        assert_eq!(id.to_string().parse::<DispatchId>().unwrap(), id);
+    }
+
+    #[test]
+    fn another_prefix_is_refused() {
+        let delivery = DeliveryId::new().to_string();
+        assert!(delivery.parse::<DispatchId>().is_err());
+    }
+}

@@ -1,0 +1,144 @@
+//! The durable record: what was accepted, what ran, what is owed. Speaks in terms of the domain and
+//! in batches, so that another database is a folder and not a rewrite. Knows nothing of HTTP, of
+//! adapters, or of what stands inside a request or a result.
+
+pub mod record;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use tokio::sync::watch;
+
+use crate::event::{Event, LogName, NewEvent};
+use crate::id::{DeliveryId, DispatchId};
+
+use record::{
+    Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
+    Dispatch, DispatchFilter, DueDelivery, DueQuery, EventFilter, EventPage, Finish, Finished,
+    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
+    Ready, Replay, Requeue, Reroute, Settlement, Swept,
+};
+
+/// Why the store did not do what was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The disk, the file or the database refused; nothing may be promised until it is back.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// The claim names an attempt or epoch that is no longer the current one.
+    #[error("the claim on {0} is no longer current")]
+    Stale(DispatchId),
+    /// No such record.
+    #[error("no such record")]
+    NotFound,
+    /// The record is not in a state that allows this.
+    #[error("{0}")]
+    InvalidState(&'static str),
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// One durable store. Every method that changes something returns after its commit is on disk.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Names this store in the environment of child processes; made once.
+    fn store_id(&self) -> &str;
+    /// Names the history of events in this store.
+    fn log(&self) -> &LogName;
+    /// The boot that this process is; one more at every open.
+    fn epoch(&self) -> u64;
+    /// Whether the store can be written just now, and if not, why.
+    fn status(&self) -> std::result::Result<(), String>;
+    /// The highest event position that is committed. A hint to wake readers; the log is the truth.
+    fn changes(&self) -> watch::Receiver<u64>;
+    /// Kept in memory by the writer; exact at every commit.
+    fn counts(&self) -> Counts;
+
+    // Accepting.
+
+    /// What is known under this key.
+    async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>>;
+    /// Records the dispatch, its key and its first events, or says what the key already stands for.
+    /// The key rules of `record::Known::verdict` are applied again inside the transaction.
+    async fn accept(&self, new: NewDispatch) -> Result<Acceptance>;
+
+    // Scheduling.
+
+    /// What may start now on this adapter, best first (priority, then age); dispatches that wait for
+    /// a time or for their session are not in it, nor those with a cancel request.
+    async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>>;
+    /// Names of adapters that have queued dispatches, with how many.
+    async fn queues(&self) -> Result<Vec<(String, u64)>>;
+    /// Lets those start whose `notBefore` has come. How many.
+    async fn promote(&self, now: Timestamp, limit: usize) -> Result<usize>;
+    /// Queued dispatches whose `start_by` has passed.
+    async fn overdue(&self, now: Timestamp, limit: usize) -> Result<Vec<DispatchId>>;
+    /// Queued dispatches with a cancel request that nobody has finished (a crash came between).
+    async fn cancelled_in_queue(&self, limit: usize) -> Result<Vec<DispatchId>>;
+    /// The next moment at which `promote` or `overdue` will have something to do.
+    async fn next_queue_event(&self) -> Result<Option<Timestamp>>;
+    /// Moves a dispatch that never started to another adapter.
+    async fn reroute(&self, reroute: Reroute) -> Result<()>;
+
+    // Executing.
+
+    /// The durable `running` mark: a new attempt under this epoch. `Error::Stale` when the dispatch is
+    /// not queued any more or was cancelled.
+    async fn begin(&self, id: DispatchId, provider: &str, started: NewEvent) -> Result<Begun>;
+    /// Appends what happened. `Error::Stale` when the lease is not current.
+    async fn append(&self, lease: &Lease, progress: Progress) -> Result<()>;
+    /// Result, last events and delivery in one transaction. `Finished::CancelRequested` when a cancel
+    /// was recorded first and the result does not honour it: nothing is written then.
+    async fn finish(&self, claim: Claim, finish: Finish) -> Result<Finished>;
+    /// Back to the queue for another attempt, without a result.
+    async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()>;
+    /// Records the wish to cancel; on disk when it returns.
+    async fn request_cancel(&self, id: DispatchId, at: Timestamp) -> Result<CancelRequest>;
+    /// What ran under an older epoch, oldest first. Asked until empty, at boot.
+    async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>>;
+    /// Events of an adapter that belong to no dispatch.
+    async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()>;
+
+    // Delivering.
+
+    /// Deliveries that are due, at most `per_origin` for each origin that is not excluded, so that a
+    /// dead receiver with a million due deliveries does not hide the others.
+    async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>>;
+    /// The earliest due time among pending deliveries, past or future, of origins not excluded.
+    async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>>;
+    /// What is sent.
+    async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload>;
+    /// The outcome of one attempt. `Error::InvalidState` when the delivery is not pending any more.
+    async fn settle(&self, id: DeliveryId, settlement: Settlement) -> Result<()>;
+    /// Makes deliveries due again; how many.
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64>;
+
+    // Reading.
+
+    async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>>;
+    /// All dispatches with this task id, newest first.
+    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<Dispatch>>;
+    async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<Dispatch>>;
+    /// The whole output, or a piece of it: at most `limit` bytes from `offset`.
+    async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>>;
+    async fn delivery(&self, id: DeliveryId) -> Result<Option<Delivery>>;
+    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<Delivery>>;
+    /// Deliveries of one dispatch, oldest first.
+    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<Delivery>>;
+    /// Events strictly after a position, in order. Reads at most `limit` rows and says how far it
+    /// looked, so that a filter that matches nothing still makes progress.
+    async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage>;
+    /// The last execution event of one dispatch's stream is found with this.
+    async fn last_event(&self, id: DispatchId) -> Result<Option<Event>>;
+    fn log_bounds(&self) -> LogBounds;
+
+    // Keeping house.
+
+    /// Removes what is past its retention, in one small step.
+    async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept>;
+    /// A named sealed value, such as the default signing secret.
+    async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>>;
+    /// Writes a named sealed value unless there is one; returns the one that counts.
+    async fn seal_once(&self, name: &str, value: Vec<u8>) -> Result<Vec<u8>>;
+    /// Writes what is queued, checkpoints and closes. Later calls fail.
+    async fn close(&self);
+}

@@ -1,0 +1,577 @@
+//! What goes into the store and what comes out of it. Requests, results and secrets are opaque bytes
+//! here; only what is searched, ordered or compared is a field.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::event::{Event, NewEvent};
+use crate::id::{DeliveryId, DispatchId};
+
+/// Two namespaces: a header never meets a task id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeySpace {
+    /// The `Idempotency-Key` header.
+    Header,
+    /// The `taskId`, when there is no header.
+    Task,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey {
+    pub space: KeySpace,
+    pub value: String,
+}
+
+/// A keyed hash of the normalised dispatch; equal bodies have equal fingerprints.
+pub type Fingerprint = [u8; 32];
+
+/// What a key stands for.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub dispatch: Dispatch,
+    pub fingerprint: Fingerprint,
+}
+
+/// What a second request under a known key gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyVerdict {
+    /// The stored one; when it is finished its delivery is made due again.
+    Same,
+    /// The key was used for another body.
+    Conflict,
+    /// A new dispatch takes the key over; the old one's undelivered deliveries are superseded.
+    TakeOver,
+}
+
+impl Known {
+    /// The key rules of `contract.md` §1, "Idempotency".
+    pub fn verdict(&self, space: KeySpace, fingerprint: &Fingerprint) -> KeyVerdict {
+        let failed = match &self.dispatch.state {
+            State::Finished {
+                error_code: Some(code),
+                ..
+            } => code != "cancelled",
+            State::Queued
+            | State::Running { .. }
+            | State::Finished {
+                error_code: None, ..
+            } => false,
+        };
+        if failed && space == KeySpace::Task {
+            KeyVerdict::TakeOver
+        } else if &self.fingerprint == fingerprint {
+            KeyVerdict::Same
+        } else {
+            KeyVerdict::Conflict
+        }
+    }
+}
+
+/// A dispatch as it is accepted.
+#[derive(Debug)]
+pub struct NewDispatch {
+    pub id: DispatchId,
+    pub key: IdempotencyKey,
+    pub fingerprint: Fingerprint,
+    pub task_id: String,
+    pub agent_id: String,
+    pub run_id: Option<String>,
+    pub trace_id: String,
+    /// The adapter it was routed to.
+    pub provider: String,
+    /// The caller named the adapter; it is never routed again.
+    pub pinned: bool,
+    /// What each routing layer kept and dropped, as JSON.
+    pub routing: Box<RawValue>,
+    /// The validated dispatch as JSON, without secrets.
+    pub request: Box<RawValue>,
+    /// Its secrets, sealed.
+    pub secrets: Option<Vec<u8>>,
+    /// Set only when the chosen adapter honours it: dispatches of one adapter and session run one
+    /// after another in the order in which they may start.
+    pub session: Option<String>,
+    pub priority: i8,
+    pub accepted_at: Timestamp,
+    pub not_before: Option<Timestamp>,
+    /// When it has not started by then it ends as `queue_timeout`.
+    pub start_by: Timestamp,
+    /// Where its result is owed; `None` when the caller asked for no callback.
+    pub callback: Option<Callback>,
+    /// `execution.accepted`, `execution.queued`.
+    pub events: Vec<NewEvent>,
+    /// At most so many dispatches may wait; one more is `Acceptance::QueueFull`.
+    pub queue_limit: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Callback {
+    pub url: String,
+    /// Scheme, host and port, normalised: what concurrency and replay go by.
+    pub origin: String,
+}
+
+#[derive(Debug)]
+pub enum Acceptance {
+    /// On disk; `retry_of` when it took the key of a failed one over.
+    Accepted {
+        retry_of: Option<DispatchId>,
+    },
+    /// The same request again; when it was finished its delivery is due again.
+    Duplicate(Box<Dispatch>),
+    /// The key stands for another body.
+    Conflict(DispatchId),
+    QueueFull,
+}
+
+/// A dispatch that may start.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    pub id: DispatchId,
+    pub provider: String,
+    pub pinned: bool,
+    /// Attempts so far; unpinned dispatches with none may be routed again.
+    pub attempts: u32,
+}
+
+#[derive(Debug)]
+pub struct Reroute {
+    pub id: DispatchId,
+    pub provider: String,
+    pub session: Option<String>,
+    pub routing: Box<RawValue>,
+}
+
+/// The right to write about one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub id: DispatchId,
+    pub attempt: u32,
+    pub epoch: u64,
+}
+
+/// Who says that a dispatch ends or goes back.
+#[derive(Clone, Debug)]
+pub enum Claim {
+    /// It is queued and nobody runs it.
+    Unstarted(DispatchId),
+    /// The attempt that this process runs.
+    Attempt(Lease),
+    /// An attempt of an older epoch, whose process is gone.
+    Interrupted { id: DispatchId, attempt: u32 },
+}
+
+impl Claim {
+    pub fn id(&self) -> DispatchId {
+        match self {
+            Claim::Unstarted(id) | Claim::Interrupted { id, .. } => *id,
+            Claim::Attempt(lease) => lease.id,
+        }
+    }
+}
+
+/// What an execution needs, handed out with the running mark.
+#[derive(Debug)]
+pub struct Begun {
+    pub lease: Lease,
+    pub dispatch: Dispatch,
+    /// As it was given to `accept`.
+    pub request: Box<RawValue>,
+    /// The session id that an earlier attempt recorded.
+    pub recorded_session: Option<String>,
+    /// What earlier attempts used, in the words of `dispatch/budget`; opaque.
+    pub spent: Option<Box<RawValue>>,
+}
+
+/// A piece of an execution, written as one batch.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub events: Vec<NewEvent>,
+    /// The runtime's session id, once it is known: what `recovery: resume` continues.
+    pub session: Option<String>,
+    /// Replaces `Begun::spent` for later attempts.
+    pub spent: Option<Box<RawValue>>,
+}
+
+/// How many events the dispatch has up to its result, and where the last one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventTotals {
+    pub count: u64,
+    pub last: u64,
+}
+
+/// A terminal result.
+#[derive(Debug)]
+pub struct Finish {
+    pub at: Timestamp,
+    /// `None` is `ok`.
+    pub error_code: Option<String>,
+    /// The result of `contract.md` §2 as a JSON object, all but `events`, which the store adds.
+    pub result: Box<RawValue>,
+    /// The whole output, kept apart when the result holds only its beginning.
+    pub output: Option<String>,
+    /// The last events, `execution.completed` or `execution.failed` at the end.
+    pub events: Vec<NewEvent>,
+    /// Where the result goes; made due at once.
+    pub delivery: Option<NewDelivery>,
+    /// Retention starts at the later of the finish and the delivery's end.
+    pub retention: Duration,
+}
+
+#[derive(Debug)]
+pub struct NewDelivery {
+    pub id: DeliveryId,
+    pub callback: Callback,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Finished {
+    Recorded(EventTotals),
+    /// A cancel request came first: finish again with a result that says `cancelled`.
+    CancelRequested,
+}
+
+#[derive(Debug)]
+pub struct Requeue {
+    /// `execution.retrying`, saying why.
+    pub event: NewEvent,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum CancelRequest {
+    /// It has not started; the caller finishes it at once.
+    Queued,
+    /// It runs in this process.
+    Running {
+        attempt: u32,
+    },
+    /// Too late.
+    Finished,
+    Unknown,
+}
+
+/// What a crash left running.
+#[derive(Debug)]
+pub struct Interrupted {
+    pub dispatch: Dispatch,
+    pub attempt: u32,
+    pub request: Box<RawValue>,
+    pub recorded_session: Option<String>,
+    pub cancel_requested: bool,
+    pub spent: Option<Box<RawValue>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct DueQuery {
+    pub now: Timestamp,
+    /// Origins that are at their limit.
+    pub exclude: Vec<String>,
+    pub per_origin: usize,
+    pub limit: usize,
+    /// Already under way in this process.
+    pub in_flight: Vec<DeliveryId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueDelivery {
+    pub id: DeliveryId,
+    pub dispatch: DispatchId,
+    pub callback: Callback,
+    /// Attempts made so far.
+    pub attempts: u32,
+    /// When the present series of attempts began: first made due, or replayed.
+    pub since: Timestamp,
+}
+
+#[derive(Debug)]
+pub struct DeliveryPayload {
+    /// The result with `events` in it.
+    pub body: Vec<u8>,
+    pub trace_id: String,
+    /// The dispatch as it was accepted: holds the callback's headers and retry policy.
+    pub request: Box<RawValue>,
+    pub secrets: Option<Vec<u8>>,
+}
+
+/// The outcome of one delivery attempt.
+#[derive(Debug)]
+pub struct Settlement {
+    pub attempt: DeliveryAttempt,
+    pub next: AfterAttempt,
+    /// `callback.attempted` and, at the end, `callback.delivered` or `callback.dead`.
+    pub events: Vec<NewEvent>,
+    pub retention: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterAttempt {
+    Delivered,
+    Retry { due: Timestamp },
+    Dead,
+}
+
+/// One attempt as operators see it. The store keeps the first 5 and the last 20.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct DeliveryAttempt {
+    /// 1 for the first.
+    pub number: u32,
+    #[serde(serialize_with = "crate::time::millis")]
+    pub at: Timestamp,
+    pub duration_ms: u64,
+    /// The HTTP status, when there was an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// What went wrong, when there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The first 20 kB of the answer's body, as text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<String>,
+}
+
+/// What to deliver again.
+#[derive(Clone, Debug)]
+pub enum Replay {
+    /// Whatever its state.
+    One(DeliveryId),
+    Many {
+        /// `host` or `host:port`.
+        host: Option<String>,
+        since: Option<Timestamp>,
+        status: DeliveryState,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeliveryState {
+    Pending,
+    Delivered,
+    Dead,
+    Superseded,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Delivery {
+    pub id: DeliveryId,
+    pub dispatch_id: DispatchId,
+    pub task_id: String,
+    pub url: String,
+    pub status: DeliveryState,
+    pub attempt_count: u32,
+    #[serde(serialize_with = "crate::time::millis")]
+    pub created_at: Timestamp,
+    /// The next attempt, while pending.
+    #[serde(
+        serialize_with = "crate::time::millis_option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub due_at: Option<Timestamp>,
+    #[serde(
+        serialize_with = "crate::time::millis_option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub settled_at: Option<Timestamp>,
+    pub attempts: Vec<DeliveryAttempt>,
+}
+
+/// Where a dispatch stands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    /// Recorded, waiting for its turn, its time or its session.
+    Queued,
+    Running {
+        attempt: u32,
+        started_at: Timestamp,
+    },
+    /// `error_code: None` is `ok`.
+    Finished {
+        at: Timestamp,
+        error_code: Option<String>,
+    },
+}
+
+/// The record of one dispatch, all but its request.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    pub id: DispatchId,
+    pub task_id: String,
+    pub agent_id: String,
+    pub run_id: Option<String>,
+    pub trace_id: String,
+    pub provider: String,
+    pub pinned: bool,
+    pub routing: Box<RawValue>,
+    pub session: Option<String>,
+    pub priority: i8,
+    pub state: State,
+    /// Attempts begun so far.
+    pub attempts: u32,
+    pub cancel_requested: bool,
+    pub accepted_at: Timestamp,
+    pub not_before: Option<Timestamp>,
+    pub start_by: Timestamp,
+    pub first_started_at: Option<Timestamp>,
+    pub retry_of: Option<DispatchId>,
+    pub callback: Option<Callback>,
+    /// The result of `contract.md` §2 with `events`, once finished. Lists leave it out.
+    pub result: Option<Box<RawValue>>,
+}
+
+#[derive(Debug)]
+pub struct Output {
+    pub bytes: Vec<u8>,
+    pub total: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Queued,
+    Running,
+    Ok,
+    Error,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct DispatchFilter {
+    pub status: Option<Status>,
+    pub provider: Option<String>,
+    pub agent_id: Option<String>,
+    pub run_id: Option<String>,
+    /// Accepted at or after.
+    pub since: Option<Timestamp>,
+    /// `Page::next` of the page before.
+    pub before: Option<u64>,
+    pub limit: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct DeliveryFilter {
+    pub status: Option<DeliveryState>,
+    /// `host` or `host:port`.
+    pub host: Option<String>,
+    pub before: Option<u64>,
+    pub limit: usize,
+}
+
+/// Newest first; `next` continues, `None` is the end.
+#[derive(Debug)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    pub next: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct EventFilter {
+    pub dispatch: Option<DispatchId>,
+    pub provider: Option<String>,
+    pub agent_id: Option<String>,
+    pub task_id: Option<String>,
+    pub kind: Option<String>,
+}
+
+#[derive(Debug)]
+pub struct EventPage {
+    pub events: Vec<Event>,
+    /// Everything up to here was looked at.
+    pub scanned: u64,
+    /// There may be more after `scanned` right now.
+    pub more: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogBounds {
+    /// The highest position ever given out; 0 when none was.
+    pub issued: u64,
+    /// The highest position that retention has removed; a firehose cursor below it has a gap.
+    pub removed: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub queued: u64,
+    pub running: u64,
+    pub deliveries_pending: u64,
+    pub deliveries_dead: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    pub dispatches: u64,
+    /// Another step would find more.
+    pub more: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(state: State) -> Known {
+        let at = Timestamp::UNIX_EPOCH;
+        let dispatch = Dispatch {
+            id: DispatchId::new(),
+            task_id: "t".into(),
+            agent_id: "a".into(),
+            run_id: None,
+            trace_id: String::new(),
+            provider: "echo".into(),
+            pinned: false,
+            routing: RawValue::from_string("[]".into()).unwrap(),
+            session: None,
+            priority: 0,
+            state,
+            attempts: 0,
+            cancel_requested: false,
+            accepted_at: at,
+            not_before: None,
+            start_by: at,
+            first_started_at: None,
+            retry_of: None,
+            callback: None,
+            result: None,
+        };
+        Known {
+            dispatch,
+            fingerprint: [1; 32],
+        }
+    }
+
+    #[test]
+    fn a_key_answers_as_the_contract_says() {
+        let finished = |code: Option<&str>| State::Finished {
+            at: Timestamp::UNIX_EPOCH,
+            error_code: code.map(str::to_owned),
+        };
+        let running = State::Running {
+            attempt: 1,
+            started_at: Timestamp::UNIX_EPOCH,
+        };
+        use KeySpace::{Header, Task};
+        use KeyVerdict::{Conflict, Same, TakeOver};
+        for (state, space, same_body, expected) in [
+            (State::Queued, Task, true, Same),
+            (State::Queued, Task, false, Conflict),
+            (running.clone(), Header, true, Same),
+            (running, Header, false, Conflict),
+            (finished(None), Task, true, Same),
+            (finished(None), Task, false, Conflict),
+            (finished(Some("timeout")), Task, true, TakeOver),
+            (finished(Some("timeout")), Task, false, TakeOver),
+            (finished(Some("timeout")), Header, true, Same),
+            (finished(Some("timeout")), Header, false, Conflict),
+            (finished(Some("cancelled")), Task, true, Same),
+            (finished(Some("cancelled")), Task, false, Conflict),
+        ] {
+            let fingerprint = if same_body { [1; 32] } else { [2; 32] };
+            let verdict = known(state.clone()).verdict(space, &fingerprint);
+            assert_eq!(
+                verdict, expected,
+                "{state:?} {space:?} same body: {same_body}"
+            );
+        }
+    }
+}
