@@ -1,7 +1,18 @@
 //! forge-bridge: accepts a step, runs it on an agent runtime through an adapter, streams what happens
 //! and delivers the result, all under one durable record.
 
+pub mod app;
+pub mod cli;
+pub mod config;
+pub mod delivery;
+pub mod dispatch;
 pub mod event;
+pub mod http;
 pub mod id;
+pub mod net;
+pub mod plugin;
+pub mod process;
 pub mod store;
+pub mod telemetry;
 pub mod time;
+pub mod vault;
