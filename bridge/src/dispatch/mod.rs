@@ -2,6 +2,9 @@
 //! → normalise → finish`. Knows no HTTP, no SQL and no plugin boundary.
 
 pub mod request;
+pub mod schema;
+pub mod trace;
+pub mod validate;
 
 use std::path::PathBuf;
 use std::time::Duration;
