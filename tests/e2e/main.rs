@@ -1,1 +1,4 @@
-fn main() {}
+//! Everything with a socket, a process or a plugin.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod children;
