@@ -32,6 +32,7 @@ pub struct Config {
     /// The program that has the `exec` subcommand; by default this executable as it was started.
     pub supervisor: Option<PathBuf>,
     /// Between the request to end and the kill.
+    #[serde(with = "crate::config::duration")]
     pub grace: Duration,
 }
 
