@@ -1,0 +1,339 @@
+//! What one call says, in order: its events and, last, its answer. Bounded in bytes; filled from the
+//! adapter's threads, emptied by one reader. Knows no pointers and no JSON.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use forge_adapter_api::AdapterError;
+use tokio::sync::Notify;
+
+/// What one queued entry costs beyond its bytes.
+const ENTRY_COST: usize = 64;
+
+/// How many different refused events are remembered, to tell a retry from a loss.
+const REMEMBERED: usize = 1024;
+
+pub(super) type Answer = Result<Vec<u8>, AdapterError>;
+
+/// The bounds of one queue, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// What waits for the reader.
+    pub queued: usize,
+    /// One event.
+    pub event: usize,
+    /// All events of the call together; `None` where there is no end.
+    pub total: Option<usize>,
+}
+
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Emitted {
+    Taken,
+    /// Nothing was kept; the emitter may try again.
+    Full,
+    /// The call has ended.
+    Closed,
+    /// This event would pass the call's total: the call has to end.
+    TooMuch,
+}
+
+/// What the reader gets.
+#[derive(Debug, PartialEq)]
+pub(super) enum Said {
+    Event(Box<[u8]>),
+    /// So many events are missing here.
+    Dropped(u64),
+    Answer(Answer),
+}
+
+pub(super) struct Queue {
+    bounds: Bounds,
+    inner: Mutex<Inner>,
+    changed: Notify,
+}
+
+struct Inner {
+    entries: VecDeque<Said>,
+    queued: usize,
+    total: usize,
+    refused: Refused,
+    phase: Phase,
+    /// `start` has returned.
+    begun: bool,
+    violations: u64,
+}
+
+#[derive(PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// The answer stands at the end of `entries`.
+    Answered,
+    /// Nobody reads any more, or the answer was read.
+    Closed,
+}
+
+/// The events that were answered `Full` and have not come again. An emitter that takes the answer
+/// seriously sends the same bytes next; one that goes on with other bytes has lost them.
+#[derive(Default)]
+struct Refused {
+    prints: HashSet<u64>,
+    unremembered: u64,
+    hasher: RandomState,
+}
+
+impl Refused {
+    fn note(&mut self, event: &[u8]) {
+        let print = self.hasher.hash_one(event);
+        if self.prints.len() < REMEMBERED {
+            self.prints.insert(print);
+        } else if !self.prints.contains(&print) {
+            self.unremembered += 1;
+        }
+    }
+
+    fn came_again(&mut self, event: &[u8]) {
+        if !self.prints.is_empty() {
+            let print = self.hasher.hash_one(event);
+            self.prints.remove(&print);
+        }
+    }
+
+    fn take_lost(&mut self) -> u64 {
+        let lost = self.prints.len() as u64 + self.unremembered;
+        self.prints.clear();
+        self.unremembered = 0;
+        lost
+    }
+}
+
+impl Queue {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            inner: Mutex::new(Inner {
+                entries: VecDeque::new(),
+                queued: 0,
+                total: 0,
+                refused: Refused::default(),
+                phase: Phase::Open,
+                begun: false,
+                violations: 0,
+            }),
+            changed: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing panics while it is held; an adapter's thread must not die of it either way.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one event, or says why not. Never waits for the reader.
+    pub(super) fn emit(&self, event: &[u8]) -> Emitted {
+        let mut inner = self.lock();
+        if inner.phase != Phase::Open {
+            return Emitted::Closed;
+        }
+        if event.len() > self.bounds.event {
+            // It would never fit: trying again cannot help, so it counts as lost on the spot.
+            inner.drop_here(1);
+        } else {
+            let total = inner.total.saturating_add(event.len());
+            if self.bounds.total.is_some_and(|limit| total > limit) {
+                return Emitted::TooMuch;
+            }
+            let cost = event.len() + ENTRY_COST;
+            if inner.queued + cost > self.bounds.queued {
+                inner.refused.note(event);
+                return Emitted::Full;
+            }
+            inner.refused.came_again(event);
+            inner.drop_refused();
+            inner.total = total;
+            inner.queued += cost;
+            inner.entries.push_back(Said::Event(event.into()));
+        }
+        drop(inner);
+        self.changed.notify_one();
+        Emitted::Taken
+    }
+
+    /// The one answer; false when there was one already or nobody reads.
+    pub(super) fn answer(&self, answer: Answer) -> bool {
+        let mut inner = self.lock();
+        if inner.phase != Phase::Open {
+            return false;
+        }
+        inner.drop_refused();
+        inner.entries.push_back(Said::Answer(answer));
+        inner.phase = Phase::Answered;
+        drop(inner);
+        self.changed.notify_one();
+        true
+    }
+
+    /// The reader goes away; true when the call had not been answered.
+    pub(super) fn close(&self) -> bool {
+        let mut inner = self.lock();
+        let open = inner.phase == Phase::Open;
+        inner.phase = Phase::Closed;
+        inner.entries = VecDeque::new();
+        inner.queued = 0;
+        open
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.lock().phase == Phase::Open
+    }
+
+    /// `start` has returned for this call.
+    pub(super) fn begin(&self) {
+        self.lock().begun = true;
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.lock().begun
+    }
+
+    /// Counts a breach of the contract; true for the first of this call.
+    pub(super) fn violated(&self) -> bool {
+        let mut inner = self.lock();
+        inner.violations += 1;
+        inner.violations == 1
+    }
+
+    /// The next thing said. Cancel-safe; for one reader. Never resolves after the answer.
+    pub(super) async fn next(&self) -> Said {
+        loop {
+            if let Some(said) = self.pop() {
+                return said;
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    fn pop(&self) -> Option<Said> {
+        let mut inner = self.lock();
+        let said = inner.entries.pop_front()?;
+        match &said {
+            Said::Event(event) => inner.queued -= event.len() + ENTRY_COST,
+            Said::Dropped(_) => inner.queued = inner.queued.saturating_sub(ENTRY_COST),
+            Said::Answer(_) => inner.phase = Phase::Closed,
+        }
+        Some(said)
+    }
+}
+
+impl Inner {
+    fn drop_refused(&mut self) {
+        let lost = self.refused.take_lost();
+        if lost > 0 {
+            self.drop_here(lost);
+        }
+    }
+
+    /// Marks a gap; neighbouring gaps are one, so that they cannot fill the queue.
+    fn drop_here(&mut self, count: u64) {
+        if let Some(Said::Dropped(before)) = self.entries.back_mut() {
+            *before += count;
+        } else {
+            self.queued += ENTRY_COST;
+            self.entries.push_back(Said::Dropped(count));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Room for two small events.
+    const SMALL: Bounds = Bounds {
+        queued: 2 * (ENTRY_COST + 8),
+        event: 100,
+        total: Some(40),
+    };
+
+    fn drain(queue: &Queue) -> Vec<Said> {
+        std::iter::from_fn(|| queue.pop()).collect()
+    }
+
+    fn event(text: &str) -> Said {
+        Said::Event(text.as_bytes().into())
+    }
+
+    #[test]
+    fn events_and_the_answer_come_in_order_and_the_answer_once() {
+        let queue = Queue::new(SMALL);
+        assert_eq!(queue.emit(b"a"), Emitted::Taken);
+        assert_eq!(queue.emit(b"b"), Emitted::Taken);
+        assert!(queue.answer(Ok(b"done".to_vec())));
+        assert!(!queue.answer(Ok(b"again".to_vec())));
+        assert_eq!(queue.emit(b"late"), Emitted::Closed);
+        let said = drain(&queue);
+        assert_eq!(
+            said,
+            [event("a"), event("b"), Said::Answer(Ok(b"done".to_vec()))]
+        );
+    }
+
+    #[test]
+    fn a_retry_after_full_loses_nothing() {
+        let queue = Queue::new(SMALL);
+        assert_eq!(queue.emit(b"a"), Emitted::Taken);
+        assert_eq!(queue.emit(b"b"), Emitted::Taken);
+        assert_eq!(queue.emit(b"c"), Emitted::Full);
+        assert_eq!(queue.emit(b"c"), Emitted::Full);
+        assert_eq!(queue.pop(), Some(event("a")));
+        assert_eq!(queue.emit(b"c"), Emitted::Taken);
+        assert_eq!(drain(&queue), [event("b"), event("c")]);
+    }
+
+    #[test]
+    fn an_emitter_that_ignores_full_gets_one_gap_in_place() {
+        let queue = Queue::new(SMALL);
+        for text in [b"a", b"b", b"c", b"d", b"e"] {
+            queue.emit(text);
+        }
+        assert_eq!(queue.pop(), Some(event("a")));
+        assert_eq!(queue.pop(), Some(event("b")));
+        assert_eq!(queue.emit(b"f"), Emitted::Taken);
+        assert!(queue.answer(Ok(Vec::new())));
+        let said = drain(&queue);
+        assert_eq!(
+            said,
+            [Said::Dropped(3), event("f"), Said::Answer(Ok(Vec::new()))]
+        );
+    }
+
+    #[test]
+    fn an_event_beyond_its_bound_is_a_gap() {
+        let queue = Queue::new(SMALL);
+        assert_eq!(queue.emit(&[b'x'; 101]), Emitted::Taken);
+        assert_eq!(queue.emit(&[b'y'; 101]), Emitted::Taken);
+        assert_eq!(drain(&queue), [Said::Dropped(2)]);
+    }
+
+    #[test]
+    fn the_total_of_a_call_is_bounded() {
+        let queue = Queue::new(SMALL);
+        for _ in 0..5 {
+            assert_eq!(queue.emit(b"12345678"), Emitted::Taken);
+            queue.pop();
+        }
+        assert_eq!(queue.emit(b"1"), Emitted::TooMuch);
+    }
+
+    #[test]
+    fn nothing_is_kept_for_a_reader_that_left() {
+        let queue = Queue::new(SMALL);
+        queue.emit(b"a");
+        assert!(queue.close());
+        assert_eq!(queue.emit(b"b"), Emitted::Closed);
+        assert!(!queue.answer(Ok(Vec::new())));
+        assert!(!queue.close());
+        assert_eq!(drain(&queue), []);
+    }
+}
