@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use forge_adapter_api::AdapterError;
+use forge_adapter_api::request::Budget;
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep_until};
 
@@ -14,7 +15,7 @@ use crate::store::{self, Store};
 use crate::time::Clock;
 
 use super::budget::Meter;
-use super::observe::{Observed, Observer};
+use super::observe::Observer;
 use super::running::Stop;
 
 /// The first pause before a batch is written again while the store is away.
@@ -38,6 +39,7 @@ pub(crate) struct Attempt<'a> {
     /// How much streamed text is kept for a result without output.
     pub(crate) text_limit: usize,
     pub(crate) meter: Meter,
+    pub(crate) budget: Option<&'a Budget>,
     pub(crate) stop: &'a Stop,
 }
 
@@ -66,7 +68,7 @@ pub(crate) enum End {
 /// Runs the attempt to its end. What was observed is on disk, all but a last batch that is returned
 /// in the observer for the terminal transaction.
 pub(crate) async fn execute(attempt: Attempt<'_>) -> (End, Observer) {
-    let mut observer = Observer::new(attempt.text_limit);
+    let mut observer = Observer::new(attempt.text_limit, attempt.meter.clone());
     let end = match attempt.adapter.execute(attempt.request.clone()) {
         Ok(call) => Drive { attempt, observer: &mut observer, call }.run().await,
         Err(error) => End::Answered(Err(error)),
@@ -124,10 +126,10 @@ impl Drive<'_> {
                 if !self.observer.event(event, now) {
                     return Taken::More;
                 }
-                let Observed { usage, cost_usd, .. } = &self.observer.observed;
-                self.attempt.meter.attempt(usage, *cost_usd);
-                self.observer.spent(self.attempt.meter.spent());
-                if self.attempt.meter.exceeded() { Taken::OverBudget } else { Taken::More }
+                match self.observer.meter.exceeded(self.attempt.budget) {
+                    Some(_) => Taken::OverBudget,
+                    None => Taken::More,
+                }
             }
             Item::Dropped(count) => {
                 self.observer.dropped(count, now);

@@ -1,14 +1,14 @@
 //! What an execution says while it runs: turned into recorded events, and remembered as far as the
 //! result needs it when the adapter gives none.
 
-use std::time::Duration;
-
-use forge_adapter_api::{AdapterEvent, Usage};
+use forge_adapter_api::AdapterEvent;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::event::{NewEvent, kind};
 use crate::store::record::Progress;
+
+use super::budget::Meter;
 
 /// A batch is written when it holds so much, even if more is waiting.
 const BATCH_EVENTS: usize = 512;
@@ -18,9 +18,6 @@ const BATCH_EVENTS: usize = 512;
 pub struct Observed {
     /// The text that was streamed, cut at the limit.
     pub text: String,
-    /// The last totals that were reported.
-    pub usage: Usage,
-    pub cost_usd: Option<f64>,
     pub session_id: Option<String>,
     /// Data of events whose names belong to the bridge: merged into the terminal event.
     pub hints: Map<String, Value>,
@@ -29,14 +26,17 @@ pub struct Observed {
 /// Collects events into batches and keeps what is worth keeping.
 pub(crate) struct Observer {
     pub(crate) observed: Observed,
+    /// What this attempt and those before it used.
+    pub(crate) meter: Meter,
     progress: Progress,
     text_limit: usize,
 }
 
 impl Observer {
     /// Keeps at most `text_limit` bytes of streamed text.
-    pub(crate) fn new(text_limit: usize) -> Self {
-        Self { observed: Observed::default(), progress: Progress::default(), text_limit }
+    pub(crate) fn new(text_limit: usize, meter: Meter) -> Self {
+        let (observed, progress) = (Observed::default(), Progress::default());
+        Self { observed, meter, progress, text_limit }
     }
 
     /// Takes one event of the adapter; `true` when usage changed.
@@ -51,7 +51,10 @@ impl Observer {
         let usage = name == kind::USAGE;
         match (&data, name.as_str()) {
             (Some(Value::Object(data)), "assistant.text") => self.text(data),
-            (Some(data), kind::USAGE) => self.usage(data),
+            (Some(data), kind::USAGE) => {
+                self.meter.observe(data);
+                self.progress.spent = Some(self.meter.to_store());
+            }
             (Some(Value::Object(data)), kind::SESSION_UPDATED) => self.session(data),
             (Some(_) | None, _) => {}
         }
@@ -70,11 +73,6 @@ impl Observer {
     pub(crate) fn dropped(&mut self, count: u64, now: Timestamp) {
         let data = serde_json::json!({ "count": count });
         self.progress.events.push(NewEvent::new(kind::EVENTS_DROPPED, now, Some(data)));
-    }
-
-    /// What later attempts have to count as spent, as part of the next batch.
-    pub(crate) fn spent(&mut self, spent: Box<serde_json::value::RawValue>) {
-        self.progress.spent = Some(spent);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -105,27 +103,12 @@ impl Observer {
         self.observed.text.push_str(&delta[..delta.floor_char_boundary(room.min(delta.len()))]);
     }
 
-    fn usage(&mut self, data: &Value) {
-        // A usage event with members of other types says nothing that could be billed.
-        if let Ok(usage) = serde_json::from_value(data.clone()) {
-            self.observed.usage = usage;
-        }
-        if let Some(cost) = data.get("costUsd").and_then(Value::as_f64) {
-            self.observed.cost_usd = Some(cost);
-        }
-    }
-
     fn session(&mut self, data: &Map<String, Value>) {
         if let Some(Value::String(id)) = data.get("sessionId") {
             self.observed.session_id = Some(id.clone());
             self.progress.session = Some(id.clone());
         }
     }
-}
-
-/// Milliseconds for the wire.
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -140,7 +123,7 @@ mod tests {
 
     #[test]
     fn streamed_text_is_kept_up_to_the_limit_at_a_character() {
-        let mut observer = Observer::new(4);
+        let mut observer = Observer::new(4, Meter::default());
         observer.event(event("assistant.text", json!({"delta": "ab"})), Timestamp::UNIX_EPOCH);
         observer.event(event("assistant.text", json!({"delta": "c€d"})), Timestamp::UNIX_EPOCH);
         assert_eq!(observer.observed.text, "abc");
@@ -150,7 +133,7 @@ mod tests {
 
     #[test]
     fn names_of_the_bridge_are_hints() {
-        let mut observer = Observer::new(0);
+        let mut observer = Observer::new(0, Meter::default());
         observer.event(event("execution.completed", json!({"turns": 3})), Timestamp::UNIX_EPOCH);
         assert!(observer.is_empty());
         assert_eq!(observer.observed.hints["turns"], 3);
@@ -158,12 +141,11 @@ mod tests {
 
     #[test]
     fn usage_and_session_are_remembered() {
-        let mut observer = Observer::new(0);
+        let mut observer = Observer::new(0, Meter::default());
         let usage = json!({"inputTokens": 3, "outputTokens": 4, "costUsd": 0.5});
         assert!(observer.event(event("usage", usage), Timestamp::UNIX_EPOCH));
         observer.event(event("session.updated", json!({"sessionId": "s"})), Timestamp::UNIX_EPOCH);
-        assert_eq!(observer.observed.usage.input_tokens, Some(3));
-        assert_eq!(observer.observed.cost_usd, Some(0.5));
+        assert_eq!(observer.meter.spent().usage.input_tokens, Some(3));
         assert_eq!(observer.take().session.as_deref(), Some("s"));
     }
 }
