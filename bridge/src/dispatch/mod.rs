@@ -1,7 +1,12 @@
 //! The heart: one file an arrow of `request → validate → recall → route → record → assemble → execute
 //! → normalise → finish`. Knows no HTTP, no SQL and no plugin boundary.
 
+pub mod assemble;
+pub mod budget;
+pub mod capture;
+pub mod fingerprint;
 pub mod request;
+pub mod route;
 pub mod schema;
 pub mod trace;
 pub mod validate;
