@@ -5,6 +5,8 @@ pub mod assemble;
 pub mod budget;
 pub mod capture;
 pub mod fingerprint;
+pub mod gather;
+pub mod normalise;
 pub mod request;
 pub mod route;
 pub mod schema;
