@@ -9,6 +9,7 @@ mod cancel;
 mod capture;
 mod execute;
 mod fingerprint;
+mod gather;
 pub mod finish;
 mod normalise;
 mod observe;
