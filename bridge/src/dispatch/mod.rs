@@ -110,7 +110,6 @@ impl Default for Config {
 /// What a dispatcher is made of.
 pub struct Setup {
     pub finisher: Finisher,
-    pub config: Config,
     pub registry: Registry,
     pub deliverer: Deliverer,
     pub vault: Vault,
@@ -128,7 +127,7 @@ pub struct Dispatcher {
 
 struct Inner {
     finisher: Finisher,
-    config: Config,
+    config: Arc<Config>,
     registry: Registry,
     deliverer: Deliverer,
     vault: Vault,
@@ -164,12 +163,12 @@ pub enum Error {
 
 impl Dispatcher {
     pub fn new(setup: Setup) -> Self {
-        let Setup { finisher, config, registry, deliverer, vault, guard, mcp_servers, tracker } =
+        let Setup { finisher, registry, deliverer, vault, guard, mcp_servers, tracker } =
             setup;
         let mcp_names = mcp_servers.keys().cloned().collect();
         let inner = Inner {
+            config: Arc::clone(&finisher.config),
             finisher,
-            config,
             registry,
             deliverer,
             vault,
