@@ -1,1 +1,3 @@
-fn main() {}
+//! Everything with a socket, a process or a plugin, in one binary.
+
+mod tidy;
