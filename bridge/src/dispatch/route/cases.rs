@@ -394,6 +394,28 @@ fn an_adapter_is_waited_for_when_it_is_the_only_choice_and_not_away_for_long() {
 }
 
 #[test]
+fn an_adapter_that_never_loaded_is_away_when_it_is_wanted_and_unknown_otherwise() {
+    let plain = profile(&[]);
+    let never = Candidate {
+        profile: None,
+        away_for: None,
+        ..offline(candidate("a", &plain), 0)
+    };
+    let dispatch = |provider: Option<&str>| Dispatch {
+        provider: provider.map(str::to_owned),
+        requires: vec!["sandboxing".into()],
+        ..minimal()
+    };
+    let wanted = run(&dispatch(Some("a")), &[never], None).unwrap_err();
+    assert!(
+        matches!(wanted, RouteError::AdapterUnavailable { .. }),
+        "{wanted}"
+    );
+    let any = run(&dispatch(None), &[never], None).unwrap_err();
+    assert!(any.to_string().contains("never loaded"), "{any}");
+}
+
+#[test]
 fn every_step_is_written_down() {
     let (plain, able) = (profile(&[]), profile(&["sandboxing"]));
     let dispatch = Dispatch {

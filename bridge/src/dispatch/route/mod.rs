@@ -90,7 +90,11 @@ pub fn route(
         trace: Vec::new(),
     };
     let held = pin(&mut field, dispatch, policy)?;
-    field.require(1, "capabilities", |candidate| lacks(dispatch, candidate));
+    field.require(1, "capabilities", |candidate| match candidate.profile {
+        // The one that is wanted and was never loaded is away, not incapable.
+        None if held == Held::Yes => None,
+        Some(_) | None => lacks(dispatch, candidate),
+    });
     if field.left.is_empty() && !candidates.is_empty() {
         let dropped = field.trace.into_iter().flat_map(|s| s.dropped).collect();
         return Err(RouteError::NoCapableAdapter { dropped });
@@ -208,17 +212,25 @@ fn pin(
 
 /// Why an adapter cannot do what the dispatch insists on.
 fn lacks(dispatch: &Dispatch, candidate: &Candidate<'_>) -> Option<String> {
-    let missing = |capability: &str| !supports(candidate, capability);
-    if let Some(capability) = dispatch.requires.iter().find(|c| missing(c)) {
-        return Some(format!("lacks {capability}, which the dispatch requires"));
+    let required = dispatch.requires.iter().map(String::as_str);
+    let required = required.map(|name| (name, "which the dispatch requires"));
+    let budget = dispatch.budget.is_some();
+    let resume = dispatch.recovery == Recovery::Resume;
+    let implied = [
+        (budget, "cost_tracking", "which a budget needs"),
+        (resume, "session_resume", "which recovery \"resume\" needs"),
+    ];
+    let implied = implied
+        .into_iter()
+        .filter_map(|(on, name, why)| on.then_some((name, why)));
+    let mut missing = required
+        .chain(implied)
+        .filter(|(name, _)| !supports(candidate, name));
+    match (missing.next(), candidate.profile) {
+        (Some(_), None) => Some("was never loaded, so it is not known what it can do".into()),
+        (Some((name, why)), Some(_)) => Some(format!("lacks {name}, {why}")),
+        (None, profile) => capture::decide(dispatch, profile).err(),
     }
-    if dispatch.budget.is_some() && missing("cost_tracking") {
-        return Some("lacks cost_tracking, which a budget needs".into());
-    }
-    if dispatch.recovery == Recovery::Resume && missing("session_resume") {
-        return Some("lacks session_resume, which recovery \"resume\" needs".into());
-    }
-    capture::decide(dispatch, candidate.profile).err()
 }
 
 /// How many things the dispatch could use that the adapter does not have.
