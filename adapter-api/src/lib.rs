@@ -2,6 +2,7 @@
 #![warn(missing_docs)]
 
 mod adapter;
+pub mod child;
 mod config;
 pub mod error;
 pub mod event;
