@@ -3,6 +3,7 @@
 
 mod adapter;
 mod config;
+pub mod conformance;
 pub mod error;
 pub mod event;
 mod events;
