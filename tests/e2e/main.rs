@@ -2,4 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod children;
+mod cli;
+mod config;
 mod tidy;

@@ -7,6 +7,7 @@
 use std::mem::size_of;
 use std::ptr;
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 
 use forge_adapter_abi::{
     Completion, EMIT_CLOSED, EMIT_FULL, EMIT_OK, FBytes, FSlice, HostV1, InstanceV1, STATUS_ERROR,
@@ -60,7 +61,7 @@ impl Host {
 
     fn emit(&self, ticket: Ticket, event: &[u8]) -> i32 {
         if ticket.0 == 0 {
-            return match self.news.emit(event) {
+            return match self.news.emit(event, Instant::now()) {
                 Emitted::Taken => EMIT_OK,
                 Emitted::Full => EMIT_FULL,
                 Emitted::Closed | Emitted::TooMuch => EMIT_CLOSED,
@@ -69,7 +70,7 @@ impl Host {
         let Some(queue) = self.tickets.find(ticket) else {
             return EMIT_CLOSED;
         };
-        match queue.emit(event) {
+        match queue.emit(event, Instant::now()) {
             Emitted::Taken => EMIT_OK,
             Emitted::Full => EMIT_FULL,
             Emitted::Closed => EMIT_CLOSED,

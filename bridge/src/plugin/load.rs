@@ -45,7 +45,7 @@ pub(super) struct Image {
 pub enum LoadError {
     #[error("{0}")]
     NotFound(String),
-    #[error("{name} is not on the allow-list; add its name and sha256 to plugins.allow")]
+    #[error("{name} is not on the allow-list; add its name and sha256 to plugin.allow")]
     NotAllowed { name: String },
     #[error("{0} is a symbolic link; put the library itself there")]
     Symlink(PathBuf),

@@ -45,12 +45,12 @@ const RELAYED: usize = 256;
 /// What the bridge serves when nothing is named.
 const DEFAULT_ADAPTER: &str = "echo";
 
-/// `[plugins]` of the configuration.
+/// `[plugin]` of the configuration.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The adapters to load (`BRIDGE_ADAPTERS`). Empty: the default provider alone, else `echo`.
-    pub names: Vec<String>,
+    pub adapters: Vec<String>,
     /// The provider of dispatches that name none (`GATEWAY_PROVIDER`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_provider: Option<String>,
@@ -86,7 +86,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            names: Vec::new(),
+            adapters: Vec::new(),
             default_provider: None,
             path: vec![PathBuf::from("plugins")],
             strict: false,
@@ -167,7 +167,7 @@ pub enum Error {
     PluginPath { path: PathBuf, source: io::Error },
     #[error("no adapter can be loaded: {}", .0.join("; "))]
     NothingLoadable(Vec<String>),
-    #[error("plugins.strict is set and not every adapter can be loaded: {}", .0.join("; "))]
+    #[error("plugin.strict is set and not every adapter can be loaded: {}", .0.join("; "))]
     NotEveryLoadable(Vec<String>),
 }
 
@@ -264,8 +264,8 @@ impl Registry {
 }
 
 fn ids(config: &Config) -> Vec<String> {
-    if !config.names.is_empty() {
-        return config.names.clone();
+    if !config.adapters.is_empty() {
+        return config.adapters.clone();
     }
     let only = config.default_provider.as_deref();
     vec![only.unwrap_or(DEFAULT_ADAPTER).to_owned()]
@@ -308,6 +308,7 @@ fn plan(setup: &Setup, named: resolve::Named, folders: &[PathBuf]) -> Result<Pla
         "storeId": setup.store_id,
         "supervisor": setup.supervisor,
         "limits": {"payloadBytes": config.payload_bytes, "eventBytes": config.event_bytes},
+        "logLevel": tracing::level_filters::LevelFilter::current().to_string(),
     });
     let boot = path.map(|path| Boot {
         id: named.id.clone(),

@@ -1,9 +1,10 @@
 //! What one call says, in order: its events and, last, its answer. Bounded in bytes; filled from the
 //! adapter's threads, emptied by one reader. Knows no pointers and no JSON.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use forge_adapter_api::AdapterError;
 use tokio::sync::Notify;
@@ -13,6 +14,9 @@ const ENTRY_COST: usize = 64;
 
 /// How many different refused events are remembered, to tell a retry from a loss.
 const REMEMBERED: usize = 1024;
+
+/// Several times the longest wait of the SDK between two attempts.
+const COMES_BACK_WITHIN: Duration = Duration::from_millis(250);
 
 pub(super) type Answer = Result<Vec<u8>, AdapterError>;
 
@@ -74,37 +78,83 @@ enum Phase {
     Closed,
 }
 
-/// The events that were answered `Full` and have not come again. An emitter that takes the answer
-/// seriously sends the same bytes next; one that goes on with other bytes has lost them.
+/// The events that were answered `Full` and have not been taken since. An emitter that takes the answer
+/// seriously comes back soon with the same bytes; one that does not has lost them.
 #[derive(Default)]
 struct Refused {
-    prints: HashSet<u64>,
+    prints: HashMap<u64, Attempt>,
     unremembered: u64,
+    /// No attempt is older.
+    oldest: Option<Instant>,
     hasher: RandomState,
 }
 
+struct Attempt {
+    last: Instant,
+    repeated: bool,
+}
+
 impl Refused {
-    fn note(&mut self, event: &[u8]) {
+    fn is_empty(&self) -> bool {
+        self.prints.is_empty() && self.unremembered == 0
+    }
+
+    fn note(&mut self, event: &[u8], now: Instant) {
         let print = self.hasher.hash_one(event);
-        if self.prints.len() < REMEMBERED {
-            self.prints.insert(print);
-        } else if !self.prints.contains(&print) {
+        self.oldest.get_or_insert(now);
+        if let Some(attempt) = self.prints.get_mut(&print) {
+            *attempt = Attempt {
+                last: now,
+                repeated: true,
+            };
+        } else if self.prints.len() < REMEMBERED {
+            let attempt = Attempt {
+                last: now,
+                repeated: false,
+            };
+            self.prints.insert(print, attempt);
+        } else {
             self.unremembered += 1;
         }
     }
 
-    fn came_again(&mut self, event: &[u8]) {
-        if !self.prints.is_empty() {
-            let print = self.hasher.hash_one(event);
-            self.prints.remove(&print);
+    /// Whether this event was refused before.
+    fn knows(&self, event: &[u8]) -> bool {
+        self.prints.contains_key(&self.hasher.hash_one(event))
+    }
+
+    fn forget(&mut self, event: &[u8]) {
+        self.prints.remove(&self.hasher.hash_one(event));
+        if self.is_empty() {
+            self.oldest = None;
         }
     }
 
-    fn take_lost(&mut self) -> u64 {
-        let lost = self.prints.len() as u64 + self.unremembered;
-        self.prints.clear();
-        self.unremembered = 0;
-        lost
+    /// Whether somebody has not come back in time, so that what was refused once may count as lost.
+    fn is_stale(&mut self, now: Instant) -> bool {
+        let stale = |last: Instant| now.saturating_duration_since(last) >= COMES_BACK_WITHIN;
+        if !self.oldest.is_some_and(stale) {
+            return false;
+        }
+        self.oldest = self.prints.values().map(|attempt| attempt.last).min();
+        self.oldest.is_none_or(stale)
+    }
+
+    /// How many are lost, leaving those whose emitter keeps coming back.
+    fn take_lost(&mut self, now: Instant) -> u64 {
+        let before = self.prints.len();
+        self.prints.retain(|_, attempt| {
+            attempt.repeated && now.saturating_duration_since(attempt.last) < COMES_BACK_WITHIN
+        });
+        self.oldest = self.prints.values().map(|attempt| attempt.last).min();
+        (before - self.prints.len()) as u64 + std::mem::take(&mut self.unremembered)
+    }
+
+    fn take_all(&mut self) -> u64 {
+        self.oldest = None;
+        let all = self.prints.len() as u64 + std::mem::take(&mut self.unremembered);
+        self.prints = HashMap::new();
+        all
     }
 }
 
@@ -130,8 +180,9 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one event, or says why not. Never waits for the reader.
-    pub(super) fn emit(&self, event: &[u8]) -> Emitted {
+    /// Takes one event, or says why not. Never waits for the reader. While refused events are expected
+    /// back, new ones are refused too, so that a gap is told where it is.
+    pub(super) fn emit(&self, event: &[u8], now: Instant) -> Emitted {
         let mut inner = self.lock();
         if inner.phase != Phase::Open {
             return Emitted::Closed;
@@ -139,22 +190,31 @@ impl Queue {
         if event.len() > self.bounds.event {
             // It would never fit: trying again cannot help, so it counts as lost on the spot.
             inner.drop_here(1);
-        } else {
-            let total = inner.total.saturating_add(event.len());
-            if self.bounds.total.is_some_and(|limit| total > limit) {
-                return Emitted::TooMuch;
-            }
-            let cost = event.len() + ENTRY_COST;
-            if inner.queued + cost > self.bounds.queued {
-                inner.refused.note(event);
-                return Emitted::Full;
-            }
-            inner.refused.came_again(event);
-            inner.drop_refused();
-            inner.total = total;
-            inner.queued += cost;
-            inner.entries.push_back(Said::Event(event.into()));
+            drop(inner);
+            self.changed.notify_one();
+            return Emitted::Taken;
         }
+        let total = inner.total.saturating_add(event.len());
+        if self.bounds.total.is_some_and(|limit| total > limit) {
+            return Emitted::TooMuch;
+        }
+        let cost = event.len() + ENTRY_COST;
+        let expected = !inner.refused.is_empty();
+        let returning = expected && inner.refused.knows(event);
+        let fits = inner.queued + cost <= self.bounds.queued;
+        if !fits || (expected && !returning && !inner.refused.is_stale(now)) {
+            inner.refused.note(event, now);
+            return Emitted::Full;
+        }
+        if returning {
+            inner.refused.forget(event);
+        } else if expected {
+            let lost = inner.refused.take_lost(now);
+            inner.drop_here(lost);
+        }
+        inner.total = total;
+        inner.queued += cost;
+        inner.entries.push_back(Said::Event(event.into()));
         drop(inner);
         self.changed.notify_one();
         Emitted::Taken
@@ -166,7 +226,8 @@ impl Queue {
         if inner.phase != Phase::Open {
             return false;
         }
-        inner.drop_refused();
+        let lost = inner.refused.take_all();
+        inner.drop_here(lost);
         inner.entries.push_back(Said::Answer(answer));
         inner.phase = Phase::Answered;
         drop(inner);
@@ -227,15 +288,11 @@ impl Queue {
 }
 
 impl Inner {
-    fn drop_refused(&mut self) {
-        let lost = self.refused.take_lost();
-        if lost > 0 {
-            self.drop_here(lost);
-        }
-    }
-
     /// Marks a gap; neighbouring gaps are one, so that they cannot fill the queue.
     fn drop_here(&mut self, count: u64) {
+        if count == 0 {
+            return;
+        }
         if let Some(Said::Dropped(before)) = self.entries.back_mut() {
             *before += count;
         } else {
@@ -253,7 +310,7 @@ mod tests {
     const SMALL: Bounds = Bounds {
         queued: 2 * (ENTRY_COST + 8),
         event: 100,
-        total: Some(40),
+        total: Some(40_000),
     };
 
     fn drain(queue: &Queue) -> Vec<Said> {
@@ -266,12 +323,12 @@ mod tests {
 
     #[test]
     fn events_and_the_answer_come_in_order_and_the_answer_once() {
-        let queue = Queue::new(SMALL);
-        assert_eq!(queue.emit(b"a"), Emitted::Taken);
-        assert_eq!(queue.emit(b"b"), Emitted::Taken);
+        let (queue, now) = (Queue::new(SMALL), Instant::now());
+        assert_eq!(queue.emit(b"a", now), Emitted::Taken);
+        assert_eq!(queue.emit(b"b", now), Emitted::Taken);
         assert!(queue.answer(Ok(b"done".to_vec())));
         assert!(!queue.answer(Ok(b"again".to_vec())));
-        assert_eq!(queue.emit(b"late"), Emitted::Closed);
+        assert_eq!(queue.emit(b"late", now), Emitted::Closed);
         let said = drain(&queue);
         assert_eq!(
             said,
@@ -280,58 +337,87 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_after_full_loses_nothing() {
-        let queue = Queue::new(SMALL);
-        assert_eq!(queue.emit(b"a"), Emitted::Taken);
-        assert_eq!(queue.emit(b"b"), Emitted::Taken);
-        assert_eq!(queue.emit(b"c"), Emitted::Full);
-        assert_eq!(queue.emit(b"c"), Emitted::Full);
-        assert_eq!(queue.pop(), Some(event("a")));
-        assert_eq!(queue.emit(b"c"), Emitted::Taken);
-        assert_eq!(drain(&queue), [event("b"), event("c")]);
-    }
-
-    #[test]
-    fn an_emitter_that_ignores_full_gets_one_gap_in_place() {
-        let queue = Queue::new(SMALL);
-        for text in [b"a", b"b", b"c", b"d", b"e"] {
-            queue.emit(text);
+    fn emitters_that_come_back_lose_nothing_side_by_side() {
+        let (queue, start) = (Queue::new(SMALL), Instant::now());
+        assert_eq!(queue.emit(b"a", start), Emitted::Taken);
+        assert_eq!(queue.emit(b"b", start), Emitted::Taken);
+        // Two of them wait for longer than anybody is expected back.
+        for attempt in 0..20 {
+            let now = start + attempt * COMES_BACK_WITHIN / 5;
+            assert_eq!(queue.emit(b"c", now), Emitted::Full);
+            assert_eq!(queue.emit(b"d", now), Emitted::Full);
         }
+        let now = start + 4 * COMES_BACK_WITHIN;
         assert_eq!(queue.pop(), Some(event("a")));
+        assert_eq!(queue.emit(b"new", now), Emitted::Full, "others come first");
+        assert_eq!(queue.emit(b"d", now), Emitted::Taken);
         assert_eq!(queue.pop(), Some(event("b")));
-        assert_eq!(queue.emit(b"f"), Emitted::Taken);
+        assert_eq!(queue.emit(b"c", now), Emitted::Taken);
+        assert_eq!(queue.pop(), Some(event("d")));
+        assert_eq!(queue.emit(b"new", now), Emitted::Taken);
         assert!(queue.answer(Ok(Vec::new())));
         let said = drain(&queue);
         assert_eq!(
             said,
-            [Said::Dropped(3), event("f"), Said::Answer(Ok(Vec::new()))]
+            [event("c"), event("new"), Said::Answer(Ok(Vec::new()))]
+        );
+    }
+
+    #[test]
+    fn an_emitter_that_ignores_full_gets_one_gap_in_place() {
+        let (queue, start) = (Queue::new(SMALL), Instant::now());
+        for text in [b"a", b"b", b"c", b"d", b"e"] {
+            queue.emit(text, start);
+        }
+        assert_eq!(queue.pop(), Some(event("a")));
+        assert_eq!(queue.pop(), Some(event("b")));
+        assert_eq!(queue.emit(b"f", start), Emitted::Full, "c may come back");
+        assert_eq!(queue.emit(b"g", start + COMES_BACK_WITHIN), Emitted::Taken);
+        assert_eq!(drain(&queue), [Said::Dropped(4), event("g")]);
+    }
+
+    #[test]
+    fn what_never_came_back_is_told_before_the_answer() {
+        let (queue, now) = (Queue::new(SMALL), Instant::now());
+        for n in 0..2002 {
+            queue.emit(n.to_string().as_bytes(), now);
+        }
+        assert!(queue.answer(Ok(Vec::new())));
+        let said = drain(&queue);
+        assert_eq!(
+            said[2..],
+            [Said::Dropped(2000), Said::Answer(Ok(Vec::new()))]
         );
     }
 
     #[test]
     fn an_event_beyond_its_bound_is_a_gap() {
-        let queue = Queue::new(SMALL);
-        assert_eq!(queue.emit(&[b'x'; 101]), Emitted::Taken);
-        assert_eq!(queue.emit(&[b'y'; 101]), Emitted::Taken);
+        let (queue, now) = (Queue::new(SMALL), Instant::now());
+        assert_eq!(queue.emit(&[b'x'; 101], now), Emitted::Taken);
+        assert_eq!(queue.emit(&[b'y'; 101], now), Emitted::Taken);
         assert_eq!(drain(&queue), [Said::Dropped(2)]);
     }
 
     #[test]
     fn the_total_of_a_call_is_bounded() {
-        let queue = Queue::new(SMALL);
+        let bounds = Bounds {
+            total: Some(40),
+            ..SMALL
+        };
+        let (queue, now) = (Queue::new(bounds), Instant::now());
         for _ in 0..5 {
-            assert_eq!(queue.emit(b"12345678"), Emitted::Taken);
+            assert_eq!(queue.emit(b"12345678", now), Emitted::Taken);
             queue.pop();
         }
-        assert_eq!(queue.emit(b"1"), Emitted::TooMuch);
+        assert_eq!(queue.emit(b"1", now), Emitted::TooMuch);
     }
 
     #[test]
     fn nothing_is_kept_for_a_reader_that_left() {
-        let queue = Queue::new(SMALL);
-        queue.emit(b"a");
+        let (queue, now) = (Queue::new(SMALL), Instant::now());
+        queue.emit(b"a", now);
         assert!(queue.close());
-        assert_eq!(queue.emit(b"b"), Emitted::Closed);
+        assert_eq!(queue.emit(b"b", now), Emitted::Closed);
         assert!(!queue.answer(Ok(Vec::new())));
         assert!(!queue.close());
         assert_eq!(drain(&queue), []);
