@@ -4,4 +4,7 @@
 mod children;
 mod cli;
 mod config;
+mod harness;
+mod plugins;
+mod recovery;
 mod tidy;
