@@ -4,6 +4,7 @@
 mod adapter;
 pub mod child;
 mod config;
+pub mod conformance;
 pub mod error;
 pub mod event;
 mod events;
