@@ -26,13 +26,17 @@ const MIB: usize = 1024 * 1024;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Seconds of one attempt when the dispatch names none.
+    /// Of one attempt when the dispatch names none.
+    #[serde(with = "crate::config::duration")]
     pub default_timeout: Duration,
     /// The most that a dispatch may ask for.
+    #[serde(with = "crate::config::duration")]
     pub max_timeout: Duration,
     /// How long a dispatch may wait for its start when it names nothing.
+    #[serde(with = "crate::config::duration")]
     pub queue_timeout: Duration,
     /// The most that a dispatch may ask for.
+    #[serde(with = "crate::config::duration")]
     pub max_queue_timeout: Duration,
     /// How many dispatches may wait; one more is answered 429.
     pub queue_limit: u64,
