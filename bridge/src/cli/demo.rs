@@ -60,6 +60,7 @@ fn environment(own: &Environment, folder: &Path) -> anyhow::Result<Environment> 
         ("BRIDGE_ADAPTERS", "echo".to_owned()),
         ("BRIDGE_PLUGIN_PATH", plugins),
         ("BRIDGE_STRICT", "true".to_owned()),
+        ("BRIDGE_PLUGIN_TRUST", "warn".to_owned()),
         ("BRIDGE_CALLBACK_ALLOW", "loopback".to_owned()),
         ("BRIDGE_LOG_LEVEL", "error".to_owned()),
     ];

@@ -63,6 +63,9 @@ fn environment(own: &Environment, folder: &Path) -> Environment {
     };
     environment.insert("BRIDGE_CALLBACK_ALLOW".to_owned(), allow);
     environment.insert("BRIDGE_STRICT".to_owned(), "true".to_owned());
+    if !is_set("BRIDGE_PLUGIN_TRUST") {
+        environment.insert("BRIDGE_PLUGIN_TRUST".to_owned(), "warn".to_owned());
+    }
     environment
 }
 

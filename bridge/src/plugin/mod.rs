@@ -56,7 +56,8 @@ pub struct Config {
     pub default_provider: Option<String>,
     /// Folders that are searched, in order, before the binary's own (`BRIDGE_PLUGIN_PATH`).
     pub path: Vec<PathBuf>,
-    /// Refuse to start when an adapter cannot be loaded.
+    /// Refuse to start when an adapter cannot be loaded. The configuration has it at its top.
+    #[serde(skip)]
     pub strict: bool,
     /// What to do with libraries that others could have written.
     pub trust: Trust,
