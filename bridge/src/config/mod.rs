@@ -18,7 +18,8 @@ use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{delivery, dispatch, net, plugin, process, telemetry};
+use crate::http::{self, auth};
+use crate::{delivery, dispatch, net, plugin, process, store, telemetry};
 
 pub use extract::Problem;
 
@@ -42,10 +43,13 @@ pub struct Config {
     pub plugin: plugin::Config,
     /// By adapter.
     pub adapters: BTreeMap<String, plugin::AdapterTable>,
+    pub auth: auth::Config,
+    pub http: http::Config,
     pub dispatch: dispatch::Config,
     pub callback: delivery::Config,
     pub net: net::Config,
     pub process: process::Config,
+    pub store: store::Config,
     pub secret: Secret,
     pub retention: Retention,
     pub drain: Drain,
@@ -60,10 +64,13 @@ impl Default for Config {
             strict: false,
             plugin: plugin::Config::default(),
             adapters: BTreeMap::new(),
+            auth: auth::Config::default(),
+            http: http::Config::default(),
             dispatch: dispatch::Config::default(),
             callback: delivery::Config::default(),
             net: net::Config::default(),
             process: process::Config::default(),
+            store: store::Config::default(),
             secret: Secret::default(),
             retention: Retention::default(),
             drain: Drain::default(),

@@ -2,25 +2,25 @@
 //! → normalise → finish`. Knows no HTTP, no SQL and no plugin boundary.
 
 mod agenda;
-mod assemble;
+pub mod assemble;
 mod attempt;
-mod budget;
+pub mod budget;
 mod cancel;
-mod capture;
+pub mod capture;
 mod execute;
-mod fingerprint;
-mod gather;
+pub mod fingerprint;
+pub mod gather;
 pub mod finish;
-mod normalise;
+pub mod normalise;
 mod observe;
 pub mod recover;
 pub mod request;
-mod route;
+pub mod route;
 mod running;
 mod schedule;
-mod schema;
-mod submit;
-mod trace;
+pub mod schema;
+pub mod submit;
+pub mod trace;
 pub mod validate;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,8 +45,6 @@ use agenda::Agenda;
 use finish::Finisher;
 use running::Running;
 use validate::FieldError;
-
-pub use submit::{Answer, SubmitHeaders};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -147,8 +145,8 @@ struct Inner {
 pub enum Error {
     #[error("{} of the request are not valid", .0.len())]
     Invalid(Vec<FieldError>),
-    #[error("the key was used for another request, {dispatch_id}")]
-    Conflict { dispatch_id: DispatchId },
+    #[error("the key was used for another request, {0}")]
+    Conflict(DispatchId),
     #[error("{0}")]
     NoCapableAdapter(String),
     #[error("{0}")]

@@ -167,7 +167,7 @@ impl Dispatcher {
                 | Error::UnknownProvider(_)
                 | Error::AdapterUnavailable(_)
                 | Error::Invalid(_)
-                | Error::Conflict { .. }
+                | Error::Conflict(_)
                 | Error::QueueFull,
             ) => return Ok(()),
             Err(Error::Store(error)) => return Err(error),

@@ -66,10 +66,10 @@ impl From<RouteError> for Error {
 
 impl Dispatcher {
     /// Accepts a dispatch: when this returns an answer, the record is on disk.
-    pub async fn submit(&self, body: Value, headers: SubmitHeaders) -> Result<Answer, Error> {
+    pub async fn submit(&self, body: &Value, headers: &SubmitHeaders) -> Result<Answer, Error> {
         let inner = &*self.inner;
         let now = inner.finisher.clock.now();
-        let (dispatch, secrets) = inner.validated(&body, &headers)?;
+        let (dispatch, secrets) = inner.validated(body, headers)?;
         let key = fingerprint::key(&dispatch, headers.idempotency_key.as_deref());
         let canonical = fingerprint::canonical(&dispatch);
         let fingerprint = inner.vault.fingerprint("dispatch", &[&canonical]);
@@ -77,7 +77,7 @@ impl Dispatcher {
             match known.verdict(key.space, &fingerprint) {
                 KeyVerdict::Same => return Ok(inner.again(&known.dispatch, now).await?),
                 KeyVerdict::Conflict => {
-                    return Err(Error::Conflict { dispatch_id: known.dispatch.id });
+                    return Err(Error::Conflict(known.dispatch.id));
                 }
                 KeyVerdict::TakeOver => {}
             }
@@ -98,7 +98,7 @@ impl Dispatcher {
                 inner.deliverer.wake();
                 Ok(Answer::known(&known))
             }
-            Acceptance::Conflict(dispatch_id) => Err(Error::Conflict { dispatch_id }),
+            Acceptance::Conflict(id) => Err(Error::Conflict(id)),
             Acceptance::QueueFull => Err(Error::QueueFull),
         }
     }
