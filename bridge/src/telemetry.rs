@@ -1,1 +1,184 @@
-//! (being built)
+//! Logs: where they go and how they look. What is logged is decided where it happens; bodies and
+//! secrets never are.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub format: Format,
+    pub level: Level,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            format: Format::Text,
+            level: Level("info".to_owned()),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One object a line.
+    Json,
+}
+
+/// A level, or levels by module: `info`, `warn,forge_bridge::delivery=debug`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Level(String);
+
+impl Level {
+    fn filter(&self) -> EnvFilter {
+        EnvFilter::new(&self.0)
+    }
+}
+
+impl FromStr for Level {
+    type Err = LevelError;
+
+    fn from_str(text: &str) -> Result<Self, LevelError> {
+        match EnvFilter::builder().parse(text) {
+            Ok(_) if !text.trim().is_empty() => Ok(Self(text.to_owned())),
+            Ok(_) | Err(_) => Err(LevelError(text.to_owned())),
+        }
+    }
+}
+
+impl TryFrom<String> for Level {
+    type Error = LevelError;
+
+    fn try_from(text: String) -> Result<Self, LevelError> {
+        text.parse()
+    }
+}
+
+impl From<Level> for String {
+    fn from(level: Level) -> String {
+        level.0
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("wanted error, warn, info, debug, trace or module=level with commas, found {0:?}")]
+pub struct LevelError(String);
+
+/// The process has a subscriber already.
+#[derive(Debug, thiserror::Error)]
+#[error("logging has been set up before")]
+pub struct Error(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+/// Sends the logs of the process to standard error. Once a process.
+pub fn install(config: &Config) -> Result<(), Error> {
+    use std::io::IsTerminal;
+
+    let colour = Colour::from(std::io::stderr().is_terminal());
+    let subscriber = subscriber(config, colour, std::io::stderr);
+    tracing::subscriber::set_global_default(subscriber).map_err(|error| Error(error.into()))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Colour {
+    On,
+    Off,
+}
+
+impl From<bool> for Colour {
+    fn from(terminal: bool) -> Self {
+        if terminal { Self::On } else { Self::Off }
+    }
+}
+
+fn subscriber<W>(
+    config: &Config,
+    colour: Colour,
+    writer: W,
+) -> Box<dyn tracing::Subscriber + Send + Sync>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(config.level.filter())
+        .with_ansi(colour == Colour::On)
+        .with_writer(writer);
+    match config.format {
+        Format::Text => Box::new(builder.with_target(false).finish()),
+        Format::Json => Box::new(builder.json().flatten_event(true).finish()),
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(config: &Config) -> String {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = subscriber(config, Colour::Off, move || writer.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::debug!("too quiet");
+            tracing::warn!(task.id = "t-1", "the callback was refused");
+        });
+        let bytes = lines.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn text_is_one_line_an_event() {
+        let text = logged(&Config::default());
+        assert_eq!(text.lines().count(), 1);
+        assert!(text.contains("WARN the callback was refused task.id=\"t-1\""));
+    }
+
+    #[test]
+    fn json_is_one_object_a_line() {
+        let config = Config {
+            format: Format::Json,
+            ..Config::default()
+        };
+        let line: serde_json::Value = serde_json::from_str(&logged(&config)).unwrap();
+        assert_eq!(line["message"], "the callback was refused");
+        assert_eq!(line["task.id"], "t-1");
+    }
+
+    #[test]
+    fn a_level_is_checked_when_it_is_read() {
+        assert!("warn,forge_bridge::delivery=debug".parse::<Level>().is_ok());
+        for text in ["", "forge_bridge=loud", "a=b=c"] {
+            assert!(text.parse::<Level>().is_err(), "{text:?}");
+        }
+    }
+}

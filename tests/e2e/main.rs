@@ -1,1 +1,5 @@
-fn main() {}
+//! Everything with a socket, a process or a plugin, in one binary.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod children;
+mod tidy;

@@ -1,0 +1,217 @@
+//! Where values come from: a TOML text and environment variables, laid over each other as figment
+//! layers whose names say the source. Knows the keys by name only, not what they mean.
+
+use std::collections::BTreeMap;
+
+use figment::providers::{Format, Toml};
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+
+/// What each variable of our own sets whose name does not follow from its key.
+const SPECIAL: [(&str, &str); 4] = [
+    ("BRIDGE_ADAPTERS", "plugin.adapters"),
+    ("GATEWAY_PROVIDER", "plugin.default_provider"),
+    ("BRIDGE_TOKENS", "auth.tokens"),
+    ("BRIDGE_SECRET_KEY", "secret.key"),
+];
+
+/// Read by the command line, not by the configuration.
+const ELSEWHERE: [&str; 3] = ["BRIDGE_CONFIG", "BRIDGE_URL", "BRIDGE_TOKEN"];
+
+/// Tables whose keys are names that the operator chooses; `BRIDGE_ADAPTERS_ACME_AI_LIBRARY`.
+const ADAPTERS: &str = "adapters";
+
+/// The layers of one load and the warnings that came up on the way.
+pub(super) struct Layers {
+    pub(super) figment: Figment,
+    pub(super) warnings: Vec<String>,
+}
+
+/// All keys of the configuration, dotted, as its serialised defaults show them.
+pub(super) fn keys(defaults: &serde_json::Value) -> Vec<String> {
+    fn walk(at: &str, value: &serde_json::Value, into: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Object(fields) => {
+                for (name, value) in fields {
+                    let path = if at.is_empty() {
+                        name.clone()
+                    } else {
+                        format!("{at}.{name}")
+                    };
+                    walk(&path, value, into);
+                }
+            }
+            serde_json::Value::Null
+            | serde_json::Value::Bool(_)
+            | serde_json::Value::Number(_)
+            | serde_json::Value::String(_)
+            | serde_json::Value::Array(_) => into.push(at.to_owned()),
+        }
+    }
+    let mut keys = Vec::new();
+    walk("", defaults, &mut keys);
+    keys
+}
+
+/// `retention.records` is `BRIDGE_RETENTION_RECORDS`.
+pub(super) fn variable(key: &str) -> String {
+    format!("BRIDGE_{}", upper(key))
+}
+
+fn upper(key: &str) -> String {
+    key.replace(['.', '-'], "_").to_uppercase()
+}
+
+/// The key nearest to a misspelt one, if any is near.
+pub(super) fn nearest<'a>(wanted: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .map(|name| (strsim::damerau_levenshtein(wanted, name), name))
+        .filter(|(distance, name)| *distance <= 2.max(name.len() / 4))
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// A TOML text as a layer. The error names line and column, never the text, which may hold a secret.
+pub(super) fn file(name: &str, text: &str) -> Result<Named, String> {
+    let data = Toml::string(text)
+        .data()
+        .map_err(|error| without_excerpt(&error.kind.to_string()))?;
+    let values = data.into_values().flatten().collect();
+    Ok(Named {
+        name: format!("file {name}"),
+        values,
+    })
+}
+
+fn without_excerpt(message: &str) -> String {
+    let is_excerpt = |line: &&str| {
+        let rest = line
+            .trim_start()
+            .trim_start_matches(|c: char| c.is_ascii_digit());
+        rest.trim_start().starts_with('|')
+    };
+    let lines: Vec<_> = message.lines().filter(|line| !is_excerpt(line)).collect();
+    lines.join(": ")
+}
+
+/// Where the desktop standard wants data and settings, when it says so; below everything else.
+pub(super) fn standard_folders(environment: &BTreeMap<String, String>, keys: &[String]) -> Figment {
+    let folders = [
+        ("XDG_DATA_HOME", "data_dir", "forge-bridge"),
+        (
+            "XDG_CONFIG_HOME",
+            "secret.key_file",
+            "forge-bridge/secret.key",
+        ),
+    ];
+    let mut figment = Figment::new();
+    for (variable, key, below) in folders {
+        let folder = environment.get(variable).filter(|text| !text.is_empty());
+        if let Some(folder) = folder.filter(|_| keys.iter().any(|known| known == key)) {
+            let path: Vec<_> = key.split('.').collect();
+            figment = figment.merge(Named::value(variable, &path, &format!("{folder}/{below}")));
+        }
+    }
+    figment
+}
+
+/// Lays the environment over a figment. An empty variable counts as not set.
+pub(super) fn environment(
+    mut figment: Figment,
+    environment: &BTreeMap<String, String>,
+    keys: &[String],
+) -> Layers {
+    let mut warnings = Vec::new();
+    let by_variable: BTreeMap<String, &str> = keys
+        .iter()
+        .map(|key| (variable(key), key.as_str()))
+        .chain(SPECIAL.map(|(name, key)| (name.to_owned(), key)))
+        .collect();
+    let set = |name: &str| environment.get(name).filter(|text| !text.is_empty());
+    let ids = adapter_ids(&figment, set("BRIDGE_ADAPTERS").or(set("GATEWAY_PROVIDER")));
+
+    if let (Some(provider), None) = (set("GATEWAY_PROVIDER"), set("BRIDGE_ADAPTERS"))
+        && !figment.contains("plugin.adapters")
+    {
+        let path = ["plugin", "adapters"];
+        figment = figment.merge(Named::value("GATEWAY_PROVIDER", &path, provider));
+    }
+    for (name, text) in environment {
+        if text.is_empty() || ELSEWHERE.contains(&name.as_str()) {
+            continue;
+        }
+        if let Some(key) = by_variable.get(name) {
+            let path: Vec<_> = key.split('.').collect();
+            figment = figment.merge(Named::value(name, &path, text));
+        } else if let Some((id, key)) = adapter_key(name, &ids) {
+            figment = figment.merge(Named::value(name, &[ADAPTERS, id, &key], text));
+        } else if name.starts_with("BRIDGE_") {
+            let known = by_variable.keys().map(String::as_str);
+            warnings.push(match nearest(name, known) {
+                Some(known) => format!("{name} is not a setting; did you mean {known}?"),
+                None => format!("{name} is not a setting and has no effect"),
+            });
+        }
+    }
+    Layers { figment, warnings }
+}
+
+/// The adapters that are named anywhere; the longest first, so that `acme-ai` wins over `acme`.
+fn adapter_ids(figment: &Figment, listed: Option<&String>) -> Vec<String> {
+    let mut ids: Vec<String> = listed
+        .into_iter()
+        .flat_map(|text| text.split(','))
+        .map(|id| id.trim().to_owned())
+        .collect();
+    if let Ok(Value::Dict(_, tables)) = figment.find_value(ADAPTERS) {
+        ids.extend(tables.into_keys());
+    }
+    if let Ok(Value::Array(_, list)) = figment.find_value("plugin.adapters") {
+        ids.extend(list.into_iter().filter_map(Value::into_string));
+    }
+    ids.sort_by_key(|id| std::cmp::Reverse(id.len()));
+    ids
+}
+
+fn adapter_key<'a>(name: &str, ids: &'a [String]) -> Option<(&'a str, String)> {
+    let rest = name.strip_prefix("BRIDGE_ADAPTERS_")?;
+    ids.iter().find_map(|id| {
+        let key = rest.strip_prefix(&upper(id))?.strip_prefix('_')?;
+        (!key.is_empty()).then(|| (id.as_str(), key.to_lowercase()))
+    })
+}
+
+/// One layer with the name of its source.
+pub(super) struct Named {
+    name: String,
+    values: Dict,
+}
+
+impl Named {
+    fn value(variable: &str, path: &[&str], text: &str) -> Self {
+        let mut values = Dict::new();
+        if let Some((last, parents)) = path.split_last() {
+            values.insert((*last).to_owned(), Value::from(text));
+            for parent in parents.iter().rev() {
+                values = Dict::from([((*parent).to_owned(), Value::from(values))]);
+            }
+        }
+        Self {
+            name: format!("{ENVIRONMENT} {variable}"),
+            values,
+        }
+    }
+}
+
+/// How the source of a value from the environment begins.
+pub(super) const ENVIRONMENT: &str = "environment";
+
+impl Provider for Named {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.name.clone())
+    }
+
+    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
+        Ok(Map::from([(Profile::Default, self.values.clone())]))
+    }
+}

@@ -1,0 +1,274 @@
+//! The configuration as a whole: one section for each component, whose defaults stand with that
+//! component. Read from defaults, one TOML file and the environment, in this order. Must not know
+//! what a section means.
+
+pub mod duration;
+mod extract;
+mod layers;
+pub mod secret;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use figment::Figment;
+use secrecy::SecretString;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::telemetry;
+
+pub use extract::Problem;
+
+/// Every key with its default and what it is for, as it lies in `config/`.
+pub const DOCUMENTED: &str = include_str!("../../../config/forge-bridge.toml");
+
+/// The file that is read when none is named.
+const FILE: &str = "forge-bridge.toml";
+
+/// Everything that can be set. A new section is one line here, one in `Default`, and its keys in
+/// `config/forge-bridge.toml`.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where the HTTP interface listens.
+    pub listen: SocketAddr,
+    /// Where the store lies.
+    pub data_dir: PathBuf,
+    /// Whether one adapter that cannot be loaded is enough to refuse the start.
+    pub strict: bool,
+    pub secret: Secret,
+    pub retention: Retention,
+    pub drain: Drain,
+    pub log: telemetry::Config,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7420)),
+            data_dir: "~/.local/share/forge-bridge".into(),
+            strict: false,
+            secret: Secret::default(),
+            retention: Retention::default(),
+            drain: Drain::default(),
+            log: telemetry::Config::default(),
+        }
+    }
+}
+
+/// The key under which secrets lie in the store.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Secret {
+    /// 32 bytes as hex or base64. Goes before the file.
+    #[serde(with = "secret")]
+    pub key: Option<SecretString>,
+    /// Made at the first start, readable by its owner alone, outside of `data_dir`.
+    pub key_file: PathBuf,
+}
+
+impl Default for Secret {
+    fn default() -> Self {
+        Self {
+            key: None,
+            key_file: "~/.config/forge-bridge/secret.key".into(),
+        }
+    }
+}
+
+/// How long finished work is kept.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    /// Counts from the later of the finish and the end of the delivery.
+    #[serde(with = "duration")]
+    pub records: Duration,
+    /// How often what is past it is looked for.
+    #[serde(with = "duration")]
+    pub every: Duration,
+    /// How many records one step removes.
+    pub step: usize,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            records: Duration::from_secs(7 * 24 * 60 * 60),
+            every: Duration::from_secs(60),
+            step: 500,
+        }
+    }
+}
+
+/// What happens between SIGTERM and the end of the process.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Drain {
+    /// How long dispatches are still accepted.
+    #[serde(with = "duration")]
+    pub accept: Duration,
+    /// How long running work has in all.
+    #[serde(with = "duration")]
+    pub grace: Duration,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self {
+            accept: Duration::from_secs(5),
+            grace: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Which file is read.
+#[derive(Debug, Clone)]
+pub enum File {
+    /// `BRIDGE_CONFIG`, else `./forge-bridge.toml` where there is one.
+    Search,
+    /// This one; it has to exist.
+    At(PathBuf),
+    /// None at all.
+    Nowhere,
+}
+
+/// Where a configuration comes from; kept by `serve` to read it again on SIGHUP.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    pub file: File,
+    /// By value, so that a test needs no process of its own.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// A configuration and what has to be said about it.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    pub config: Config,
+    /// The file that was read, if any.
+    pub file: Option<PathBuf>,
+    pub warnings: Vec<String>,
+}
+
+/// Everything that is wrong, at once.
+#[derive(Debug, thiserror::Error)]
+pub struct Error {
+    pub problems: Vec<Problem>,
+    /// Warnings that came up before; one of them may be the reason.
+    pub warnings: Vec<String>,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.problems.as_slice() {
+            [problem] => write!(f, "the configuration is not valid: {problem}"),
+            problems => {
+                write!(f, "the configuration has {} errors:", problems.len())?;
+                problems
+                    .iter()
+                    .try_for_each(|problem| write!(f, "\n  {problem}"))
+            }
+        }
+    }
+}
+
+impl Sources {
+    pub fn load(&self) -> Result<Loaded, Error> {
+        let (file, text) = self.text()?;
+        let named = file.as_deref().zip(text.as_deref());
+        let (mut config, warnings): (Config, _) = read(named, &self.environment)?;
+        let mut problems = Vec::new();
+        for (key, path) in [
+            ("data_dir", &mut config.data_dir),
+            ("secret.key_file", &mut config.secret.key_file),
+        ] {
+            if let Err(problem) = expand(key, path, &self.environment) {
+                problems.push(problem);
+            }
+        }
+        match problems.is_empty() {
+            true => Ok(Loaded {
+                config,
+                file,
+                warnings,
+            }),
+            false => Err(Error { problems, warnings }),
+        }
+    }
+
+    fn text(&self) -> Result<(Option<PathBuf>, Option<String>), Error> {
+        let named = self.environment.get("BRIDGE_CONFIG").map(PathBuf::from);
+        let (path, required) = match (&self.file, named) {
+            (File::Nowhere, _) => return Ok((None, None)),
+            (File::At(path), _) => (path.clone(), true),
+            (File::Search, Some(path)) if !path.as_os_str().is_empty() => (path, true),
+            (File::Search, _) => (PathBuf::from(FILE), false),
+        };
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Ok((Some(path), Some(text))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !required => {
+                Ok((None, None))
+            }
+            Err(error) => Err(Error {
+                problems: vec![Problem {
+                    key: String::new(),
+                    source: format!("file {}", path.display()),
+                    message: format!("cannot be read: {error}"),
+                }],
+                warnings: Vec::new(),
+            }),
+        }
+    }
+}
+
+/// Reads any `struct` that carries its own defaults.
+fn read<T: Default + Serialize + DeserializeOwned>(
+    file: Option<(&Path, &str)>,
+    environment: &BTreeMap<String, String>,
+) -> Result<(T, Vec<String>), Error> {
+    let examples =
+        serde_json::to_value(T::default()).expect("a configuration is plain data and serialises");
+    let keys = layers::keys(&examples);
+    let mut figment = Figment::new().merge(layers::standard_folders(environment, &keys));
+    if let Some((path, text)) = file {
+        let name = path.display().to_string();
+        let layer = layers::file(&name, text).map_err(|message| Error {
+            problems: vec![Problem {
+                key: String::new(),
+                source: format!("file {name}"),
+                message,
+            }],
+            warnings: Vec::new(),
+        })?;
+        figment = figment.merge(layer);
+    }
+    let layers::Layers { figment, warnings } = layers::environment(figment, environment, &keys);
+    match extract::extract(&figment, &examples, &keys) {
+        Ok(read) => Ok((read, warnings)),
+        Err(problems) => Err(Error { problems, warnings }),
+    }
+}
+
+/// `~/` is the home folder.
+fn expand(
+    key: &str,
+    path: &mut PathBuf,
+    environment: &BTreeMap<String, String>,
+) -> Result<(), Problem> {
+    let Ok(rest) = path.strip_prefix("~") else {
+        return Ok(());
+    };
+    let home = environment.get("HOME").filter(|home| !home.is_empty());
+    let home = home.ok_or_else(|| Problem {
+        key: key.to_owned(),
+        source: String::new(),
+        message: format!("HOME is not set; set {}", layers::variable(key)),
+    })?;
+    *path = Path::new(home).join(rest);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,38 @@
+//! Secrets in a config `struct`: read like any text, written as nothing, so that a printed or
+//! serialised configuration never holds one. For `#[serde(with = "crate::config::secret")]` on an
+//! `Option<SecretString>` and `secret::list` on a `Vec<SecretString>`.
+
+use secrecy::SecretString;
+use serde::{Deserialize, Deserializer, Serializer};
+
+pub fn serialize<S: Serializer>(
+    _secret: &Option<SecretString>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_none()
+}
+
+pub fn deserialize<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SecretString>, D::Error> {
+    Ok(Option::<String>::deserialize(deserializer)?.map(SecretString::from))
+}
+
+/// The same for a list.
+pub mod list {
+    use super::{Deserialize, Deserializer, SecretString, Serializer};
+
+    pub fn serialize<S: Serializer>(
+        _secrets: &[SecretString],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(std::iter::empty::<()>())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<SecretString>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        Ok(texts.into_iter().map(SecretString::from).collect())
+    }
+}

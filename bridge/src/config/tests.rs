@@ -1,0 +1,288 @@
+//! The loader on a small configuration of its own, and the real one against its documentation.
+
+use super::*;
+
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+struct Small {
+    listen: SocketAddr,
+    strict: bool,
+    plugin: Plugin,
+    auth: Auth,
+    retention: Retention,
+    adapters: BTreeMap<String, BTreeMap<String, serde_json::Value>>,
+}
+
+impl Default for Small {
+    fn default() -> Self {
+        let Config { listen, strict, .. } = Config::default();
+        Self {
+            listen,
+            strict,
+            plugin: Plugin::default(),
+            auth: Auth::default(),
+            retention: Retention::default(),
+            adapters: BTreeMap::new(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+struct Plugin {
+    adapters: Vec<String>,
+    path: Vec<String>,
+    default_provider: Option<String>,
+    max_concurrent: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+struct Auth {
+    #[serde(with = "secret::list")]
+    tokens: Vec<SecretString>,
+}
+
+fn environment(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+fn small(text: &str, pairs: &[(&str, &str)]) -> Result<(Small, Vec<String>), Error> {
+    read(Some((Path::new("a.toml"), text)), &environment(pairs))
+}
+
+fn problems(text: &str, pairs: &[(&str, &str)]) -> Vec<String> {
+    let error = small(text, pairs).unwrap_err();
+    error.problems.iter().map(Problem::to_string).collect()
+}
+
+#[test]
+fn the_environment_goes_before_the_file_and_the_file_before_the_defaults() {
+    let (config, warnings) = small(
+        "strict = true\n[retention]\nrecords = \"1d\"\nstep = 7",
+        &[("BRIDGE_RETENTION_RECORDS", "2h")],
+    )
+    .unwrap();
+    assert!(config.strict);
+    assert_eq!(config.retention.records, Duration::from_secs(7200));
+    assert_eq!(config.retention.step, 7);
+    assert_eq!(config.retention.every, Retention::default().every);
+    assert!(warnings.is_empty());
+}
+
+#[test]
+fn a_variable_is_read_as_what_its_key_wants() {
+    let (config, _) = small(
+        "",
+        &[
+            ("BRIDGE_LISTEN", "[::1]:80"),
+            ("BRIDGE_STRICT", "true"),
+            ("BRIDGE_RETENTION_STEP", "12"),
+            ("BRIDGE_PLUGIN_PATH", "a, b"),
+            ("BRIDGE_PLUGIN_MAX_CONCURRENT", "3"),
+            ("BRIDGE_TOKENS", "12345"),
+            ("BRIDGE_PLUGIN_DEFAULT_PROVIDER", "7"),
+        ],
+    )
+    .unwrap();
+    assert_eq!(config.listen.to_string(), "[::1]:80");
+    assert!(config.strict);
+    assert_eq!(config.retention.step, 12);
+    assert_eq!(config.plugin.path, ["a", "b"]);
+    assert_eq!(config.plugin.max_concurrent, Some(3));
+    assert_eq!(config.plugin.default_provider.as_deref(), Some("7"));
+    assert_eq!(config.auth.tokens.len(), 1);
+}
+
+#[test]
+fn the_gateway_provider_alone_is_the_only_adapter() {
+    let alone = [("GATEWAY_PROVIDER", "acme-ai")];
+    let (config, _) = small("", &alone).unwrap();
+    assert_eq!(config.plugin.adapters, ["acme-ai"]);
+    assert_eq!(config.plugin.default_provider.as_deref(), Some("acme-ai"));
+
+    let listed = [("GATEWAY_PROVIDER", "echo"), ("BRIDGE_ADAPTERS", "echo,b")];
+    assert_eq!(small("", &listed).unwrap().0.plugin.adapters, ["echo", "b"]);
+
+    let (config, _) = small("[plugin]\nadapters = [\"c\"]", &alone).unwrap();
+    assert_eq!(config.plugin.adapters, ["c"]);
+}
+
+#[test]
+fn an_adapters_own_key_is_found_by_the_adapters_name() {
+    let (config, warnings) = small(
+        "[adapters.acme]\nx = 1",
+        &[
+            ("BRIDGE_ADAPTERS", "acme,acme-ai"),
+            ("BRIDGE_ADAPTERS_ACME_AI_BASE_URL", "http://a"),
+            ("BRIDGE_ADAPTERS_OTHER_KEY", "1"),
+        ],
+    )
+    .unwrap();
+    assert_eq!(config.adapters["acme-ai"]["base_url"], "http://a");
+    assert_eq!(config.adapters["acme"].len(), 1);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+}
+
+#[test]
+fn an_unknown_variable_is_a_warning_with_the_nearest_name() {
+    let (_, warnings) = small(
+        "",
+        &[
+            ("BRIDGE_LISTNE", "x"),
+            ("BRIDGE_QUITE_SOMETHING_ELSE", "x"),
+            ("BRIDGE_TOKEN", "x"),
+            ("BRIDGE_STRICT", ""),
+            ("PATH", "/bin"),
+        ],
+    )
+    .unwrap();
+    assert_eq!(
+        warnings,
+        [
+            "BRIDGE_LISTNE is not a setting; did you mean BRIDGE_LISTEN?",
+            "BRIDGE_QUITE_SOMETHING_ELSE is not a setting and has no effect",
+        ]
+    );
+}
+
+#[test]
+fn everything_wrong_is_said_at_once() {
+    let text = "
+        listen = \"here\"
+        strict = \"perhaps\"
+        surprise = 1
+        [retention]
+        records = \"soon\"
+        recrods = 1
+        [plugin]
+        adapters = [1]
+    ";
+    let mut found = problems(text, &[("BRIDGE_RETENTION_STEP", "many")]);
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            "listen (file a.toml): invalid socket address syntax; for example \"127.0.0.1:7420\"",
+            "plugin.adapters (file a.toml): wanted a string, found signed int `1`",
+            "retention.records (file a.toml): wanted a duration such as \"250ms\", \"30s\", \"5m\", \"24h\" or \"7d\", found \"soon\"; for example \"7d\"",
+            "retention.recrods (file a.toml): no such key; did you mean records?",
+            "retention.step (environment BRIDGE_RETENTION_STEP): wanted usize, found string \"many\"; for example 500",
+            "strict (file a.toml): wanted a boolean, found string \"perhaps\"; for example false",
+            "surprise (file a.toml): no such key",
+        ]
+    );
+}
+
+#[test]
+fn a_secret_is_never_repeated() {
+    for text in [
+        "[auth]\ntokens = \"hunter2\"",
+        "[auth]\ntokens = [\"hunter2\", 1]",
+        "[auth]\ntokens = [\"hunter2\"",
+        "[auth]\ntoken = \"hunter2\"",
+        "adapters.acme = \"hunter2\"",
+    ] {
+        let found = problems(text, &[]).join("\n");
+        assert!(!found.contains("hunter2"), "{found}");
+        assert!(!found.is_empty());
+    }
+    let (config, _) = small("[auth]\ntokens = [\"hunter2\"]", &[]).unwrap();
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(!serde_json::to_string(&config).unwrap().contains("hunter2"));
+}
+
+#[test]
+fn broken_toml_names_its_line() {
+    let found = problems("strict = true\nlisten = \n", &[]);
+    assert_eq!(found.len(), 1);
+    assert!(
+        found[0].starts_with("file a.toml: TOML parse error at line 2, column 10"),
+        "{found:?}"
+    );
+}
+
+fn load(pairs: &[(&str, &str)]) -> Result<Loaded, Error> {
+    let sources = Sources {
+        file: File::Nowhere,
+        environment: environment(pairs),
+    };
+    sources.load()
+}
+
+#[test]
+fn folders_follow_home_and_the_desktop_standard() {
+    let home = ("HOME", "/home/a");
+    let config = load(&[home]).unwrap().config;
+    assert_eq!(
+        config.data_dir,
+        Path::new("/home/a/.local/share/forge-bridge")
+    );
+    let config = load(&[home, ("XDG_DATA_HOME", "/d"), ("XDG_CONFIG_HOME", "/c")]);
+    let config = config.unwrap().config;
+    assert_eq!(config.data_dir, Path::new("/d/forge-bridge"));
+    assert_eq!(
+        config.secret.key_file,
+        Path::new("/c/forge-bridge/secret.key")
+    );
+    let config = load(&[home, ("XDG_DATA_HOME", "/d"), ("BRIDGE_DATA_DIR", "/e")]);
+    assert_eq!(config.unwrap().config.data_dir, Path::new("/e"));
+    assert_eq!(load(&[]).unwrap_err().problems.len(), 2);
+}
+
+#[test]
+fn a_named_file_has_to_exist() {
+    let sources = Sources {
+        file: File::Search,
+        environment: environment(&[("BRIDGE_CONFIG", "/nonexistent/a.toml")]),
+    };
+    let error = sources.load().unwrap_err().to_string();
+    assert!(
+        error.contains("file /nonexistent/a.toml: cannot be read"),
+        "{error}"
+    );
+}
+
+/// A commented key begins its line with `#` and no space after it.
+fn uncommented(text: &str) -> String {
+    text.lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => rest,
+            _ => line,
+        })
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[test]
+fn the_documented_file_is_the_defaults() {
+    let defaults = serde_json::to_value(Config::default()).unwrap();
+    for text in [DOCUMENTED.to_owned(), uncommented(DOCUMENTED)] {
+        let (config, _): (Config, _) =
+            read(Some((Path::new("config"), &text)), &BTreeMap::new()).unwrap();
+        let read = serde_json::to_value(config).unwrap();
+        for key in layers::keys(&defaults) {
+            let pointer = format!("/{}", key.replace('.', "/"));
+            let default = defaults.pointer(&pointer).unwrap();
+            if !default.is_null() {
+                assert_eq!(read.pointer(&pointer), Some(default), "{key}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_key_is_documented() {
+    let written = layers::file("config", &uncommented(DOCUMENTED)).unwrap();
+    let written = Figment::new().merge(written);
+    let defaults = serde_json::to_value(Config::default()).unwrap();
+    for key in layers::keys(&defaults) {
+        assert!(
+            written.contains(&key),
+            "{key} is not in config/forge-bridge.toml"
+        );
+    }
+}

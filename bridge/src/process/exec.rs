@@ -1,0 +1,390 @@
+//! The supervisor: `forge-bridge exec [--bridge=<pid>:<start>] [--store=<id>] [--grace-ms=<n>] -- program args…`.
+//! It runs one program and outlives neither it nor the bridge, and no descendant outlives the supervisor,
+//! whatever group or session it moved to. It must not know what the program is.
+//!
+//! SIGTERM ends the program gently and kills what is left after the grace; a second one, SIGINT or
+//! SIGQUIT kill at once. The exit code is the program's, 128 and the signal if one ended it, 127 or 126
+//! if it could not be started, 125 if supervision itself failed.
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, getppid,
+    kill_process, kill_process_group, pidfd_open, set_child_subreaper, wait, waitid, waitpid,
+};
+use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{STORE_VARIABLE, proc};
+
+/// How long what is left of a tree may resist SIGKILL (a process stuck in the kernel does) before the
+/// supervisor leaves it to the sweep of the bridge.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Runs the supervisor to its end. `args` are those behind `exec`. To be called before any other thread or
+/// runtime exists.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match parse(args).and_then(|order| start(&order)) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            // Nothing is left to tell when even stderr is gone.
+            let _ = writeln!(io::stderr(), "forge-bridge exec: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// The process the supervisor must not outlive, named so that a recycled pid is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bridge {
+    pid: Pid,
+    start: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Order {
+    /// Besides the parent.
+    bridge: Option<Bridge>,
+    store: Option<String>,
+    grace: Duration,
+    program: OsString,
+    args: Vec<OsString>,
+}
+
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+fn failure(message: impl Into<String>) -> Failure {
+    Failure {
+        code: 125,
+        message: message.into(),
+    }
+}
+
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Order, Failure> {
+    let mut args = args.into_iter();
+    let (mut bridge, mut store, mut grace) = (None, None, super::Config::default().grace);
+    let program = loop {
+        let Some(arg) = args.next() else {
+            return Err(failure("no program named; use: exec -- program args…"));
+        };
+        match arg.to_str().and_then(|text| text.split_once('=')) {
+            Some(("--bridge", value)) => bridge = Some(parse_bridge(value)?),
+            Some(("--store", value)) => store = Some(value.to_owned()),
+            Some(("--grace-ms", value)) => {
+                grace = Duration::from_millis(
+                    value
+                        .parse()
+                        .map_err(|_| failure(format!("--grace-ms={value} is not a number")))?,
+                );
+            }
+            _ if arg == "--" => match args.next() {
+                Some(program) => break program,
+                None => return Err(failure("no program named behind --")),
+            },
+            _ => break arg,
+        }
+    };
+    Ok(Order {
+        bridge,
+        store,
+        grace,
+        program,
+        args: args.collect(),
+    })
+}
+
+fn parse_bridge(value: &str) -> Result<Bridge, Failure> {
+    value
+        .split_once(':')
+        .and_then(|(pid, start)| {
+            Some(Bridge {
+                pid: Pid::from_raw(pid.parse().ok()?)?,
+                start: start.parse().ok()?,
+            })
+        })
+        .ok_or_else(|| failure(format!("--bridge={value} is not <pid>:<start>")))
+}
+
+fn start(order: &Order) -> Result<u8, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| failure(format!("no runtime: {error}")))?
+        .block_on(supervise(order))
+}
+
+async fn supervise(order: &Order) -> Result<u8, Failure> {
+    // Handlers first: a signal that came between start and handler would kill the supervisor alone.
+    let mut signals = Inbox::open().map_err(|error| failure(format!("no signals: {error}")))?;
+    set_child_subreaper(Some(getpid()))
+        .map_err(|error| failure(format!("cannot adopt orphans: {error}")))?;
+    let mut guardians = vec![open_parent()?];
+    guardians.extend(order.bridge.map(open_bridge).transpose()?);
+    let mut abandoned = watch(guardians)?;
+
+    let leader = spawn(order)?;
+    let_go_of_stdio();
+
+    let mut deadline: Option<Instant> = None;
+    loop {
+        tokio::select! {
+            _ = &mut abandoned => break,
+            () = at(deadline) => break,
+            request = signals.next() => match request {
+                Request::ChildEnded if has_ended(leader) => break,
+                Request::ChildEnded => bury_others(leader),
+                Request::End if deadline.is_none() => {
+                    // An error means that the group is gone, which its SIGCHLD will tell.
+                    let _ = kill_process_group(leader, Signal::TERM);
+                    deadline = Some(Instant::now() + order.grace);
+                }
+                Request::End | Request::Kill => break,
+            },
+        }
+    }
+    let status = kill_all(leader, &mut signals).await?;
+    Ok(exit_code(status))
+}
+
+fn spawn(order: &Order) -> Result<Pid, Failure> {
+    let mut command = Command::new(&order.program);
+    command.args(&order.args).process_group(0);
+    if let Some(store) = &order.store {
+        command.env(STORE_VARIABLE, store);
+    }
+    let child = command.spawn().map_err(|error| Failure {
+        code: if error.kind() == io::ErrorKind::NotFound {
+            127
+        } else {
+            126
+        },
+        message: format!("cannot start {}: {error}", order.program.display()),
+    })?;
+    Ok(Pid::from_child(&child))
+}
+
+/// The pipes belong to the program: their other ends shall see its end, not ours.
+fn let_go_of_stdio() {
+    if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
+        // Keeping a pipe open costs promptness only: the supervisor ends right after its program.
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+}
+
+fn open_parent() -> Result<OwnedFd, Failure> {
+    let gone = || failure("the parent is gone");
+    let parent = getppid().ok_or_else(gone)?;
+    let pidfd = pidfd_open(parent, PidfdFlags::empty()).map_err(|_| gone())?;
+    // It may have ended before the pidfd was opened; then somebody else is our parent now.
+    if getppid() != Some(parent) {
+        return Err(gone());
+    }
+    Ok(pidfd)
+}
+
+fn open_bridge(bridge: Bridge) -> Result<OwnedFd, Failure> {
+    let gone = || failure(format!("the bridge (pid {}) is gone", bridge.pid));
+    let pidfd = pidfd_open(bridge.pid, PidfdFlags::empty()).map_err(|_| gone())?;
+    if proc::stat(bridge.pid).is_none_or(|stat| stat.start != bridge.start) {
+        return Err(gone());
+    }
+    Ok(pidfd)
+}
+
+/// Resolves when one of these processes has ended. On a thread, because the runtime takes foreign file
+/// descriptors only by unsafe code.
+fn watch(guardians: Vec<OwnedFd>) -> Result<oneshot::Receiver<()>, Failure> {
+    let (ended, watch) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("guardians".to_owned())
+        .spawn(move || {
+            let mut fds: Vec<PollFd<'_>> = guardians
+                .iter()
+                .map(|pidfd| PollFd::new(pidfd, PollFlags::IN))
+                .collect();
+            while poll(&mut fds, None) == Err(Errno::INTR) {}
+            // An error of poll counts as the end: better no program than one without a guard. Nobody
+            // receives when the program has ended first.
+            let _ = ended.send(());
+        })
+        .map_err(|error| failure(format!("cannot watch the bridge: {error}")))?;
+    Ok(watch)
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether the leader has ended, without waiting for it: until that is done its pid and its group
+/// cannot mean anybody else.
+fn has_ended(leader: Pid) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::Pid(leader), options), Ok(None))
+}
+
+/// Waits for the ended orphans that were handed to us.
+fn bury_others(leader: Pid) {
+    for child in proc::children()
+        .into_iter()
+        .filter(|child| *child != leader)
+    {
+        // Most of them live on: then there is nothing to wait for yet.
+        let _ = waitpid(Some(child), WaitOptions::NOHANG);
+    }
+}
+
+/// Kills until the kernel says that there is no child. As all orphans come to a subreaper, that means
+/// that no descendant is left.
+async fn kill_all(leader: Pid, signals: &mut Inbox) -> Result<WaitStatus, Failure> {
+    // Errors of `kill` here mean "already gone".
+    let _ = kill_process_group(leader, Signal::KILL);
+    let _ = kill_process(leader, Signal::KILL);
+    let limit = Instant::now() + KILL_LIMIT;
+    let mut status = None;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        for child in proc::children() {
+            let _ = kill_process(child, Signal::KILL);
+            if child != leader {
+                let _ = waitpid(Some(child), WaitOptions::NOHANG);
+            }
+        }
+        if status.is_none() && has_ended(leader) {
+            // The rest of the group was signalled above; only now may its number be given away.
+            let _ = kill_process_group(leader, Signal::KILL);
+            status = waitpid(Some(leader), WaitOptions::NOHANG)
+                .map_err(|error| failure(format!("cannot wait for the program: {error}")))?
+                .map(|(_, status)| status);
+        }
+        if let Some(status) = status {
+            match wait(WaitOptions::NOHANG) {
+                Err(Errno::CHILD) => return Ok(status),
+                Ok(Some(_)) => continue,
+                Ok(None) | Err(_) => {}
+            }
+        }
+        if Instant::now() > limit {
+            return Err(failure("a process of the tree cannot be killed"));
+        }
+        // Whatever comes meanwhile is either a child's end or a wish that is being fulfilled.
+        let _ = timeout(pause, signals.next()).await;
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+fn exit_code(status: WaitStatus) -> u8 {
+    let code = match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => code,
+        (None, Some(signal)) => 128 + signal,
+        (None, None) => 125,
+    };
+    u8::try_from(code).unwrap_or(125)
+}
+
+/// The signals the supervisor lives by.
+struct Inbox {
+    child: Signals,
+    terminate: Signals,
+    interrupt: Signals,
+    quit: Signals,
+    hang_up: Signals,
+}
+
+enum Request {
+    ChildEnded,
+    End,
+    Kill,
+}
+
+impl Inbox {
+    fn open() -> io::Result<Self> {
+        Ok(Self {
+            child: signal(SignalKind::child())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Request {
+        loop {
+            tokio::select! {
+                _ = self.child.recv() => return Request::ChildEnded,
+                _ = self.terminate.recv() => return Request::End,
+                _ = self.interrupt.recv() => return Request::Kill,
+                _ = self.quit.recv() => return Request::Kill,
+                // A terminal that closes is the bridge's affair.
+                _ = self.hang_up.recv() => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(args: &[&str]) -> Result<Order, Failure> {
+        parse(args.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn options_end_where_the_program_begins() {
+        let parsed = order(&[
+            "--bridge=12:900",
+            "--store=s",
+            "--grace-ms=5",
+            "--",
+            "sh",
+            "--store=x",
+        ])
+        .unwrap();
+        assert_eq!(
+            parsed,
+            Order {
+                bridge: Some(Bridge {
+                    pid: Pid::from_raw(12).unwrap(),
+                    start: 900
+                }),
+                store: Some("s".to_owned()),
+                grace: Duration::from_millis(5),
+                program: "sh".into(),
+                args: vec!["--store=x".into()],
+            }
+        );
+        assert_eq!(order(&["sh", "-c", "true"]).unwrap().args.len(), 2);
+    }
+
+    #[test]
+    fn a_wrong_order_says_what_is_wrong() {
+        for (args, wanted) in [
+            (&[][..], "no program"),
+            (&["--"][..], "no program"),
+            (&["--bridge=12", "sh"][..], "--bridge=12"),
+            (&["--grace-ms=soon", "sh"][..], "--grace-ms=soon"),
+        ] {
+            let failure = order(args).unwrap_err();
+            assert!(failure.message.contains(wanted), "{}", failure.message);
+            assert_eq!(failure.code, 125);
+        }
+    }
+}
