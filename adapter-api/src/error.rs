@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 #[error("{message}")]
 pub struct AdapterError {
+    /// What a program branches on.
     pub code: String,
+    /// What a human reads: what was wrong, where, what to do.
     pub message: String,
     /// Whether the same request may succeed later.
     #[serde(default)]
@@ -18,6 +20,7 @@ pub struct AdapterError {
     /// When the runtime said how long to wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// Whatever else the runtime said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<serde_json::Value>,
 }

@@ -1,18 +1,43 @@
 //! What an adapter is written against.
+#![warn(missing_docs)]
 
+mod adapter;
+mod config;
 pub mod error;
 pub mod event;
+mod events;
+#[doc(hidden)]
+pub mod export;
+mod guard;
+pub mod host;
+mod instance;
+mod json;
+mod listeners;
+mod log;
+pub mod manage;
 pub mod profile;
 pub mod request;
 pub mod result;
+mod running;
 
+pub use adapter::ExecutionAdapter;
+pub use config::Config;
 pub use error::AdapterError;
 pub use event::AdapterEvent;
+pub use events::{Events, Sent};
+pub use host::Host;
+pub use instance::{CancelAnswer, CancelRequest};
+pub use listeners::{EventListeners, ListenerId};
 pub use profile::{
     CostTier, Health, HealthStatus, LatencyProfile, Manifest, OutputStrategy, Profile,
 };
 pub use request::ExecutionRequest;
 pub use result::{ExecutionResult, Status, Usage};
+pub use running::{Run, Running};
+
+pub use async_trait::async_trait;
+pub use serde_json;
+pub use tracing;
 
 /// What adapter methods return.
 pub type Result<T, E = AdapterError> = std::result::Result<T, E>;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ExecutionAdapter;
+
 /// A self-declared capability profile. Ask it only through [`Profile::supports`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -16,9 +18,12 @@ pub struct Profile {
     /// How many executions may run at once; at least 1.
     #[serde(default = "one")]
     pub max_concurrent: u32,
+    /// The ways in which it can return output.
     #[serde(default)]
     pub output_strategies: Vec<OutputStrategy>,
+    /// What a run costs, roughly.
     pub cost_tier: CostTier,
+    /// How soon a run begins to answer, roughly.
     pub latency_profile: LatencyProfile,
 }
 
@@ -47,19 +52,27 @@ pub enum OutputStrategy {
     Structured,
 }
 
+/// What a run costs compared with other runtimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CostTier {
+    /// Cheapest.
     Low,
+    /// Between.
     Medium,
+    /// Dearest.
     High,
 }
 
+/// How soon a run begins to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LatencyProfile {
+    /// About at once.
     Fast,
+    /// Within seconds.
     Moderate,
+    /// Nobody can say.
     Variable,
 }
 
@@ -67,9 +80,11 @@ pub enum LatencyProfile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
+    /// It can.
     Healthy,
     /// It works in part, or lacks something it needs, such as a key.
     Degraded,
+    /// It cannot.
     Offline,
 }
 
@@ -77,12 +92,15 @@ pub enum HealthStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Health {
+    /// Whether work can be accepted.
     pub status: HealthStatus,
+    /// Why, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
 impl Health {
+    /// Nothing to say.
     pub fn healthy() -> Self {
         Self {
             status: HealthStatus::Healthy,
@@ -111,7 +129,9 @@ impl Health {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
+    /// The library's name.
     pub name: String,
+    /// The adapter's own version.
     pub version: String,
     /// The provider id; `BRIDGE_ADAPTERS` names it.
     pub provider: String,
@@ -128,8 +148,41 @@ pub struct Manifest {
     pub panic: String,
 }
 
+impl Manifest {
+    /// The manifest of an adapter type.
+    pub fn of<A: ExecutionAdapter>() -> Self {
+        let managed = A::INTERFACES
+            .iter()
+            .map(|interface| interface.declaration().to_owned());
+        Self {
+            name: A::NAME.to_owned(),
+            version: A::VERSION.to_owned(),
+            provider: A::NAME.to_owned(),
+            schema: SCHEMA,
+            interfaces: std::iter::once("execution@1".to_owned())
+                .chain(managed)
+                .collect(),
+            env: A::ENV.iter().map(|&name| name.to_owned()).collect(),
+            panic: "unwind".to_owned(),
+        }
+    }
+}
+
+/// The versions of the JSON that this SDK speaks.
+pub const SCHEMA: SchemaRange = SchemaRange { min: 1, max: 1 };
+
+/// Versions of the JSON, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchemaRange {
+    /// The oldest.
     pub min: u32,
+    /// The newest.
     pub max: u32,
+}
+
+impl SchemaRange {
+    /// Whether this version is among them.
+    pub fn contains(self, version: u32) -> bool {
+        (self.min..=self.max).contains(&version)
+    }
 }

@@ -7,8 +7,10 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
+    /// It ran and returned.
     #[default]
     Ok,
+    /// It did not.
     Error,
 }
 
@@ -16,28 +18,36 @@ pub enum Status {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExecutionResult {
+    /// How it ended.
     pub status: Status,
+    /// The answer's text; with `error`, what there is of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// With `error`: a text that says what went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// With `error`: what a program branches on; see [`AdapterError`](crate::AdapterError).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
     /// The adapter's own measure; the bridge reports its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
+    /// What was used, with `error` too.
     #[serde(default)]
     pub usage: Usage,
+    /// The model that answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Who runs that model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_provider: Option<String>,
+    /// In US dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
     /// Checked by the bridge against `outputSchema`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_output: Option<Value>,
+    /// The conversation, to go on with later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// Calls of tools that the adapter hands back to the bridge.
@@ -49,6 +59,7 @@ pub struct ExecutionResult {
     /// With `error`: the same request may succeed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
+    /// When the runtime said how long to wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }
@@ -77,11 +88,17 @@ impl ExecutionResult {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
+    /// What was read, cached or not.
     pub input_tokens: Option<u64>,
+    /// What was written.
     pub output_tokens: Option<u64>,
+    /// What was thought, where that is counted apart.
     pub thinking_tokens: Option<u64>,
+    /// Input and output.
     pub total_tokens: Option<u64>,
+    /// What of the input came from a cache.
     pub cache_read_tokens: Option<u64>,
+    /// What of the input went into a cache.
     pub cache_write_tokens: Option<u64>,
 }
 
@@ -89,7 +106,10 @@ pub struct Usage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolCall {
+    /// Relates the answer to the call.
     pub tool_call_id: String,
+    /// The tool.
     pub name: String,
+    /// Its arguments.
     pub input: Value,
 }

@@ -4,10 +4,16 @@
 //!
 //! Adapter authors never see this crate: they implement a trait of `forge-adapter-api`.
 
+#![expect(unsafe_code, reason = "this crate is the boundary")]
+
 use abi_stable::StableAbi;
 use abi_stable::library::RootModule;
 use abi_stable::package_version_strings;
 use abi_stable::sabi_types::VersionStrings;
+
+mod bytes;
+
+pub use bytes::Malformed;
 
 /// The ABI major that this crate describes; `CEntryV1::abi_major`.
 pub const ABI_MAJOR: u32 = 1;

@@ -1,0 +1,171 @@
+//! The sink that an adapter's events go into. Its answers never make an execution fail.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::AdapterEvent;
+use crate::export::HostLink;
+use crate::listeners::{EventListeners, ListenerId};
+
+const FIRST_WAIT: Duration = Duration::from_millis(1);
+const LONGEST_WAIT: Duration = Duration::from_millis(50);
+
+/// Where events go: those of one execution, or those of the adapter itself. Clones are the same sink.
+#[derive(Clone)]
+pub struct Events {
+    sink: Sink,
+    listeners: EventListeners,
+}
+
+#[derive(Clone)]
+enum Sink {
+    Bridge {
+        link: HostLink,
+        call: u64,
+        /// Bytes of one event as JSON that the bridge takes.
+        limit: usize,
+    },
+    Channel(mpsc::Sender<AdapterEvent>),
+    Nowhere,
+}
+
+/// What became of an event that was not waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The bridge has it.
+    Taken,
+    /// The queue is full; the event is lost unless sent again.
+    Full,
+    /// The execution has ended as far as the bridge is concerned; nothing more will be taken.
+    Closed,
+    /// The event alone is above the bridge's limit and never will be taken.
+    TooLarge,
+}
+
+impl Events {
+    /// Sends one event and waits while the queue is full: an adapter that produces faster than the
+    /// bridge stores is slowed. An event that can never be taken is dropped, which the log says.
+    pub async fn send(&self, event: AdapterEvent) {
+        self.listeners.emit(&event);
+        let mut wait = FIRST_WAIT;
+        loop {
+            match self.hand_over(&event) {
+                Sent::Taken | Sent::Closed => return,
+                Sent::TooLarge => {
+                    tracing::warn!(event.kind = %event.kind, "an event above the bridge's limit was dropped");
+                    return;
+                }
+                Sent::Full => {
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(LONGEST_WAIT);
+                }
+            }
+        }
+    }
+
+    /// Sends one event if there is room now.
+    pub fn try_send(&self, event: &AdapterEvent) -> Sent {
+        self.listeners.emit(event);
+        self.hand_over(event)
+    }
+
+    /// Calls `listener` with every event sent through this sink or its clones, before the bridge gets
+    /// it. A panic in it disturbs nobody.
+    pub fn on_event(&self, listener: impl Fn(&AdapterEvent) + Send + Sync + 'static) -> ListenerId {
+        self.listeners.on_event(listener)
+    }
+
+    /// Removes a listener; false when it was removed before.
+    pub fn off_event(&self, id: ListenerId) -> bool {
+        self.listeners.off_event(id)
+    }
+
+    /// The same sink, heard by these listeners too.
+    #[must_use]
+    pub fn heard_by(mut self, listeners: EventListeners) -> Self {
+        self.listeners = listeners;
+        self
+    }
+
+    /// A sink that swallows everything, for unit tests.
+    pub fn nowhere() -> Self {
+        Self::into_sink(Sink::Nowhere)
+    }
+
+    /// A sink whose events the test reads itself.
+    pub fn channel(capacity: usize) -> (Self, mpsc::Receiver<AdapterEvent>) {
+        let (sender, receiver) = mpsc::channel(capacity);
+        (Self::into_sink(Sink::Channel(sender)), receiver)
+    }
+
+    pub(crate) fn of_call(link: HostLink, call: u64, limit: usize) -> Self {
+        Self::into_sink(Sink::Bridge { link, call, limit })
+    }
+
+    fn into_sink(sink: Sink) -> Self {
+        Self {
+            sink,
+            listeners: EventListeners::default(),
+        }
+    }
+
+    fn hand_over(&self, event: &AdapterEvent) -> Sent {
+        match &self.sink {
+            Sink::Bridge { link, call, limit } => {
+                let bytes = serde_json::to_vec(event).expect("an event is plain JSON");
+                if bytes.len() > *limit {
+                    return Sent::TooLarge;
+                }
+                link.emit(*call, &bytes)
+            }
+            Sink::Channel(sender) => match sender.try_send(event.clone()) {
+                Ok(()) => Sent::Taken,
+                Err(mpsc::error::TrySendError::Full(_)) => Sent::Full,
+                Err(mpsc::error::TrySendError::Closed(_)) => Sent::Closed,
+            },
+            Sink::Nowhere => Sent::Taken,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_queue_slows_the_sender_and_loses_nothing() {
+        let (events, mut received) = Events::channel(1);
+        let sender = async {
+            for n in 0..5 {
+                events.send(AdapterEvent::text(n.to_string())).await;
+            }
+        };
+        let reader = async {
+            for n in 0..5 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                assert_eq!(
+                    received.recv().await,
+                    Some(AdapterEvent::text(n.to_string()))
+                );
+            }
+        };
+        tokio::join!(sender, reader);
+    }
+
+    #[tokio::test]
+    async fn a_closed_sink_and_a_panicking_listener_fail_nothing() {
+        let (events, received) = Events::channel(1);
+        events.on_event(|_| panic!("boom"));
+        drop(received);
+        events.send(AdapterEvent::text("a")).await;
+        assert_eq!(events.try_send(&AdapterEvent::text("b")), Sent::Closed);
+    }
+
+    #[test]
+    fn not_waiting_says_that_the_queue_is_full() {
+        let (events, _received) = Events::channel(1);
+        assert_eq!(events.try_send(&AdapterEvent::text("a")), Sent::Taken);
+        assert_eq!(events.try_send(&AdapterEvent::text("b")), Sent::Full);
+    }
+}

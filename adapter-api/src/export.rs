@@ -1,0 +1,252 @@
+//! The library's side of the boundary: all that is `unsafe` in the SDK. Adapter authors use only
+//! [`export_adapter!`](crate::export_adapter).
+#![expect(
+    unsafe_code,
+    reason = "pointers cross here and nowhere else in the SDK"
+)]
+
+use std::ptr;
+
+use abi_stable::library::{__call_root_module_loader, CheckTypeLayout, RootModuleResult};
+use abi_stable::prefix_type::PrefixTypeTrait;
+use forge_adapter_abi::{
+    ABI_MAJOR, Completion, CreateResult, EMIT_FULL, EMIT_OK, FBytes, FSlice, HostV1, InstanceV1,
+    ModuleV1, ModuleV1Ref, STATUS_ERROR, STATUS_OK,
+};
+
+use crate::events::Sent;
+use crate::guard::caught;
+use crate::host::Create;
+use crate::instance::Instance;
+use crate::json::arguments;
+use crate::profile::{Manifest, SCHEMA};
+use crate::{AdapterError, ExecutionAdapter, Result};
+
+pub use abi_stable::library::LibHeader;
+pub use forge_adapter_abi::CEntryV1;
+
+/// Makes the crate an adapter library: exports both entries for this type. Once per crate, whose
+/// `[lib]` has `crate-type = ["cdylib", "rlib"]`.
+#[macro_export]
+macro_rules! export_adapter {
+    ($adapter:ty) => {
+        #[cfg(panic = "abort")]
+        ::core::compile_error!(
+            "an adapter must be built with panic = \"unwind\": remove panic = \"abort\" from the profile"
+        );
+
+        const _: () = {
+            #[unsafe(export_name = "_1as_0lib_1header_0root_bmodule_bloader")]
+            static ROOT_MODULE: $crate::export::LibHeader =
+                $crate::export::root_module::<$adapter>();
+
+            #[unsafe(export_name = "forge_adapter_entry_v1")]
+            static C_ENTRY: $crate::export::CEntryV1 = $crate::export::c_entry::<$adapter>();
+        };
+    };
+}
+
+/// The static that abi_stable looks for.
+pub const fn root_module<A: ExecutionAdapter>() -> LibHeader {
+    // SAFETY: `load_root_module` returns what `__call_root_module_loader` makes of a `ModuleV1Ref`.
+    unsafe {
+        LibHeader::from_constructor::<ModuleV1Ref>(load_root_module::<A>, CheckTypeLayout::Yes)
+    }
+}
+
+/// The static for everybody else.
+pub const fn c_entry<A: ExecutionAdapter>() -> CEntryV1 {
+    CEntryV1 {
+        abi_major: ABI_MAJOR,
+        size: size_of::<CEntryV1>() as u32,
+        manifest: manifest::<A>,
+        create: create::<A>,
+    }
+}
+
+extern "C" fn load_root_module<A: ExecutionAdapter>() -> RootModuleResult {
+    __call_root_module_loader(|| {
+        ModuleV1 {
+            manifest: manifest::<A>,
+            create: create::<A>,
+        }
+        .leak_into_prefix()
+    })
+}
+
+unsafe extern "C" fn manifest<A: ExecutionAdapter>() -> FBytes {
+    let made = caught(|| serde_json::to_vec(&Manifest::of::<A>()));
+    match made {
+        Ok(Ok(json)) => FBytes::from_vec(json),
+        // Nothing is a manifest that no loader takes, which is what this should be.
+        Ok(Err(_)) | Err(_) => FBytes::empty(),
+    }
+}
+
+unsafe extern "C" fn create<A: ExecutionAdapter>(
+    host: *const HostV1,
+    payload: FBytes,
+) -> CreateResult {
+    let made = caught(|| {
+        // SAFETY: the payload is the loader's to give and this function's to free.
+        let payload = unsafe { payload.into_vec() }
+            .map_err(|error| AdapterError::new("invalid_request", error.to_string()))?;
+        // SAFETY: the loader gives null or a host that lives as long as the process.
+        let link = unsafe { HostLink::new(host) }?;
+        let create: Create = arguments("create", &payload)?;
+        if create.schema != 0 && !SCHEMA.contains(create.schema) {
+            let text = format!(
+                "schema {} is not among those of this adapter, {} to {}",
+                create.schema, SCHEMA.min, SCHEMA.max
+            );
+            return Err(AdapterError::new("invalid_request", text));
+        }
+        Instance::<A>::create(link, create)
+    });
+    let (status, error, data) = match made.and_then(|made| made) {
+        Ok(instance) => {
+            let data = Box::into_raw(Box::new(instance)).cast();
+            (STATUS_OK, FBytes::empty(), data)
+        }
+        Err(error) => (STATUS_ERROR, error_bytes(&error), ptr::null_mut()),
+    };
+    CreateResult {
+        status,
+        error,
+        instance: InstanceV1 {
+            size: size_of::<InstanceV1>(),
+            data,
+            start: start::<A>,
+            cancel: cancel::<A>,
+            destroy: destroy::<A>,
+        },
+    }
+}
+
+unsafe extern "C" fn start<A: ExecutionAdapter>(
+    data: *mut (),
+    call: u64,
+    op: FSlice,
+    payload: FBytes,
+    completion: Completion,
+) -> i32 {
+    let reply = Reply::new(completion);
+    let started = caught(move || {
+        // SAFETY: `data` came from `create` and `destroy` has not been called.
+        let instance = unsafe { &*data.cast::<Instance<A>>() };
+        // SAFETY: lent until this function returns, and copied here.
+        let op = String::from_utf8_lossy(unsafe { op.as_bytes() }).into_owned();
+        // SAFETY: the payload is the caller's to give and this function's to free.
+        match unsafe { payload.into_vec() } {
+            Ok(payload) => instance.start(call, op, payload, reply),
+            Err(error) => {
+                let text = format!("{op}: {error}");
+                reply.send(Err(AdapterError::new("invalid_request", text)));
+            }
+        }
+    });
+    if started.is_ok() { 0 } else { -1 }
+}
+
+unsafe extern "C" fn cancel<A: ExecutionAdapter>(data: *mut (), call: u64) -> i32 {
+    // SAFETY: `data` came from `create` and `destroy` has not been called.
+    let instance = unsafe { &*data.cast::<Instance<A>>() };
+    match caught(|| instance.cancel(call)) {
+        Ok(true) => 0,
+        Ok(false) | Err(_) => -1,
+    }
+}
+
+unsafe extern "C" fn destroy<A: ExecutionAdapter>(data: *mut ()) {
+    if data.is_null() {
+        return;
+    }
+    // SAFETY: `data` came from `create`, and this is its last use.
+    let instance = unsafe { Box::from_raw(data.cast::<Instance<A>>()) };
+    // The panic hook has logged it, and there is nobody to tell.
+    let _ = caught(|| drop(instance));
+}
+
+/// The bridge's functions.
+#[derive(Clone, Copy)]
+pub(crate) struct HostLink(&'static HostV1);
+
+// SAFETY: the table never changes and the bridge allows its functions from any thread.
+unsafe impl Send for HostLink {}
+// SAFETY: the same.
+unsafe impl Sync for HostLink {}
+
+impl HostLink {
+    /// # Safety
+    ///
+    /// `host` is null or points to a host that lives as long as the process.
+    unsafe fn new(host: *const HostV1) -> Result<Self> {
+        // SAFETY: the caller's promise. Only `size` is read before it is known to be whole.
+        match unsafe { host.as_ref() } {
+            Some(host) if host.size >= size_of::<HostV1>() => Ok(Self(host)),
+            Some(_) | None => Err(AdapterError::new(
+                "invalid_request",
+                "create was given no host of ABI major 1",
+            )),
+        }
+    }
+
+    pub(crate) fn emit(self, call: u64, event: &[u8]) -> Sent {
+        // SAFETY: the host's own function and context; the slice is lent for the call.
+        match unsafe { (self.0.emit)(self.0.ctx, call, FSlice::of(event)) } {
+            EMIT_OK => Sent::Taken,
+            EMIT_FULL => Sent::Full,
+            // Unknown answers of later bridges are final too: waiting for them could be forever.
+            _ => Sent::Closed,
+        }
+    }
+
+    pub(crate) fn log(self, call: u64, level: i32, record: &[u8]) {
+        // SAFETY: the host's own function and context; the slice is lent for the call.
+        unsafe { (self.0.log)(self.0.ctx, call, level, FSlice::of(record)) }
+    }
+}
+
+/// The obligation to answer a call: sent, or abandoned when dropped.
+pub(crate) struct Reply {
+    completion: Completion,
+    sent: bool,
+}
+
+// SAFETY: the bridge allows a completion from any thread.
+unsafe impl Send for Reply {}
+
+impl Reply {
+    fn new(completion: Completion) -> Self {
+        Self {
+            completion,
+            sent: false,
+        }
+    }
+
+    pub(crate) fn send(mut self, answer: Result<Vec<u8>>) {
+        self.sent = true;
+        let (status, payload) = match answer {
+            Ok(payload) => (STATUS_OK, FBytes::from_vec(payload)),
+            Err(error) => (STATUS_ERROR, error_bytes(&error)),
+        };
+        let Completion { ctx, call, .. } = self.completion;
+        // SAFETY: the bridge's own function, context and number; the payload is handed over. That the
+        // bridge has stopped waiting meanwhile is its affair, so the answer is not looked at.
+        unsafe { (self.completion.complete_fn)(ctx, call, status, payload) };
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.sent {
+            let Completion { ctx, call, .. } = self.completion;
+            // SAFETY: as in `send`, and nothing was sent.
+            unsafe { (self.completion.abandon_fn)(ctx, call) };
+        }
+    }
+}
+
+fn error_bytes(error: &AdapterError) -> FBytes {
+    FBytes::from_vec(serde_json::to_vec(error).expect("an error is plain JSON"))
+}

@@ -1,0 +1,256 @@
+//! One adapter instance: its runtime, its running calls, and what each op does. Knows nothing of
+//! pointers; that is `export`.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+use tokio::sync::OnceCell;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use crate::export::{HostLink, Reply};
+use crate::guard::{Guarded, caught};
+use crate::host::Create;
+use crate::json::{answer, arguments, done};
+use crate::manage::{self, Interface};
+use crate::{AdapterError, Config, ExecutionAdapter, ExecutionRequest, Host, Result, log};
+
+/// How long `destroy` waits for tasks that do not yield; their threads are then left behind.
+const DESTROY_WAIT: Duration = Duration::from_millis(500);
+const WORKERS: usize = 2;
+/// A year; longer ones overflow timers.
+const LONGEST_EXECUTION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+pub(crate) struct Instance<A> {
+    /// `None` only while being dropped.
+    runtime: Option<Runtime>,
+    shared: Arc<Shared<A>>,
+}
+
+struct Shared<A> {
+    host: Host,
+    adapter: OnceCell<A>,
+    calls: Mutex<HashMap<u64, AbortHandle>>,
+    closing: AtomicBool,
+    /// Cancelled once the adapter's own shutdown has returned.
+    stop: CancellationToken,
+}
+
+/// The arguments of the op `cancel`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CancelRequest {
+    /// The execution meant; an adapter that keeps several under one task id may look at it later.
+    #[serde(default)]
+    pub execution_id: String,
+    /// The handle that the adapter's `cancel` is given.
+    pub task_id: String,
+}
+
+/// The answer of the op `cancel`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelAnswer {
+    /// Whether cancelling was begun.
+    pub cancelled: bool,
+}
+
+impl<A: ExecutionAdapter> Instance<A> {
+    pub(crate) fn create(link: HostLink, create: Create) -> Result<Self> {
+        let dispatch = log::dispatch(link, create.log_level.as_deref());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .thread_name(A::NAME)
+            .on_thread_start(move || log::adopt_thread(link, &dispatch))
+            .enable_all()
+            .build()
+            .map_err(|error| AdapterError::new("internal", format!("its runtime: {error}")))?;
+        Ok(Self {
+            runtime: Some(runtime),
+            shared: Arc::new(Shared {
+                host: Host::attached(link, create),
+                adapter: OnceCell::new(),
+                calls: Mutex::default(),
+                closing: AtomicBool::new(false),
+                stop: CancellationToken::new(),
+            }),
+        })
+    }
+
+    /// Returns at once; the reply comes from the runtime.
+    pub(crate) fn start(&self, call: u64, op: String, payload: Vec<u8>, reply: Reply) {
+        let Some(runtime) = &self.runtime else {
+            return;
+        };
+        let shared = Arc::clone(&self.shared);
+        // Held until the entry is in, so that a call that ends at once finds it.
+        let mut calls = self.shared.calls();
+        let task = runtime.spawn(async move {
+            let span = tracing::info_span!("op", forge.call = call, op);
+            let answer = Guarded::new(shared.run(call, &op, &payload).instrument(span)).await;
+            shared.calls().remove(&call);
+            // What the adapter holds must be gone before the bridge hears that the call has ended.
+            drop((shared, payload));
+            reply.send(answer.and_then(|answer| answer));
+        });
+        calls.insert(call, task.abort_handle());
+    }
+
+    /// Drops a call; its reply is abandoned. False when there is none.
+    pub(crate) fn cancel(&self, call: u64) -> bool {
+        let task = self.shared.calls().remove(&call);
+        task.inspect(AbortHandle::abort).is_some()
+    }
+}
+
+impl<A> Drop for Instance<A> {
+    fn drop(&mut self) {
+        let tasks: Vec<AbortHandle> = self.shared.calls().drain().map(|(_, task)| task).collect();
+        for task in tasks {
+            task.abort();
+        }
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(DESTROY_WAIT);
+        }
+    }
+}
+
+impl<A> Shared<A> {
+    fn calls(&self) -> MutexGuard<'_, HashMap<u64, AbortHandle>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<A: ExecutionAdapter> Shared<A> {
+    async fn run(&self, call: u64, op: &str, payload: &[u8]) -> Result<Vec<u8>> {
+        match op {
+            "initialize" => self.initialize(op, payload).await,
+            "shutdown" => self.shutdown().await,
+            "health" => answer(op, &self.adapter()?.check_health().await),
+            "capabilities" => answer(op, &self.adapter()?.capabilities()),
+            "execute" => self.execute(call, op, payload).await,
+            "cancel" => {
+                let request: CancelRequest = arguments(op, payload)?;
+                let cancelled = self.adapter()?.cancel(&request.task_id).await?;
+                answer(op, &CancelAnswer { cancelled })
+            }
+            "events.start" => {
+                let events = self.host.events();
+                self.adapter()?.start_event_relay(events).await?;
+                Ok(done())
+            }
+            "events.stop" => {
+                self.adapter()?.stop_event_relay().await?;
+                Ok(done())
+            }
+            _ => manage::call(self.adapter()?, op, payload).await,
+        }
+    }
+
+    fn adapter(&self) -> Result<&A> {
+        self.adapter
+            .get()
+            .ok_or_else(|| AdapterError::new("invalid_request", "the adapter is not initialized"))
+    }
+
+    async fn initialize(&self, op: &str, payload: &[u8]) -> Result<Vec<u8>> {
+        let config = Config::try_from(arguments::<serde_json::Value>(op, payload)?)?;
+        self.adapter
+            .get_or_try_init(|| async {
+                let adapter = A::initialize(self.host.clone(), config).await?;
+                agree_on_interfaces(&adapter)?;
+                tracing::info!(
+                    adapter.id = A::NAME,
+                    adapter.version = A::VERSION,
+                    "{} {} initialized",
+                    A::NAME,
+                    A::VERSION
+                );
+                Ok(adapter)
+            })
+            .await?;
+        Ok(done())
+    }
+
+    async fn shutdown(&self) -> Result<Vec<u8>> {
+        self.closing.store(true, Ordering::SeqCst);
+        let result = match self.adapter.get() {
+            Some(adapter) => Guarded::new(adapter.shutdown()).await.and_then(|r| r),
+            None => Ok(()),
+        };
+        // Whatever the adapter said, nothing of it goes on running.
+        self.stop.cancel();
+        result.map(|()| done())
+    }
+
+    async fn execute(&self, call: u64, op: &str, payload: &[u8]) -> Result<Vec<u8>> {
+        let adapter = self.adapter()?;
+        let request: ExecutionRequest = arguments(op, payload)?;
+        if self.closing.load(Ordering::SeqCst) {
+            let error = AdapterError::new("adapter_unavailable", "the adapter is shutting down");
+            return Err(error.retryable());
+        }
+        let seconds = request.timeout_seconds;
+        let limit = if seconds.is_finite() && seconds > 0.0 {
+            Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST_EXECUTION)
+        } else {
+            let text = format!("execute: timeoutSeconds: {seconds} is not a time to run for");
+            return Err(AdapterError::new("invalid_request", text));
+        };
+        let span = tracing::info_span!(
+            "execution",
+            execution.id = request.execution_id,
+            task.id = request.task_id,
+            traceparent = request.meta.traceparent,
+        );
+        let started = Instant::now();
+        let run = Guarded::new(
+            adapter
+                .execute(request, self.host.events_of(call))
+                .instrument(span),
+        );
+        let mut result = tokio::select! {
+            result = run => result.and_then(|result| result)?,
+            () = tokio::time::sleep(limit.min(LONGEST_EXECUTION)) => {
+                let text = format!("no result within {seconds} s");
+                return Err(AdapterError::new("timeout", text));
+            }
+            () = self.stop.cancelled() => return Err(AdapterError::cancelled()),
+        };
+        if result.duration_ms.is_none() {
+            result.duration_ms = u64::try_from(started.elapsed().as_millis()).ok();
+        }
+        answer(op, &result)
+    }
+}
+
+impl<A> Drop for Shared<A> {
+    fn drop(&mut self) {
+        let adapter = self.adapter.take();
+        // The panic hook has logged it, and there is nobody to tell.
+        let _ = caught(|| drop(adapter));
+    }
+}
+
+/// The manifest is made before there is an instance, so the declaration and the methods are two
+/// things; that they differ must not go unnoticed.
+fn agree_on_interfaces<A: ExecutionAdapter>(adapter: &A) -> Result<()> {
+    for interface in Interface::ALL {
+        let declared = A::INTERFACES.contains(&interface);
+        let text = match (declared, interface.given_by(adapter)) {
+            (true, true) | (false, false) => continue,
+            (true, false) => "is in INTERFACES, but its method gives None",
+            (false, true) => "is given by its method, but not in INTERFACES",
+        };
+        let name = interface.name();
+        return Err(AdapterError::new(
+            "internal",
+            format!("interface {name:?} {text}"),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Agent sync, skill sync and discovery. The methods are the contract's eight; what their types hold
+//! is this project's.
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::Result;
+use crate::json::{answer, arguments, done, unsupported};
+
+/// For runtimes that keep agents and skills: pushes ours there and finds what is there.
+#[async_trait]
+pub trait RuntimeManager: Send + Sync {
+    /// `runtime.pushAgent {spec}`: creates the agent, or makes it what the spec says.
+    async fn push_agent(&self, spec: AgentSyncSpec) -> Result<()>;
+    /// `runtime.removeAgent {agentId}`: removing one that is not there succeeds.
+    async fn remove_agent(&self, agent_id: &str) -> Result<()>;
+    /// `runtime.discoverAgents`.
+    async fn discover_agents(&self) -> Result<Vec<DiscoveredAgent>>;
+    /// `runtime.pushFile {agentId, filename, content}`: replaces a workspace file.
+    async fn push_file(&self, agent_id: &str, filename: &str, content: &str) -> Result<()>;
+    /// `runtime.pushSkill {spec}`: creates the skill, or makes it what the spec says.
+    async fn push_skill(&self, spec: SkillSyncSpec) -> Result<()>;
+    /// `runtime.removeSkill {skillKey}`: removing one that is not there succeeds.
+    async fn remove_skill(&self, skill_key: &str) -> Result<()>;
+    /// `runtime.discoverSkills`.
+    async fn discover_skills(&self) -> Result<Vec<DiscoveredSkill>>;
+    /// `runtime.discoverModels`.
+    async fn discover_models(&self) -> Result<Vec<DiscoveredModel>>;
+}
+
+/// An agent as it should be. Members not listed here are passed on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentSyncSpec {
+    /// The agent's id, the same in both systems.
+    pub agent_id: String,
+    /// What people call it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The model it runs on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Its standing instructions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// Keys of its skills.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skills: Vec<String>,
+    /// Everything else that was sent.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// A skill as it should be. Members not listed here are passed on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SkillSyncSpec {
+    /// The skill's key, the same in both systems.
+    pub skill_key: String,
+    /// What people call it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// Everything else that was sent.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// An agent that the runtime has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveredAgent {
+    /// The agent's id in the runtime.
+    pub agent_id: String,
+    /// What people call it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The model it runs on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Whatever else the runtime says.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// A skill that the runtime has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveredSkill {
+    /// The skill's key in the runtime.
+    pub skill_key: String,
+    /// What people call it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What it is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Whatever else the runtime says.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// A model that the runtime offers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveredModel {
+    /// What a request's `model` says to select it.
+    pub model_id: String,
+    /// What people call it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Who makes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// Whatever else the runtime says.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct Spec<T> {
+    spec: T,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OfAgent {
+    agent_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OfSkill {
+    skill_key: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PushFile {
+    agent_id: String,
+    filename: String,
+    content: String,
+}
+
+pub(super) async fn call(
+    manager: &dyn RuntimeManager,
+    op: &str,
+    payload: &[u8],
+) -> Result<Vec<u8>> {
+    match op {
+        "runtime.pushAgent" => {
+            let Spec { spec } = arguments(op, payload)?;
+            manager.push_agent(spec).await?;
+            Ok(done())
+        }
+        "runtime.removeAgent" => {
+            let OfAgent { agent_id } = arguments(op, payload)?;
+            manager.remove_agent(&agent_id).await?;
+            Ok(done())
+        }
+        "runtime.discoverAgents" => answer(op, &manager.discover_agents().await?),
+        "runtime.pushFile" => {
+            let file: PushFile = arguments(op, payload)?;
+            manager
+                .push_file(&file.agent_id, &file.filename, &file.content)
+                .await?;
+            Ok(done())
+        }
+        "runtime.pushSkill" => {
+            let Spec { spec } = arguments(op, payload)?;
+            manager.push_skill(spec).await?;
+            Ok(done())
+        }
+        "runtime.removeSkill" => {
+            let OfSkill { skill_key } = arguments(op, payload)?;
+            manager.remove_skill(&skill_key).await?;
+            Ok(done())
+        }
+        "runtime.discoverSkills" => answer(op, &manager.discover_skills().await?),
+        "runtime.discoverModels" => answer(op, &manager.discover_models().await?),
+        _ => Err(unsupported(op)),
+    }
+}

@@ -1,0 +1,109 @@
+//! The executions an adapter has running, by the handle that `cancel` is given.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+/// Which executions run, so that `cancel` and `shutdown` find them. Clones share the set.
+///
+/// Begin an execution with [`Running::start`], keep the [`Run`] while it lasts, and watch
+/// [`Run::cancelled`] beside the work.
+#[derive(Clone, Default)]
+pub struct Running(Arc<Mutex<Vec<(String, CancellationToken)>>>);
+
+/// One running execution; it leaves the set when dropped.
+pub struct Run {
+    running: Running,
+    token: CancellationToken,
+}
+
+impl Running {
+    /// Enters an execution under its task id.
+    pub fn start(&self, task_handle: &str) -> Run {
+        let token = CancellationToken::new();
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((task_handle.to_owned(), token.clone()));
+        Run {
+            running: self.clone(),
+            token,
+        }
+    }
+
+    /// Tells the executions of this task to end; false when there is none.
+    pub fn cancel(&self, task_handle: &str) -> bool {
+        self.cancel_where(|handle| handle == task_handle)
+    }
+
+    /// Tells all executions to end; false when there is none.
+    pub fn cancel_all(&self) -> bool {
+        self.cancel_where(|_| true)
+    }
+
+    /// How many run.
+    pub fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    fn cancel_where(&self, matches: impl Fn(&str) -> bool) -> bool {
+        // Waking the tasks is their runtime's business, so it happens after the lock is gone.
+        let tokens: Vec<CancellationToken> = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .filter(|(handle, token)| matches(handle) && !token.is_cancelled())
+            .map(|(_, token)| token.clone())
+            .collect();
+        for token in &tokens {
+            token.cancel();
+        }
+        !tokens.is_empty()
+    }
+}
+
+impl Run {
+    /// Waits until somebody cancels this execution.
+    pub async fn cancelled(&self) {
+        self.token.cancelled().await;
+    }
+
+    /// Whether somebody has cancelled this execution.
+    pub fn is_cancelled(&self) -> bool {
+        self.token.is_cancelled()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.token.cancel();
+        self.running
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|(_, token)| !token.is_cancelled());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn cancel_finds_only_what_runs_under_its_handle() {
+        let running = Running::default();
+        let first = running.start("task-1");
+        let second = running.start("task-2");
+        assert!(!running.cancel("task-3"));
+        assert!(running.cancel("task-1"));
+        first.cancelled().await;
+        assert!(!second.is_cancelled());
+        assert!(!running.cancel("task-1"), "once is enough");
+        drop(first);
+        assert_eq!(running.count(), 1);
+        assert!(running.cancel_all());
+        drop(second);
+        assert_eq!(running.count(), 0);
+    }
+}
