@@ -9,12 +9,12 @@ use super::auth::Reader;
 use super::error::{Code, Failure};
 use crate::plugin::{Adapter, HealthReport, Registry};
 
-pub async fn list(_: Reader, State(registry): State<Registry>) -> Json<Value> {
+pub(super) async fn list(_: Reader, State(registry): State<Registry>) -> Json<Value> {
     let adapters: Vec<View> = registry.adapters().iter().map(View::of).collect();
     Json(json!({ "adapters": adapters, "default": registry.default_provider() }))
 }
 
-pub async fn show(
+pub(super) async fn show(
     _: Reader,
     State(registry): State<Registry>,
     Path(provider): Path<String>,
@@ -23,7 +23,7 @@ pub async fn show(
     Ok(Json(json!(View::of(&adapter))))
 }
 
-pub fn unknown(provider: &str) -> Failure {
+fn unknown(provider: &str) -> Failure {
     let message = format!("there is no adapter {provider:?}; BRIDGE_ADAPTERS names what is loaded");
     Failure::new(Code::NotFound, message)
 }

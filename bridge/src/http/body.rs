@@ -19,13 +19,13 @@ const BUDGET_KIB: usize = 256 * 1024;
 
 /// Reads bodies. One for all requests, since the budget is common.
 #[derive(Clone, Debug)]
-pub struct Intake {
+pub(super) struct Intake {
     config: Arc<Config>,
     budget: Arc<Semaphore>,
 }
 
 impl Intake {
-    pub fn new(config: Arc<Config>) -> Self {
+    pub(super) fn new(config: Arc<Config>) -> Self {
         let budget = Arc::new(Semaphore::new(BUDGET_KIB));
         Self { config, budget }
     }
@@ -66,7 +66,7 @@ fn too_large(limit: usize) -> Failure {
 
 /// A JSON body as one bounded tree.
 #[derive(Debug)]
-pub struct Body(pub Value);
+pub(super) struct Body(pub(super) Value);
 
 impl<S> FromRequest<S> for Body
 where
@@ -76,7 +76,10 @@ where
     type Rejection = Refused;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
-        let bytes = Intake::from_ref(state).read(request).await.map_err(Refused::Unread)?;
+        let bytes = Intake::from_ref(state)
+            .read(request)
+            .await
+            .map_err(Refused::Unread)?;
         json::parse(&bytes).map(Self).map_err(|error| {
             let failure = Failure::field(error.field(), error.to_string());
             Refused::Read(failure.saying(error.to_string()))
@@ -86,7 +89,7 @@ where
 
 /// A body that is not taken.
 #[derive(Debug)]
-pub enum Refused {
+pub(super) enum Refused {
     /// Its rest is still on the wire: the connection cannot go on.
     Unread(Failure),
     Read(Failure),

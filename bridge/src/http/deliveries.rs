@@ -24,7 +24,7 @@ const STATUSES: [(&str, DeliveryState); 4] = [
 ];
 const MAX_LISTED: u64 = 200;
 
-pub async fn list(
+pub(super) async fn list(
     _: Reader,
     State(store): State<Arc<dyn Store>>,
     mut query: Query,
@@ -38,10 +38,12 @@ pub async fn list(
     query.finish()?;
     let page = store.deliveries(filter).await?;
     let deliveries: Vec<Delivery> = page.items.into_iter().map(without_answers).collect();
-    Ok(Json(json!({ "deliveries": deliveries, "nextCursor": page_cursor(page.next) })))
+    Ok(Json(
+        json!({ "deliveries": deliveries, "nextCursor": page_cursor(page.next) }),
+    ))
 }
 
-pub async fn show(
+pub(super) async fn show(
     _: Reader,
     State(store): State<Arc<dyn Store>>,
     Path(id): Path<String>,
@@ -50,7 +52,7 @@ pub async fn show(
     delivery.map(Json).ok_or_else(|| unknown(&id))
 }
 
-pub async fn retry(
+pub(super) async fn retry(
     _: Sender,
     State(store): State<Arc<dyn Store>>,
     State(deliverer): State<Deliverer>,
@@ -63,7 +65,7 @@ pub async fn retry(
     Ok((StatusCode::ACCEPTED, Json(json!({ "retried": retried }))))
 }
 
-pub async fn retry_many(
+pub(super) async fn retry_many(
     _: Admin,
     State(store): State<Arc<dyn Store>>,
     State(deliverer): State<Deliverer>,
@@ -72,7 +74,9 @@ pub async fn retry_many(
     let replay = Replay::Many {
         host: query.text("host"),
         since: query.time("since"),
-        status: query.choice("status", &STATUSES).unwrap_or(DeliveryState::Dead),
+        status: query
+            .choice("status", &STATUSES)
+            .unwrap_or(DeliveryState::Dead),
     };
     query.finish()?;
     let retried = store.replay(replay, Timestamp::now()).await?;
@@ -95,4 +99,52 @@ fn without_answers(mut delivery: Delivery) -> Delivery {
         attempt.answer = None;
     }
     delivery
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Edge;
+
+    #[tokio::test]
+    async fn deliveries_are_listed_shown_and_sent_again() {
+        let edge = Edge::new();
+        let (dispatch, id) = edge.done("task").await;
+        let list = edge
+            .get("/api/v2/deliveries?status=pending&host=example.org")
+            .await
+            .json();
+        assert_eq!(list["deliveries"][0]["id"], id.to_string());
+        assert_eq!(list["deliveries"][0]["dispatchId"], dispatch.to_string());
+        let none = edge.get("/api/v2/deliveries?status=dead").await.json();
+        assert_eq!(none["deliveries"].as_array().unwrap().len(), 0);
+        let one = edge.get(&format!("/api/v2/deliveries/{id}")).await.json();
+        assert_eq!(one["url"], "https://example.org/hook");
+        let retried = edge
+            .post(&format!("/api/v2/deliveries/{id}/retry"), "")
+            .await;
+        assert_eq!(
+            (retried.status.as_u16(), retried.json()["retried"].as_u64()),
+            (202, Some(1))
+        );
+        let many = edge
+            .post("/api/v2/deliveries/retry?status=pending", "")
+            .await;
+        assert_eq!(many.json()["retried"], 1);
+        let dead = edge.post("/api/v2/deliveries/retry", "").await;
+        assert_eq!(dead.json()["retried"], 0);
+        for path in ["/api/v2/deliveries/dlv_1", "/api/v2/deliveries/x"] {
+            assert_eq!(edge.get(path).await.status, 404, "{path}");
+            assert_eq!(
+                edge.post(&format!("{path}/retry"), "").await.status,
+                404,
+                "{path}"
+            );
+        }
+        assert_eq!(
+            edge.post("/api/v2/deliveries/retry?status=x", "")
+                .await
+                .status,
+            400
+        );
+    }
 }

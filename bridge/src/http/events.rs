@@ -28,7 +28,7 @@ use crate::store::record::EventFilter;
 const MAX_PAGE: u64 = 1000;
 const MAX_WAIT_SECONDS: u64 = 60;
 
-pub async fn of_dispatch(
+pub(super) async fn of_dispatch(
     _: Reader,
     State(log): State<Log>,
     Path(id): Path<String>,
@@ -37,17 +37,23 @@ pub async fn of_dispatch(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let id = find(log.store.as_ref(), &id).await?.id;
-    let ends = [("finished", Until::Finished(id)), ("delivered", Until::Delivered(id))];
+    let ends = [
+        ("finished", Until::Finished(id)),
+        ("delivered", Until::Delivered(id)),
+    ];
     let until = query.choice("until", &ends).unwrap_or(Until::Finished(id));
     let place = place(&headers, &mut query);
     let poll = Poll::read(&mut query);
     query.finish()?;
     let position = log.position(place, Place::Earliest)?;
-    let filter = EventFilter { dispatch: Some(id), ..EventFilter::default() };
+    let filter = EventFilter {
+        dispatch: Some(id),
+        ..EventFilter::default()
+    };
     log.answer(encoding, filter, until, position, poll).await
 }
 
-pub async fn of_all(
+pub(super) async fn of_all(
     _: Reader,
     State(log): State<Log>,
     encoding: Encoding,
@@ -65,7 +71,8 @@ pub async fn of_all(
     let poll = Poll::read(&mut query);
     query.finish()?;
     let position = log.unexpired(log.position(place, Place::Live)?)?;
-    log.answer(encoding, filter, Until::Forever, position, poll).await
+    log.answer(encoding, filter, Until::Forever, position, poll)
+        .await
 }
 
 /// Where a reader wants to begin.
@@ -105,7 +112,7 @@ impl Poll {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
+pub(super) enum Encoding {
     Stream(Framing),
     Page,
 }
@@ -118,21 +125,22 @@ impl<S: Sync> FromRequestParts<S> for Encoding {
         let accept = parts.headers.get_all(header::ACCEPT).iter();
         let accept = accept.filter_map(|value| value.to_str().ok());
         let mut types = accept.flat_map(|value| value.split(','));
-        let chosen = types.find_map(|kind| {
-            match kind.split(';').next().unwrap_or_default().trim() {
-                "text/event-stream" => Some(Encoding::Stream(Framing::Sse)),
-                "application/x-ndjson" => Some(Encoding::Stream(Framing::Ndjson)),
-                "application/json" => Some(Encoding::Page),
-                _ => None,
-            }
-        });
+        let chosen =
+            types.find_map(
+                |kind| match kind.split(';').next().unwrap_or_default().trim() {
+                    "text/event-stream" => Some(Encoding::Stream(Framing::Sse)),
+                    "application/x-ndjson" => Some(Encoding::Stream(Framing::Ndjson)),
+                    "application/json" => Some(Encoding::Page),
+                    _ => None,
+                },
+            );
         Ok(chosen.unwrap_or(Encoding::Stream(Framing::Sse)))
     }
 }
 
 /// What a reader needs of the bridge.
 #[derive(Clone)]
-pub struct Log {
+pub(super) struct Log {
     store: Arc<dyn Store>,
     life: Life,
 }
@@ -238,3 +246,6 @@ fn chunks(
 #[derive(Debug, thiserror::Error)]
 #[error("the event log could not be read")]
 struct Broken;
+
+#[cfg(test)]
+mod tests;

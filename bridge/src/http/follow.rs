@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::event::{Cursor, Event, kind};
@@ -13,16 +13,18 @@ use crate::id::DispatchId;
 use crate::store::record::{DeliveryState, Dispatch, EventFilter, State};
 use crate::store::{self, Store};
 
-pub const HEARTBEAT: Duration = Duration::from_secs(15);
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Rows that one step looks at: what a slow reader costs.
 const PAGE: usize = 128;
 /// A reader that keeps being woken for nothing asks less often, up to this.
 const MOST_PATIENCE: Duration = Duration::from_millis(80);
+/// A page whose filter matches little is looked for so long, even when nobody waits.
+const LEAST_SEARCH: Duration = Duration::from_secs(1);
 const LEAST_PATIENCE: Duration = Duration::from_millis(5);
 
 /// Where a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Until {
+pub(super) enum Until {
     /// Never: the firehose.
     Forever,
     /// With the result of this dispatch.
@@ -32,7 +34,7 @@ pub enum Until {
 }
 
 #[derive(Debug)]
-pub enum Step {
+pub(super) enum Step {
     Events(Vec<Event>),
     /// Nothing new up to here.
     Idle(Cursor),
@@ -40,7 +42,7 @@ pub enum Step {
 }
 
 /// One reader.
-pub struct Follow {
+pub(super) struct Follow {
     store: Arc<dyn Store>,
     filter: EventFilter,
     until: Until,
@@ -56,7 +58,7 @@ pub struct Follow {
 
 impl Follow {
     /// Reads what is strictly later than `position`.
-    pub fn new(
+    pub(super) fn new(
         store: Arc<dyn Store>,
         filter: EventFilter,
         until: Until,
@@ -78,12 +80,12 @@ impl Follow {
         }
     }
 
-    pub fn cursor(&self) -> Cursor {
+    pub(super) fn cursor(&self) -> Cursor {
         self.store.log().cursor(self.position)
     }
 
     /// What comes next; waits for it.
-    pub async fn next(&mut self) -> store::Result<Step> {
+    pub(super) async fn next(&mut self) -> store::Result<Step> {
         while !self.over {
             let page = self.read(PAGE).await?;
             if !page.events.is_empty() {
@@ -91,7 +93,7 @@ impl Follow {
                 return Ok(self.step(page.events));
             }
             if Instant::now() >= self.beat {
-                self.over = self.over || self.is_over().await?;
+                self.over = self.is_over().await?;
                 return Ok(self.step(Vec::new()));
             }
             if !page.more {
@@ -102,21 +104,28 @@ impl Follow {
     }
 
     /// At most `limit` events, as soon as there is one, or none at `deadline`.
-    pub async fn page(&mut self, limit: usize, deadline: Instant) -> store::Result<Vec<Event>> {
+    pub(super) async fn page(
+        &mut self,
+        limit: usize,
+        deadline: Instant,
+    ) -> store::Result<Vec<Event>> {
+        let enough = deadline.max(Instant::now() + LEAST_SEARCH);
+        self.beat = deadline;
         loop {
             let page = self.read(limit).await?;
-            let late = Instant::now() >= deadline;
-            if !page.events.is_empty() || self.over || (late && !page.more) {
+            let now = Instant::now();
+            let late = now >= if page.more { enough } else { deadline };
+            if !page.events.is_empty() || self.over || late {
                 return Ok(page.events);
             }
-            if !page.more && timeout_at(deadline, self.wait()).await.is_err() && self.over {
-                return Ok(Vec::new());
+            if !page.more {
+                self.wait().await;
             }
         }
     }
 
     /// Whether there will never be more.
-    pub async fn is_over(&self) -> store::Result<bool> {
+    pub(super) async fn is_over(&self) -> store::Result<bool> {
         let (id, until_delivered) = match self.until {
             Until::Forever => return Ok(false),
             Until::Finished(id) => (id, false),
@@ -219,7 +228,7 @@ impl Follow {
 }
 
 /// The dispatch as it is when it is finished, or after `wait`, or when the listener closes.
-pub async fn until_finished(
+pub(super) async fn until_finished(
     store: &dyn Store,
     mut dispatch: Dispatch,
     wait: Duration,

@@ -18,7 +18,7 @@ use crate::store::Store;
 
 type Answer = (StatusCode, Json<Value>);
 
-pub async fn show(
+pub(super) async fn show(
     State(store): State<Arc<dyn Store>>,
     State(registry): State<Registry>,
     State(life): State<Life>,
@@ -34,11 +34,11 @@ pub async fn show(
     Ok((code(health.status), Json(json!(health))))
 }
 
-pub async fn live() -> Json<Value> {
+pub(super) async fn live() -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
-pub async fn ready(
+pub(super) async fn ready(
     State(store): State<Arc<dyn Store>>,
     State(registry): State<Registry>,
     State(life): State<Life>,
@@ -76,7 +76,7 @@ enum Detail {
 struct Health {
     status: HealthStatus,
     version: &'static str,
-    instance_id: Arc<str>,
+    instance_id: String,
     uptime_seconds: u64,
     draining: bool,
     store: StoreLine,
@@ -106,7 +106,7 @@ struct AdapterLine {
     queued: u64,
     max_concurrent: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    profile: Option<Arc<Profile>>,
+    profile: Option<Profile>,
 }
 
 impl Health {
@@ -121,10 +121,12 @@ impl Health {
         Self {
             status: overall(store_status, adapters, &lines),
             version: env!("CARGO_PKG_VERSION"),
-            instance_id: Arc::clone(&life.instance_id),
+            instance_id: life.instance_id.to_string(),
             uptime_seconds: life.started.elapsed().as_secs(),
             draining: *life.phase.borrow() == Phase::Draining,
-            store: StoreLine { status: store_status },
+            store: StoreLine {
+                status: store_status,
+            },
             adapters: lines,
             deliveries: DeliveryLine {
                 pending: counts.deliveries_pending,
@@ -167,12 +169,16 @@ fn adapter_lines(
             max_concurrent: adapter.max_concurrent(),
             profile: match detail {
                 Detail::Brief => None,
-                Detail::Profiles => adapter.profile(),
+                Detail::Profiles => adapter.profile().as_deref().cloned(),
             },
         };
         lines.insert(adapter.provider().to_owned(), line);
     }
-    lines.extend(queues.into_iter().map(|(provider, queued)| (provider, gone(queued))));
+    lines.extend(
+        queues
+            .into_iter()
+            .map(|(provider, queued)| (provider, gone(queued))),
+    );
     lines
 }
 
@@ -186,5 +192,43 @@ fn gone(queued: u64) -> AdapterLine {
         queued,
         max_concurrent: 0,
         profile: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Phase;
+    use super::super::testing::Edge;
+
+    #[tokio::test]
+    async fn health_has_the_shape_of_the_contract() {
+        let edge = Edge::new();
+        edge.accept("task").await;
+        edge.done("done").await;
+        let answer = edge.get("/api/health?verbose").await;
+        assert_eq!(answer.status, 200);
+        let mut health = answer.json();
+        assert!(health["uptimeSeconds"].take().is_u64());
+        assert_eq!(health["version"].take(), env!("CARGO_PKG_VERSION"));
+        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":"1970-01-01T00:00:00.000Z","maxConcurrent":4,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
+    }
+
+    #[tokio::test]
+    async fn probes_follow_the_phase() {
+        let edge = Edge::new();
+        for (phase, status, text) in [
+            (Phase::Starting, 503, "starting"),
+            (Phase::Serving, 200, "ok"),
+            (Phase::Draining, 503, "draining"),
+        ] {
+            edge.phase.send_replace(phase);
+            let ready = edge.get("/api/health/ready").await;
+            assert_eq!(
+                (ready.status.as_u16(), ready.json()["status"].as_str()),
+                (status, Some(text))
+            );
+            assert_eq!(edge.get("/api/health/live").await.status, 200);
+        }
+        assert_eq!(edge.get("/api/health").await.json()["draining"], true);
     }
 }

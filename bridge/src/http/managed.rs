@@ -17,7 +17,7 @@ use crate::plugin::{Adapter, Registry};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The adapter that a management request is for.
-pub struct Managed(Adapter);
+pub(super) struct Managed(Adapter);
 
 impl<S> FromRequestParts<S> for Managed
 where
@@ -56,23 +56,29 @@ fn pick(registry: &Registry, named: Option<&str>) -> Result<Adapter, Failure> {
 }
 
 /// An op and its arguments.
-pub type Candidate = (&'static str, Value);
+pub(super) type Candidate = (&'static str, Value);
 
 impl Managed {
     /// Asks for something; `null` is 404.
-    pub async fn read(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
+    pub(super) async fn read(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
         let answer = self.call(candidates).await?;
         match answer.trim_ascii() {
-            b"null" => Err(Failure::new(Code::NotFound, "the adapter has nothing of this name")),
+            b"null" => Err(Failure::new(
+                Code::NotFound,
+                "the adapter has nothing of this name",
+            )),
             _ => Ok(raw(answer)),
         }
     }
 
     /// Changes something; `false` is 404, an answer without content is 204.
-    pub async fn change(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
+    pub(super) async fn change(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
         let answer = self.call(candidates).await?;
         match answer.trim_ascii() {
-            b"false" => Err(Failure::new(Code::NotFound, "the adapter has nothing of this name")),
+            b"false" => Err(Failure::new(
+                Code::NotFound,
+                "the adapter has nothing of this name",
+            )),
             b"" | b"null" | b"true" | b"{}" => Ok(StatusCode::NO_CONTENT.into_response()),
             _ => Ok(raw(answer)),
         }

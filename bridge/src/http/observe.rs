@@ -14,8 +14,8 @@ use super::error::{Code, Failure, render};
 use crate::id::RequestId;
 
 /// The HTTP library answers without our envelope above twice these limits.
-pub const MAX_HEADERS: usize = 100;
-pub const MAX_HEADER_BYTES: usize = 64 * 1024;
+pub(super) const MAX_HEADERS: usize = 100;
+pub(super) const MAX_HEADER_BYTES: usize = 64 * 1024;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -24,7 +24,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 struct Panicked;
 
 /// Middleware, the outermost.
-pub async fn observe(request: Request, next: Next) -> Response {
+pub(super) async fn observe(request: Request, next: Next) -> Response {
     let id = RequestId::new();
     let route = request.extensions().get::<MatchedPath>();
     let span = tracing::info_span!(
@@ -49,10 +49,11 @@ pub async fn observe(request: Request, next: Next) -> Response {
 }
 
 /// Middleware: too many or too large headers are 431 with our envelope.
-pub async fn limit_headers(request: Request, next: Next) -> Response {
+pub(super) async fn limit_headers(request: Request, next: Next) -> Response {
     let headers = request.headers();
     if headers.len() > MAX_HEADERS || size(request.uri(), headers) > MAX_HEADER_BYTES {
-        let message = format!("more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them");
+        let message =
+            format!("more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them");
         return Failure::new(Code::HeadersTooLarge, message).into_response();
     }
     next.run(request).await
@@ -65,11 +66,18 @@ fn size(uri: &Uri, headers: &HeaderMap) -> usize {
     })
 }
 
-pub async fn unknown_route(uri: Uri) -> Failure {
-    Failure::new(Code::NotFound, format!("there is no route {:?}", uri.path()))
+pub(super) async fn unknown_route(uri: Uri) -> Failure {
+    Failure::new(
+        Code::NotFound,
+        format!("there is no route {:?}", uri.path()),
+    )
 }
 
-pub async fn wrong_method(request: Request) -> Failure {
-    let message = format!("{} does not take {}", request.uri().path(), request.method());
+pub(super) async fn wrong_method(request: Request) -> Failure {
+    let message = format!(
+        "{} does not take {}",
+        request.uri().path(),
+        request.method()
+    );
     Failure::new(Code::MethodNotAllowed, message)
 }

@@ -2,9 +2,7 @@
 //! unknown names are left alone.
 
 use std::convert::Infallible;
-use std::fmt::Display;
 use std::ops::RangeInclusive;
-use std::str::FromStr;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -17,7 +15,7 @@ use super::error::{Failure, problem};
 
 /// Ask for each parameter, then [`Query::finish`].
 #[derive(Debug)]
-pub struct Query {
+pub(super) struct Query {
     pairs: Vec<(String, String)>,
     problems: Vec<Value>,
 }
@@ -40,7 +38,7 @@ impl Query {
     }
 
     /// The value of `name`, given in camelCase or in snake_case; an empty one counts as absent.
-    pub fn text(&mut self, name: &str) -> Option<String> {
+    pub(super) fn text(&mut self, name: &str) -> Option<String> {
         let snake = snake_case(name);
         let mut values: Vec<&str> = self
             .pairs
@@ -59,19 +57,8 @@ impl Query {
         }
     }
 
-    pub fn parsed<T: FromStr<Err: Display>>(&mut self, name: &str) -> Option<T> {
-        let text = self.text(name)?;
-        match text.parse() {
-            Ok(value) => Some(value),
-            Err(error) => {
-                self.refuse(name, error.to_string());
-                None
-            }
-        }
-    }
-
     /// RFC 3339.
-    pub fn time(&mut self, name: &str) -> Option<Timestamp> {
+    pub(super) fn time(&mut self, name: &str) -> Option<Timestamp> {
         let text = self.text(name)?;
         let time = text.parse().ok();
         if time.is_none() {
@@ -80,7 +67,7 @@ impl Query {
         time
     }
 
-    pub fn number(&mut self, name: &str, range: RangeInclusive<u64>) -> Option<u64> {
+    pub(super) fn number(&mut self, name: &str, range: RangeInclusive<u64>) -> Option<u64> {
         let text = self.text(name)?;
         let number = text.parse().ok().filter(|number| range.contains(number));
         if number.is_none() {
@@ -91,17 +78,21 @@ impl Query {
     }
 
     /// `true` or `false`; absent is `false`, the name alone is `true`.
-    pub fn flag(&mut self, name: &str) -> bool {
+    pub(super) fn flag(&mut self, name: &str) -> bool {
         let snake = snake_case(name);
         let named = |key: &str| key == name || key == snake;
-        if self.pairs.iter().any(|(key, value)| named(key) && value.is_empty()) {
+        if self
+            .pairs
+            .iter()
+            .any(|(key, value)| named(key) && value.is_empty())
+        {
             return true;
         }
         self.choice(name, &[("true", true), ("false", false)])
             .unwrap_or(false)
     }
 
-    pub fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> Option<T> {
+    pub(super) fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> Option<T> {
         let text = self.text(name)?;
         let chosen = choices.iter().find(|(word, _)| *word == text);
         if chosen.is_none() {
@@ -112,7 +103,7 @@ impl Query {
     }
 
     /// What [`page_cursor`] made.
-    pub fn page(&mut self) -> Option<u64> {
+    pub(super) fn page(&mut self) -> Option<u64> {
         let text = self.text("cursor")?;
         let before = URL_SAFE_NO_PAD
             .decode(text)
@@ -125,12 +116,12 @@ impl Query {
         before
     }
 
-    pub fn refuse(&mut self, name: &str, message: impl Into<String>) {
+    pub(super) fn refuse(&mut self, name: &str, message: impl Into<String>) {
         self.problems.push(problem(name, message));
     }
 
     /// Everything that was wrong with what was asked for.
-    pub fn finish(self) -> Result<(), Failure> {
+    pub(super) fn finish(self) -> Result<(), Failure> {
         if self.problems.is_empty() {
             Ok(())
         } else {
@@ -140,7 +131,7 @@ impl Query {
 }
 
 /// `nextCursor` of a list; opaque to callers.
-pub fn page_cursor(next: Option<u64>) -> Option<String> {
+pub(super) fn page_cursor(next: Option<u64>) -> Option<String> {
     next.map(|next| URL_SAFE_NO_PAD.encode(next.to_be_bytes()))
 }
 
@@ -188,7 +179,12 @@ mod tests {
 
     #[test]
     fn a_flag_may_stand_alone() {
-        for (query, expected) in [("all", true), ("all=true", true), ("all=false", false), ("", false)] {
+        for (query, expected) in [
+            ("all", true),
+            ("all=true", true),
+            ("all=false", false),
+            ("", false),
+        ] {
             assert_eq!(Query::parse(query).flag("all"), expected, "{query}");
         }
     }

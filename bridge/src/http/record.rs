@@ -12,7 +12,7 @@ use crate::store::record::{Delivery, DeliveryState, Dispatch, State};
 /// One dispatch as `GET /api/v2/dispatch/{id}` shows it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct View {
+pub(super) struct View {
     task_id: String,
     agent_id: String,
     dispatch_id: DispatchId,
@@ -81,7 +81,7 @@ enum Outcome {
 /// A delivery in a dispatch; its own route has the attempts.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct DeliveryLine {
+pub(super) struct DeliveryLine {
     id: crate::id::DeliveryId,
     status: DeliveryState,
     attempt_count: u32,
@@ -95,15 +95,15 @@ pub struct DeliveryLine {
 
 /// Where to go on from a dispatch.
 #[derive(Debug, Serialize)]
-pub struct Links {
+pub(super) struct Links {
     #[serde(rename = "self")]
-    pub this: String,
-    pub events: String,
-    pub cancel: String,
+    pub(super) this: String,
+    pub(super) events: String,
+    pub(super) cancel: String,
 }
 
 impl Links {
-    pub fn of(id: DispatchId) -> Self {
+    pub(super) fn of(id: DispatchId) -> Self {
         let this = format!("/api/v2/dispatch/{id}");
         Self {
             events: format!("{this}/events"),
@@ -115,7 +115,7 @@ impl Links {
 
 impl View {
     /// A dispatch in a list.
-    pub fn brief(dispatch: Dispatch, now: Timestamp) -> Self {
+    pub(super) fn brief(dispatch: Dispatch, now: Timestamp) -> Self {
         let status = match &dispatch.state {
             // Until its time has come it is accepted and stands in no queue.
             State::Queued if dispatch.not_before.is_some_and(|at| at > now) => Status::Accepted,
@@ -163,7 +163,7 @@ impl View {
     }
 
     /// A dispatch with all that belongs to it.
-    pub async fn whole(store: &dyn Store, dispatch: Dispatch) -> Result<Self, Failure> {
+    pub(super) async fn whole(store: &dyn Store, dispatch: Dispatch) -> Result<Self, Failure> {
         let deliveries = store.deliveries_of(dispatch.id).await?;
         let mut view = Self::brief(dispatch, Timestamp::now());
         view.deliveries = Some(deliveries.iter().map(DeliveryLine::of).collect());
@@ -184,7 +184,7 @@ impl DeliveryLine {
 }
 
 /// The dispatch that a path names: by its own id, or the newest by its task id.
-pub async fn find(store: &dyn Store, id: &str) -> Result<Dispatch, Failure> {
+pub(super) async fn find(store: &dyn Store, id: &str) -> Result<Dispatch, Failure> {
     let found = if id.starts_with("dsp_") {
         match id.parse() {
             Ok(id) => store.dispatch(id).await?,
@@ -193,16 +193,25 @@ pub async fn find(store: &dyn Store, id: &str) -> Result<Dispatch, Failure> {
     } else {
         store.by_task(id, 1).await?.into_iter().next()
     };
-    found.ok_or_else(|| {
-        let message = format!("there is no dispatch {id:?}, or its retention is over");
-        Failure::new(Code::NotFound, message)
-    })
+    found.ok_or_else(|| unknown(id))
 }
 
 /// All that a path names, newest first: several when it is a task id that was dispatched again.
-pub async fn find_all(store: &dyn Store, id: &str, limit: usize) -> Result<Vec<Dispatch>, Failure> {
+pub(super) async fn find_all(
+    store: &dyn Store,
+    id: &str,
+    limit: usize,
+) -> Result<Vec<Dispatch>, Failure> {
     if id.starts_with("dsp_") {
         return Ok(vec![find(store, id).await?]);
     }
-    Ok(store.by_task(id, limit).await?)
+    match store.by_task(id, limit).await? {
+        none if none.is_empty() => Err(unknown(id)),
+        found => Ok(found),
+    }
+}
+
+fn unknown(id: &str) -> Failure {
+    let message = format!("there is no dispatch {id:?}, or its retention is over");
+    Failure::new(Code::NotFound, message)
 }
