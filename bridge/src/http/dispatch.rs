@@ -38,7 +38,7 @@ pub(super) async fn submit(
     Body(tree): Body,
 ) -> Result<Response, Failure> {
     let headers = submit_headers(&headers)?;
-    Ok(accepted(dispatcher.submit(&tree, &headers).await?))
+    Ok(accepted(&dispatcher.submit(&tree, &headers).await?))
 }
 
 pub(super) async fn show(
@@ -135,7 +135,7 @@ fn submit_headers(headers: &HeaderMap) -> Result<SubmitHeaders, Failure> {
     })
 }
 
-fn accepted(answer: submit::Answer) -> Response {
+fn accepted(answer: &submit::Answer) -> Response {
     let links = Links::of(answer.dispatch_id);
     let location = [(header::LOCATION, links.this.clone())];
     let body = json!({

@@ -96,7 +96,7 @@ impl Managed {
             match adapter.call(op, payload, TIMEOUT).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) if error.code == "unsupported_op" => {}
-                Err(error) => return Err(failure(adapter.provider(), error)),
+                Err(error) => return Err(failure(adapter.provider(), &error)),
             }
         }
         let message = format!("the adapter {:?} does not support this", adapter.provider());
@@ -108,7 +108,7 @@ fn raw(answer: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], answer).into_response()
 }
 
-fn failure(provider: &str, error: AdapterError) -> Failure {
+fn failure(provider: &str, error: &AdapterError) -> Failure {
     let code = match error.code.as_str() {
         "invalid_request" => Code::InvalidRequest,
         "not_found" => Code::NotFound,
