@@ -2,4 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod children;
+mod cli;
+mod config;
+mod harness;
+mod plugins;
+mod recovery;
 mod tidy;

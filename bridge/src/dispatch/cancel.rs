@@ -4,19 +4,23 @@
 use crate::id::DispatchId;
 use crate::store::record::CancelRequest;
 
-use super::finish::Ending;
+use super::normalise::Ending;
 use super::{Dispatcher, Error};
 
 impl Dispatcher {
     /// `Some(true)`: it will end as `cancelled`. `Some(false)`: it had ended. `None`: never heard of.
     pub async fn cancel(&self, id: DispatchId) -> Result<Option<bool>, Error> {
-        match self.store.request_cancel(id, self.clock.now()).await? {
+        let inner = &self.inner;
+        let now = inner.finisher.clock.now();
+        match inner.finisher.store.request_cancel(id, now).await? {
             CancelRequest::Queued => {
-                self.end_queued(id, Ending::cancelled()).await?;
+                let ending = Ending::Cancelled { answer: None };
+                inner.finisher.end_queued(id, ending).await?;
+                inner.deliverer.wake();
                 Ok(Some(true))
             }
             CancelRequest::Running { .. } => {
-                self.running.cancel(id);
+                inner.running.cancel(id);
                 Ok(Some(true))
             }
             CancelRequest::Finished => Ok(Some(false)),

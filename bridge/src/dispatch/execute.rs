@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use forge_adapter_api::AdapterError;
+use forge_adapter_api::request::Budget;
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep_until};
 
@@ -13,8 +14,8 @@ use crate::store::record::Lease;
 use crate::store::{self, Store};
 use crate::time::Clock;
 
-use super::budget::Meter;
-use super::observe::{Observed, Observer};
+use super::gather::{Gathered, Noticed};
+use super::observe::Observer;
 use super::running::Stop;
 
 /// The first pause before a batch is written again while the store is away.
@@ -23,38 +24,36 @@ const STORE_PAUSE: Duration = Duration::from_millis(50);
 const STORE_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// What one attempt is given.
-pub(crate) struct Attempt<'a> {
-    pub(crate) store: &'a dyn Store,
-    pub(crate) clock: &'a Clock,
-    pub(crate) adapter: &'a Adapter,
-    pub(crate) lease: &'a Lease,
-    pub(crate) task_id: &'a str,
+pub(super) struct Attempt<'a> {
+    pub(super) store: &'a dyn Store,
+    pub(super) clock: &'a Clock,
+    pub(super) adapter: &'a Adapter,
+    pub(super) lease: &'a Lease,
+    pub(super) task_id: &'a str,
     /// The request as JSON.
-    pub(crate) request: Vec<u8>,
-    pub(crate) timeout: Duration,
-    pub(crate) idle_timeout: Option<Duration>,
+    pub(super) request: Vec<u8>,
+    pub(super) timeout: Duration,
+    pub(super) idle_timeout: Option<Duration>,
     /// How long the adapter may take to end what it was told to end.
-    pub(crate) grace: Duration,
-    /// How much streamed text is kept for a result without output.
-    pub(crate) text_limit: usize,
-    pub(crate) meter: Meter,
-    pub(crate) stop: &'a Stop,
+    pub(super) grace: Duration,
+    pub(super) budget: Option<&'a Budget>,
+    pub(super) stop: &'a Stop,
 }
 
-/// Why an attempt was ended by the bridge.
+/// Why the bridge ended an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub(super) enum Cut {
     Cancelled,
-    Timeout,
+    TimedOut,
     Stalled,
-    BudgetExceeded,
+    OverBudget,
     /// The process ends.
     Halted,
 }
 
 /// How an attempt ended.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(super) enum End {
     /// The adapter's own answer.
     Answered(Result<Vec<u8>, AdapterError>),
     /// The bridge ended it; the answer is what the adapter still said within its grace.
@@ -65,8 +64,8 @@ pub(crate) enum End {
 
 /// Runs the attempt to its end. What was observed is on disk, all but a last batch that is returned
 /// in the observer for the terminal transaction.
-pub(crate) async fn execute(attempt: Attempt<'_>) -> (End, Observer) {
-    let mut observer = Observer::new(attempt.text_limit);
+pub(super) async fn execute(attempt: Attempt<'_>, gathered: Gathered) -> (End, Observer) {
+    let mut observer = Observer::new(gathered);
     let end = match attempt.adapter.execute(attempt.request.clone()) {
         Ok(call) => Drive { attempt, observer: &mut observer, call }.run().await,
         Err(error) => End::Answered(Err(error)),
@@ -88,7 +87,7 @@ impl Drive<'_> {
             let idle = self.attempt.idle_timeout.map(|idle| Instant::now() + idle);
             let (until, late) = match idle {
                 Some(idle) if idle < deadline => (idle, Cut::Stalled),
-                Some(_) | None => (deadline, Cut::Timeout),
+                Some(_) | None => (deadline, Cut::TimedOut),
             };
             let item = tokio::select! {
                 biased;
@@ -101,7 +100,7 @@ impl Drive<'_> {
             while let Some(item) = next {
                 match self.take(item) {
                     Taken::Done(answer) => return End::Answered(answer),
-                    Taken::OverBudget => return self.wind_down(Cut::BudgetExceeded).await,
+                    Taken::OverBudget => return self.wind_down(Cut::OverBudget).await,
                     Taken::More => {}
                 }
                 // What is there already goes into the same batch; nothing is waited for.
@@ -111,7 +110,7 @@ impl Drive<'_> {
             match self.write(deadline).await {
                 Written::Yes => {}
                 Written::Lost => return End::Lost,
-                Written::Late => return self.wind_down(Cut::Timeout).await,
+                Written::Late => return self.wind_down(Cut::TimedOut).await,
             }
         }
     }
@@ -121,13 +120,9 @@ impl Drive<'_> {
         let now = self.attempt.clock.now();
         match item {
             Item::Event(event) => {
-                if !self.observer.event(event, now) {
-                    return Taken::More;
-                }
-                let Observed { usage, cost_usd, .. } = &self.observer.observed;
-                self.attempt.meter.attempt(usage, *cost_usd);
-                self.observer.spent(self.attempt.meter.spent());
-                if self.attempt.meter.exceeded() { Taken::OverBudget } else { Taken::More }
+                let noticed = self.observer.event(event, now);
+                let over = || self.observer.gathered.meter.exceeded(self.attempt.budget).is_some();
+                if noticed == Noticed::Usage && over() { Taken::OverBudget } else { Taken::More }
             }
             Item::Dropped(count) => {
                 self.observer.dropped(count, now);

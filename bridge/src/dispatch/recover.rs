@@ -1,14 +1,11 @@
 //! What a crash left running is settled once, at boot, before anything new starts: it ends, or it
 //! goes back to the queue, as its recovery policy says.
 
-use serde_json::json;
+use crate::store;
+use crate::store::record::{Claim, Interrupted};
 
-use crate::event::{NewEvent, kind};
-use crate::store::record::{Claim, Interrupted, Requeue};
-use crate::store::{self};
-
-use super::Dispatcher;
-use super::finish::Ending;
+use super::finish::{Conclusion, Finisher};
+use super::normalise::Ending;
 use super::request::{Dispatch, Recovery};
 
 /// How many are read at once.
@@ -40,48 +37,45 @@ pub(crate) fn fate(policy: Recovery, cancel: bool, attempts: u32, max_attempts: 
     }
 }
 
-impl Dispatcher {
-    /// Settles all that an older process left running.
-    pub async fn recover(&self) -> Result<Recovered, store::Error> {
-        let mut recovered = Recovered::default();
-        loop {
-            let left = self.store.interrupted(STEP).await?;
-            if left.is_empty() {
-                return Ok(recovered);
-            }
-            for interrupted in left {
-                match self.settle(interrupted).await? {
-                    Fate::Again => recovered.requeued += 1,
-                    Fate::Cancelled | Fate::Interrupted => recovered.ended += 1,
-                }
+/// Settles all that an older process left running.
+pub async fn recover(finisher: &Finisher) -> Result<Recovered, store::Error> {
+    let mut recovered = Recovered::default();
+    loop {
+        let left = finisher.store.interrupted(STEP).await?;
+        if left.is_empty() {
+            return Ok(recovered);
+        }
+        for interrupted in left {
+            match settle(finisher, interrupted).await? {
+                Fate::Again => recovered.requeued += 1,
+                Fate::Cancelled | Fate::Interrupted => recovered.ended += 1,
             }
         }
     }
+}
 
-    async fn settle(&self, left: Interrupted) -> Result<Fate, store::Error> {
-        let request = Dispatch::from_record(&left.request);
-        let attempts = left.dispatch.attempts;
-        let fate =
-            fate(request.recovery, left.cancel_requested, attempts, self.config.max_attempts);
-        let claim = Claim::Interrupted { id: left.dispatch.id, attempt: left.attempt };
-        let ending = match fate {
-            Fate::Again => {
-                let data = json!({
-                    "reason": "the bridge stopped while it ran",
-                    "attempt": left.attempt,
-                    "recovery": request.recovery,
-                });
-                let event = NewEvent::new(kind::RETRYING, self.clock.now(), Some(data));
-                self.store.requeue(claim, Requeue { event }).await?;
-                return Ok(fate);
-            }
-            Fate::Cancelled => Ending::cancelled(),
-            Fate::Interrupted => Ending::interrupted(attempts),
-        };
-        let ending = ending.with_session(left.recorded_session).with_spent(left.spent.as_deref());
-        self.finish(claim, &left.dispatch, &request, ending).await?;
-        Ok(fate)
-    }
+async fn settle(finisher: &Finisher, left: Interrupted) -> Result<Fate, store::Error> {
+    let request = Dispatch::from_record(&left.request);
+    let attempts = left.dispatch.attempts;
+    let max_attempts = finisher.config.max_attempts;
+    let fate = fate(request.recovery, left.cancel_requested, attempts, max_attempts);
+    let claim = Claim::Interrupted { id: left.dispatch.id, attempt: left.attempt };
+    let ending = match fate {
+        Fate::Again => {
+            finisher.requeue(claim, "the bridge stopped while it ran").await?;
+            return Ok(fate);
+        }
+        Fate::Cancelled => Ending::Cancelled { answer: None },
+        Fate::Interrupted => Ending::Interrupted(format!(
+            "the bridge stopped while attempt {attempts} ran"
+        )),
+    };
+    let conclusion = Conclusion {
+        session: left.recorded_session,
+        ..Conclusion::silent(ending, left.spent.as_deref())
+    };
+    finisher.finish(claim, &left.dispatch, &request, conclusion).await?;
+    Ok(fate)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 pub mod backoff;
 pub mod guard;
+mod special;
 mod tls;
 
 use std::sync::Arc;
@@ -263,6 +264,8 @@ pub(crate) mod sink;
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::sink::{Answer as Reply, CallbackSink};
     use super::*;
 
@@ -279,6 +282,21 @@ mod tests {
             body: Bytes::new(),
             timeout: Duration::from_millis(500),
         }
+    }
+
+    /// Whatever it is asked, on its first two connections.
+    fn answers_in_clear() -> std::net::SocketAddr {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().take(2) {
+                let mut stream = stream.unwrap();
+                let asked = stream.read(&mut [0; 4096]).unwrap();
+                assert!(asked > 0);
+                stream.write_all(b"220 not what you think\r\n").unwrap();
+            }
+        });
+        address
     }
 
     #[test]
@@ -329,7 +347,9 @@ mod tests {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             listener.local_addr().unwrap()
         };
-        let no_tls = sink.url("/").replace("http:", "https:");
+        let no_tls = answers_in_clear();
+        // A label of more than 63 bytes is no name, whatever DNS there is.
+        let no_name = format!("http://{}.invalid/", "a".repeat(64));
         let by_name = format!("http://localhost:{}/", sink.address().port());
         let open = client("loopback");
         let fails = async |client: &Client, url: &str| client.send(get(url)).await.unwrap_err();
@@ -340,16 +360,19 @@ mod tests {
         assert!(matches!(error, SendError::Closed(_)), "{error:?}");
         let error = fails(&open, &format!("http://{unused}/")).await;
         assert!(matches!(error, SendError::Connect(_)), "{error:?}");
-        let error = fails(&open, "http://does-not-exist.invalid/").await;
+        let error = fails(&open, &no_name).await;
         assert!(matches!(error, SendError::Resolve(_)), "{error:?}");
         let error = fails(&client("192.0.2.1"), &sink.url("/")).await;
         assert!(matches!(error, SendError::Refused(_)), "{error:?}");
         let error = fails(&client("192.0.2.1"), &by_name).await;
         assert!(matches!(error, SendError::Refused(_)), "{error:?}");
 
-        sink.answer_with(|_| Reply::status(200));
-        let error = fails(&open, &no_tls).await;
-        assert!(!matches!(error, SendError::Protocol(_)), "{error:?}");
+        let error = fails(&open, &format!("https://{no_tls}/")).await;
+        assert!(matches!(error, SendError::Tls(_)), "{error:?}");
+        let error = fails(&open, &format!("http://{no_tls}/")).await;
+        assert!(matches!(error, SendError::Protocol(_)), "{error:?}");
+
+        sink.answer(Reply::status(200));
         let named = client(&format!("localhost:{}", sink.address().port()));
         assert_eq!(named.send(get(&by_name)).await.unwrap().status, 200);
     }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use url::Url;
 
 use crate::dispatch::request::{Callback, RetryPolicy, Secrets};
+use crate::net;
 
 use super::fields::{Fields, describe};
 
@@ -49,7 +50,7 @@ pub(super) fn read(dispatch: &Fields<'_>, guard: Guard<'_>) -> (Option<Callback>
     match url {
         Some(url) => {
             let callback = Callback {
-                origin: origin(&url),
+                origin: net::origin(&url),
                 url: url.into(),
                 headers,
                 retry,
@@ -81,13 +82,6 @@ fn parse_url(text: &str, guard: Guard<'_>) -> Result<Url, String> {
     url.set_fragment(None);
     guard(&url)?;
     Ok(url)
-}
-
-/// `https://host:443`
-fn origin(url: &Url) -> String {
-    let host = url.host_str().unwrap_or_default();
-    let port = url.port_or_known_default().unwrap_or_default();
-    format!("{}://{host}:{port}", url.scheme())
 }
 
 fn read_headers(settings: &Fields<'_>) -> BTreeMap<String, String> {

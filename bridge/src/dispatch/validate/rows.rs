@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use crate::dispatch::Config;
@@ -385,5 +386,53 @@ fn the_idempotency_key_is_short_and_visible() {
         };
         let checked = check(&Value::Object(minimal()), &envelope);
         assert_eq!(checked.is_ok(), good, "{key}");
+    }
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let names: Vec<&'static str> = rows().iter().map(|row| row.name).collect();
+    let inner = [
+        "name", "path", "content", "headers", "retry", "function", "dir", "files",
+    ];
+    let name = prop::sample::select([names.as_slice(), inner.as_slice()].concat());
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        ".{0,8}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 64, 8, move |element| {
+        let member = (name.clone(), element.clone());
+        prop_oneof![
+            prop::collection::vec(element, 0..5).prop_map(Value::from),
+            prop::collection::vec(member, 0..12).prop_map(|members| {
+                let members = members
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value));
+                Value::Object(members.collect())
+            }),
+        ]
+    })
+}
+
+proptest! {
+    /// Whatever comes: a dispatch that survives its own JSON, or complaints with a text each.
+    #[test]
+    fn no_body_makes_it_panic(extra in any_json()) {
+        let mut body = minimal();
+        if let Value::Object(extra) = extra {
+            body.extend(extra);
+        }
+        match check(&Value::Object(body), &Envelope::default()) {
+            Ok(dispatch) => {
+                let text = serde_json::to_string(&dispatch).unwrap();
+                prop_assert!(serde_json::from_str::<Dispatch>(&text).is_ok());
+            }
+            Err(complaints) => {
+                prop_assert!(!complaints.is_empty());
+                prop_assert!(complaints.iter().all(|c| !c.message.is_empty()));
+            }
+        }
     }
 }

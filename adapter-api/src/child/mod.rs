@@ -1,0 +1,420 @@
+//! Programs that an adapter starts. They run under the bridge's supervisor and so end with the bridge,
+//! they see no variable that was not named, and what they say is bounded. What the lines mean is the
+//! adapter's affair.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::io::AsyncReadExt;
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use self::streams::{Lines, Outgoing, Tail};
+use crate::Host;
+
+mod program;
+mod streams;
+
+pub use self::program::{INHERITED, Program};
+pub use self::streams::Line;
+
+/// How long the output of a program that has ended may take to end as well.
+const DRAIN: Duration = Duration::from_secs(1);
+/// A program whose supervisor does not end it in time is killed.
+const KILL_MARGIN: Duration = Duration::from_secs(3);
+
+/// Why a program does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Neither at its path nor in `PATH`, or it may not be executed.
+    #[error("there is no program {}", .0.display())]
+    Missing(PathBuf),
+    /// The system refused it, or its folder is missing.
+    #[error("cannot start {}", path.display())]
+    Start {
+        /// The program.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A running program. Dropping it kills the program and all its descendants.
+#[derive(Debug)]
+pub struct Child {
+    process: tokio::process::Child,
+    pid: Option<Pid>,
+    supervised: bool,
+    status: Option<ExitStatus>,
+    stdin: Option<ChildStdin>,
+    outgoing: Outgoing,
+    stdout: Option<ChildStdout>,
+    lines: Lines,
+    stderr: Option<ChildStderr>,
+    tail: Tail,
+}
+
+impl Child {
+    /// Starts the program for an execution (`<dispatch>/<attempt>`), or for none of them. Under the
+    /// bridge's supervisor when the host has one.
+    pub fn start(
+        host: &Host,
+        execution: Option<&str>,
+        program: &Program,
+    ) -> Result<Self, StartError> {
+        let path = program
+            .locate()
+            .ok_or_else(|| StartError::Missing(program.path.clone()))?;
+        let mut command = match host.supervisor() {
+            [] => Command::new(&path),
+            [supervisor, rest @ ..] => {
+                let mut command = Command::new(supervisor);
+                // Its path is a link into /proc, which says nothing in a list of processes.
+                command.arg0("forge-bridge").args(rest).arg(&path);
+                command
+            }
+        };
+        command
+            .args(&program.args)
+            .env_clear()
+            .envs(
+                INHERITED
+                    .iter()
+                    .filter_map(|name| Some((name, std::env::var_os(name)?))),
+            )
+            .envs(&program.env)
+            .env("FORGE_BRIDGE_STORE", host.store_id())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A key pressed in the bridge's terminal is the bridge's affair.
+            .process_group(0);
+        if let Some(execution) = execution {
+            command.env("FORGE_EXECUTION", execution);
+        }
+        if let Some(dir) = &program.dir {
+            command.current_dir(dir);
+        }
+        let mut process = command
+            .spawn()
+            .map_err(|source| StartError::Start { path, source })?;
+        Ok(Self {
+            pid: process
+                .id()
+                .and_then(|id| i32::try_from(id).ok())
+                .and_then(Pid::from_raw),
+            supervised: !host.supervisor().is_empty(),
+            status: None,
+            stdin: process.stdin.take(),
+            outgoing: Outgoing::default(),
+            stdout: process.stdout.take(),
+            lines: Lines::new(program.line_bytes),
+            stderr: process.stderr.take(),
+            tail: Tail::new(program.stderr_bytes),
+            process,
+        })
+    }
+
+    /// Puts a line on its way to the program's stdin. It is written while [`next`](Self::next) is
+    /// awaited, so that a program that writes before it reads cannot block both.
+    pub fn send(&mut self, line: &str) {
+        if self.stdin.is_some() {
+            self.outgoing.push(line);
+        }
+    }
+
+    /// Closes the program's stdin behind what was sent.
+    pub fn close_stdin(&mut self) {
+        self.outgoing.closing = true;
+        if self.outgoing.is_empty() {
+            self.stdin = None;
+        }
+    }
+
+    /// The next line of its output; `None` when no more will come. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Line> {
+        let mut deadline = None;
+        loop {
+            if let Some(line) = self.lines.pop() {
+                return Some(line);
+            }
+            if self.stdout.is_none() {
+                return self.lines.finish();
+            }
+            if self.status.is_some() && deadline.is_none() {
+                deadline = Some(Instant::now() + DRAIN);
+            }
+            match self.step(deadline).await {
+                Step::Output(0) => self.stdout = None,
+                Step::Errors(0) => self.stderr = None,
+                Step::Output(_) | Step::Errors(_) | Step::Ended => {}
+                Step::Written => {
+                    if self.outgoing.is_empty() && self.outgoing.closing {
+                        self.stdin = None;
+                    }
+                }
+                Step::Deaf => {
+                    self.outgoing = Outgoing::default();
+                    self.stdin = None;
+                }
+                Step::Late => self.stdout = None,
+            }
+        }
+    }
+
+    /// Waits for the program's end. What it says meanwhile goes to nobody.
+    pub async fn wait(&mut self) -> io::Result<ExitStatus> {
+        while self.next().await.is_some() {}
+        if let Some(status) = self.status {
+            return Ok(status);
+        }
+        let status = self.process.wait().await?;
+        self.ended(status);
+        Ok(status)
+    }
+
+    /// Ends it: closes its stdin, after `patience` asks it to end, and then kills it.
+    pub async fn stop(&mut self, patience: Duration) -> io::Result<ExitStatus> {
+        self.close_stdin();
+        if let Ok(status) = timeout(patience, self.wait()).await {
+            return status;
+        }
+        self.terminate();
+        if let Ok(status) = timeout(patience + KILL_MARGIN, self.wait()).await {
+            return status;
+        }
+        self.kill();
+        self.wait().await
+    }
+
+    /// Asks the program to end; under a supervisor what is left after the bridge's grace is killed.
+    pub fn terminate(&self) {
+        let Some(pid) = self.pid else {
+            return;
+        };
+        // An error says that it has ended.
+        let _ = if self.supervised {
+            kill_process(pid, Signal::TERM)
+        } else {
+            kill_process_group(pid, Signal::TERM)
+        };
+    }
+
+    /// Kills the program and everything it started.
+    pub fn kill(&self) {
+        let Some(pid) = self.pid else {
+            return;
+        };
+        // An error says that it has ended.
+        let _ = if self.supervised {
+            // Killing the supervisor itself would leave the work to the sweep.
+            kill_process(pid, Signal::INT)
+        } else {
+            kill_process_group(pid, Signal::KILL)
+        };
+    }
+
+    /// How it ended, once that is known.
+    pub fn status(&self) -> Option<ExitStatus> {
+        self.status
+    }
+
+    /// The end of what it wrote to stderr, for error texts.
+    pub fn stderr_tail(&self) -> String {
+        self.tail.text()
+    }
+
+    async fn step(&mut self, deadline: Option<Instant>) -> Step {
+        let writable = !self.outgoing.is_empty();
+        tokio::select! {
+            read = read(&mut self.stdout, self.lines.room()) => match read {
+                Ok(read) => Step::Output(read),
+                Err(_) => Step::Output(0),
+            },
+            read = read(&mut self.stderr, self.tail.room()) => match read {
+                Ok(read) => {
+                    self.tail.trim();
+                    Step::Errors(read)
+                }
+                Err(_) => Step::Errors(0),
+            },
+            written = self.outgoing.write(&mut self.stdin), if writable => match written {
+                Ok(()) => Step::Written,
+                // Why it does not read any more, its output or its end will tell.
+                Err(_) => Step::Deaf,
+            },
+            ended = self.process.wait(), if self.status.is_none() => {
+                if let Ok(status) = ended {
+                    self.ended(status);
+                }
+                Step::Ended
+            }
+            () = at(deadline) => Step::Late,
+        }
+    }
+
+    fn ended(&mut self, status: ExitStatus) {
+        self.status = Some(status);
+        // From here on the number means nobody, or somebody else.
+        if let (Some(pid), false) = (self.pid.take(), self.supervised) {
+            // As long as a member of its group lives the number stays the group's. An error says that
+            // none does.
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+enum Step {
+    Output(usize),
+    Errors(usize),
+    Written,
+    Deaf,
+    Ended,
+    Late,
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn read(
+    from: &mut Option<impl AsyncReadExt + Unpin>,
+    into: &mut Vec<u8>,
+) -> io::Result<usize> {
+    match from {
+        Some(from) => from.read_buf(into).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Program {
+        Program {
+            args: vec!["-c".into(), script.into()],
+            ..Program::new("sh")
+        }
+    }
+
+    fn start(program: &Program) -> Child {
+        Child::start(&Host::detached(), Some("dsp_1/1"), program).unwrap()
+    }
+
+    async fn all(child: &mut Child) -> Vec<Line> {
+        let mut lines = Vec::new();
+        while let Some(line) = child.next().await {
+            lines.push(line);
+        }
+        lines
+    }
+
+    fn text(line: &str) -> Line {
+        Line::Text(line.to_owned())
+    }
+
+    #[tokio::test]
+    async fn lines_go_in_and_come_out_and_the_end_is_told() {
+        let mut child = start(&sh(
+            "while read line; do echo got $line; done; printf last; echo why >&2; exit 3",
+        ));
+        child.send("one");
+        assert_eq!(child.next().await, Some(text("got one")));
+        child.send("two");
+        child.close_stdin();
+        assert_eq!(all(&mut child).await, [text("got two"), text("last")]);
+        assert_eq!(child.wait().await.unwrap().code(), Some(3));
+        assert_eq!(child.stderr_tail(), "why");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_writes_before_it_reads_does_not_block() {
+        let mut child = start(&sh(
+            "head -c 1000000 /dev/zero | tr '\\0' 'a'; echo; read line; echo ${#line}",
+        ));
+        child.send(&"b".repeat(1_000_000));
+        let lines = all(&mut child).await;
+        assert_eq!(lines[1], text("1000000"));
+    }
+
+    #[tokio::test]
+    async fn long_lines_and_long_errors_are_bounded() {
+        let mut program = sh(
+            "echo short; head -c 100000 /dev/zero | tr '\\0' 'a'; echo; echo after; seq 1 9999 >&2",
+        );
+        program.line_bytes = 1000;
+        program.stderr_bytes = 9;
+        let mut child = start(&program);
+        let lines = all(&mut child).await;
+        child.wait().await.unwrap();
+        assert_eq!(
+            lines,
+            [
+                text("short"),
+                Line::TooLong { bytes: 100_000 },
+                text("after")
+            ]
+        );
+        assert_eq!(child.stderr_tail(), "998\n9999");
+    }
+
+    #[tokio::test]
+    async fn only_named_variables_reach_the_program() {
+        let mut program = sh("env");
+        program.env.insert("WANTED".to_owned(), "1".to_owned());
+        let mut child = start(&program);
+        let names: Vec<String> = all(&mut child)
+            .await
+            .into_iter()
+            .filter_map(|line| match line {
+                Line::Text(line) => Some(line.split_once('=')?.0.to_owned()),
+                Line::TooLong { .. } => None,
+            })
+            .collect();
+        assert!(
+            names.contains(&"WANTED".to_owned()) && names.contains(&"FORGE_EXECUTION".to_owned())
+        );
+        assert!(std::env::var_os("CARGO_PKG_NAME").is_some());
+        assert!(
+            !names.iter().any(|name| name.starts_with("CARGO")),
+            "{names:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_background_process_that_keeps_the_output_open_does_not_hold_the_end() {
+        let mut child = start(&sh("sleep 300 & echo done"));
+        assert_eq!(all(&mut child).await, [text("done")]);
+        assert!(child.wait().await.unwrap().success());
+    }
+
+    #[tokio::test]
+    async fn a_deaf_program_is_stopped() {
+        let mut child = start(&sh("trap '' TERM; echo on; while :; do sleep 300; done"));
+        assert_eq!(child.next().await, Some(text("on")));
+        child.kill();
+        assert!(!child.stop(Duration::from_secs(1)).await.unwrap().success());
+    }
+
+    #[tokio::test]
+    async fn a_missing_program_is_named() {
+        for path in ["no-such-program-here", "/etc/passwd"] {
+            let error = Child::start(&Host::detached(), None, &Program::new(path)).unwrap_err();
+            assert_eq!(error.to_string(), format!("there is no program {path}"));
+        }
+    }
+}

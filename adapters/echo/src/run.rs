@@ -1,0 +1,283 @@
+//! What each model name does.
+
+use std::fmt::Write;
+use std::path::{Component, Path};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use forge_adapter_api::result::ToolCall;
+use forge_adapter_api::{
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Usage,
+};
+use serde_json::{Value, json};
+
+use crate::Echo;
+use crate::sample::sample;
+
+/// Most bytes that `large` makes: beyond every limit of the bridge, within reason for a laptop.
+const LARGEST: usize = 1 << 30;
+/// What one token costs here.
+const USD_PER_TOKEN: f64 = 0.000_01;
+/// How far the events of `usage` are apart.
+const BETWEEN_USAGE: Duration = Duration::from_millis(20);
+/// Turns that a session remembers.
+const MOST_TURNS: usize = 1_000;
+/// Sessions that are remembered at once.
+const MOST_SESSIONS: usize = 10_000;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Say,
+    Slow(Duration),
+    Stream(u64),
+    Usage(u64),
+    Tools,
+    Session,
+    Structured,
+    File,
+    Fail(String),
+    Panic,
+    Hang,
+    Large(usize),
+    Crash,
+}
+
+impl Mode {
+    /// Unknown names are `ok`: requests made for other runtimes work here too.
+    pub(crate) fn of(model: Option<&str>) -> Result<Self> {
+        let model = model.unwrap_or("ok");
+        let (name, argument) = match model.split_once(':') {
+            Some((name, argument)) => (name, Some(argument)),
+            None => (model, None),
+        };
+        let number = |default: u64| match argument {
+            None => Ok(default),
+            Some(text) => text.parse::<u64>().map_err(|_| {
+                let text = format!("model {model:?}: a whole number must follow the colon");
+                AdapterError::new("invalid_request", text)
+            }),
+        };
+        Ok(match name {
+            "slow" => Self::Slow(Duration::from_millis(number(1_000)?)),
+            "stream" => Self::Stream(number(5)?),
+            "usage" => Self::Usage(number(3)?.max(1)),
+            "tools" => Self::Tools,
+            "session" => Self::Session,
+            "structured" => Self::Structured,
+            "file" => Self::File,
+            "fail" => Self::Fail(argument.unwrap_or("echo_failed").to_owned()),
+            "panic" => Self::Panic,
+            "hang" => Self::Hang,
+            "large" => {
+                let bytes = usize::try_from(number(1 << 20)?).unwrap_or(usize::MAX);
+                Self::Large(bytes.min(LARGEST))
+            }
+            "crash" => Self::Crash,
+            _ => Self::Say,
+        })
+    }
+}
+
+impl Echo {
+    pub(crate) async fn run(
+        &self,
+        mode: Mode,
+        request: ExecutionRequest,
+        events: &Events,
+    ) -> Result<ExecutionResult> {
+        let usage = counted(&request.message, &request.message);
+        let model = request.model.clone();
+        let result = match mode {
+            Mode::Say => say(&request, events).await,
+            Mode::Slow(time) => {
+                tokio::time::sleep(time).await;
+                ExecutionResult::ok(request.message)
+            }
+            Mode::Stream(pieces) => stream(&request, pieces, events).await,
+            Mode::Usage(steps) => return Ok(spend(&request, steps, events).await),
+            Mode::Tools => call_tools(&request, events).await,
+            Mode::Session => self.take_turn(&request, events).await,
+            Mode::Structured => structured(&request),
+            Mode::File => write_file(&request)?,
+            Mode::Fail(code) => ExecutionResult::error(code, "echo was asked to fail"),
+            Mode::Panic => panic!("echo was asked to panic"),
+            Mode::Hang => std::future::pending().await,
+            Mode::Large(bytes) => ExecutionResult::ok("x".repeat(bytes)),
+            Mode::Crash => std::process::abort(),
+        };
+        Ok(ExecutionResult {
+            usage,
+            cost_usd: usage.total_tokens.map(cost),
+            model,
+            model_provider: Some("echo".to_owned()),
+            ..result
+        })
+    }
+
+    async fn take_turn(&self, request: &ExecutionRequest, events: &Events) -> ExecutionResult {
+        let (session_id, turns) = {
+            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            let session_id = request.session_id.clone().unwrap_or_else(|| {
+                sessions.made += 1;
+                format!("echo-{}", sessions.made)
+            });
+            if sessions.turns.len() >= MOST_SESSIONS && !sessions.turns.contains_key(&session_id) {
+                sessions.turns.clear();
+            }
+            let turns = sessions.turns.entry(session_id.clone()).or_default();
+            if turns.len() >= MOST_TURNS {
+                turns.remove(0);
+            }
+            turns.push(request.message.clone());
+            (session_id, turns.join("\n"))
+        };
+        let updated = json!({"sessionId": session_id});
+        events
+            .send(AdapterEvent::new("session.updated").with(updated))
+            .await;
+        ExecutionResult {
+            session_id: Some(session_id),
+            ..ExecutionResult::ok(turns)
+        }
+    }
+}
+
+async fn say(request: &ExecutionRequest, events: &Events) -> ExecutionResult {
+    events
+        .send(AdapterEvent::text(request.message.as_str()))
+        .await;
+    ExecutionResult::ok(request.message.as_str())
+}
+
+async fn stream(request: &ExecutionRequest, pieces: u64, events: &Events) -> ExecutionResult {
+    let mut output = String::new();
+    for piece in 1..=pieces {
+        let delta = format!("{} {piece}\n", request.message);
+        let _ = output.write_str(&delta);
+        events.send(AdapterEvent::text(delta)).await;
+    }
+    ExecutionResult::ok(output)
+}
+
+async fn spend(request: &ExecutionRequest, steps: u64, events: &Events) -> ExecutionResult {
+    let each = counted(&request.message, &request.message);
+    let mut usage = Usage::default();
+    for step in 1..=steps {
+        usage = Usage {
+            input_tokens: each.input_tokens.map(|n| n * step),
+            output_tokens: each.output_tokens.map(|n| n * step),
+            total_tokens: each.total_tokens.map(|n| n * step),
+            ..Usage::default()
+        };
+        let total = usage.total_tokens.map(cost);
+        events.send(AdapterEvent::usage(&usage, total)).await;
+        // Leaves the bridge a moment to end a run that is over its budget.
+        tokio::time::sleep(BETWEEN_USAGE).await;
+    }
+    ExecutionResult {
+        usage,
+        cost_usd: usage.total_tokens.map(cost),
+        model: request.model.clone(),
+        model_provider: Some("echo".to_owned()),
+        ..ExecutionResult::ok(request.message.as_str())
+    }
+}
+
+async fn call_tools(request: &ExecutionRequest, events: &Events) -> ExecutionResult {
+    let mut names: Vec<&str> = request
+        .tools
+        .iter()
+        .map(|tool| tool.name.as_str())
+        .collect();
+    if names.is_empty() {
+        names.push("echo");
+    }
+    let mut tool_calls = Vec::new();
+    for (at, name) in names.into_iter().enumerate() {
+        let input = request
+            .tools
+            .get(at)
+            .map_or(json!({"text": request.message}), |tool| {
+                sample(&tool.input_schema)
+            });
+        let tool_call_id = format!("call-{}", at + 1);
+        let invoked = json!({"toolCallId": tool_call_id, "name": name, "input": input});
+        events
+            .send(AdapterEvent::new("tool.invoked").with(invoked))
+            .await;
+        let completed = json!({
+            "toolCallId": tool_call_id,
+            "name": name,
+            "output": "handed back to the caller",
+            "isError": false,
+        });
+        events
+            .send(AdapterEvent::new("tool.completed").with(completed))
+            .await;
+        tool_calls.push(ToolCall {
+            tool_call_id,
+            name: name.to_owned(),
+            input,
+        });
+    }
+    ExecutionResult {
+        tool_calls,
+        ..ExecutionResult::ok(request.message.as_str())
+    }
+}
+
+fn structured(request: &ExecutionRequest) -> ExecutionResult {
+    let parsed = serde_json::from_str::<Value>(&request.message);
+    let value = match (parsed, &request.output_schema) {
+        (Ok(value), _) => value,
+        (Err(_), Some(schema)) => sample(schema),
+        (Err(_), None) => json!({"text": request.message}),
+    };
+    ExecutionResult {
+        output: Some(value.to_string()),
+        structured_output: Some(value),
+        ..ExecutionResult::default()
+    }
+}
+
+fn write_file(request: &ExecutionRequest) -> Result<ExecutionResult> {
+    let invalid = |text: &str| AdapterError::new("invalid_request", text);
+    let dir = request
+        .workspace
+        .as_ref()
+        .and_then(|workspace| workspace.dir.as_deref())
+        .ok_or_else(|| invalid("model \"file\" needs workspace.dir"))?;
+    let file = Path::new(request.output_file.as_deref().unwrap_or("output.md"));
+    let inside = file
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
+    if !inside {
+        return Err(invalid("outputFile must be relative, without .."));
+    }
+    let path = Path::new(dir).join(file);
+    let written = path
+        .parent()
+        .map_or(Ok(()), std::fs::create_dir_all)
+        .and_then(|()| std::fs::write(&path, &request.message));
+    written.map_err(|error| {
+        AdapterError::new("internal", format!("write {}: {error}", path.display()))
+    })?;
+    Ok(ExecutionResult::default())
+}
+
+/// A token is a word here.
+fn counted(input: &str, output: &str) -> Usage {
+    let words = |text: &str| u64::try_from(text.split_whitespace().count()).unwrap_or(u64::MAX);
+    let (input, output) = (words(input), words(output));
+    Usage {
+        input_tokens: Some(input),
+        output_tokens: Some(output),
+        total_tokens: Some(input.saturating_add(output)),
+        ..Usage::default()
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "no message has 2^53 words")]
+fn cost(tokens: u64) -> f64 {
+    tokens as f64 * USD_PER_TOKEN
+}

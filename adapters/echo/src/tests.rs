@@ -1,0 +1,182 @@
+//! What the models do, without the boundary; the conformance checks go through it.
+
+use forge_adapter_api::{
+    AdapterEvent, Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Host,
+    OutputStrategy, Result, Status, conformance,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::Echo;
+
+async fn echo(config: Value) -> Echo {
+    let config = Config::try_from(config).unwrap();
+    Echo::initialize(Host::detached(), config).await.unwrap()
+}
+
+fn request(model: &str, message: &str) -> ExecutionRequest {
+    ExecutionRequest {
+        model: Some(model.to_owned()),
+        ..ExecutionRequest::sample(message)
+    }
+}
+
+async fn run(request: ExecutionRequest) -> (Result<ExecutionResult>, Vec<AdapterEvent>) {
+    let (events, mut received) = Events::channel(1_000);
+    let result = echo(json!({})).await.execute(request, events).await;
+    (result, drain(&mut received))
+}
+
+fn drain(received: &mut mpsc::Receiver<AdapterEvent>) -> Vec<AdapterEvent> {
+    std::iter::from_fn(|| received.try_recv().ok()).collect()
+}
+
+fn kinds(events: &[AdapterEvent]) -> Vec<&str> {
+    events.iter().map(|event| event.kind.as_str()).collect()
+}
+
+#[tokio::test]
+async fn the_output_is_the_message() {
+    for model in ["ok", "gpt-of-somebody"] {
+        let (result, events) = run(request(model, "hello there")).await;
+        let result = result.unwrap();
+        assert_eq!(result.output.as_deref(), Some("hello there"));
+        assert_eq!(result.usage.total_tokens, Some(4));
+        assert_eq!(kinds(&events), ["assistant.text"]);
+    }
+}
+
+#[tokio::test]
+async fn stream_sends_its_pieces_and_returns_their_text() {
+    let (result, events) = run(request("stream:3", "a")).await;
+    assert_eq!(result.unwrap().output.as_deref(), Some("a 1\na 2\na 3\n"));
+    assert_eq!(kinds(&events), ["assistant.text"; 3]);
+}
+
+#[tokio::test]
+async fn usage_grows_and_ends_with_the_totals() {
+    let (result, events) = run(request("usage:2", "one two")).await;
+    let result = result.unwrap();
+    assert_eq!(result.usage.total_tokens, Some(8));
+    let totals: Vec<&Value> = events
+        .iter()
+        .filter_map(|event| event.data.as_ref()?.get("totalTokens"))
+        .collect();
+    assert_eq!(totals, [&json!(4), &json!(8)]);
+    let last = events.last().unwrap().data.as_ref().unwrap();
+    assert_eq!(last["costUsd"].as_f64(), result.cost_usd);
+}
+
+#[tokio::test]
+async fn tools_are_handed_back_with_sampled_input() {
+    let tool = json!({"name": "search", "inputSchema": {"properties": {"q": {"type": "string"}}}});
+    let request = ExecutionRequest {
+        tools: vec![serde_json::from_value(tool).unwrap()],
+        ..request("tools", "find it")
+    };
+    let (result, events) = run(request).await;
+    let calls = result.unwrap().tool_calls;
+    assert_eq!(calls.len(), 1);
+    assert_eq!(calls[0].input, json!({"q": "text"}));
+    assert_eq!(kinds(&events), ["tool.invoked", "tool.completed"]);
+}
+
+#[tokio::test]
+async fn a_session_remembers_its_turns() {
+    let echo = echo(json!({})).await;
+    let first = echo
+        .execute(request("session", "one"), Events::nowhere())
+        .await
+        .unwrap();
+    let again = ExecutionRequest {
+        session_id: first.session_id.clone(),
+        ..request("session", "two")
+    };
+    let second = echo.execute(again, Events::nowhere()).await.unwrap();
+    assert_eq!(second.session_id, first.session_id);
+    assert_eq!(second.output.as_deref(), Some("one\ntwo"));
+}
+
+#[tokio::test]
+async fn structured_takes_json_or_samples_the_schema() {
+    let (result, _) = run(request("structured", "{\"a\": 1}")).await;
+    assert_eq!(result.unwrap().structured_output, Some(json!({"a": 1})));
+    let sampled = ExecutionRequest {
+        output_schema: Some(json!({"properties": {"n": {"type": "integer"}}})),
+        output_strategy: OutputStrategy::Structured,
+        ..request("structured", "not json")
+    };
+    let (result, _) = run(sampled).await;
+    assert_eq!(result.unwrap().structured_output, Some(json!({"n": 0})));
+}
+
+#[tokio::test]
+async fn file_writes_below_the_workspace_and_nowhere_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = |file: &str| ExecutionRequest {
+        output_file: Some(file.to_owned()),
+        workspace: Some(forge_adapter_api::request::Workspace {
+            dir: Some(dir.path().display().to_string()),
+        }),
+        ..request("file", "written")
+    };
+    let (result, _) = run(to("sub/out.md")).await;
+    assert_eq!(result.unwrap().status, Status::Ok);
+    let written = std::fs::read_to_string(dir.path().join("sub/out.md")).unwrap();
+    assert_eq!(written, "written");
+    for outside in ["../out.md", "/tmp/out.md"] {
+        let (result, _) = run(to(outside)).await;
+        assert_eq!(result.unwrap_err().code, "invalid_request", "{outside}");
+    }
+}
+
+#[tokio::test]
+async fn a_malformed_argument_is_an_invalid_request() {
+    for model in ["slow:soon", "stream:-1", "large:"] {
+        let (result, _) = run(request(model, "x")).await;
+        assert_eq!(result.unwrap_err().code, "invalid_request", "{model}");
+    }
+}
+
+#[tokio::test]
+async fn large_is_as_large_as_asked() {
+    let (result, _) = run(request("large:70000", "x")).await;
+    assert_eq!(result.unwrap().output.unwrap().len(), 70_000);
+}
+
+#[tokio::test]
+async fn the_profile_is_what_the_configuration_says() {
+    let echo = echo(json!({
+        "capabilities": ["streaming"], "native_tools": ["Bash"], "max_concurrent": 2,
+        "output_strategies": ["stream"], "cost_tier": "high", "latency_profile": "variable",
+        "health": "degraded", "health_message": "as configured", "PATH": "/bin",
+    }))
+    .await;
+    let profile = serde_json::to_value(echo.capabilities()).unwrap();
+    assert_eq!(
+        profile,
+        json!({
+            "capabilities": ["streaming"], "nativeTools": ["Bash"], "maxConcurrent": 2,
+            "outputStrategies": ["stream"], "costTier": "high", "latencyProfile": "variable",
+        })
+    );
+    let health = echo.check_health().await;
+    assert_eq!(health.message.as_deref(), Some("as configured"));
+}
+
+#[test]
+fn conforms() {
+    let report = conformance::check::<Echo>(conformance::Options {
+        bad_config: Some(json!({"max_concurrent": "many"})),
+        slow: Some(request("slow:600000", "later")),
+        failing: Some(request("fail", "please")),
+        ..conformance::Options::default()
+    });
+    report.assert_ok();
+    let unchecked = report
+        .rows
+        .iter()
+        .filter(|row| matches!(row.outcome, conformance::Outcome::NotChecked(_)))
+        .map(|row| row.area);
+    assert_eq!(unchecked.collect::<Vec<_>>(), ["registration"], "{report}");
+}
