@@ -18,7 +18,7 @@ use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{delivery, dispatch, net, plugin, process, telemetry};
+use crate::{delivery, dispatch, net, plugin, process, store, telemetry};
 
 pub use extract::Problem;
 
@@ -46,6 +46,7 @@ pub struct Config {
     pub callback: delivery::Config,
     pub net: net::Config,
     pub process: process::Config,
+    pub store: store::Config,
     pub secret: Secret,
     pub retention: Retention,
     pub drain: Drain,
@@ -64,6 +65,7 @@ impl Default for Config {
             callback: delivery::Config::default(),
             net: net::Config::default(),
             process: process::Config::default(),
+            store: store::Config::default(),
             secret: Secret::default(),
             retention: Retention::default(),
             drain: Drain::default(),

@@ -2,12 +2,16 @@
 //! in batches, so that another database is a folder and not a rewrite. Knows nothing of HTTP, of
 //! adapters, or of what stands inside a request or a result.
 
+#[cfg(test)]
+mod contract;
 pub mod memory;
 pub mod record;
 mod rules;
+pub mod sqlite;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::event::{Event, LogName, NewEvent};
@@ -19,6 +23,30 @@ use record::{
     IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
     Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
+
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Connections that read, besides the one that writes.
+    pub readers: usize,
+    /// Above this the write-ahead log is folded into the file and cut, even if that holds writers up.
+    pub wal_limit_bytes: u64,
+    /// What may wait for the writer, in bytes.
+    pub queue_bytes: usize,
+    /// What may wait for the writer, in number.
+    pub queue_ops: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            readers: 3,
+            wal_limit_bytes: 64 << 20,
+            queue_bytes: 64 << 20,
+            queue_ops: 8192,
+        }
+    }
+}
 
 /// Why the store did not do what was asked.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -207,7 +207,9 @@ impl State {
     }
 
     pub(super) fn append(&mut self, lease: &Lease, progress: Progress) -> Result<()> {
-        let seq = self.claimed(&Claim::Attempt(lease.clone()))?;
+        let seq = self
+            .claimed(&Claim::Attempt(lease.clone()))
+            .map_err(|_| Error::Stale(lease.id))?;
         let kept = self.kept(seq);
         if progress.session.is_some() {
             kept.recorded_session = progress.session;
