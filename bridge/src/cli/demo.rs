@@ -93,7 +93,7 @@ async fn show(
 ) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let (tracker, shutdown) = (TaskTracker::new(), CancellationToken::new());
-    let mut sink = Sink::start(&tracker, shutdown.clone()).await?;
+    let mut sink = Sink::start(0, &tracker, shutdown.clone()).await?;
     let options = app::Options::new(environment);
     let bridge = app::Bridge::start(config, options).await?;
     let stage = Stage {

@@ -20,6 +20,9 @@ use crate::app;
 use crate::config::{Config, File, Loaded, Sources};
 use crate::telemetry;
 
+/// Beside the bridge's own, so that the lines in the README can be copied.
+const RECEIVER_PORT: u16 = 7421;
+
 pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let environment = environment(&context.environment, folder.path());
@@ -76,7 +79,7 @@ async fn until_stopped(
 ) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let (tracker, shutdown) = (TaskTracker::new(), CancellationToken::new());
-    let mut sink = Sink::start(&tracker, shutdown.clone()).await?;
+    let mut sink = Sink::start(RECEIVER_PORT, &tracker, shutdown.clone()).await?;
     // Whoever protects even a trial has a token at hand.
     let tokens = environment.get("BRIDGE_TOKENS").cloned();
     let token = tokens.and_then(|list| list.split(',').next().map(|first| first.trim().to_owned()));

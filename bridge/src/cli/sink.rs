@@ -2,6 +2,7 @@
 //! Checks signatures by the published rule and not with the bridge's own code.
 
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use base64::Engine;
@@ -36,12 +37,18 @@ pub(super) struct Callback {
 }
 
 impl Sink {
-    /// Listens on a free loopback port until `shutdown`.
+    /// Listens on this loopback port, or where it is taken (or 0) on a free one, until `shutdown`.
     pub(super) async fn start(
+        port: u16,
         tracker: &TaskTracker,
         shutdown: CancellationToken,
     ) -> std::io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?
+            }
+            bound => bound?,
+        };
         let addr = listener.local_addr()?;
         let (sender, received) = mpsc::channel(BACKLOG);
         tracker.spawn(accept(listener, sender, tracker.clone(), shutdown));
