@@ -14,6 +14,7 @@ use forge_adapter_abi::{
     ModuleV1, ModuleV1Ref, STATUS_ERROR, STATUS_OK,
 };
 
+use crate::conformance::recorder::Recorder;
 use crate::events::Sent;
 use crate::guard::caught;
 use crate::host::Create;
@@ -249,4 +250,115 @@ impl Drop for Reply {
 
 fn error_bytes(error: &AdapterError) -> FBytes {
     FBytes::from_vec(serde_json::to_vec(error).expect("an error is plain JSON"))
+}
+
+/// An instance behind its own table, called in this process: what the conformance checks run on.
+pub(crate) struct Loopback {
+    instance: InstanceV1,
+    recorder: &'static Recorder,
+}
+
+// SAFETY: the table's functions may be called from any thread.
+unsafe impl Send for Loopback {}
+
+impl Loopback {
+    /// The entry's manifest.
+    pub(crate) fn manifest(entry: &CEntryV1) -> Vec<u8> {
+        // SAFETY: the function of an entry made by `c_entry`; its answer is ours to free.
+        unsafe { (entry.manifest)().into_vec() }.unwrap_or_default()
+    }
+
+    pub(crate) fn create(entry: &CEntryV1, payload: Vec<u8>) -> Result<Self> {
+        // Leaked, as the bridge does: late callbacks must find it.
+        let recorder: &'static Recorder = Box::leak(Box::default());
+        let host: &'static HostV1 = Box::leak(Box::new(HostV1 {
+            size: size_of::<HostV1>(),
+            ctx: ptr::from_ref(recorder).cast(),
+            emit: recorder_emit,
+            log: recorder_log,
+            query: recorder_query,
+        }));
+        // SAFETY: the function of an entry made by `c_entry`; the host lives for ever.
+        let made = unsafe { (entry.create)(host, FBytes::from_vec(payload)) };
+        if made.status == STATUS_OK {
+            return Ok(Self {
+                instance: made.instance,
+                recorder,
+            });
+        }
+        // SAFETY: the error is ours to free.
+        let error = unsafe { made.error.into_vec() }.unwrap_or_default();
+        Err(arguments("the error of create", &error)?)
+    }
+
+    pub(crate) fn recorder(&self) -> &'static Recorder {
+        self.recorder
+    }
+
+    /// 0 when the call was taken.
+    pub(crate) fn start(&self, call: u64, op: &str, payload: Vec<u8>) -> i32 {
+        self.recorder.begin(call);
+        let completion = Completion {
+            ctx: ptr::from_ref(self.recorder).cast(),
+            call,
+            complete_fn: recorder_complete,
+            abandon_fn: recorder_abandon,
+        };
+        let (op, payload) = (FSlice::of(op.as_bytes()), FBytes::from_vec(payload));
+        // SAFETY: the instance is alive until `Loopback` is dropped.
+        unsafe { (self.instance.start)(self.instance.data, call, op, payload, completion) }
+    }
+
+    /// 0 when there was such a call.
+    pub(crate) fn cancel(&self, call: u64) -> i32 {
+        // SAFETY: the instance is alive until `Loopback` is dropped.
+        unsafe { (self.instance.cancel)(self.instance.data, call) }
+    }
+}
+
+impl Drop for Loopback {
+    fn drop(&mut self) {
+        // SAFETY: the last call into the instance.
+        unsafe { (self.instance.destroy)(self.instance.data) }
+    }
+}
+
+/// # Safety
+///
+/// `ctx` is the recorder of a [`Loopback`].
+unsafe fn recorder(ctx: *const ()) -> &'static Recorder {
+    // SAFETY: recorders are leaked.
+    unsafe { &*ctx.cast::<Recorder>() }
+}
+
+unsafe extern "C" fn recorder_emit(ctx: *const (), call: u64, event: FSlice) -> i32 {
+    // SAFETY: `ctx` is our recorder, and the event is lent for the call.
+    unsafe { recorder(ctx).emit(call, event.as_bytes()) }
+}
+
+unsafe extern "C" fn recorder_log(ctx: *const (), _call: u64, _level: i32, record: FSlice) {
+    // SAFETY: `ctx` is our recorder, and the record is lent for the call.
+    unsafe { recorder(ctx).log(record.as_bytes()) }
+}
+
+unsafe extern "C" fn recorder_query(_ctx: *const (), _name: FSlice, _version: u32) -> *const () {
+    ptr::null()
+}
+
+unsafe extern "C" fn recorder_complete(
+    ctx: *const (),
+    call: u64,
+    status: i32,
+    payload: FBytes,
+) -> i32 {
+    // SAFETY: `ctx` is our recorder, and the payload is ours to free.
+    unsafe {
+        let payload = payload.into_vec().unwrap_or_default();
+        recorder(ctx).complete(call, status, payload)
+    }
+}
+
+unsafe extern "C" fn recorder_abandon(ctx: *const (), call: u64) -> i32 {
+    // SAFETY: `ctx` is our recorder.
+    unsafe { recorder(ctx).abandon(call) }
 }

@@ -1,8 +1,12 @@
-//! What an adapter is written against.
+//! What an adapter is written against: the contract, its types, the export and the checks. Knows
+//! nothing of the bridge.
+//!
+#![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
 mod adapter;
 mod config;
+pub mod conformance;
 pub mod error;
 pub mod event;
 mod events;

@@ -187,3 +187,124 @@ pub(super) async fn call(
         _ => Err(unsupported(op)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// Writes down what it was called with.
+    #[derive(Default)]
+    struct Book(Mutex<Vec<String>>);
+
+    impl Book {
+        fn note(&self, line: String) {
+            self.0.lock().unwrap().push(line);
+        }
+    }
+
+    #[async_trait]
+    impl RuntimeManager for Book {
+        async fn push_agent(&self, spec: AgentSyncSpec) -> Result<()> {
+            self.note(format!("push_agent {} {:?}", spec.agent_id, spec.extra));
+            Ok(())
+        }
+        async fn remove_agent(&self, agent_id: &str) -> Result<()> {
+            self.note(format!("remove_agent {agent_id}"));
+            Ok(())
+        }
+        async fn discover_agents(&self) -> Result<Vec<DiscoveredAgent>> {
+            Ok(Vec::new())
+        }
+        async fn push_file(&self, agent_id: &str, filename: &str, content: &str) -> Result<()> {
+            self.note(format!("push_file {agent_id} {filename} {content}"));
+            Ok(())
+        }
+        async fn push_skill(&self, spec: SkillSyncSpec) -> Result<()> {
+            self.note(format!("push_skill {}", spec.skill_key));
+            Ok(())
+        }
+        async fn remove_skill(&self, skill_key: &str) -> Result<()> {
+            self.note(format!("remove_skill {skill_key}"));
+            Ok(())
+        }
+        async fn discover_skills(&self) -> Result<Vec<DiscoveredSkill>> {
+            Ok(Vec::new())
+        }
+        async fn discover_models(&self) -> Result<Vec<DiscoveredModel>> {
+            Ok(vec![DiscoveredModel {
+                model_id: "m-1".to_owned(),
+                ..DiscoveredModel::default()
+            }])
+        }
+    }
+
+    #[tokio::test]
+    async fn each_op_reaches_its_method_with_its_arguments() {
+        let table = [
+            (
+                "runtime.pushAgent",
+                json!({"spec": {"agentId": "a", "colour": 1}}),
+                "push_agent a {\"colour\": Number(1)}",
+                json!({}),
+            ),
+            (
+                "runtime.removeAgent",
+                json!({"agentId": "a"}),
+                "remove_agent a",
+                json!({}),
+            ),
+            ("runtime.discoverAgents", json!({}), "", json!([])),
+            (
+                "runtime.pushFile",
+                json!({"agentId": "a", "filename": "f", "content": "c"}),
+                "push_file a f c",
+                json!({}),
+            ),
+            (
+                "runtime.pushSkill",
+                json!({"spec": {"skillKey": "s"}}),
+                "push_skill s",
+                json!({}),
+            ),
+            (
+                "runtime.removeSkill",
+                json!({"skillKey": "s"}),
+                "remove_skill s",
+                json!({}),
+            ),
+            ("runtime.discoverSkills", json!({}), "", json!([])),
+            (
+                "runtime.discoverModels",
+                json!({}),
+                "",
+                json!([{"modelId": "m-1"}]),
+            ),
+        ];
+        for (op, arguments, noted, expected) in table {
+            let book = Book::default();
+            let answer = call(&book, op, arguments.to_string().as_bytes())
+                .await
+                .unwrap();
+            assert_eq!(book.0.lock().unwrap().join(""), noted, "{op}");
+            let answer: Value = serde_json::from_slice(&answer).unwrap();
+            assert_eq!(answer, expected, "{op}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_is_named() {
+        let error = call(&Book::default(), "runtime.removeAgent", b"{}")
+            .await
+            .unwrap_err();
+        assert_eq!(error.code, "invalid_request");
+        assert!(error.message.contains("agentId"), "{}", error.message);
+        let error = call(&Book::default(), "runtime.dance", b"{}")
+            .await
+            .unwrap_err();
+        assert_eq!(error.code, "unsupported_op");
+    }
+}

@@ -2,7 +2,7 @@
 
 use forge_adapter_api::{
     AdapterEvent, Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Host,
-    OutputStrategy, Result, Status,
+    OutputStrategy, Result, Status, conformance,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -162,4 +162,21 @@ async fn the_profile_is_what_the_configuration_says() {
     );
     let health = echo.check_health().await;
     assert_eq!(health.message.as_deref(), Some("as configured"));
+}
+
+#[test]
+fn conforms() {
+    let report = conformance::check::<Echo>(conformance::Options {
+        bad_config: Some(json!({"max_concurrent": "many"})),
+        slow: Some(request("slow:600000", "later")),
+        failing: Some(request("fail", "please")),
+        ..conformance::Options::default()
+    });
+    report.assert_ok();
+    let unchecked = report
+        .rows
+        .iter()
+        .filter(|row| matches!(row.outcome, conformance::Outcome::NotChecked(_)))
+        .map(|row| row.area);
+    assert_eq!(unchecked.collect::<Vec<_>>(), ["registration"], "{report}");
 }

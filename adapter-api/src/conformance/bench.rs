@@ -1,0 +1,204 @@
+//! Instances to check, and calls that must end in time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::recorder::{Ending, Recorder};
+use super::{Options, Outcome};
+use crate::export::{CEntryV1, Loopback};
+use crate::host::Create;
+use crate::manage::Interface;
+use crate::profile::SCHEMA;
+use crate::{AdapterError, ExecutionRequest, ExecutionResult, Profile, Status};
+
+/// The adapter under check.
+pub(super) struct Bench {
+    pub(super) name: &'static str,
+    pub(super) version: &'static str,
+    pub(super) interfaces: &'static [Interface],
+    pub(super) entry: CEntryV1,
+    pub(super) options: Options,
+}
+
+/// One instance of it.
+pub(super) struct Subject<'a> {
+    bench: &'a Bench,
+    loopback: Loopback,
+    calls: AtomicU64,
+}
+
+/// What went wrong, for the report.
+pub(super) fn failed<T>(seen: impl Into<String>) -> Result<T, Outcome> {
+    Err(Outcome::Failed(seen.into()))
+}
+
+/// Why a rule cannot be looked at.
+pub(super) fn unchecked<T>(why: &str) -> Result<T, Outcome> {
+    Err(Outcome::NotChecked(why.to_owned()))
+}
+
+/// Fails with `seen` unless `holds`.
+pub(super) fn ensure(holds: bool, seen: impl FnOnce() -> String) -> Result<(), Outcome> {
+    if holds { Ok(()) } else { failed(seen()) }
+}
+
+impl Bench {
+    /// An instance that is not initialized.
+    pub(super) fn created(&self) -> Result<Subject<'_>, Outcome> {
+        let create = Create {
+            schema: SCHEMA.max,
+            instance: self.name.to_owned(),
+            store_id: "conformance".to_owned(),
+            ..Create::default()
+        };
+        match Loopback::create(&self.entry, bytes(&create)) {
+            Ok(loopback) => Ok(Subject {
+                bench: self,
+                loopback,
+                calls: AtomicU64::new(1),
+            }),
+            Err(error) => failed(format!("create: {}: {error}", error.code)),
+        }
+    }
+
+    /// An instance with the configuration of the options.
+    pub(super) fn ready(&self) -> Result<Subject<'_>, Outcome> {
+        self.initialized(&self.options.config)
+    }
+
+    pub(super) fn initialized(&self, config: &Value) -> Result<Subject<'_>, Outcome> {
+        let subject = self.created()?;
+        subject.ask::<_, Value>("initialize", config)?;
+        Ok(subject)
+    }
+
+    /// Whether the adapter declares a capability.
+    pub(super) fn profile(&self) -> Result<Profile, Outcome> {
+        self.ready()?.ask("capabilities", &json!({}))
+    }
+
+    pub(super) fn slow(&self) -> Result<&ExecutionRequest, Outcome> {
+        match &self.options.slow {
+            Some(request) => Ok(request),
+            None => unchecked("Options::slow gives no request that takes long"),
+        }
+    }
+}
+
+impl Subject<'_> {
+    /// Starts a call and gives its number.
+    pub(super) fn start(&self, op: &str, payload: Vec<u8>) -> Result<u64, Outcome> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        match self.loopback.start(call, op, payload) {
+            0 => Ok(call),
+            refused => failed(format!("{op}: start answered {refused}")),
+        }
+    }
+
+    pub(super) fn execute(&self, request: &ExecutionRequest) -> Result<u64, Outcome> {
+        self.start("execute", bytes(request))
+    }
+
+    /// Waits for the end of a call.
+    pub(super) fn ending(&self, op: &str, call: u64) -> Result<Ending, Outcome> {
+        let patience = self.bench.options.patience;
+        match self.recorder().ending(call, patience) {
+            Some(ending) => Ok(ending),
+            None => failed(format!("{op}: no answer within {patience:?}")),
+        }
+    }
+
+    /// Waits for the answer of a call, good or bad.
+    pub(super) fn answer(
+        &self,
+        op: &str,
+        call: u64,
+    ) -> Result<Result<Vec<u8>, AdapterError>, Outcome> {
+        match self.ending(op, call)? {
+            Ending::Answered(answer) => Ok(answer),
+            Ending::Abandoned => failed(format!("{op}: the call was abandoned")),
+        }
+    }
+
+    /// Waits for the result of an execution. An error of `execute` is a result as well.
+    pub(super) fn result(&self, call: u64) -> Result<ExecutionResult, Outcome> {
+        match self.answer("execute", call)? {
+            Ok(answer) => parsed("execute", &answer),
+            Err(error) => Ok(ExecutionResult::error(error.code, error.message)),
+        }
+    }
+
+    /// Runs a request that must end well.
+    pub(super) fn succeed(&self, request: &ExecutionRequest) -> Result<ExecutionResult, Outcome> {
+        let call = self.execute(request)?;
+        self.success(call)
+    }
+
+    /// Waits for an execution that must end well.
+    pub(super) fn success(&self, call: u64) -> Result<ExecutionResult, Outcome> {
+        let result = self.result(call)?;
+        ensure(result.status == Status::Ok, || {
+            let (code, error) = (&result.error_code, &result.error);
+            format!("execute ended with {code:?}: {error:?}")
+        })?;
+        Ok(result)
+    }
+
+    /// Calls an op that must answer well.
+    pub(super) fn ask<I: Serialize, O: DeserializeOwned>(
+        &self,
+        op: &str,
+        arguments: &I,
+    ) -> Result<O, Outcome> {
+        let call = self.start(op, bytes(arguments))?;
+        match self.answer(op, call)? {
+            Ok(answer) => parsed(op, &answer),
+            Err(error) => failed(format!("{op}: {}: {error}", error.code)),
+        }
+    }
+
+    /// Calls an op that must fail, and gives the code.
+    pub(super) fn refusal(&self, op: &str, payload: Vec<u8>) -> Result<AdapterError, Outcome> {
+        let call = self.start(op, payload)?;
+        match self.answer(op, call)? {
+            Err(error) => Ok(error),
+            Ok(answer) => failed(format!(
+                "{op}: answered {} where an error was due",
+                String::from_utf8_lossy(&answer)
+            )),
+        }
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.bench.options.patience
+    }
+
+    pub(super) fn drop_call(&self, call: u64) -> i32 {
+        self.loopback.cancel(call)
+    }
+
+    pub(super) fn recorder(&self) -> &'static Recorder {
+        self.loopback.recorder()
+    }
+
+    /// Nothing happened that no adapter may do.
+    pub(super) fn faultless(&self) -> Result<(), Outcome> {
+        let faults = self.recorder().faults();
+        ensure(faults.is_empty(), || faults.join("; "))
+    }
+}
+
+pub(super) fn bytes<T: Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).expect("requests are plain JSON")
+}
+
+fn parsed<T: DeserializeOwned>(op: &str, answer: &[u8]) -> Result<T, Outcome> {
+    serde_json::from_slice(answer).or_else(|error| {
+        let answer = String::from_utf8_lossy(answer);
+        failed(format!("{op}: {error} in {answer}"))
+    })
+}

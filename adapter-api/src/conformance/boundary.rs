@@ -1,0 +1,105 @@
+//! Rules of the boundary itself: who it is, what it answers, what it survives.
+
+use serde_json::{Value, json};
+
+use super::Outcome;
+use super::bench::{Bench, bytes, ensure, failed, unchecked};
+use crate::CancelAnswer;
+use crate::export::Loopback;
+use crate::manage::Interface;
+use crate::profile::{Manifest, SCHEMA};
+
+pub(super) fn identity(bench: &Bench) -> Result<(), Outcome> {
+    let manifest: Manifest = match serde_json::from_slice(&Loopback::manifest(&bench.entry)) {
+        Ok(manifest) => manifest,
+        Err(error) => return failed(format!("the manifest: {error}")),
+    };
+    ensure(manifest.provider == bench.name, || {
+        format!("provider {:?} is not {:?}", manifest.provider, bench.name)
+    })?;
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    ensure(
+        !bench.name.is_empty() && bench.name.chars().all(fits),
+        || {
+            let name = bench.name;
+            format!("{name:?} is not made of lower case letters, digits and dashes")
+        },
+    )?;
+    ensure(
+        !bench.version.is_empty() && manifest.version == bench.version,
+        || format!("version {:?}", manifest.version),
+    )?;
+    ensure(manifest.schema == SCHEMA, || {
+        format!("schema {:?}", manifest.schema)
+    })?;
+    ensure(manifest.panic == "unwind", || {
+        format!("panic {:?}", manifest.panic)
+    })?;
+    ensure(
+        manifest.interfaces.first().map(String::as_str) == Some("execution@1"),
+        || format!("interfaces {:?}", manifest.interfaces),
+    )
+}
+
+pub(super) fn required_methods(bench: &Bench) -> Result<(), Outcome> {
+    let subject = bench.ready()?;
+    subject.ask::<_, Value>("health", &json!({}))?;
+    subject.ask::<_, Value>("capabilities", &json!({}))?;
+    subject.ask::<_, CancelAnswer>("cancel", &json!({"executionId": "", "taskId": "none"}))?;
+    subject.ask::<_, Value>("events.start", &json!({}))?;
+    subject.ask::<_, Value>("events.stop", &json!({}))?;
+    subject.ask::<_, Value>("shutdown", &json!({}))?;
+    subject.faultless()
+}
+
+pub(super) fn interfaces(bench: &Bench) -> Result<(), Outcome> {
+    let subject = bench.ready()?;
+    for interface in Interface::ALL {
+        // A method without arguments and without effect. It may fail: the runtime may be away.
+        let op = match interface {
+            Interface::Runtime => "runtime.discoverModels",
+            Interface::Agents => "agents.list",
+            Interface::Skills => "skills.list",
+            Interface::System => "system.listModels",
+        };
+        let call = subject.start(op, b"{}".to_vec())?;
+        let answer = subject.answer(op, call)?;
+        let declared = bench.interfaces.contains(&interface);
+        let unsupported = matches!(&answer, Err(error) if error.code == "unsupported_op");
+        // An optional method may be left out of an interface that is there.
+        let may_lack = interface == Interface::System;
+        ensure(declared != unsupported || declared && may_lack, || {
+            format!("declared: {declared}, but {op} answered {answer:?}")
+        })?;
+    }
+    subject.faultless()
+}
+
+pub(super) fn garbage(bench: &Bench) -> Result<(), Outcome> {
+    let subject = bench.ready()?;
+    let table: [(&str, &[u8], &str); 6] = [
+        ("no.such.op", b"{}", "unsupported_op"),
+        ("", b"", "unsupported_op"),
+        ("execute", b"", "invalid_request"),
+        ("execute", b"{\"message\": 1}", "invalid_request"),
+        ("execute", b"\xff\xfe not json", "invalid_request"),
+        ("cancel", b"[]", "invalid_request"),
+    ];
+    for (op, payload, expected) in table {
+        let error = subject.refusal(op, payload.to_vec())?;
+        ensure(error.code == expected, || {
+            format!("{op:?} answered {error:?}, not {expected}")
+        })?;
+    }
+    let raw = bench.created()?;
+    let early = raw.refusal("execute", bytes(&bench.options.request))?;
+    ensure(early.code == "invalid_request", || {
+        format!("execute before initialize answered {early:?}")
+    })?;
+    subject.ask::<_, Value>("health", &json!({}))?;
+    subject.faultless()
+}
+
+pub(super) fn loads(_bench: &Bench) -> Result<(), Outcome> {
+    unchecked("needs the bridge: forge-bridge adapters inspect <provider>")
+}

@@ -1,0 +1,140 @@
+//! Rules of executions.
+
+use serde_json::{Value, json};
+
+use super::Outcome;
+use super::bench::{Bench, bytes, ensure, failed, unchecked};
+use super::recorder::{Ending, Sink};
+use crate::{ExecutionRequest, Status};
+
+pub(super) fn ends_well(bench: &Bench) -> Result<(), Outcome> {
+    let subject = bench.ready()?;
+    let result = subject.succeed(&bench.options.request)?;
+    ensure(
+        result.error.is_none() && result.error_code.is_none(),
+        || format!("status ok with the error {:?}", result.error),
+    )?;
+    subject.faultless()
+}
+
+pub(super) fn streams_text(bench: &Bench) -> Result<(), Outcome> {
+    if !bench.profile()?.supports("streaming") {
+        return unchecked("it does not declare streaming");
+    }
+    let subject = bench.ready()?;
+    let call = subject.execute(&bench.options.request)?;
+    subject.success(call)?;
+    let kinds: Vec<String> = subject
+        .recorder()
+        .events(call)
+        .into_iter()
+        .map(|event| event.kind)
+        .collect();
+    ensure(kinds.iter().any(|kind| kind == "assistant.text"), || {
+        format!("no assistant.text among {kinds:?}")
+    })?;
+    subject.faultless()
+}
+
+pub(super) fn refusing_sink(bench: &Bench) -> Result<(), Outcome> {
+    for sink in [Sink::Closed, Sink::FullFor(5)] {
+        let subject = bench.ready()?;
+        subject.recorder().set_sink(sink);
+        if let Err(Outcome::Failed(seen)) = subject.succeed(&bench.options.request) {
+            return failed(format!("{sink:?}: {seen}"));
+        }
+        subject.faultless()?;
+    }
+    Ok(())
+}
+
+pub(super) fn keeps_the_limit(bench: &Bench) -> Result<(), Outcome> {
+    let request = ExecutionRequest {
+        timeout_seconds: 0.2,
+        ..bench.slow()?.clone()
+    };
+    let subject = bench.ready()?;
+    let result = subject.result(subject.execute(&request)?)?;
+    ensure(result.error_code.as_deref() == Some("timeout"), || {
+        format!("ended with {:?}, not \"timeout\"", result.error_code)
+    })
+}
+
+pub(super) fn counts_tokens(bench: &Bench) -> Result<(), Outcome> {
+    if !bench.profile()?.supports("cost_tracking") {
+        return unchecked("it does not declare cost_tracking");
+    }
+    let usage = bench.ready()?.succeed(&bench.options.request)?.usage;
+    ensure(
+        usage.input_tokens.is_some() && usage.output_tokens.is_some(),
+        || format!("{usage:?}"),
+    )
+}
+
+pub(super) fn says_what_failed(bench: &Bench) -> Result<(), Outcome> {
+    let Some(request) = &bench.options.failing else {
+        return unchecked("Options::failing gives no request that fails");
+    };
+    let subject = bench.ready()?;
+    let result = subject.result(subject.execute(request)?)?;
+    ensure(result.status == Status::Error, || "ended well".to_owned())?;
+    let said = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+    ensure(said(&result.error) && said(&result.error_code), || {
+        let (error, code) = (&result.error, &result.error_code);
+        format!("error {error:?}, errorCode {code:?}")
+    })
+}
+
+pub(super) fn ignores_unknown_fields(bench: &Bench) -> Result<(), Outcome> {
+    let mut request = json!(bench.options.request);
+    if let Some(members) = request.as_object_mut() {
+        members.insert("ofALaterSchema".to_owned(), json!({"deep": [1, 2]}));
+    }
+    let subject = bench.ready()?;
+    let call = subject.start("execute", bytes(&request))?;
+    subject.success(call)?;
+    let config = match bench.options.config.clone() {
+        Value::Object(mut members) => {
+            members.insert("PATH".to_owned(), "/bin".into());
+            Value::Object(members)
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            return failed("Options::config is not an object");
+        }
+    };
+    bench.initialized(&config).map(drop)
+}
+
+pub(super) fn two_at_once(bench: &Bench) -> Result<(), Outcome> {
+    if bench.profile()?.max_concurrent < 2 {
+        return unchecked("it declares maxConcurrent 1");
+    }
+    let slow = bench.slow()?;
+    let subject = bench.ready()?;
+    let held = subject.execute(slow)?;
+    let other = ExecutionRequest {
+        execution_id: "dsp_other/1".to_owned(),
+        task_id: "task-other".to_owned(),
+        ..bench.options.request.clone()
+    };
+    subject.succeed(&other)?;
+    subject.drop_call(held);
+    Ok(())
+}
+
+pub(super) fn dropped_call(bench: &Bench) -> Result<(), Outcome> {
+    let subject = bench.ready()?;
+    let call = subject.execute(bench.slow()?)?;
+    ensure(subject.drop_call(call) == 0, || {
+        "the call was not known".to_owned()
+    })?;
+    match subject.ending("execute", call)? {
+        Ending::Abandoned => {}
+        Ending::Answered(answer) => return failed(format!("answered {answer:?}")),
+    }
+    ensure(subject.drop_call(call) != 0, || {
+        "the call was still known afterwards".to_owned()
+    })?;
+    subject.succeed(&bench.options.request)?;
+    subject.faultless()
+}

@@ -1,0 +1,154 @@
+//! Rules of an adapter's life: configuration, health, profile, cancel, shutdown.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::Outcome;
+use super::bench::{Bench, Subject, bytes, ensure, failed, unchecked};
+use super::recorder::Ending;
+use crate::{CancelAnswer, ExecutionRequest, ExecutionResult, Health, HealthStatus, Profile};
+
+pub(super) fn capabilities(bench: &Bench) -> Result<(), Outcome> {
+    let subject = bench.ready()?;
+    let profile: Profile = subject.ask("capabilities", &json!({}))?;
+    let again: Profile = subject.ask("capabilities", &json!({}))?;
+    ensure(profile == again, || {
+        format!("first {profile:?}, then {again:?}")
+    })?;
+    if let Some(expected) = &bench.options.profile {
+        ensure(profile == *expected, || {
+            format!("{profile:?} is not {expected:?}")
+        })?;
+    }
+    ensure(profile.max_concurrent >= 1, || {
+        "maxConcurrent is 0: nothing could ever run".to_owned()
+    })?;
+    ensure(!profile.output_strategies.is_empty(), || {
+        "no output strategy: nothing could ever be returned".to_owned()
+    })?;
+    let different: BTreeSet<&String> = profile.capabilities.iter().collect();
+    ensure(different.len() == profile.capabilities.len(), || {
+        format!("a capability twice in {:?}", profile.capabilities)
+    })
+}
+
+pub(super) fn health(bench: &Bench) -> Result<(), Outcome> {
+    let expected = bench.options.health_without_config;
+    let table = [
+        (json!({}), expected),
+        (bench.options.config.clone(), HealthStatus::Healthy),
+    ];
+    for (config, expected) in table {
+        let health: Health = bench.initialized(&config)?.ask("health", &json!({}))?;
+        ensure(health.status == expected, || {
+            format!("{:?} where {expected:?} was due", health.status)
+        })?;
+        ensure(
+            health.status == HealthStatus::Healthy || health.message.is_some(),
+            || format!("{:?} without a reason", health.status),
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) fn cancel_unknown(bench: &Bench) -> Result<(), Outcome> {
+    let subject = bench.ready()?;
+    let cancelled = cancel(&subject, "no-such-task")?;
+    ensure(!cancelled, || {
+        "true for a task that does not exist".to_owned()
+    })
+}
+
+pub(super) fn cancel_active(bench: &Bench) -> Result<(), Outcome> {
+    let request = bench.slow()?;
+    let subject = bench.ready()?;
+    let call = subject.execute(request)?;
+    ensure(cancel_soon(&subject, request)?, || {
+        "false for a task that runs".to_owned()
+    })?;
+    ended_as(&subject.result(call)?, &["cancelled"])?;
+    ensure(!cancel(&subject, &request.task_id)?, || {
+        "true again after the task has ended".to_owned()
+    })?;
+    subject.faultless()
+}
+
+pub(super) fn shutdown(bench: &Bench) -> Result<(), Outcome> {
+    let subject = bench.ready()?;
+    if let Some(slow) = &bench.options.slow {
+        let call = subject.execute(slow)?;
+        subject.ask::<_, Value>("shutdown", &json!({}))?;
+        match subject.ending("execute", call)? {
+            Ending::Abandoned => {}
+            // The second when shutdown overtook the start.
+            Ending::Answered(_) => {
+                let codes = ["cancelled", "adapter_unavailable"];
+                ended_as(&subject.result(call)?, &codes)?;
+            }
+        }
+        ensure(!cancel(&subject, &slow.task_id)?, || {
+            "a task of before is still known".to_owned()
+        })?;
+    } else {
+        subject.ask::<_, Value>("shutdown", &json!({}))?;
+    }
+    subject.refusal("execute", bytes(&bench.options.request))?;
+    subject.faultless()
+}
+
+pub(super) fn bad_config(bench: &Bench) -> Result<(), Outcome> {
+    let subject = bench.created()?;
+    // Whatever the adapter thinks of configurations, it is an object.
+    not_a_panic(&subject, &json!("not an object"))?;
+    let Some(config) = &bench.options.bad_config else {
+        return unchecked("Options::bad_config gives none");
+    };
+    not_a_panic(&subject, config)?;
+    // A cure without a new process: the next attempt may bring what was missing.
+    subject.ask::<_, Value>("initialize", &bench.options.config)?;
+    subject.faultless()
+}
+
+pub(super) fn logs_startup(bench: &Bench) -> Result<(), Outcome> {
+    let logs = bench.ready()?.recorder().logs();
+    ensure(logs.iter().any(|line| line.contains("\"info\"")), || {
+        format!("the log after initialize: {logs:?}")
+    })
+}
+
+fn not_a_panic(subject: &Subject<'_>, config: &Value) -> Result<(), Outcome> {
+    let error = subject.refusal("initialize", bytes(config))?;
+    ensure(error.code != "adapter_panic", || {
+        format!("panicked with {:?}", error.message)
+    })?;
+    ensure(!error.message.is_empty(), || {
+        "an error without a message".to_owned()
+    })
+}
+
+fn cancel(subject: &Subject<'_>, task_id: &str) -> Result<bool, Outcome> {
+    let request = json!({"executionId": "", "taskId": task_id});
+    let CancelAnswer { cancelled } = subject.ask("cancel", &request)?;
+    Ok(cancelled)
+}
+
+/// The execution may not have reached the adapter's own books yet: asks until it has.
+fn cancel_soon(subject: &Subject<'_>, request: &ExecutionRequest) -> Result<bool, Outcome> {
+    let deadline = Instant::now() + subject.patience();
+    while Instant::now() < deadline {
+        if cancel(subject, &request.task_id)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn ended_as(result: &ExecutionResult, codes: &[&str]) -> Result<(), Outcome> {
+    let (status, found) = (result.status, &result.error_code);
+    if found.as_deref().is_some_and(|found| codes.contains(&found)) {
+        return Ok(());
+    }
+    failed(format!("ended {status:?} with {found:?}, not {codes:?}"))
+}

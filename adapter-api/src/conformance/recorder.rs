@@ -1,0 +1,170 @@
+//! The bridge's side of the table in miniature: writes down what an adapter says. Knows no pointers;
+//! `export` calls it.
+
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forge_adapter_abi::{EMIT_CLOSED, EMIT_FULL, EMIT_OK, STATUS_OK};
+
+use crate::{AdapterError, AdapterEvent, Result};
+
+/// What one instance has said.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    calls: HashMap<u64, Call>,
+    logs: Vec<String>,
+    sink: Sink,
+    faults: Vec<String>,
+}
+
+#[derive(Default)]
+struct Call {
+    events: Vec<AdapterEvent>,
+    ended: Option<Ending>,
+}
+
+/// How a call ended.
+#[derive(Clone, Debug)]
+pub(crate) enum Ending {
+    Answered(Result<Vec<u8>>),
+    Abandoned,
+}
+
+/// How events are received.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Sink {
+    #[default]
+    Open,
+    Closed,
+    /// Full so many times, then open.
+    FullFor(u32),
+}
+
+impl Recorder {
+    pub(crate) fn set_sink(&self, sink: Sink) {
+        self.state().sink = sink;
+    }
+
+    /// Waits for the end of a call.
+    pub(crate) fn ending(&self, call: u64, patience: Duration) -> Option<Ending> {
+        let deadline = Instant::now() + patience;
+        let mut state = self.state();
+        loop {
+            if let Some(ending) = state.calls.get(&call).and_then(|call| call.ended.clone()) {
+                return Some(ending);
+            }
+            let left = deadline.checked_duration_since(Instant::now())?;
+            state = self
+                .changed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    pub(crate) fn events(&self, call: u64) -> Vec<AdapterEvent> {
+        let state = self.state();
+        state
+            .calls
+            .get(&call)
+            .map_or_else(Vec::new, |call| call.events.clone())
+    }
+
+    pub(crate) fn logs(&self) -> Vec<String> {
+        self.state().logs.clone()
+    }
+
+    /// What no adapter may do, as far as it happened.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        self.state().faults.clone()
+    }
+
+    pub(crate) fn begin(&self, call: u64) {
+        self.state().calls.insert(call, Call::default());
+    }
+
+    pub(crate) fn emit(&self, call: u64, event: &[u8]) -> i32 {
+        let mut state = self.state();
+        match state.sink {
+            Sink::Open | Sink::FullFor(0) => {}
+            Sink::Closed => return EMIT_CLOSED,
+            Sink::FullFor(times) => {
+                state.sink = Sink::FullFor(times - 1);
+                return EMIT_FULL;
+            }
+        }
+        let event = match serde_json::from_slice::<AdapterEvent>(event) {
+            Ok(event) => event,
+            Err(error) => {
+                state
+                    .faults
+                    .push(format!("an event of call {call}: {error}"));
+                return EMIT_CLOSED;
+            }
+        };
+        if call == 0 {
+            return EMIT_OK;
+        }
+        match state.calls.get_mut(&call) {
+            Some(open) if open.ended.is_none() => {
+                open.events.push(event);
+                EMIT_OK
+            }
+            // Tasks that an adapter left behind may try; being refused is the rule, not a fault.
+            Some(_) | None => EMIT_CLOSED,
+        }
+    }
+
+    pub(crate) fn log(&self, record: &[u8]) {
+        let record = String::from_utf8_lossy(record).into_owned();
+        self.state().logs.push(record);
+    }
+
+    pub(crate) fn complete(&self, call: u64, status: i32, payload: Vec<u8>) -> i32 {
+        let answer = if status == STATUS_OK {
+            Ok(payload)
+        } else {
+            Err(serde_json::from_slice(&payload).unwrap_or_else(|error| {
+                let text = format!("an error that is none: {error}");
+                AdapterError::new("protocol_violation", text)
+            }))
+        };
+        self.end(call, Ending::Answered(answer))
+    }
+
+    pub(crate) fn abandon(&self, call: u64) -> i32 {
+        self.end(call, Ending::Abandoned)
+    }
+
+    fn end(&self, call: u64, ending: Ending) -> i32 {
+        let mut state = self.state();
+        let taken = match state.calls.get_mut(&call) {
+            Some(open) if open.ended.is_none() => {
+                open.ended = Some(ending);
+                0
+            }
+            Some(_) => {
+                state.faults.push(format!("call {call} was answered twice"));
+                -1
+            }
+            None => {
+                state.faults.push(format!("call {call} was never made"));
+                -1
+            }
+        };
+        drop(state);
+        self.changed.notify_all();
+        taken
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

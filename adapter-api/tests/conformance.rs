@@ -1,0 +1,170 @@
+//! The checks find what is wrong: one adapter, broken in one way at a time, seen through its table.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use forge_adapter_api::conformance::{self, Options, Outcome, Report};
+use forge_adapter_api::manage::{Interface, Model, SystemManager};
+use forge_adapter_api::{
+    AdapterError, AdapterEvent, Config, CostTier, Events, ExecutionAdapter, ExecutionRequest,
+    ExecutionResult, Health, Host, LatencyProfile, OutputStrategy, Profile, Result, Running, Usage,
+    async_trait,
+};
+
+const SOUND: u8 = 0;
+const PANICS: u8 = 1;
+const CANNOT_CANCEL: u8 = 2;
+const COUNTS_NOTHING: u8 = 3;
+const SILENT: u8 = 4;
+const NOTHING_AT_ONCE: u8 = 5;
+const DENIES_ITS_INTERFACE: u8 = 6;
+const PANICS_AT_START: u8 = 7;
+const NO_REASONS: u8 = 8;
+
+struct Subject<const FLAW: u8>(Running);
+
+#[async_trait]
+impl<const FLAW: u8> ExecutionAdapter for Subject<FLAW> {
+    const NAME: &'static str = "subject";
+    const VERSION: &'static str = "1.0.0";
+    const INTERFACES: &'static [Interface] = &[Interface::System];
+
+    async fn initialize(_host: Host, config: Config) -> Result<Self> {
+        if FLAW == PANICS_AT_START {
+            panic!("no configuration pleases me");
+        }
+        config.parse_member::<u32>("number")?;
+        Ok(Self(Running::default()))
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn check_health(&self) -> Health {
+        Health::healthy()
+    }
+
+    fn capabilities(&self) -> Profile {
+        Profile {
+            capabilities: vec!["streaming".to_owned(), "cost_tracking".to_owned()],
+            native_tools: Vec::new(),
+            max_concurrent: if FLAW == NOTHING_AT_ONCE { 0 } else { 2 },
+            output_strategies: vec![OutputStrategy::Stream],
+            cost_tier: CostTier::Low,
+            latency_profile: LatencyProfile::Fast,
+        }
+    }
+
+    async fn execute(&self, request: ExecutionRequest, events: Events) -> Result<ExecutionResult> {
+        if FLAW == PANICS {
+            panic!("boom in execute");
+        }
+        let run = self.0.start(&request.task_id);
+        match request.message.as_str() {
+            "slow" => {
+                run.cancelled().await;
+                return Err(AdapterError::cancelled());
+            }
+            "fail" if FLAW == NO_REASONS => return Ok(ExecutionResult::error("", "")),
+            "fail" => return Ok(ExecutionResult::error("broken", "as asked")),
+            _ => {}
+        }
+        if FLAW != SILENT {
+            events.send(AdapterEvent::text("said")).await;
+        }
+        let usage = Usage {
+            input_tokens: Some(1),
+            output_tokens: Some(1),
+            ..Usage::default()
+        };
+        Ok(ExecutionResult {
+            usage: if FLAW == COUNTS_NOTHING {
+                Usage::default()
+            } else {
+                usage
+            },
+            ..ExecutionResult::ok("said")
+        })
+    }
+
+    async fn cancel(&self, task_handle: &str) -> Result<bool> {
+        Ok(FLAW != CANNOT_CANCEL && self.0.cancel(task_handle))
+    }
+
+    fn system(&self) -> Option<&dyn SystemManager> {
+        if FLAW == DENIES_ITS_INTERFACE {
+            None
+        } else {
+            Some(self)
+        }
+    }
+}
+
+#[async_trait]
+impl<const FLAW: u8> SystemManager for Subject<FLAW> {
+    async fn list_models(&self) -> Result<Vec<Model>> {
+        Ok(Vec::new())
+    }
+}
+
+fn report<const FLAW: u8>() -> Report {
+    conformance::check::<Subject<FLAW>>(Options {
+        bad_config: Some(serde_json::json!({"number": "seven"})),
+        slow: Some(ExecutionRequest::sample("slow")),
+        failing: Some(ExecutionRequest::sample("fail")),
+        patience: Duration::from_secs(if FLAW == SOUND { 10 } else { 2 }),
+        ..Options::default()
+    })
+}
+
+fn failures(report: &Report) -> Vec<(&str, &str)> {
+    report
+        .rows
+        .iter()
+        .filter_map(|row| match &row.outcome {
+            Outcome::Failed(seen) => Some((row.area, seen.as_str())),
+            Outcome::Passed | Outcome::NotChecked(_) => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_sound_adapter_has_no_failures() {
+    report::<SOUND>().assert_ok();
+}
+
+#[test]
+fn each_flaw_is_found_where_it_is() {
+    let table = [
+        (report::<PANICS>(), "execute", "boom in execute"),
+        (
+            report::<CANNOT_CANCEL>(),
+            "cancellation",
+            "false for a task",
+        ),
+        (report::<COUNTS_NOTHING>(), "execute", "input_tokens: None"),
+        (report::<SILENT>(), "event listeners", "no assistant.text"),
+        (
+            report::<NOTHING_AT_ONCE>(),
+            "capabilities",
+            "maxConcurrent is 0",
+        ),
+        (report::<DENIES_ITS_INTERFACE>(), "methods", "INTERFACES"),
+        (
+            report::<PANICS_AT_START>(),
+            "initialize",
+            "no configuration",
+        ),
+        (report::<NO_REASONS>(), "execute", "errorCode"),
+    ];
+    for (report, area, words) in &table {
+        let found = failures(report);
+        assert!(
+            found
+                .iter()
+                .any(|(failed, seen)| failed == area && seen.contains(words)),
+            "{area}: {words}\n{report}"
+        );
+    }
+}
