@@ -4,4 +4,5 @@
 mod children;
 mod cli;
 mod config;
+mod dev;
 mod tidy;
