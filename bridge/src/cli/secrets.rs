@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::screen::Tone;
 use super::{Context, block_on};
 use crate::app;
+use crate::delivery::sign::Source;
 
 pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let loaded = context.sources().load()?;
@@ -19,7 +20,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
             .map(|entry| {
                 let secrets: Vec<_> = entry.secrets.iter().map(|s| s.expose_secret()).collect();
                 json!({
-                    "origin": entry.origin, "generated": entry.generated, "secrets": secrets,
+                    "origin": entry.origin, "generated": entry.source == Source::Generated, "secrets": secrets,
                 })
             })
             .collect();
@@ -28,9 +29,9 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     }
     for entry in &known {
         let origin = entry.origin.as_deref().unwrap_or("every other destination");
-        let source = match entry.generated {
-            true => "made at the first start",
-            false => "from the configuration",
+        let source = match entry.source {
+            Source::Generated => "made at the first start",
+            Source::Configured => "from the configuration",
         };
         for secret in &entry.secrets {
             screen.line(format_args!(

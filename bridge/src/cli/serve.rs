@@ -40,7 +40,7 @@ pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 async fn until_stopped(config: Config, options: app::Options) -> anyhow::Result<ExitCode> {
     let shutdown = CancellationToken::new();
     let mut signals = Signals::listen()?;
-    let serving = app::serve(config, options, None, shutdown.clone());
+    let serving = app::serve(config, options, shutdown.clone());
     tokio::pin!(serving);
     tokio::select! {
         served = &mut serving => {

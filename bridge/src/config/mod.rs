@@ -18,6 +18,7 @@ use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::http::{self, auth};
 use crate::{delivery, dispatch, net, plugin, process, store, telemetry};
 
 pub use extract::Problem;
@@ -42,6 +43,8 @@ pub struct Config {
     pub plugin: plugin::Config,
     /// By adapter.
     pub adapters: BTreeMap<String, plugin::AdapterTable>,
+    pub auth: auth::Config,
+    pub http: http::Config,
     pub dispatch: dispatch::Config,
     pub callback: delivery::Config,
     pub net: net::Config,
@@ -61,6 +64,8 @@ impl Default for Config {
             strict: false,
             plugin: plugin::Config::default(),
             adapters: BTreeMap::new(),
+            auth: auth::Config::default(),
+            http: http::Config::default(),
             dispatch: dispatch::Config::default(),
             callback: delivery::Config::default(),
             net: net::Config::default(),

@@ -6,7 +6,7 @@ mod flight;
 pub mod send;
 pub mod sign;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod verdict;
 mod worker;
 

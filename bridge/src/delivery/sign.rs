@@ -22,7 +22,7 @@ use super::{Config, Error};
 
 const PREFIX: &str = "whsec_";
 /// The name and the sealing context of the generated secret in the store.
-const STORED: &str = "webhook-secret";
+pub const STORED: &str = "webhook-secret";
 const GENERATED_BYTES: usize = 32;
 
 /// A key that signs callbacks.
@@ -102,6 +102,22 @@ impl Signer {
         let mut keys = Keys::read(config)?;
         if keys.default.is_empty() {
             keys.default = vec![stored(store, vault).await?];
+            keys.generated = true;
+        }
+        Ok(Self {
+            keys: Arc::new(keys),
+        })
+    }
+
+    /// The same with a default secret that was read already; `None` where none was made yet.
+    pub fn with_sealed(
+        config: &Config,
+        sealed: Option<&[u8]>,
+        vault: &Vault,
+    ) -> Result<Self, Error> {
+        let mut keys = Keys::read(config)?;
+        if let (true, Some(sealed)) = (keys.default.is_empty(), sealed) {
+            keys.default = vec![unseal(sealed, vault)?];
             keys.generated = true;
         }
         Ok(Self {
@@ -228,7 +244,11 @@ async fn stored(store: &dyn Store, vault: &Vault) -> Result<SigningSecret, Error
                 .map_err(Error::ReadSecret)?
         }
     };
-    let text = vault.unseal(STORED, &sealed).map_err(Error::UnsealSecret)?;
+    unseal(&sealed, vault)
+}
+
+fn unseal(sealed: &[u8], vault: &Vault) -> Result<SigningSecret, Error> {
+    let text = vault.unseal(STORED, sealed).map_err(Error::UnsealSecret)?;
     std::str::from_utf8(text.expose_secret())
         .ok()
         .and_then(SigningSecret::parse)

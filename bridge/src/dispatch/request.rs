@@ -13,6 +13,7 @@ use forge_adapter_api::{CostTier, LatencyProfile, OutputStrategy};
 use jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::trace::Trace;
@@ -100,6 +101,12 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
+    /// Reads a stored dispatch back.
+    pub fn from_record(stored: &RawValue) -> Self {
+        serde_json::from_str(stored.get())
+            .expect("the store gives back what validate made and accept stored")
+    }
+
     /// The last moment at which it may start; after it, it ends as `queue_timeout`.
     pub fn start_by(&self, accepted_at: Timestamp) -> Timestamp {
         let from = self.not_before.map_or(accepted_at, |t| t.max(accepted_at));

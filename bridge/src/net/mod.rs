@@ -3,6 +3,7 @@
 
 pub mod backoff;
 pub mod guard;
+mod special;
 mod tls;
 
 use std::sync::Arc;

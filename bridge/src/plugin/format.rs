@@ -2,7 +2,7 @@
 //! better than the dynamic loader's. Pure.
 
 /// How many bytes [`check`] wants to see.
-pub(super) const HEAD: usize = 20;
+pub(super) const HEAD: usize = 4096;
 
 const ET_DYN: u16 = 3;
 
@@ -17,9 +17,9 @@ const MACHINES: [(u16, &str); 7] = [
     (22, "s390x"),
 ];
 
-/// Whether these are the first bytes of a shared library for `arch` (as `std::env::consts::ARCH`
-/// spells it); else what was found instead.
-pub(super) fn check(head: &[u8], arch: &str) -> Result<(), String> {
+/// Whether these are the first bytes of a shared library of this length for `arch` (as
+/// `std::env::consts::ARCH` spells it); else what was found instead.
+pub(super) fn check(head: &[u8], length: u64, arch: &str) -> Result<(), String> {
     if cfg!(target_os = "macos") {
         return mach(head);
     }
@@ -53,7 +53,38 @@ pub(super) fn check(head: &[u8], arch: &str) -> Result<(), String> {
     if number(kind) != ET_DYN {
         return Err("an ELF file that is no shared library".to_owned());
     }
-    Ok(())
+    match extent(head, *order == 2) {
+        // The loader would map what is not there, and the first touch of it would end the process.
+        Some(wanted) if wanted > length => Err(format!(
+            "a library that was cut off ({length} of at least {wanted} bytes)"
+        )),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Where the last loaded segment of a 64-bit ELF file ends; `None` when its table is not in `head`.
+fn extent(head: &[u8], big_endian: bool) -> Option<u64> {
+    const LOAD: u64 = 1;
+    const ENTRY: usize = 56;
+    let number = |at: usize, size: usize| -> Option<u64> {
+        let bytes = head.get(at..at.checked_add(size)?)?;
+        let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
+        Some(if big_endian {
+            bytes.iter().fold(0, add)
+        } else {
+            bytes.iter().rev().fold(0, add)
+        })
+    };
+    let table = usize::try_from(number(32, 8)?).ok()?;
+    let count = usize::try_from(number(56, 2)?).ok()?;
+    let mut end = 0;
+    for index in 0..count {
+        let entry = table.checked_add(index * ENTRY)?;
+        if number(entry, 4)? == LOAD {
+            end = end.max(number(entry + 8, 8)?.saturating_add(number(entry + 32, 8)?));
+        }
+    }
+    Some(end)
 }
 
 fn mach(head: &[u8]) -> Result<(), String> {
@@ -130,9 +161,16 @@ mod tests {
             (Vec::new(), Some("an empty file")),
             (vec![0; 20], Some("something else")),
         ];
-        for (head, found) in table {
-            let expected = found.map_or(Ok(()), |text| Err(text.to_owned()));
-            assert_eq!(check(&head, "x86_64"), expected, "{head:?}");
+        let mut cut = elf(2, 3, 62);
+        cut.resize(64 + 56, 0);
+        cut[32] = 64;
+        cut[56] = 1;
+        cut[64] = 1;
+        cut[64 + 32..64 + 40].copy_from_slice(&5000_u64.to_le_bytes());
+        let cut_off = "a library that was cut off (4096 of at least 5000 bytes)";
+        for (head, found) in table.into_iter().chain([(cut, Some(cut_off))]) {
+            let expected: Result<(), String> = found.map_or(Ok(()), |text| Err(text.to_owned()));
+            assert_eq!(check(&head, 4096, "x86_64"), expected, "{head:?}");
         }
     }
 }

@@ -1,10 +1,11 @@
 //! One instance of an adapter and its two threads: the first makes every call into it, from a bounded
 //! queue; the second only cancels. What the adapter does to them is never felt elsewhere.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
 use forge_adapter_api::{AdapterError, AdapterEvent, Manifest};
@@ -133,12 +134,13 @@ impl Handle {
         let shared = &self.shared;
         let size = payload.len();
         let before = shared.waiting.fetch_add(size, Ordering::AcqRel);
-        let full = || {
+        let refused = |why| {
             shared.waiting.fetch_sub(size, Ordering::AcqRel);
-            unavailable("too much waits for the adapter's thread")
+            unavailable(why)
         };
+        const FULL: &str = "too much waits for the adapter's thread";
         if before > 0 && before + size > shared.bounds.waiting {
-            return Err(full());
+            return Err(refused(FULL));
         }
         let queue = Arc::new(Queue::new(shared.bounds.execution));
         let ticket = shared.host.tickets.open(Arc::clone(&queue));
@@ -154,7 +156,10 @@ impl Handle {
             payload,
         };
         // A call that was not sent is given up when `call` is dropped.
-        self.work.try_send(work).map_err(|_| full())?;
+        self.work.try_send(work).map_err(|error| match error {
+            TrySendError::Full(_) => refused(FULL),
+            TrySendError::Disconnected(_) => refused("the adapter has ended"),
+        })?;
         if let Some(what) = self.blocked() {
             self.fail_waiting(&blocked_in(what));
         }
@@ -345,6 +350,12 @@ pub struct Call {
     queue: Arc<Queue>,
     ticket: Ticket,
     host: &'static Host,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Call({} {:#x})", self.host.provider, self.ticket.0)
+    }
 }
 
 /// What a call says.

@@ -72,9 +72,12 @@ pub(super) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
 
     let mut head = [0; format::HEAD];
     let read = read_head(&mut file, &mut head).map_err(unreadable)?;
-    format::check(&head[..read], std::env::consts::ARCH).map_err(|found| LoadError::Platform {
-        path: path.to_owned(),
-        found,
+    let length = metadata.len();
+    format::check(&head[..read], length, std::env::consts::ARCH).map_err(|found| {
+        LoadError::Platform {
+            path: path.to_owned(),
+            found,
+        }
     })?;
     file.rewind().map_err(unreadable)?;
 

@@ -12,6 +12,7 @@ pub mod sqlite;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use crate::event::{Event, LogName, NewEvent};
@@ -151,6 +152,8 @@ pub trait Store: Send + Sync + 'static {
     // Reading.
 
     async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>>;
+    /// A dispatch as it was given to `accept`; `Error::NotFound` when there is none.
+    async fn request(&self, id: DispatchId) -> Result<Box<RawValue>>;
     /// All dispatches with this task id, newest first.
     async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<Dispatch>>;
     /// Newest first, without results. A page may be shorter than its limit, even empty, while `next` says

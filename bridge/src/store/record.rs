@@ -162,7 +162,7 @@ pub struct Begun {
 }
 
 /// A piece of an execution, written as one batch.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Progress {
     pub events: Vec<NewEvent>,
     /// The runtime's session id, once it is known: what `recovery: resume` continues.

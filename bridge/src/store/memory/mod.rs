@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use super::record::{
@@ -191,6 +192,10 @@ impl Store for Memory {
 
     async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>> {
         Ok(self.state().dispatch(id))
+    }
+
+    async fn request(&self, id: DispatchId) -> Result<Box<RawValue>> {
+        self.state().request(id)
     }
 
     async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<Dispatch>> {

@@ -229,6 +229,11 @@ impl State {
         self.seq(id).map(|seq| self.dispatches[&seq].with_result())
     }
 
+    pub(super) fn request(&self, id: DispatchId) -> Result<Box<RawValue>> {
+        let seq = self.seq(id).ok_or(Error::NotFound)?;
+        Ok(self.dispatches[&seq].request.clone())
+    }
+
     pub(super) fn by_task(&self, task_id: &str, limit: usize) -> Vec<Dispatch> {
         let newest_first = self.dispatches.values().rev();
         newest_first

@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::Connection;
+use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::record::{
@@ -47,6 +48,9 @@ use writer::{Failure, Message, Op, Tx, Writer};
 
 /// The room that an op takes in the queue besides its bodies.
 const OP_BYTES: usize = 512;
+
+/// The file in the store's folder.
+const FILE: &str = "bridge.db";
 
 /// A replay of many goes in steps of this size, so that it holds nobody up.
 const REPLAY_STEP: usize = 500;
@@ -112,10 +116,25 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
+    /// A named sealed value of the store in this folder, which another process may be using; `None`
+    /// where there is no store or no such value.
+    pub fn peek_sealed(
+        data_dir: &Path,
+        name: &str,
+    ) -> std::result::Result<Option<Vec<u8>>, OpenError> {
+        let file = data_dir.join(FILE);
+        if !file.exists() {
+            return Ok(None);
+        }
+        schema::open_reader(&file)
+            .and_then(|connection| read::sealed(&connection, name))
+            .map_err(|source| OpenError::Open { file, source })
+    }
+
     /// Opens the store in this folder, or makes one; it belongs to this process until it is closed.
     pub fn open(config: &Config, data_dir: &Path) -> std::result::Result<Self, OpenError> {
         let held = Lock::take(data_dir)?;
-        let file = data_dir.join("bridge.db");
+        let file = data_dir.join(FILE);
         let tuning = Tuning {
             wal_limit_bytes: config.wal_limit_bytes,
         };
@@ -401,6 +420,11 @@ impl Store for Sqlite {
     async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>> {
         self.read(move |connection| read::dispatch(connection, id))
             .await
+    }
+
+    async fn request(&self, id: DispatchId) -> Result<Box<RawValue>> {
+        let found = self.read(move |connection| read::request(connection, id));
+        found.await?.ok_or(Error::NotFound)
     }
 
     async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<Dispatch>> {

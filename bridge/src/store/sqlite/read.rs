@@ -1,6 +1,7 @@
 //! What operators and callers look at: records, lists, outputs, deliveries.
 
 use rusqlite::{Connection, Row, params};
+use serde_json::value::RawValue;
 
 use super::deliver::AT_HOST;
 use super::execute::OUTPUT_PART_BYTES;
@@ -29,6 +30,18 @@ pub(super) fn dispatch(
          LEFT JOIN result r ON r.dispatch = d.seq WHERE d.id = ?"
     );
     table::one(connection, sql, [id.as_bytes()], with_result)
+}
+
+pub(super) fn request(
+    connection: &Connection,
+    id: DispatchId,
+) -> rusqlite::Result<Option<Box<RawValue>>> {
+    table::one(
+        connection,
+        "SELECT b.request FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.id = ?",
+        [id.as_bytes()],
+        |row| table::json(row, 0),
+    )
 }
 
 pub(super) fn by_task(

@@ -1,0 +1,177 @@
+//! What the operator decides: the program, its credentials, and what it may do. One object holds the
+//! environment variables and the table `[adapters.claude-agent-sdk]`, so the program's own variables can
+//! stand in either.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use forge_adapter_api::{Config, Result};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Variables of the program that reach it when they are set; any other needs `env`.
+pub(crate) const FORWARDED: [&str; 22] = [
+    "HOME",
+    "PATH",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "ANTHROPIC_BASE_URL",
+    "ANTHROPIC_BEDROCK_BASE_URL",
+    "ANTHROPIC_CUSTOM_HEADERS",
+    "ANTHROPIC_MODEL",
+    "ANTHROPIC_VERTEX_PROJECT_ID",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_BEARER_TOKEN_BEDROCK",
+    "AWS_PROFILE",
+    "AWS_REGION",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "CLAUDE_CODE_MAX_RETRIES",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_VERTEX",
+    "CLAUDE_CONFIG_DIR",
+    "CLOUD_ML_REGION",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+];
+
+/// One of these is enough to be let in.
+const CREDENTIALS: [&str; 5] = [
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CODE_USE_BEDROCK",
+    "CLAUDE_CODE_USE_VERTEX",
+];
+
+/// Set for every run: the program shall do nothing but the task.
+const FIXED: [(&str, &str); 6] = [
+    ("CLAUDE_CODE_ENTRYPOINT", "sdk-forge-bridge"),
+    ("CLAUDE_CODE_SDK_READS_SESSION_STATE", "1"),
+    ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
+    ("DISABLE_AUTOUPDATER", "1"),
+    ("DISABLE_ERROR_REPORTING", "1"),
+    ("DISABLE_TELEMETRY", "1"),
+];
+
+pub(crate) struct Settings {
+    pub(crate) table: Table,
+    /// The program's whole environment besides what every child inherits.
+    pub(crate) env: BTreeMap<String, String>,
+}
+
+/// The table `[adapters.claude-agent-sdk]`.
+#[derive(Deserialize)]
+#[serde(default)]
+pub(crate) struct Table {
+    /// The `claude` program: a path, or a name to look for in `PATH`.
+    #[serde(alias = "CLAUDE_AGENT_SDK_PROGRAM")]
+    pub(crate) program: PathBuf,
+    /// For dispatches that name no model; else the program's own default.
+    pub(crate) model: Option<String>,
+    pub(crate) max_concurrent: u32,
+    pub(crate) max_turns: Option<u32>,
+    /// The tools there are at all; by default the program's own set.
+    pub(crate) tools: Option<Vec<String>>,
+    /// Rules of the program's own kind, such as `Bash(git status:*)`, that need no decision.
+    pub(crate) allowed_tools: Vec<String>,
+    pub(crate) disallowed_tools: Vec<String>,
+    /// What happens to a call that no rule decides.
+    pub(crate) permission: Permission,
+    /// `default`, `acceptEdits`, `plan`, `dontAsk` or `bypassPermissions`.
+    pub(crate) permission_mode: Option<String>,
+    /// Subagents by name, in the program's own form: `description`, `prompt`, `tools`, `model`.
+    pub(crate) agents: BTreeMap<String, Value>,
+    /// Further variables for the program.
+    pub(crate) env: BTreeMap<String, String>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            program: PathBuf::from("claude"),
+            model: None,
+            // Each run is a process of some hundred megabytes.
+            max_concurrent: 4,
+            max_turns: None,
+            tools: None,
+            allowed_tools: Vec::new(),
+            disallowed_tools: Vec::new(),
+            permission: Permission::Deny,
+            permission_mode: None,
+            agents: BTreeMap::new(),
+            env: BTreeMap::new(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Permission {
+    /// Files below the dispatch's workspace excepted.
+    Deny,
+    Allow,
+}
+
+impl Settings {
+    pub(crate) fn read(config: &Config) -> Result<Self> {
+        let table: Table = config.parse()?;
+        let mut env: BTreeMap<String, String> = FORWARDED
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), config.string(name)?.to_owned())))
+            .collect();
+        env.extend(FIXED.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        env.extend(table.env.clone());
+        Ok(Self { table, env })
+    }
+
+    pub(crate) fn has_credentials(&self) -> bool {
+        CREDENTIALS.iter().any(|name| self.env.contains_key(*name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(config: Value) -> Settings {
+        Settings::read(&Config::try_from(config).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn only_the_programs_own_variables_are_passed_on() {
+        let settings = read(json!({
+            "ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "o", "CLAUDECODE": "1", "LD_PRELOAD": "x",
+            "env": {"WANTED": "1"},
+        }));
+        let names: Vec<&str> = settings.env.keys().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            [
+                "ANTHROPIC_API_KEY",
+                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
+                "CLAUDE_CODE_ENTRYPOINT",
+                "CLAUDE_CODE_SDK_READS_SESSION_STATE",
+                "DISABLE_AUTOUPDATER",
+                "DISABLE_ERROR_REPORTING",
+                "DISABLE_TELEMETRY",
+                "WANTED",
+            ]
+        );
+        assert!(settings.has_credentials());
+    }
+
+    #[test]
+    fn nothing_is_allowed_unless_said() {
+        let settings = read(json!({}));
+        assert_eq!(settings.table.permission, Permission::Deny);
+        assert_eq!(settings.table.program, PathBuf::from("claude"));
+        assert!(!settings.has_credentials());
+        let settings =
+            read(json!({"permission": "allow", "CLAUDE_AGENT_SDK_PROGRAM": "/opt/claude"}));
+        assert_eq!(settings.table.permission, Permission::Allow);
+        assert_eq!(settings.table.program, PathBuf::from("/opt/claude"));
+    }
+}

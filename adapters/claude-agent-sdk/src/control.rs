@@ -1,0 +1,175 @@
+//! The control protocol beside the conversation: what we ask the program, and our answers to what it asks.
+
+use serde_json::{Value, json};
+
+use crate::policy::Policy;
+use crate::tools::{PREFIX, Tools};
+
+/// The id of our `initialize`.
+pub(crate) const INITIALIZE: &str = "forge-initialize";
+const INTERRUPT: &str = "forge-interrupt";
+/// The hook that ends a turn behind a call of the caller's tools.
+const HAND_OVER: &str = "hand-over";
+/// The program's own tool for asking its user.
+const QUESTION: &str = "AskUserQuestion";
+
+/// What we tell the program at the beginning.
+pub(crate) fn initialize(agents: &Value, tools: &Tools) -> Value {
+    let mut request = json!({"subtype": "initialize", "hooks": null, "agents": agents, "forwardSubagentText": true});
+    if !tools.is_empty() {
+        request["hooks"] = json!({
+            "PostToolUse": [{"matcher": format!("{PREFIX}.*"), "hookCallbackIds": [HAND_OVER]}],
+        });
+    }
+    json!({"type": "control_request", "request_id": INITIALIZE, "request": request})
+}
+
+/// Ends the turn that runs; its result line still comes.
+pub(crate) fn interrupt() -> Value {
+    json!({"type": "control_request", "request_id": INTERRUPT, "request": {"subtype": "interrupt"}})
+}
+
+pub(crate) fn user(message: &str) -> Value {
+    json!({
+        "type": "user", "session_id": "", "parent_tool_use_id": null,
+        "message": {"role": "user", "content": message},
+    })
+}
+
+/// Answers what the program asks in the course of one run.
+pub(crate) struct Control {
+    pub(crate) policy: Policy,
+    pub(crate) tools: Tools,
+    /// What the agent asked a human.
+    pub(crate) question: Option<Value>,
+}
+
+impl Control {
+    /// The answer to a `control_request` line.
+    pub(crate) fn answer(&mut self, line: &Value) -> Value {
+        let request = &line["request"];
+        let answer = match request["subtype"].as_str().unwrap_or_default() {
+            "can_use_tool" => Ok(self.permission(request)),
+            "mcp_message" => Ok(json!({"mcp_response": self.tools.answer(&request["message"])})),
+            "hook_callback" => Ok(hook(request)),
+            subtype => Err(format!("{subtype} is not supported")),
+        };
+        let id = &line["request_id"];
+        let response = match answer {
+            Ok(response) => json!({"subtype": "success", "request_id": id, "response": response}),
+            Err(error) => json!({"subtype": "error", "request_id": id, "error": error}),
+        };
+        json!({"type": "control_response", "response": response})
+    }
+
+    fn permission(&mut self, request: &Value) -> Value {
+        let tool = request["tool_name"].as_str().unwrap_or_default();
+        let input = &request["input"];
+        if tool == QUESTION {
+            self.question = Some(input.clone());
+            return json!({
+                "behavior": "deny", "interrupt": true,
+                "message": "The question was handed to the caller. The answer comes with the next message.",
+            });
+        }
+        match self.policy.decide(tool, input) {
+            Ok(()) => json!({"behavior": "allow", "updatedInput": input}),
+            Err(reason) => json!({"behavior": "deny", "interrupt": false, "message": reason}),
+        }
+    }
+}
+
+fn hook(request: &Value) -> Value {
+    if request["callback_id"] == HAND_OVER {
+        json!({"continue": false, "stopReason": "handed to the caller"})
+    } else {
+        json!({})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forge_adapter_api::request::Tool;
+
+    use super::*;
+    use crate::config::Permission;
+
+    fn control() -> Control {
+        let tool = Tool {
+            name: "ask".to_owned(),
+            description: None,
+            input_schema: json!({}),
+        };
+        Control {
+            policy: Policy {
+                permission: Permission::Deny,
+                workspace: None,
+            },
+            tools: Tools::new(&[tool]),
+            question: None,
+        }
+    }
+
+    fn ask(control: &mut Control, request: &Value) -> Value {
+        let line = json!({"type": "control_request", "request_id": "r1", "request": request});
+        let answer = control.answer(&line)["response"].clone();
+        assert_eq!(answer["request_id"], "r1");
+        answer
+    }
+
+    #[test]
+    fn a_call_without_permission_is_denied_with_the_reason() {
+        let mut control = control();
+        let answer = ask(
+            &mut control,
+            &json!({"subtype": "can_use_tool", "tool_name": "Bash", "input": {}}),
+        );
+        assert_eq!(answer["response"]["behavior"], "deny");
+        assert_eq!(
+            answer["response"]["message"],
+            "The bridge's policy denies Bash."
+        );
+    }
+
+    #[test]
+    fn a_question_to_a_human_ends_the_turn() {
+        let mut control = control();
+        let input = json!({"questions": [{"question": "which?"}]});
+        let answer = ask(
+            &mut control,
+            &json!({"subtype": "can_use_tool", "tool_name": "AskUserQuestion", "input": input}),
+        );
+        assert_eq!(answer["response"]["interrupt"], true);
+        assert_eq!(control.question, Some(input));
+    }
+
+    #[test]
+    fn a_call_of_the_callers_tool_is_kept_and_the_hook_ends_the_turn() {
+        let mut control = control();
+        let call =
+            json!({"id": 3, "method": "tools/call", "params": {"name": "ask", "arguments": {}}});
+        ask(
+            &mut control,
+            &json!({"subtype": "mcp_message", "server_name": "forge", "message": call}),
+        );
+        assert!(control.tools.were_called());
+        let answer = ask(
+            &mut control,
+            &json!({"subtype": "hook_callback", "callback_id": "hand-over"}),
+        );
+        assert_eq!(answer["response"]["continue"], false);
+        assert_eq!(
+            initialize(&json!({}), &control.tools)["request"]["hooks"]["PostToolUse"][0]["matcher"],
+            "mcp__forge__.*"
+        );
+    }
+
+    #[test]
+    fn an_unknown_request_is_answered_with_an_error() {
+        let answer = ask(&mut control(), &json!({"subtype": "elicitation"}));
+        assert_eq!(
+            (&answer["subtype"], &answer["error"]),
+            (&json!("error"), &json!("elicitation is not supported"))
+        );
+    }
+}

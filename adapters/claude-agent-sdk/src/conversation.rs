@@ -1,0 +1,235 @@
+//! One run from start to result: starts the program, talks to it, ends it.
+
+use std::time::Duration;
+
+use forge_adapter_api::child::{Child, StartError};
+use forge_adapter_api::{
+    AdapterError, Events, ExecutionRequest, ExecutionResult, Host, Result, Run,
+};
+use forge_adapter_transport::json_lines::JsonLines;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
+
+use crate::config::Settings;
+use crate::control::{self, Control};
+use crate::launch::{self, Conversation};
+use crate::outcome::{End, Wanted, outcome};
+use crate::policy::Policy;
+use crate::tools::Tools;
+use crate::transcript::Transcript;
+
+/// How long an interrupted program has for its result line.
+const INTERRUPT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a program that has told its result, but not that it is idle, may be silent.
+const SILENCE: Duration = Duration::from_secs(10);
+/// How long it has to end after its stdin was closed.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Before the task of an attempt that an earlier one did not finish.
+const GO_ON: &str =
+    "You were interrupted in the middle of your work. Go on where you stopped. The task was:\n\n";
+
+pub(crate) async fn execute(
+    host: &Host,
+    settings: &Settings,
+    request: &ExecutionRequest,
+    events: &Events,
+    run: &Run,
+) -> Result<ExecutionResult> {
+    let conversation = Conversation::of(request);
+    let result = attempt(host, settings, request, &conversation, events, run).await?;
+    // The earlier attempt may have ended before it wrote anything down.
+    if request.resume && result.error_code.as_deref() == Some("session_not_found") {
+        return attempt(host, settings, request, &Conversation::fresh(), events, run).await;
+    }
+    Ok(result)
+}
+
+async fn attempt(
+    host: &Host,
+    settings: &Settings,
+    request: &ExecutionRequest,
+    conversation: &Conversation,
+    events: &Events,
+    run: &Run,
+) -> Result<ExecutionResult> {
+    let folder = tempfile::Builder::new()
+        .prefix("forge-claude-")
+        .tempdir()
+        .map_err(|error| internal("make a folder for the run", &error))?;
+    let mut control = Control {
+        policy: Policy {
+            permission: settings.table.permission,
+            workspace: launch::dir(request),
+        },
+        tools: Tools::new(&request.tools),
+        question: None,
+    };
+    let program = launch::program(
+        settings,
+        request,
+        conversation,
+        &control.tools,
+        folder.path(),
+    )
+    .map_err(|error| internal("prepare the run", &error))?;
+    let child = Child::start(host, Some(&request.execution_id), &program).map_err(not_started)?;
+    let mut program = JsonLines::new(child);
+    program.send(&control::initialize(
+        &json!(settings.table.agents),
+        &control.tools,
+    ));
+
+    let mut transcript = Transcript::default();
+    let end = converse(
+        &mut program,
+        &mut control,
+        &mut transcript,
+        request,
+        conversation,
+        events,
+        run,
+    )
+    .await;
+    // The result stands, however the program ends now; it is killed if it does not.
+    let stopped = program.stop(END_PATIENCE).await;
+    let end = match end {
+        End::Lost(reason) => {
+            let status =
+                stopped.map_or_else(|error| error.to_string(), |status| status.to_string());
+            End::Lost(match program.stderr_tail() {
+                tail if tail.is_empty() => format!("{reason} ({status})"),
+                tail => format!("{reason} ({status}): {tail}"),
+            })
+        }
+        end @ (End::Result | End::Cancelled | End::HandedOver(_) | End::Asked(_)) => end,
+    };
+    let wanted = match launch::schema(request) {
+        Some(_) => Wanted::Structured,
+        None => Wanted::Text,
+    };
+    Ok(outcome(transcript, end, &wanted))
+}
+
+async fn converse(
+    program: &mut JsonLines,
+    control: &mut Control,
+    transcript: &mut Transcript,
+    request: &ExecutionRequest,
+    conversation: &Conversation,
+    events: &Events,
+    run: &Run,
+) -> End {
+    let mut interrupted = false;
+    let mut deadline: Option<Instant> = None;
+    loop {
+        let line = tokio::select! {
+            line = program.next() => line,
+            () = run.cancelled(), if !interrupted => {
+                interrupted = true;
+                deadline = Some(Instant::now() + INTERRUPT_PATIENCE);
+                program.send(&control::interrupt());
+                continue;
+            }
+            () = at(deadline) => {
+                return if interrupted { End::Cancelled } else { End::Result };
+            }
+        };
+        let line = match line {
+            Some(Ok(line)) => line,
+            Some(Err(too_long)) => {
+                tracing::warn!(
+                    bytes = too_long.bytes,
+                    "a line of the program was too long and is lost"
+                );
+                continue;
+            }
+            None if interrupted => return End::Cancelled,
+            None if transcript.result.is_some() => return ended(control),
+            None => return End::Lost("the program ended without a result".to_owned()),
+        };
+        match line["type"].as_str().unwrap_or_default() {
+            "control_request" => program.send(&control.answer(&line)),
+            "control_response" => {
+                if let Err(end) = begin(program, &line, request, conversation) {
+                    return end;
+                }
+            }
+            _ => {
+                for event in
+                    transcript.line(&line, |name| control.tools.callers_name(name).to_owned())
+                {
+                    events.send(event).await;
+                }
+                if transcript.is_over() || (interrupted && transcript.result.is_some()) {
+                    return if interrupted {
+                        End::Cancelled
+                    } else {
+                        ended(control)
+                    };
+                }
+                if !interrupted {
+                    deadline = transcript.may_be_over().then(|| Instant::now() + SILENCE);
+                }
+            }
+        }
+    }
+}
+
+/// The task follows when the program is ready.
+fn begin(
+    program: &mut JsonLines,
+    line: &Value,
+    request: &ExecutionRequest,
+    conversation: &Conversation,
+) -> std::result::Result<(), End> {
+    let response = &line["response"];
+    if response["request_id"] != control::INITIALIZE {
+        return Ok(());
+    }
+    if response["subtype"] == "error" {
+        let error = response["error"].as_str().unwrap_or("no reason given");
+        return Err(End::Lost(format!("the program refused to begin: {error}")));
+    }
+    let message = match conversation {
+        Conversation::Resumed(_) if request.resume => format!("{GO_ON}{}", request.message),
+        Conversation::New(_) | Conversation::Resumed(_) | Conversation::ForkOf(_) => {
+            request.message.clone()
+        }
+    };
+    program.send(&control::user(&message));
+    Ok(())
+}
+
+fn ended(control: &mut Control) -> End {
+    if let Some(question) = control.question.take() {
+        End::Asked(question)
+    } else if control.tools.were_called() {
+        End::HandedOver(control.tools.take_calls())
+    } else {
+        End::Result
+    }
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn not_started(error: StartError) -> AdapterError {
+    match error {
+        StartError::Missing(path) => {
+            AdapterError::new("adapter_unavailable", crate::missing(&path))
+        }
+        StartError::Start { path, source } => AdapterError::new(
+            "adapter_unavailable",
+            format!("cannot start {}: {source}", path.display()),
+        ),
+    }
+}
+
+fn internal(what: &str, error: &std::io::Error) -> AdapterError {
+    AdapterError::new("internal", format!("cannot {what}: {error}")).retryable()
+}

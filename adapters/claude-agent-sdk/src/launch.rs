@@ -1,0 +1,229 @@
+//! The program's command line for one request. What may be large or secret goes into files of the run's own
+//! folder: arguments are bounded, and everybody on the machine can read them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use forge_adapter_api::child::Program;
+use forge_adapter_api::{ExecutionRequest, OutputStrategy};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use crate::config::Settings;
+use crate::tools::{self, Tools};
+
+/// Which conversation the run belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Conversation {
+    New(String),
+    Resumed(String),
+    /// A new one that begins as a copy of this.
+    ForkOf(String),
+}
+
+impl Conversation {
+    pub(crate) fn of(request: &ExecutionRequest) -> Self {
+        match &request.session_id {
+            None => Self::fresh(),
+            Some(id) if options(request)["forkSession"] == true => Self::ForkOf(id.clone()),
+            Some(id) => Self::Resumed(id.clone()),
+        }
+    }
+
+    pub(crate) fn fresh() -> Self {
+        Self::New(Uuid::now_v7().to_string())
+    }
+}
+
+/// What the dispatch says to this adapter alone: `metadata.claude-agent-sdk`.
+fn options(request: &ExecutionRequest) -> &Value {
+    request
+        .metadata
+        .as_ref()
+        .map_or(&Value::Null, |metadata| &metadata["claude-agent-sdk"])
+}
+
+/// `folder` is the run's own and outlives the program.
+pub(crate) fn program(
+    settings: &Settings,
+    request: &ExecutionRequest,
+    conversation: &Conversation,
+    tools: &Tools,
+    folder: &Path,
+) -> io::Result<Program> {
+    let table = &settings.table;
+    let mut args = Arguments::default();
+    for (name, value) in [
+        ("output-format", "stream-json"),
+        ("input-format", "stream-json"),
+    ] {
+        args.value(name, value);
+    }
+    args.flag("verbose");
+    args.flag("include-partial-messages");
+    args.flag("strict-mcp-config");
+    args.value("permission-prompt-tool", "stdio");
+    // Files of the user or the project must not grant anything.
+    args.value("setting-sources", "");
+    args.value(
+        "system-prompt-file",
+        &file(folder, "system-prompt", &system_prompt(request))?,
+    );
+    args.value(
+        "mcp-config",
+        &file(folder, "mcp.json", &mcp_config(request, tools).to_string())?,
+    );
+    match conversation {
+        Conversation::New(id) => args.value("session-id", id),
+        Conversation::Resumed(id) => args.value("resume", id),
+        Conversation::ForkOf(id) => {
+            args.value("resume", id);
+            args.flag("fork-session");
+        }
+    }
+    if let Some(model) = request.model.as_ref().or(table.model.as_ref()) {
+        args.value("model", model);
+    }
+    if let Some(turns) = max_turns(settings, request) {
+        args.value("max-turns", &turns.to_string());
+    }
+    if let Some(cost) = request.budget.and_then(|budget| budget.max_cost_usd) {
+        args.value("max-budget-usd", &cost.to_string());
+    }
+    if let Some(schema) = schema(request) {
+        args.value("json-schema", &schema.to_string());
+    }
+    if let Some(names) = &table.tools {
+        args.value("tools", &names.join(","));
+    }
+    args.list("allowedTools", &allowed_tools(settings, request, tools));
+    args.list("disallowedTools", &table.disallowed_tools);
+    if let Some(mode) = &table.permission_mode {
+        args.value("permission-mode", mode);
+    }
+    let dir = match dir(request) {
+        Some(dir) => dir,
+        None => {
+            let dir = folder.join("work");
+            fs::create_dir(&dir)?;
+            dir
+        }
+    };
+    let mut program = Program::new(&table.program);
+    program.args = args.0.into_iter().map(Into::into).collect();
+    program.dir = Some(dir);
+    program.env.clone_from(&settings.env);
+    Ok(program)
+}
+
+/// The folder that the dispatch names.
+pub(crate) fn dir(request: &ExecutionRequest) -> Option<PathBuf> {
+    request.workspace.as_ref()?.dir.as_ref().map(PathBuf::from)
+}
+
+/// The schema that the output has to follow.
+pub(crate) fn schema(request: &ExecutionRequest) -> Option<&Value> {
+    match request.output_strategy {
+        OutputStrategy::Structured => request.output_schema.as_ref(),
+        OutputStrategy::File | OutputStrategy::Stream => None,
+    }
+}
+
+/// The request can only lower what the operator set.
+fn max_turns(settings: &Settings, request: &ExecutionRequest) -> Option<u64> {
+    let wanted = options(request)["maxTurns"]
+        .as_u64()
+        .filter(|turns| *turns > 0);
+    let limit = settings.table.max_turns.map(u64::from);
+    match (wanted, limit) {
+        (Some(wanted), Some(limit)) => Some(wanted.min(limit)),
+        (wanted, limit) => wanted.or(limit),
+    }
+}
+
+fn system_prompt(request: &ExecutionRequest) -> String {
+    let mut prompt = request.system_prompt.clone().unwrap_or_default();
+    if request.output_strategy == OutputStrategy::File {
+        let file = request.output_file.as_deref().unwrap_or("output.md");
+        if !prompt.is_empty() {
+            prompt.push_str("\n\n");
+        }
+        prompt.push_str(&format!(
+            "Write the final result of your work to the file `{file}` in the working directory."
+        ));
+    }
+    prompt
+}
+
+fn mcp_config(request: &ExecutionRequest, tools: &Tools) -> Value {
+    let mut servers: Map<String, Value> = request
+        .mcp_servers
+        .iter()
+        .map(|(name, server)| (name.clone(), with_transport(server)))
+        .collect();
+    if !tools.is_empty() {
+        servers.insert(
+            tools::SERVER.to_owned(),
+            json!({"type": "sdk", "name": tools::SERVER}),
+        );
+    }
+    json!({ "mcpServers": servers })
+}
+
+/// The bridge's configuration may leave out how a server is reached when there is only one way.
+fn with_transport(server: &Value) -> Value {
+    let mut server = server.clone();
+    if let Some(members) = server.as_object_mut()
+        && !members.contains_key("type")
+    {
+        let transport = if members.contains_key("command") {
+            "stdio"
+        } else {
+            "http"
+        };
+        members.insert("type".to_owned(), transport.into());
+    }
+    server
+}
+
+/// The operator defined the servers, and the dispatch names those it wants: they need no further decision.
+fn allowed_tools(settings: &Settings, request: &ExecutionRequest, tools: &Tools) -> Vec<String> {
+    let mut allowed = settings.table.allowed_tools.clone();
+    allowed.extend(
+        request
+            .mcp_servers
+            .keys()
+            .map(|name| format!("mcp__{name}")),
+    );
+    if !tools.is_empty() {
+        allowed.push(format!("mcp__{}", tools::SERVER));
+    }
+    allowed
+}
+
+/// Values are joined to their names: one that begins with a dash would else be read as a name.
+#[derive(Default)]
+struct Arguments(Vec<String>);
+
+impl Arguments {
+    fn flag(&mut self, name: &str) {
+        self.0.push(format!("--{name}"));
+    }
+
+    fn value(&mut self, name: &str, value: &str) {
+        self.0.push(format!("--{name}={value}"));
+    }
+
+    fn list(&mut self, name: &str, values: &[String]) {
+        if !values.is_empty() {
+            self.value(name, &values.join(","));
+        }
+    }
+}
+
+fn file(folder: &Path, name: &str, content: &str) -> io::Result<String> {
+    let path = folder.join(name);
+    fs::write(&path, content)?;
+    Ok(path.display().to_string())
+}

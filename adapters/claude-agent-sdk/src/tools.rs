@@ -1,0 +1,212 @@
+//! The caller's tools, offered to the program as an MCP server in our process. A call is not run here: it is
+//! written down, the model is told that the answer comes later, and the turn ends.
+
+use std::collections::BTreeMap;
+
+use forge_adapter_api::request::Tool;
+use forge_adapter_api::result::ToolCall;
+use serde_json::{Value, json};
+
+/// The server's name; the model sees `mcp__forge__<tool>`.
+pub(crate) const SERVER: &str = "forge";
+/// What stands before a tool's name.
+pub(crate) const PREFIX: &str = "mcp__forge__";
+
+const HANDED_OVER: &str =
+    "The call was handed to the caller. Its result comes with the next message.";
+
+pub(crate) struct Tools {
+    /// By the name that the model sees, without the prefix.
+    offered: BTreeMap<String, Tool>,
+    called: Vec<ToolCall>,
+}
+
+impl Tools {
+    pub(crate) fn new(tools: &[Tool]) -> Self {
+        let mut offered = BTreeMap::new();
+        for tool in tools {
+            let mut name = model_name(&tool.name);
+            while offered.contains_key(&name) {
+                name.push('_');
+            }
+            offered.insert(name, tool.clone());
+        }
+        Self {
+            offered,
+            called: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.offered.is_empty()
+    }
+
+    /// The caller's name of a tool as the model names it.
+    pub(crate) fn callers_name<'a>(&'a self, name: &'a str) -> &'a str {
+        name.strip_prefix(PREFIX)
+            .and_then(|name| self.offered.get(name))
+            .map_or(name, |tool| &tool.name)
+    }
+
+    /// The calls that were made, in their order.
+    pub(crate) fn take_calls(&mut self) -> Vec<ToolCall> {
+        std::mem::take(&mut self.called)
+    }
+
+    pub(crate) fn were_called(&self) -> bool {
+        !self.called.is_empty()
+    }
+
+    /// The answer to one MCP message; notifications get an empty one, as the control protocol wants.
+    pub(crate) fn answer(&mut self, message: &Value) -> Value {
+        let id = message.get("id").cloned().unwrap_or(Value::Null);
+        let params = &message["params"];
+        let result = match message["method"].as_str().unwrap_or_default() {
+            "initialize" => json!({
+                "protocolVersion": params["protocolVersion"],
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": SERVER, "version": env!("CARGO_PKG_VERSION")},
+            }),
+            "tools/list" => self.list(),
+            "tools/call" => match self.call(params) {
+                Ok(result) => result,
+                Err(message) => return error(&id, -32602, &message),
+            },
+            "ping" => json!({}),
+            method if method.starts_with("notifications/") => json!({}),
+            method => return error(&id, -32601, &format!("there is no method {method}")),
+        };
+        json!({"jsonrpc": "2.0", "id": id, "result": result})
+    }
+
+    fn list(&self) -> Value {
+        let tools: Vec<Value> = self
+            .offered
+            .iter()
+            .map(|(name, tool)| {
+                json!({
+                    "name": name,
+                    "description": tool.description.as_deref().unwrap_or_default(),
+                    "inputSchema": tool.input_schema,
+                    // Else the model would have to search for it first.
+                    "_meta": {"anthropic/alwaysLoad": true},
+                })
+            })
+            .collect();
+        json!({ "tools": tools })
+    }
+
+    fn call(&mut self, params: &Value) -> Result<Value, String> {
+        let name = params["name"].as_str().unwrap_or_default();
+        let tool = self
+            .offered
+            .get(name)
+            .ok_or_else(|| format!("there is no tool {name}"))?;
+        let number = self.called.len();
+        self.called.push(ToolCall {
+            tool_call_id: params["_meta"]["claudecode/toolUseId"]
+                .as_str()
+                .map_or_else(|| format!("call_{number}"), str::to_owned),
+            name: tool.name.clone(),
+            input: params
+                .get("arguments")
+                .cloned()
+                .unwrap_or_else(|| json!({})),
+        });
+        Ok(json!({"content": [{"type": "text", "text": HANDED_OVER}]}))
+    }
+}
+
+fn error(id: &Value, code: i32, message: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+}
+
+/// The model takes letters, digits, `_` and `-`, 64 in all.
+fn model_name(name: &str) -> String {
+    name.chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '-' {
+                c
+            } else {
+                '_'
+            }
+        })
+        .take(48)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools(names: &[&str]) -> Tools {
+        let tools: Vec<Tool> = names
+            .iter()
+            .map(|name| Tool {
+                name: (*name).to_owned(),
+                description: None,
+                input_schema: json!({"type": "object"}),
+            })
+            .collect();
+        Tools::new(&tools)
+    }
+
+    #[test]
+    fn names_that_the_model_cannot_say_are_changed_and_found_again() {
+        let mut tools = tools(&["external:svc.entry", "external.svc.entry", "plain"]);
+        let answer = tools.answer(&json!({"id": 1, "method": "tools/list"}));
+        let names: Vec<&str> = answer["result"]["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            names,
+            ["external_svc_entry", "external_svc_entry_", "plain"]
+        );
+        assert_eq!(
+            tools.callers_name("mcp__forge__external_svc_entry"),
+            "external:svc.entry"
+        );
+        assert_eq!(tools.callers_name("Bash"), "Bash");
+    }
+
+    #[test]
+    fn a_call_is_written_down_with_its_id_and_the_callers_name() {
+        let mut tools = tools(&["a.b"]);
+        let message = json!({"id": 2, "method": "tools/call", "params": {
+            "name": "a_b", "arguments": {"x": 1}, "_meta": {"claudecode/toolUseId": "toolu_1"}}});
+        assert_eq!(
+            tools.answer(&message)["result"]["content"][0]["text"],
+            HANDED_OVER
+        );
+        let calls = tools.take_calls();
+        assert_eq!(calls.len(), 1);
+        assert_eq!(
+            (
+                calls[0].tool_call_id.as_str(),
+                calls[0].name.as_str(),
+                &calls[0].input
+            ),
+            ("toolu_1", "a.b", &json!({"x": 1}))
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_an_error_of_the_protocol() {
+        let mut tools = tools(&["a"]);
+        let cases = [
+            (
+                json!({"id": 1, "method": "tools/call", "params": {"name": "b"}}),
+                -32602,
+            ),
+            (json!({"id": 1, "method": "resources/list"}), -32601),
+        ];
+        for (message, code) in cases {
+            assert_eq!(tools.answer(&message)["error"]["code"], code, "{message}");
+        }
+        let answer = tools.answer(&json!({"method": "notifications/initialized"}));
+        assert_eq!(answer["result"], json!({}));
+    }
+}

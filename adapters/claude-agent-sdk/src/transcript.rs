@@ -1,0 +1,344 @@
+//! The program's lines as events, and what is to be remembered of them. Pure: lines in, events out.
+
+use std::collections::{BTreeMap, HashMap};
+
+use forge_adapter_api::AdapterEvent;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::meter::{Meter, ModelUsage};
+
+/// The last line of a turn.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ResultLine {
+    pub(crate) subtype: String,
+    pub(crate) is_error: bool,
+    pub(crate) result: Option<String>,
+    pub(crate) errors: Vec<String>,
+    pub(crate) api_error_status: Option<u16>,
+    pub(crate) terminal_reason: Option<String>,
+    pub(crate) structured_output: Option<Value>,
+    /// From the session's beginning.
+    pub(crate) total_cost_usd: Option<f64>,
+    /// Of this turn, the main thread only.
+    pub(crate) usage: Value,
+    /// Of this turn, all models.
+    pub(crate) model_usage_since_last_result: Option<BTreeMap<String, ModelUsage>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Transcript {
+    pub(crate) meter: Meter,
+    pub(crate) session_id: Option<String>,
+    pub(crate) model: Option<String>,
+    /// Of the last turn that ended.
+    pub(crate) result: Option<ResultLine>,
+    /// Of whichever turn had one.
+    pub(crate) structured_output: Option<Value>,
+    /// What the main thread said last, also when it was cut off.
+    pub(crate) last_text: String,
+    /// The message that `last_text` is of.
+    last_message: Option<String>,
+    /// The main thread's message whose text has been streamed.
+    streamed: Option<String>,
+    /// Names of the calls that run.
+    calls: HashMap<String, String>,
+    activity: Activity,
+    background_tasks: usize,
+}
+
+/// What the program says of itself between lines.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Activity {
+    /// It has not said anything yet; older versions never do.
+    #[default]
+    Unknown,
+    Running,
+    Idle,
+}
+
+impl Transcript {
+    /// Whether a turn has ended and none will follow.
+    pub(crate) fn is_over(&self) -> bool {
+        self.result.is_some()
+            && match self.activity {
+                Activity::Idle => true,
+                Activity::Unknown => self.background_tasks == 0,
+                Activity::Running => false,
+            }
+    }
+
+    /// Whether a turn has ended and nothing is known to be at work, although the program has not said so.
+    pub(crate) fn may_be_over(&self) -> bool {
+        self.result.is_some() && self.background_tasks == 0
+    }
+
+    /// The events of one line. `name` gives a tool the name the caller knows.
+    pub(crate) fn line(
+        &mut self,
+        line: &Value,
+        name: impl Fn(&str) -> String,
+    ) -> Vec<AdapterEvent> {
+        let parent = line["parent_tool_use_id"].as_str();
+        match line["type"].as_str().unwrap_or_default() {
+            "system" => self.system(line),
+            "stream_event" => self.stream(&line["event"], parent),
+            "assistant" => self.assistant(line, parent, &name),
+            "user" => self.user(line, parent),
+            "result" => self.result(line),
+            "rate_limit_event" => vec![progress("rate_limit", line, &["rate_limit_info"], None)],
+            // Lines of later versions, and those that say nothing about the task.
+            _ => Vec::new(),
+        }
+    }
+
+    fn system(&mut self, line: &Value) -> Vec<AdapterEvent> {
+        let subtype = line["subtype"].as_str().unwrap_or_default();
+        match subtype {
+            "init" => self.init(line),
+            "session_state_changed" => {
+                self.activity = match line["state"].as_str() {
+                    Some("idle") => Activity::Idle,
+                    Some(_) | None => Activity::Running,
+                };
+                Vec::new()
+            }
+            "background_tasks_changed" => {
+                self.background_tasks = line["tasks"].as_array().map_or(0, Vec::len);
+                Vec::new()
+            }
+            "api_retry" => vec![progress(
+                "api_retry",
+                line,
+                &[
+                    "attempt",
+                    "max_retries",
+                    "retry_delay_ms",
+                    "error_status",
+                    "error",
+                ],
+                None,
+            )],
+            "task_started" | "task_progress" | "task_notification" => vec![progress(
+                subtype,
+                line,
+                &[
+                    "task_id",
+                    "description",
+                    "subagent_type",
+                    "status",
+                    "summary",
+                    "last_tool_name",
+                ],
+                line["tool_use_id"].as_str(),
+            )],
+            "compact_boundary" => vec![progress(subtype, line, &["compact_metadata"], None)],
+            "permission_denied" => vec![progress(
+                subtype,
+                line,
+                &["tool_name", "tool_use_id", "reason"],
+                None,
+            )],
+            _ => Vec::new(),
+        }
+    }
+
+    /// It comes again at every turn.
+    fn init(&mut self, line: &Value) -> Vec<AdapterEvent> {
+        if let Some(model) = line["model"].as_str() {
+            self.model = Some(model.to_owned());
+        }
+        let session = line["session_id"].as_str().map(str::to_owned);
+        if session.is_none() || session == self.session_id {
+            return Vec::new();
+        }
+        self.session_id = session;
+        vec![AdapterEvent::new("session.updated").with(json!({
+            "sessionId": self.session_id,
+            "model": self.model,
+            "runtimeVersion": line["claude_code_version"],
+        }))]
+    }
+
+    fn stream(&mut self, event: &Value, parent: Option<&str>) -> Vec<AdapterEvent> {
+        match event["type"].as_str().unwrap_or_default() {
+            "message_start" if parent.is_none() => {
+                self.meter.call_begins(&event["message"]["usage"]);
+                self.streamed = event["message"]["id"].as_str().map(str::to_owned);
+                Vec::new()
+            }
+            "message_delta" if parent.is_none() => {
+                self.meter.call_goes_on(&event["usage"]);
+                vec![AdapterEvent::usage(
+                    &self.meter.usage(),
+                    self.meter.cost_usd(),
+                )]
+            }
+            "content_block_delta" => {
+                let delta = &event["delta"];
+                match (delta["text"].as_str(), delta["thinking"].as_str()) {
+                    (Some(text), _) if !text.is_empty() => {
+                        vec![said("assistant.text", text, parent)]
+                    }
+                    (_, Some(thinking)) if !thinking.is_empty() => {
+                        vec![said("assistant.thinking", thinking, parent)]
+                    }
+                    (_, _) => Vec::new(),
+                }
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn assistant(
+        &mut self,
+        line: &Value,
+        parent: Option<&str>,
+        name: &impl Fn(&str) -> String,
+    ) -> Vec<AdapterEvent> {
+        let message = &line["message"];
+        let id = message["id"].as_str();
+        let streamed = parent.is_none() && id.is_some() && id == self.streamed.as_deref();
+        let mut events = Vec::new();
+        for block in blocks(&message["content"]) {
+            match block["type"].as_str().unwrap_or_default() {
+                "text" => {
+                    let text = block["text"].as_str().unwrap_or_default();
+                    if parent.is_none() {
+                        self.remember(id, text);
+                    }
+                    if !streamed && !text.is_empty() {
+                        events.push(said("assistant.text", text, parent));
+                    }
+                }
+                "thinking" if !streamed => {
+                    let thinking = block["thinking"].as_str().unwrap_or_default();
+                    events.push(said("assistant.thinking", thinking, parent));
+                }
+                "tool_use" | "server_tool_use" => {
+                    let call = block["id"].as_str().unwrap_or_default();
+                    let tool = name(block["name"].as_str().unwrap_or_default());
+                    self.calls.insert(call.to_owned(), tool.clone());
+                    events.push(event(
+                        "tool.invoked",
+                        json!({"toolCallId": call, "name": tool, "input": block["input"]}),
+                        parent,
+                    ));
+                }
+                _ => {}
+            }
+        }
+        events
+    }
+
+    /// A message may come in several lines, one a block.
+    fn remember(&mut self, message: Option<&str>, text: &str) {
+        if message.is_none() || message != self.last_message.as_deref() {
+            self.last_message = message.map(str::to_owned);
+            self.last_text.clear();
+        }
+        self.last_text.push_str(text);
+    }
+
+    fn user(&mut self, line: &Value, parent: Option<&str>) -> Vec<AdapterEvent> {
+        let mut events = Vec::new();
+        for block in blocks(&line["message"]["content"]) {
+            match block["type"].as_str().unwrap_or_default() {
+                "tool_result" => {
+                    let call = block["tool_use_id"].as_str().unwrap_or_default();
+                    events.push(event(
+                        "tool.completed",
+                        json!({
+                            "toolCallId": call,
+                            "name": self.calls.remove(call),
+                            "output": text_of(&block["content"]),
+                            "isError": block["is_error"].as_bool().unwrap_or(false),
+                        }),
+                        parent,
+                    ));
+                }
+                // What the program or an agent says to an agent: with it the conversation is whole.
+                "text" => events.push(event("user.text", json!({"text": block["text"]}), parent)),
+                _ => {}
+            }
+        }
+        events
+    }
+
+    fn result(&mut self, line: &Value) -> Vec<AdapterEvent> {
+        let result: ResultLine = match serde_json::from_value(line.clone()) {
+            Ok(result) => result,
+            // It ended, however it said so; what can be read of it is read.
+            Err(error) => ResultLine {
+                is_error: true,
+                errors: vec![format!("the program's result could not be read: {error}")],
+                result: line["result"].as_str().map(str::to_owned),
+                ..ResultLine::default()
+            },
+        };
+        self.meter.turn_ends(&result);
+        if result.structured_output.is_some() {
+            self.structured_output.clone_from(&result.structured_output);
+        }
+        self.result = Some(result);
+        vec![AdapterEvent::usage(
+            &self.meter.usage(),
+            self.meter.cost_usd(),
+        )]
+    }
+}
+
+fn blocks(content: &Value) -> impl Iterator<Item = &Value> {
+    content.as_array().into_iter().flatten()
+}
+
+/// A tool's output is a text, or blocks of which the texts are kept and the others named.
+fn text_of(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        content => blocks(content)
+            .map(|block| match block["text"].as_str() {
+                Some(text) => text.to_owned(),
+                None => format!("[{}]", block["type"].as_str().unwrap_or("unknown")),
+            })
+            .collect::<Vec<_>>()
+            .join("\n"),
+    }
+}
+
+fn said(kind: &str, delta: &str, parent: Option<&str>) -> AdapterEvent {
+    event(kind, json!({ "delta": delta }), parent)
+}
+
+fn event(kind: &str, mut data: Value, parent: Option<&str>) -> AdapterEvent {
+    if let Some(parent) = parent {
+        data["parentToolCallId"] = parent.into();
+    }
+    AdapterEvent::new(kind).with(data)
+}
+
+fn progress(kind: &str, line: &Value, members: &[&str], parent: Option<&str>) -> AdapterEvent {
+    let mut data = Map::from_iter([("kind".to_owned(), json!(kind))]);
+    for member in members {
+        if let Some(value) = line.get(*member).filter(|value| !value.is_null()) {
+            data.insert(camel_case(member), value.clone());
+        }
+    }
+    event("exec.progress", Value::Object(data), parent)
+}
+
+fn camel_case(name: &str) -> String {
+    let mut upper = false;
+    let mut out = String::new();
+    for c in name.chars() {
+        if c == '_' {
+            upper = true;
+        } else if std::mem::take(&mut upper) {
+            out.extend(c.to_uppercase());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}

@@ -1,0 +1,3 @@
+//! What several adapters share to reach their runtimes. It knows no runtime.
+
+pub mod json_lines;
