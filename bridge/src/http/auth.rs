@@ -100,7 +100,9 @@ impl Auth {
             }
             tokens.push(Token {
                 hash: Sha256::digest(token.expose_secret()).into(),
-                scopes: Scope::all().into_iter().fold(0, |all, scope| all | scope.bit()),
+                scopes: Scope::all()
+                    .into_iter()
+                    .fold(0, |all, scope| all | scope.bit()),
             });
         }
         for (index, token) in config.token.iter().enumerate() {
@@ -259,7 +261,11 @@ mod tests {
             ("Basic old", Scope::Read, 401),
             ("", Scope::Read, 401),
         ] {
-            assert_eq!(status(&auth, header, scope), expected, "{header:?} {scope:?}");
+            assert_eq!(
+                status(&auth, header, scope),
+                expected,
+                "{header:?} {scope:?}"
+            );
         }
     }
 
@@ -287,7 +293,10 @@ mod tests {
             tokens: vec![" ".to_owned().into()],
             token: Vec::new(),
         };
-        assert!(matches!(Auth::new(&empty), Err(Error::EmptyToken { number: 1 })));
+        assert!(matches!(
+            Auth::new(&empty),
+            Err(Error::EmptyToken { number: 1 })
+        ));
         for hash in ["", "abc", &"é".repeat(32), &"g".repeat(64)] {
             let malformed = Config {
                 tokens: Vec::new(),

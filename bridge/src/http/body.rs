@@ -76,7 +76,10 @@ where
     type Rejection = Refused;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
-        let bytes = Intake::from_ref(state).read(request).await.map_err(Refused::Unread)?;
+        let bytes = Intake::from_ref(state)
+            .read(request)
+            .await
+            .map_err(Refused::Unread)?;
         json::parse(&bytes).map(Self).map_err(|error| {
             let failure = Failure::field(error.field(), error.to_string());
             Refused::Read(failure.saying(error.to_string()))

@@ -31,7 +31,11 @@ impl Rules {
         let Some(host) = host(uri, headers) else {
             return Ok(());
         };
-        let named = self.config.hosts.iter().any(|name| name.eq_ignore_ascii_case(&host));
+        let named = self
+            .config
+            .hosts
+            .iter()
+            .any(|name| name.eq_ignore_ascii_case(&host));
         let allowed = if self.listen.ip().is_loopback() {
             named || is_local(&host)
         } else {
@@ -76,7 +80,10 @@ pub async fn guard(State(rules): State<Rules>, request: Request, next: Next) -> 
     };
     let answer = response.headers_mut();
     answer.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    answer.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
+    answer.insert(
+        header::ACCESS_CONTROL_EXPOSE_HEADERS,
+        HeaderValue::from_static(EXPOSED),
+    );
     answer.append(header::VARY, HeaderValue::from_static("Origin"));
     response
 }
@@ -106,7 +113,9 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
 fn is_local(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost")
-        || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+        || bare
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// `^https?://localhost(:\d+)?$`
@@ -126,7 +135,9 @@ fn is_localhost(origin: &str) -> bool {
 
 /// A page that came from the very host and port it calls.
 fn is_own(origin: &str, headers: &HeaderMap) -> bool {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
     let called = origin.split_once("://").map(|(_, authority)| authority);
     host.is_some() && host == called
 }

@@ -38,7 +38,9 @@ pub(super) async fn list(
     query.finish()?;
     let page = store.deliveries(filter).await?;
     let deliveries: Vec<Delivery> = page.items.into_iter().map(without_answers).collect();
-    Ok(Json(json!({ "deliveries": deliveries, "nextCursor": page_cursor(page.next) })))
+    Ok(Json(
+        json!({ "deliveries": deliveries, "nextCursor": page_cursor(page.next) }),
+    ))
 }
 
 pub(super) async fn show(
@@ -72,7 +74,9 @@ pub(super) async fn retry_many(
     let replay = Replay::Many {
         host: query.text("host"),
         since: query.time("since"),
-        status: query.choice("status", &STATUSES).unwrap_or(DeliveryState::Dead),
+        status: query
+            .choice("status", &STATUSES)
+            .unwrap_or(DeliveryState::Dead),
     };
     query.finish()?;
     let retried = store.replay(replay, Timestamp::now()).await?;
@@ -105,23 +109,42 @@ mod tests {
     async fn deliveries_are_listed_shown_and_sent_again() {
         let edge = Edge::new();
         let (dispatch, id) = edge.done("task").await;
-        let list = edge.get("/api/v2/deliveries?status=pending&host=example.org").await.json();
+        let list = edge
+            .get("/api/v2/deliveries?status=pending&host=example.org")
+            .await
+            .json();
         assert_eq!(list["deliveries"][0]["id"], id.to_string());
         assert_eq!(list["deliveries"][0]["dispatchId"], dispatch.to_string());
         let none = edge.get("/api/v2/deliveries?status=dead").await.json();
         assert_eq!(none["deliveries"].as_array().unwrap().len(), 0);
         let one = edge.get(&format!("/api/v2/deliveries/{id}")).await.json();
         assert_eq!(one["url"], "https://example.org/hook");
-        let retried = edge.post(&format!("/api/v2/deliveries/{id}/retry"), "").await;
-        assert_eq!((retried.status.as_u16(), retried.json()["retried"].as_u64()), (202, Some(1)));
-        let many = edge.post("/api/v2/deliveries/retry?status=pending", "").await;
+        let retried = edge
+            .post(&format!("/api/v2/deliveries/{id}/retry"), "")
+            .await;
+        assert_eq!(
+            (retried.status.as_u16(), retried.json()["retried"].as_u64()),
+            (202, Some(1))
+        );
+        let many = edge
+            .post("/api/v2/deliveries/retry?status=pending", "")
+            .await;
         assert_eq!(many.json()["retried"], 1);
         let dead = edge.post("/api/v2/deliveries/retry", "").await;
         assert_eq!(dead.json()["retried"], 0);
         for path in ["/api/v2/deliveries/dlv_1", "/api/v2/deliveries/x"] {
             assert_eq!(edge.get(path).await.status, 404, "{path}");
-            assert_eq!(edge.post(&format!("{path}/retry"), "").await.status, 404, "{path}");
+            assert_eq!(
+                edge.post(&format!("{path}/retry"), "").await.status,
+                404,
+                "{path}"
+            );
         }
-        assert_eq!(edge.post("/api/v2/deliveries/retry?status=x", "").await.status, 400);
+        assert_eq!(
+            edge.post("/api/v2/deliveries/retry?status=x", "")
+                .await
+                .status,
+            400
+        );
     }
 }

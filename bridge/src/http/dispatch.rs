@@ -38,7 +38,7 @@ pub(super) async fn submit(
     Body(tree): Body,
 ) -> Result<Response, Failure> {
     let headers = submit_headers(&headers)?;
-    Ok(accepted(dispatcher.submit(&tree, &headers).await?))
+    Ok(accepted(&dispatcher.submit(&tree, &headers).await?))
 }
 
 pub(super) async fn show(
@@ -67,7 +67,10 @@ pub(super) async fn list(
 ) -> Result<Json<Value>, Failure> {
     let page = store.dispatches(filter(query)?).await?;
     let now = Timestamp::now();
-    let views = page.items.into_iter().map(|dispatch| View::brief(dispatch, now));
+    let views = page
+        .items
+        .into_iter()
+        .map(|dispatch| View::brief(dispatch, now));
     Ok(Json(json!({
         "dispatches": views.collect::<Vec<_>>(),
         "nextCursor": page_cursor(page.next),
@@ -83,7 +86,10 @@ pub(super) async fn output(
     match store.output(dispatch.id, 0, PIECE_BYTES).await? {
         Some(first) => {
             let total = first.total;
-            Ok(text(total, Answer::from_stream(pieces(store, dispatch.id, first.bytes, total))))
+            Ok(text(
+                total,
+                Answer::from_stream(pieces(store, dispatch.id, first.bytes, total)),
+            ))
         }
         None => {
             let output = inline_output(&dispatch)?;
@@ -112,18 +118,24 @@ fn submit_headers(headers: &HeaderMap) -> Result<SubmitHeaders, Failure> {
         return Err(Failure::field("Idempotency-Key", "must be given once"));
     }
     let key = key
-        .map(|key| key.to_str().ok().filter(|key| (1..=256).contains(&key.len())))
+        .map(|key| {
+            key.to_str()
+                .ok()
+                .filter(|key| (1..=256).contains(&key.len()))
+        })
         .map(|key| key.ok_or("must be 1 to 256 visible ASCII characters"))
         .transpose()
         .map_err(|message| Failure::field("Idempotency-Key", message))?;
-    let traceparent = headers.get("traceparent").and_then(|value| value.to_str().ok());
+    let traceparent = headers
+        .get("traceparent")
+        .and_then(|value| value.to_str().ok());
     Ok(SubmitHeaders {
         idempotency_key: key.map(str::to_owned),
         traceparent: traceparent.map(str::to_owned),
     })
 }
 
-fn accepted(answer: submit::Answer) -> Response {
+fn accepted(answer: &submit::Answer) -> Response {
     let links = Links::of(answer.dispatch_id);
     let location = [(header::LOCATION, links.this.clone())];
     let body = json!({
@@ -187,9 +199,10 @@ fn inline_output(dispatch: &Dispatch) -> Result<String, Failure> {
             let none = || Failure::new(Code::NotFound, "this dispatch ended without output");
             result.output.ok_or_else(none)
         }
-        (Stage::Finished { .. }, None) => {
-            Err(Failure::new(Code::NotFound, "this dispatch ended without output"))
-        }
+        (Stage::Finished { .. }, None) => Err(Failure::new(
+            Code::NotFound,
+            "this dispatch ended without output",
+        )),
         (Stage::Queued | Stage::Running { .. }, _) => {
             let message = "this dispatch is not finished; wait for it with GET …?wait=30";
             Err(Failure::new(Code::InvalidState, message))
@@ -205,22 +218,25 @@ fn pieces(
     total: u64,
 ) -> impl stream::Stream<Item = Result<Bytes, Gone>> + Send + 'static {
     let ready = Some(first);
-    stream::unfold((store, ready, 0_u64), move |(store, ready, offset)| async move {
-        let piece = match ready {
-            Some(piece) => piece,
-            None if offset >= total => return None,
-            None => match store.output(id, offset, PIECE_BYTES).await {
-                Ok(Some(output)) if !output.bytes.is_empty() => output.bytes,
-                Ok(_) => return Some((Err(Gone), (store, None, total))),
-                Err(error) => {
-                    tracing::warn!(dispatch.id = %id, "an output broke off: {error}");
-                    return Some((Err(Gone), (store, None, total)));
-                }
-            },
-        };
-        let next = offset + piece.len() as u64;
-        Some((Ok(Bytes::from(piece)), (store, None, next)))
-    })
+    stream::unfold(
+        (store, ready, 0_u64),
+        move |(store, ready, offset)| async move {
+            let piece = match ready {
+                Some(piece) => piece,
+                None if offset >= total => return None,
+                None => match store.output(id, offset, PIECE_BYTES).await {
+                    Ok(Some(output)) if !output.bytes.is_empty() => output.bytes,
+                    Ok(_) => return Some((Err(Gone), (store, None, total))),
+                    Err(error) => {
+                        tracing::warn!(dispatch.id = %id, "an output broke off: {error}");
+                        return Some((Err(Gone), (store, None, total)));
+                    }
+                },
+            };
+            let next = offset + piece.len() as u64;
+            Some((Ok(Bytes::from(piece)), (store, None, next)))
+        },
+    )
 }
 
 /// Cuts the connection, so that a part is never taken for the whole.
@@ -244,7 +260,7 @@ mod tests {
         let id = body["dispatchId"].take();
         assert_eq!(answer.header("location"), body["links"]["self"]);
         let id = id.as_str().unwrap();
-        insta::assert_snapshot!(body.to_string().replace(id, "dsp_…"), @"");
+        insta::assert_snapshot!(body.to_string().replace(id, "dsp_…"), @r#"{"dispatchId":null,"duplicate":false,"links":{"cancel":"/api/v2/dispatch/dsp_…/cancel","events":"/api/v2/dispatch/dsp_…/events","self":"/api/v2/dispatch/dsp_…"},"provider":"echo","status":"accepted","taskId":"t","warnings":[]}"#);
     }
 
     #[tokio::test]
@@ -269,7 +285,10 @@ mod tests {
         let second = edge.accept("task").await;
         let by_id = edge.get(&format!("/api/v2/dispatch/{first}")).await.json();
         assert_eq!(by_id["dispatchId"], first.to_string());
-        assert_eq!((&by_id["status"], &by_id["outcome"]), (&json!("finished"), &json!("ok")));
+        assert_eq!(
+            (&by_id["status"], &by_id["outcome"]),
+            (&json!("finished"), &json!("ok"))
+        );
         assert_eq!(by_id["result"]["events"]["count"], 4);
         assert_eq!(by_id["deliveries"][0]["status"], "pending");
         let by_task = edge.get("/api/v2/dispatch/task").await.json();
@@ -278,7 +297,10 @@ mod tests {
         let all = edge.get("/api/v2/dispatch/task?all=true").await.json();
         assert_eq!(all["dispatches"].as_array().unwrap().len(), 2);
         assert_eq!(edge.get("/api/v2/dispatch/nobody").await.status, 404);
-        assert_eq!(edge.get("/api/v2/dispatch/nobody?all=true").await.status, 404);
+        assert_eq!(
+            edge.get("/api/v2/dispatch/nobody?all=true").await.status,
+            404
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -313,7 +335,10 @@ mod tests {
         assert_eq!(answer.header("content-length"), long.len().to_string());
         assert!(answer.body == long.as_bytes());
         edge.done("short").await;
-        assert_eq!(edge.get("/api/v2/dispatch/short/output").await.body, "short");
+        assert_eq!(
+            edge.get("/api/v2/dispatch/short/output").await.body,
+            "short"
+        );
     }
 
     #[tokio::test]
@@ -340,8 +365,13 @@ mod tests {
     async fn only_what_exists_can_be_cancelled() {
         let edge = Edge::new();
         let id = edge.accept("task").await;
-        let answer = edge.post(&format!("/api/v2/dispatch/{id}/cancel"), "").await;
+        let answer = edge
+            .post(&format!("/api/v2/dispatch/{id}/cancel"), "")
+            .await;
         assert_eq!(answer.json(), json!({ "cancelled": true }));
-        assert_eq!(edge.post("/api/v2/dispatch/nobody/cancel", "").await.status, 404);
+        assert_eq!(
+            edge.post("/api/v2/dispatch/nobody/cancel", "").await.status,
+            404
+        );
     }
 }

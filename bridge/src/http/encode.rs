@@ -100,10 +100,17 @@ mod tests {
     fn an_event_is_one_frame_whatever_its_adapter_wrote() {
         let event = event("my\nevent", "{\r\n  \"delta\":\"a\\nb\"\n}");
         let sse = Framing::Sse.events(std::slice::from_ref(&event)).unwrap();
-        insta::assert_snapshot!(String::from_utf8_lossy(&sse), @"");
+        insta::assert_snapshot!(String::from_utf8_lossy(&sse), @r#"
+id: log-7
+event: my event
+data: {"id":"log-7","seq":3,"type":"my\nevent","taskId":"t","agentId":"a","dispatchId":null,"provider":"echo","timestamp":"1970-01-01T00:00:00.000Z","traceId":null,"attempt":1,"data":{    "delta":"a\nb" }}
+"#);
         let ndjson = Framing::Ndjson.events(&[event.clone(), event]).unwrap();
         assert_eq!(ndjson.iter().filter(|byte| **byte == b'\n').count(), 2);
-        for line in ndjson.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        for line in ndjson
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+        {
             let read: serde_json::Value = serde_json::from_slice(line).unwrap();
             assert_eq!(read["data"]["delta"], "a\nb");
         }
@@ -112,7 +119,10 @@ mod tests {
     #[test]
     fn a_heartbeat_carries_the_cursor() {
         let cursor = LogName::from_stored("log".into()).cursor(9);
-        assert_eq!(Framing::Sse.heartbeat(&cursor), ": heartbeat\nid: log-9\n\n");
+        assert_eq!(
+            Framing::Sse.heartbeat(&cursor),
+            ": heartbeat\nid: log-9\n\n"
+        );
         assert_eq!(Framing::Ndjson.heartbeat(&cursor), "\n");
     }
 }

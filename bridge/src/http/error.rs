@@ -234,7 +234,9 @@ pub fn render(mut response: Response, request: RequestId) -> Response {
     }
     if failure.code == Code::Unauthorized {
         let value = HeaderValue::from_static("Bearer");
-        rendered.headers_mut().insert(header::WWW_AUTHENTICATE, value);
+        rendered
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, value);
     }
     rendered
 }
@@ -323,18 +325,18 @@ mod tests {
     #[tokio::test]
     async fn every_refusal_has_the_envelope() {
         let edge = Edge::new();
-        insta::assert_snapshot!(shown(&edge.get("/nowhere").await), @"");
-        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch").await), @"");
-        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch/dsp_1").await), @"");
-        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch/%FF").await), @"");
-        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatches?limit=0&status=x").await), @"");
-        insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", "{\"a\":{\"b\":1,\"b\":2}}").await), @"");
-        insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", "[1,").await), @"");
-        insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", vec![b' '; 11 << 20]).await), @"");
+        insta::assert_snapshot!(shown(&edge.get("/nowhere").await), @r#"404 {"code":"NOT_FOUND","error":"there is no route \"/nowhere\""}"#);
+        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch").await), @r#"405 {"code":"METHOD_NOT_ALLOWED","error":"/api/v2/dispatch does not take GET"}"#);
+        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch/dsp_1").await), @r#"404 {"code":"NOT_FOUND","error":"there is no dispatch \"dsp_1\", or its retention is over"}"#);
+        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch/%FF").await), @r#"400 {"code":"INVALID_REQUEST","error":"bad request"}"#);
+        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatches?limit=0&status=x").await), @r#"400 {"code":"INVALID_REQUEST","details":[{"field":"status","message":"must be one of accepted, queued, running, ok, error"},{"field":"limit","message":"must be a whole number from 1 to 200"}],"error":"the request is not valid: status, limit"}"#);
+        insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", "{\"a\":{\"b\":1,\"b\":2}}").await), @r#"400 {"code":"INVALID_REQUEST","details":[{"field":"a.b","message":"\"a.b\" is given twice; keys must be unique"}],"error":"\"a.b\" is given twice; keys must be unique"}"#);
+        insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", "[1,").await), @r#"400 {"code":"INVALID_REQUEST","details":[{"field":"","message":"the body is not JSON: EOF while parsing a value at line 1 column 3"}],"error":"the body is not JSON: EOF while parsing a value at line 1 column 3"}"#);
+        insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", vec![b' '; 11 << 20]).await), @r#"413 {"code":"PAYLOAD_TOO_LARGE","error":"the body is larger than 10485760 bytes"}"#);
         let foreign = Request::get("/api/v2/dispatches").header("origin", "https://evil.example");
-        insta::assert_snapshot!(shown(&edge.send(foreign.body("".into()).unwrap()).await), @"");
+        insta::assert_snapshot!(shown(&edge.send(foreign.body("".into()).unwrap()).await), @r#"403 {"code":"FORBIDDEN","error":"pages of \"https://evil.example\" may not call; add it to http.origins"}"#);
         let rebound = Request::get("/api/v2/dispatches").header("host", "evil.example");
-        insta::assert_snapshot!(shown(&edge.send(rebound.body("".into()).unwrap()).await), @"");
+        insta::assert_snapshot!(shown(&edge.send(rebound.body("".into()).unwrap()).await), @r#"403 {"code":"FORBIDDEN","error":"the host \"evil.example\" is not served here; add it to http.hosts"}"#);
     }
 
     #[tokio::test]
@@ -374,7 +376,10 @@ mod tests {
             assert_eq!(edge.get(path).await.status, 200, "{path}");
         }
         let request = Request::get("/api/v2/dispatches").header("authorization", "Bearer token");
-        assert_eq!(edge.send(request.body("".into()).unwrap()).await.status, 200);
+        assert_eq!(
+            edge.send(request.body("".into()).unwrap()).await.status,
+            200
+        );
     }
 
     #[tokio::test]
@@ -382,26 +387,60 @@ mod tests {
         use dispatch::Error as D;
         use store::Error as S;
         let text = || "why".to_owned();
-        let field = FieldError { field: "timeout".to_owned(), message: text() };
+        let field = FieldError {
+            field: "timeout".to_owned(),
+            message: text(),
+        };
         let cases: [(Failure, u16, &str, &str); 11] = [
             (D::Invalid(vec![field]).into(), 400, "INVALID_REQUEST", ""),
             (D::Conflict(DispatchId::new()).into(), 409, "CONFLICT", ""),
-            (D::NoCapableAdapter(text()).into(), 422, "NO_CAPABLE_ADAPTER", ""),
-            (D::UnknownProvider(text()).into(), 422, "UNKNOWN_PROVIDER", ""),
-            (D::AdapterUnavailable(text()).into(), 503, "ADAPTER_UNAVAILABLE", "5"),
+            (
+                D::NoCapableAdapter(text()).into(),
+                422,
+                "NO_CAPABLE_ADAPTER",
+                "",
+            ),
+            (
+                D::UnknownProvider(text()).into(),
+                422,
+                "UNKNOWN_PROVIDER",
+                "",
+            ),
+            (
+                D::AdapterUnavailable(text()).into(),
+                503,
+                "ADAPTER_UNAVAILABLE",
+                "5",
+            ),
             (D::QueueFull.into(), 429, "QUEUE_FULL", "5"),
             (D::Store(S::NotFound).into(), 404, "NOT_FOUND", ""),
-            (S::Unavailable("disk".into()).into(), 503, "STORE_UNAVAILABLE", "1"),
+            (
+                S::Unavailable("disk".into()).into(),
+                503,
+                "STORE_UNAVAILABLE",
+                "1",
+            ),
             (S::InvalidState("no").into(), 409, "INVALID_STATE", ""),
-            (S::Stale(DispatchId::new()).into(), 500, "INTERNAL_ERROR", ""),
+            (
+                S::Stale(DispatchId::new()).into(),
+                500,
+                "INTERNAL_ERROR",
+                "",
+            ),
             (Failure::new(Code::Draining, "bye"), 503, "DRAINING", "5"),
         ];
         for (failure, status, code, retry_after) in cases {
             let response = render(failure.into_response(), RequestId::new());
             assert_eq!(response.status(), status, "{code}");
             let wait = response.headers().get("retry-after");
-            assert_eq!(wait.map_or("", |wait| wait.to_str().unwrap()), retry_after, "{code}");
-            let body = axum::body::to_bytes(response.into_body(), 4096).await.unwrap();
+            assert_eq!(
+                wait.map_or("", |wait| wait.to_str().unwrap()),
+                retry_after,
+                "{code}"
+            );
+            let body = axum::body::to_bytes(response.into_body(), 4096)
+                .await
+                .unwrap();
             let body: Value = serde_json::from_slice(&body).unwrap();
             assert_eq!(body["code"], code);
             assert!(!body["error"].as_str().unwrap().contains("disk"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::event::{Cursor, Event, kind};
@@ -18,6 +18,8 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
 const PAGE: usize = 128;
 /// A reader that keeps being woken for nothing asks less often, up to this.
 const MOST_PATIENCE: Duration = Duration::from_millis(80);
+/// A page whose filter matches little is looked for so long, even when nobody waits.
+const LEAST_SEARCH: Duration = Duration::from_secs(1);
 const LEAST_PATIENCE: Duration = Duration::from_millis(5);
 
 /// Where a stream ends.
@@ -91,7 +93,7 @@ impl Follow {
                 return Ok(self.step(page.events));
             }
             if Instant::now() >= self.beat {
-                self.over = self.over || self.is_over().await?;
+                self.over = self.is_over().await?;
                 return Ok(self.step(Vec::new()));
             }
             if !page.more {
@@ -102,15 +104,22 @@ impl Follow {
     }
 
     /// At most `limit` events, as soon as there is one, or none at `deadline`.
-    pub(super) async fn page(&mut self, limit: usize, deadline: Instant) -> store::Result<Vec<Event>> {
+    pub(super) async fn page(
+        &mut self,
+        limit: usize,
+        deadline: Instant,
+    ) -> store::Result<Vec<Event>> {
+        let enough = deadline.max(Instant::now() + LEAST_SEARCH);
+        self.beat = deadline;
         loop {
             let page = self.read(limit).await?;
-            let late = Instant::now() >= deadline;
-            if !page.events.is_empty() || self.over || (late && !page.more) {
+            let now = Instant::now();
+            let late = now >= if page.more { enough } else { deadline };
+            if !page.events.is_empty() || self.over || late {
                 return Ok(page.events);
             }
-            if !page.more && timeout_at(deadline, self.wait()).await.is_err() && self.over {
-                return Ok(Vec::new());
+            if !page.more {
+                self.wait().await;
             }
         }
     }

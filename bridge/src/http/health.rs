@@ -124,7 +124,9 @@ impl Health {
             instance_id: life.instance_id.to_string(),
             uptime_seconds: life.started.elapsed().as_secs(),
             draining: *life.phase.borrow() == Phase::Draining,
-            store: StoreLine { status: store_status },
+            store: StoreLine {
+                status: store_status,
+            },
             adapters: lines,
             deliveries: DeliveryLine {
                 pending: counts.deliveries_pending,
@@ -172,7 +174,11 @@ fn adapter_lines(
         };
         lines.insert(adapter.provider().to_owned(), line);
     }
-    lines.extend(queues.into_iter().map(|(provider, queued)| (provider, gone(queued))));
+    lines.extend(
+        queues
+            .into_iter()
+            .map(|(provider, queued)| (provider, gone(queued))),
+    );
     lines
 }
 
@@ -204,7 +210,7 @@ mod tests {
         let mut health = answer.json();
         assert!(health["uptimeSeconds"].take().is_u64());
         assert_eq!(health["version"].take(), env!("CARGO_PKG_VERSION"));
-        insta::assert_snapshot!(health, @"");
+        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":"1970-01-01T00:00:00.000Z","maxConcurrent":4,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
     }
 
     #[tokio::test]
@@ -217,7 +223,10 @@ mod tests {
         ] {
             edge.phase.send_replace(phase);
             let ready = edge.get("/api/health/ready").await;
-            assert_eq!((ready.status.as_u16(), ready.json()["status"].as_str()), (status, Some(text)));
+            assert_eq!(
+                (ready.status.as_u16(), ready.json()["status"].as_str()),
+                (status, Some(text))
+            );
             assert_eq!(edge.get("/api/health/live").await.status, 200);
         }
         assert_eq!(edge.get("/api/health").await.json()["draining"], true);

@@ -34,7 +34,9 @@ pub enum BodyError {
     DuplicateKey { path: String },
     #[error("{path:?} is a reserved name")]
     ReservedKey { path: String },
-    #[error("the integer at line {line} column {column} does not fit into 64 bits; send it as a string")]
+    #[error(
+        "the integer at line {line} column {column} does not fit into 64 bits; send it as a string"
+    )]
     IntegerOutOfRange { line: usize, column: usize },
 }
 
@@ -140,7 +142,11 @@ impl Tree<'_> {
         }
     }
 
-    fn check_key<E: serde::de::Error>(&self, seen: &Map<String, Value>, key: &str) -> Result<(), E> {
+    fn check_key<E: serde::de::Error>(
+        &self,
+        seen: &Map<String, Value>,
+        key: &str,
+    ) -> Result<(), E> {
         let path = || Place::Key(&self.place, key).to_string();
         if seen.contains_key(key) {
             return Err(self.refuse(BodyError::DuplicateKey { path: path() }));
@@ -355,7 +361,9 @@ mod tests {
             (br#"{"a":1,"a":1}"#, DuplicateKey { path: path("a") }),
             (
                 br#"{"a":[0,{"b":{"c":1,"\u0063":2}}]}"#,
-                DuplicateKey { path: path("a[1].b.c") },
+                DuplicateKey {
+                    path: path("a[1].b.c"),
+                },
             ),
             (br#"[{"":1,"":2}]"#, DuplicateKey { path: path("[0].") }),
             (
@@ -366,9 +374,15 @@ mod tests {
             ),
             (
                 b"{\n \"timeout\": 99999999999999999999}",
-                IntegerOutOfRange { line: 2, column: 13 },
+                IntegerOutOfRange {
+                    line: 2,
+                    column: 13,
+                },
             ),
-            (b"-9223372036854775809", IntegerOutOfRange { line: 1, column: 1 }),
+            (
+                b"-9223372036854775809",
+                IntegerOutOfRange { line: 1, column: 1 },
+            ),
             (&[b'['; 10_000], TooDeep),
             (&[b"{\"a\":".as_slice(); 10_000].concat(), TooDeep),
         ];

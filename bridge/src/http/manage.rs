@@ -27,14 +27,20 @@ pub(super) fn routes() -> Router<Shared> {
             "/api/v2/agents/{id}/files/{*path}",
             get(file).put(write_file).delete(remove_file),
         )
-        .route("/api/v2/agents/{id}/bindings", get(bindings).put(set_bindings))
+        .route(
+            "/api/v2/agents/{id}/bindings",
+            get(bindings).put(set_bindings),
+        )
         .route("/api/v2/skills", get(skills).post(create_skill))
         .route(
             "/api/v2/skills/{key}",
             get(skill).put(update_skill).delete(remove_skill),
         )
         .route("/api/v2/skills/{key}/status", get(skill_status))
-        .route("/api/v2/skills/{key}/dependencies", post(install_dependencies))
+        .route(
+            "/api/v2/skills/{key}/dependencies",
+            post(install_dependencies),
+        )
         .route("/api/v2/models", get(models))
         .route("/api/v2/system/models", get(system_models))
         .route("/api/v2/system/security", get(security_posture))
@@ -42,12 +48,17 @@ pub(super) fn routes() -> Router<Shared> {
 }
 
 async fn agents(_: Reader, adapter: Managed) -> Answer {
-    let candidates = vec![("agents.list", json!({})), ("runtime.discoverAgents", json!({}))];
+    let candidates = vec![
+        ("agents.list", json!({})),
+        ("runtime.discoverAgents", json!({})),
+    ];
     adapter.read(candidates).await
 }
 
 async fn agent(_: Reader, adapter: Managed, Path(id): Path<String>) -> Answer {
-    adapter.read(vec![("agents.get", json!({ "agentId": id }))]).await
+    adapter
+        .read(vec![("agents.get", json!({ "agentId": id }))])
+        .await
 }
 
 async fn create_agent(_: Admin, adapter: Managed, Body(agent): Body) -> Answer {
@@ -82,7 +93,9 @@ async fn remove_agent(_: Admin, adapter: Managed, Path(id): Path<String>) -> Ans
 }
 
 async fn files(_: Reader, adapter: Managed, Path(id): Path<String>) -> Answer {
-    adapter.read(vec![("agents.listFiles", json!({ "agentId": id }))]).await
+    adapter
+        .read(vec![("agents.listFiles", json!({ "agentId": id }))])
+        .await
 }
 
 async fn file(_: Reader, adapter: Managed, Path((id, path)): Path<(String, String)>) -> Answer {
@@ -101,8 +114,14 @@ async fn write_file(
         return Err(Failure::field("content", "must be a text"));
     };
     let candidates = vec![
-        ("agents.writeFile", json!({ "agentId": id, "path": path, "content": content })),
-        ("runtime.pushFile", json!({ "agentId": id, "filename": path, "content": content })),
+        (
+            "agents.writeFile",
+            json!({ "agentId": id, "path": path, "content": content }),
+        ),
+        (
+            "runtime.pushFile",
+            json!({ "agentId": id, "filename": path, "content": content }),
+        ),
     ];
     adapter.change(candidates).await
 }
@@ -117,7 +136,9 @@ async fn remove_file(
 }
 
 async fn bindings(_: Reader, adapter: Managed, Path(id): Path<String>) -> Answer {
-    adapter.read(vec![("agents.listBindings", json!({ "agentId": id }))]).await
+    adapter
+        .read(vec![("agents.listBindings", json!({ "agentId": id }))])
+        .await
 }
 
 async fn set_bindings(
@@ -130,16 +151,23 @@ async fn set_bindings(
         return Err(Failure::field("bindings", "must be a list"));
     };
     let arguments = json!({ "agentId": id, "bindings": bindings });
-    adapter.change(vec![("agents.setBindings", arguments)]).await
+    adapter
+        .change(vec![("agents.setBindings", arguments)])
+        .await
 }
 
 async fn skills(_: Reader, adapter: Managed) -> Answer {
-    let candidates = vec![("skills.list", json!({})), ("runtime.discoverSkills", json!({}))];
+    let candidates = vec![
+        ("skills.list", json!({})),
+        ("runtime.discoverSkills", json!({})),
+    ];
     adapter.read(candidates).await
 }
 
 async fn skill(_: Reader, adapter: Managed, Path(key): Path<String>) -> Answer {
-    adapter.read(vec![("skills.get", json!({ "skillKey": key }))]).await
+    adapter
+        .read(vec![("skills.get", json!({ "skillKey": key }))])
+        .await
 }
 
 async fn create_skill(_: Admin, adapter: Managed, Body(skill): Body) -> Answer {
@@ -174,16 +202,23 @@ async fn remove_skill(_: Admin, adapter: Managed, Path(key): Path<String>) -> An
 }
 
 async fn skill_status(_: Reader, adapter: Managed, Path(key): Path<String>) -> Answer {
-    adapter.read(vec![("skills.status", json!({ "skillKey": key }))]).await
+    adapter
+        .read(vec![("skills.status", json!({ "skillKey": key }))])
+        .await
 }
 
 async fn install_dependencies(_: Admin, adapter: Managed, Path(key): Path<String>) -> Answer {
     let arguments = json!({ "skillKey": key });
-    adapter.change(vec![("skills.installDependencies", arguments)]).await
+    adapter
+        .change(vec![("skills.installDependencies", arguments)])
+        .await
 }
 
 async fn models(_: Reader, adapter: Managed) -> Answer {
-    let candidates = vec![("system.listModels", json!({})), ("runtime.discoverModels", json!({}))];
+    let candidates = vec![
+        ("system.listModels", json!({})),
+        ("runtime.discoverModels", json!({})),
+    ];
     adapter.read(candidates).await
 }
 
@@ -192,11 +227,15 @@ async fn system_models(_: Reader, adapter: Managed) -> Answer {
 }
 
 async fn security_posture(_: Reader, adapter: Managed) -> Answer {
-    adapter.read(vec![("system.securityPosture", json!({}))]).await
+    adapter
+        .read(vec![("system.securityPosture", json!({}))])
+        .await
 }
 
 async fn reload_config(_: Admin, adapter: Managed) -> Answer {
-    adapter.change(vec![("system.reloadConfig", json!({}))]).await
+    adapter
+        .change(vec![("system.reloadConfig", json!({}))])
+        .await
 }
 
 /// The body under the name that the path gives it; another name inside is a mistake.
@@ -205,9 +244,10 @@ fn named(mut body: Value, field: &str, name: &str) -> Result<Value, Failure> {
         return Err(Failure::field("", "the body must be an object"));
     };
     match object.get(field) {
-        Some(given) if given != name => {
-            Err(Failure::field(field, format!("must be {name:?}, as in the path")))
-        }
+        Some(given) if given != name => Err(Failure::field(
+            field,
+            format!("must be {name:?}, as in the path"),
+        )),
         Some(_) => Ok(body),
         None => {
             object.insert(field.to_owned(), name.into());

@@ -63,7 +63,10 @@ impl Managed {
     pub(super) async fn read(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
         let answer = self.call(candidates).await?;
         match answer.trim_ascii() {
-            b"null" => Err(Failure::new(Code::NotFound, "the adapter has nothing of this name")),
+            b"null" => Err(Failure::new(
+                Code::NotFound,
+                "the adapter has nothing of this name",
+            )),
             _ => Ok(raw(answer)),
         }
     }
@@ -72,7 +75,10 @@ impl Managed {
     pub(super) async fn change(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
         let answer = self.call(candidates).await?;
         match answer.trim_ascii() {
-            b"false" => Err(Failure::new(Code::NotFound, "the adapter has nothing of this name")),
+            b"false" => Err(Failure::new(
+                Code::NotFound,
+                "the adapter has nothing of this name",
+            )),
             b"" | b"null" | b"true" | b"{}" => Ok(StatusCode::NO_CONTENT.into_response()),
             _ => Ok(raw(answer)),
         }
@@ -90,7 +96,7 @@ impl Managed {
             match adapter.call(op, payload, TIMEOUT).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) if error.code == "unsupported_op" => {}
-                Err(error) => return Err(failure(adapter.provider(), error)),
+                Err(error) => return Err(failure(adapter.provider(), &error)),
             }
         }
         let message = format!("the adapter {:?} does not support this", adapter.provider());
@@ -102,7 +108,7 @@ fn raw(answer: Vec<u8>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], answer).into_response()
 }
 
-fn failure(provider: &str, error: AdapterError) -> Failure {
+fn failure(provider: &str, error: &AdapterError) -> Failure {
     let code = match error.code.as_str() {
         "invalid_request" => Code::InvalidRequest,
         "not_found" => Code::NotFound,

@@ -52,7 +52,8 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
 pub(super) async fn limit_headers(request: Request, next: Next) -> Response {
     let headers = request.headers();
     if headers.len() > MAX_HEADERS || size(request.uri(), headers) > MAX_HEADER_BYTES {
-        let message = format!("more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them");
+        let message =
+            format!("more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them");
         return Failure::new(Code::HeadersTooLarge, message).into_response();
     }
     next.run(request).await
@@ -66,10 +67,17 @@ fn size(uri: &Uri, headers: &HeaderMap) -> usize {
 }
 
 pub(super) async fn unknown_route(uri: Uri) -> Failure {
-    Failure::new(Code::NotFound, format!("there is no route {:?}", uri.path()))
+    Failure::new(
+        Code::NotFound,
+        format!("there is no route {:?}", uri.path()),
+    )
 }
 
 pub(super) async fn wrong_method(request: Request) -> Failure {
-    let message = format!("{} does not take {}", request.uri().path(), request.method());
+    let message = format!(
+        "{} does not take {}",
+        request.uri().path(),
+        request.method()
+    );
     Failure::new(Code::MethodNotAllowed, message)
 }

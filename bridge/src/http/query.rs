@@ -81,7 +81,11 @@ impl Query {
     pub(super) fn flag(&mut self, name: &str) -> bool {
         let snake = snake_case(name);
         let named = |key: &str| key == name || key == snake;
-        if self.pairs.iter().any(|(key, value)| named(key) && value.is_empty()) {
+        if self
+            .pairs
+            .iter()
+            .any(|(key, value)| named(key) && value.is_empty())
+        {
             return true;
         }
         self.choice(name, &[("true", true), ("false", false)])
@@ -175,7 +179,12 @@ mod tests {
 
     #[test]
     fn a_flag_may_stand_alone() {
-        for (query, expected) in [("all", true), ("all=true", true), ("all=false", false), ("", false)] {
+        for (query, expected) in [
+            ("all", true),
+            ("all=true", true),
+            ("all=false", false),
+            ("", false),
+        ] {
             assert_eq!(Query::parse(query).flag("all"), expected, "{query}");
         }
     }

@@ -197,7 +197,11 @@ pub(super) async fn find(store: &dyn Store, id: &str) -> Result<Dispatch, Failur
 }
 
 /// All that a path names, newest first: several when it is a task id that was dispatched again.
-pub(super) async fn find_all(store: &dyn Store, id: &str, limit: usize) -> Result<Vec<Dispatch>, Failure> {
+pub(super) async fn find_all(
+    store: &dyn Store,
+    id: &str,
+    limit: usize,
+) -> Result<Vec<Dispatch>, Failure> {
     if id.starts_with("dsp_") {
         return Ok(vec![find(store, id).await?]);
     }

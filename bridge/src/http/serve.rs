@@ -158,3 +158,137 @@ async fn linger(mut stream: TcpStream) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::super::auth;
+    use super::super::testing::Edge;
+    use super::*;
+
+    struct Served {
+        address: SocketAddr,
+        shutdown: CancellationToken,
+        tasks: TaskTracker,
+        edge: Edge,
+    }
+
+    async fn served(config: Config) -> Served {
+        let edge = Edge::with(config.clone(), &auth::Config::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (shutdown, tasks) = (edge.closing.clone(), TaskTracker::new());
+        let (router, token) = (edge.router.clone(), shutdown.clone());
+        tasks.spawn(async move { serve(listener, router, &config, token).await });
+        tasks.close();
+        Served {
+            address,
+            shutdown,
+            tasks,
+            edge,
+        }
+    }
+
+    /// Everything that the server says until it closes.
+    async fn exchange(address: SocketAddr, request: Vec<u8>) -> String {
+        let (mut read, mut write) = TcpStream::connect(address).await.unwrap().into_split();
+        let writing = async move {
+            // The server may have heard enough before it was all said.
+            let _ = write.write_all(&request).await;
+            write
+        };
+        let mut answer = Vec::new();
+        let (_write, read) = tokio::join!(writing, read.read_to_end(&mut answer));
+        read.unwrap();
+        String::from_utf8(answer).unwrap()
+    }
+
+    fn with_headers(headers: &str) -> Vec<u8> {
+        let request = format!("GET /api/health/live HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
+        request.into_bytes()
+    }
+
+    #[tokio::test]
+    async fn too_many_or_too_large_headers_are_431() {
+        let served = served(Config::default()).await;
+        let many = |count| "x: y\r\n".repeat(count);
+        let large = |bytes| format!("x: {}\r\n", "y".repeat(bytes));
+        let close = "connection: close\r\n";
+        for (headers, status, ours) in [
+            (many(90), "200", true),
+            (many(120), "431", true),
+            (many(300), "431", false),
+            (large(60_000), "200", true),
+            (large(70_000), "431", true),
+            (large(200_000), "431", false),
+        ] {
+            let answer = exchange(served.address, with_headers(&format!("{close}{headers}"))).await;
+            let line = answer.lines().next().unwrap_or_default();
+            assert!(line.starts_with(&format!("HTTP/1.1 {status}")), "{line}");
+            assert_eq!(answer.contains("x-request-id: req_"), ours, "{answer}");
+            assert_eq!(
+                answer.contains("HEADERS_TOO_LARGE"),
+                ours && status == "431"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_too_much_reads_why() {
+        let served = served(Config::default()).await;
+        let head = "POST /api/v2/dispatch HTTP/1.1\r\nhost: localhost\r\n";
+        let length = 11 << 20;
+        let mut declared = format!("{head}content-length: {length}\r\n\r\n").into_bytes();
+        declared.resize(declared.len() + length, b' ');
+        let mut chunked = format!("{head}transfer-encoding: chunked\r\n\r\n").into_bytes();
+        for _ in 0..11 {
+            chunked.extend_from_slice(b"100000\r\n");
+            chunked.resize(chunked.len() + (1 << 20), b' ');
+            chunked.extend_from_slice(b"\r\n");
+        }
+        for request in [declared, chunked] {
+            let answer = exchange(served.address, request).await;
+            assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+            assert!(answer.contains("PAYLOAD_TOO_LARGE"), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_408() {
+        let config = Config {
+            body_timeout: Duration::from_millis(20),
+            ..Config::default()
+        };
+        let served = served(config).await;
+        let head =
+            "POST /api/v2/dispatch HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{";
+        let answer = exchange(served.address, head.into()).await;
+        assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+        assert!(answer.contains("REQUEST_TIMEOUT"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn shutting_down_ends_streams_and_idle_connections() {
+        let served = served(Config::default()).await;
+        let id = served.edge.accept("task").await;
+        let path = format!("GET /api/v2/dispatch/{id}/events HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        stream.write_all(path.as_bytes()).await.unwrap();
+        let mut idle = TcpStream::connect(served.address).await.unwrap();
+        idle.write_all(&with_headers("")).await.unwrap();
+        let mut begin = [0; 12];
+        for connection in [&mut stream, &mut idle] {
+            connection.read_exact(&mut begin).await.unwrap();
+            assert_eq!(&begin, b"HTTP/1.1 200");
+        }
+        served.shutdown.cancel();
+        let (mut told, mut rest) = (String::new(), String::new());
+        stream.read_to_string(&mut told).await.unwrap();
+        idle.read_to_string(&mut rest).await.unwrap();
+        assert!(told.ends_with("0\r\n\r\n"), "the stream ends whole: {told}");
+        drop((stream, idle));
+        served.tasks.wait().await;
+        assert!(TcpStream::connect(served.address).await.is_err());
+    }
+}

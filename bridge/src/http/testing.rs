@@ -48,7 +48,9 @@ impl Answered {
     }
 
     pub(super) fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
     }
 
     /// The envelope with its request id checked and taken out.
@@ -95,7 +97,13 @@ impl Edge {
     }
 
     pub(super) async fn send(&self, request: Request<Body>) -> Answered {
-        let (parts, body) = self.router.clone().oneshot(request).await.unwrap().into_parts();
+        let (parts, body) = self
+            .router
+            .clone()
+            .oneshot(request)
+            .await
+            .unwrap()
+            .into_parts();
         Answered {
             status: parts.status,
             headers: parts.headers,
@@ -104,11 +112,13 @@ impl Edge {
     }
 
     pub(super) async fn get(&self, path: &str) -> Answered {
-        self.send(Request::get(path).body(Body::empty()).unwrap()).await
+        self.send(Request::get(path).body(Body::empty()).unwrap())
+            .await
     }
 
     pub(super) async fn post(&self, path: &str, body: impl Into<Body>) -> Answered {
-        self.send(Request::post(path).body(body.into()).unwrap()).await
+        self.send(Request::post(path).body(body.into()).unwrap())
+            .await
     }
 
     /// An accepted dispatch with its first two events.
@@ -151,7 +161,10 @@ impl Edge {
     }
 
     pub(super) async fn tell(&self, lease: &Lease, events: Vec<NewEvent>) {
-        let progress = Progress { events, ..Progress::default() };
+        let progress = Progress {
+            events,
+            ..Progress::default()
+        };
         self.store.append(lease, progress).await.unwrap();
     }
 
@@ -164,10 +177,16 @@ impl Edge {
             result: raw(&json!({ "status": "ok", "output": "short" })),
             output: output.map(str::to_owned),
             events: vec![event(kind::COMPLETED)],
-            delivery: Some(NewDelivery { id: delivery, callback: callback() }),
+            delivery: Some(NewDelivery {
+                id: delivery,
+                callback: callback(),
+            }),
             retention: Duration::from_secs(60),
         };
-        self.store.finish(Claim::Attempt(lease), finish).await.unwrap();
+        self.store
+            .finish(Claim::Attempt(lease), finish)
+            .await
+            .unwrap();
         delivery
     }
 

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forge_adapter_api::{AdapterError, AdapterEvent, Health, Profile};
@@ -98,6 +99,7 @@ impl Adapter {
                 (None, Some(line))
             }
             Ok((handle, facts)) => {
+                let initialised = Arc::new(AtomicBool::new(false));
                 let attendant = Attendant {
                     handle: handle.clone(),
                     monitor: Arc::clone(&monitor),
@@ -105,14 +107,17 @@ impl Adapter {
                     provider: provider.clone(),
                     patience: config.start_patience,
                     health_timeout: config.health_timeout,
+                    ready: Arc::clone(&initialised),
                 };
                 let stop = ended.clone();
                 tracker.spawn(async move {
                     stop.run_until_cancelled(attendant.run()).await;
+                    attendant.handle.write_rest_of_logs();
                 });
                 let ready =
                     match initialize(&handle, plan.settings, plan.max_concurrent, config).await {
                         Ok(ready) => {
+                            initialised.store(true, Ordering::Release);
                             let health = ask(&handle, config.health_timeout).await;
                             monitor.record(health, Timestamp::now());
                             Some(ready)
@@ -420,10 +425,12 @@ struct Attendant {
     provider: String,
     patience: Duration,
     health_timeout: Duration,
+    /// Its health counts only once it was initialised.
+    ready: Arc<AtomicBool>,
 }
 
 impl Attendant {
-    async fn run(self) {
+    async fn run(&self) {
         tokio::join!(self.handle.write_logs(), self.relay(), self.watch());
     }
 
@@ -457,6 +464,9 @@ impl Attendant {
                 Timestamp::now(),
             );
             self.handle.back().await;
+            if !self.ready.load(Ordering::Acquire) {
+                continue;
+            }
             let health = ask(&self.handle, self.health_timeout).await;
             self.monitor.record(health, Timestamp::now());
         }

@@ -17,6 +17,7 @@ use forge_adapter_api::AdapterError;
 
 use super::load::{LoadError, RawCreate};
 use super::log::Logs;
+use super::prefix;
 use super::queue::{Answer, Emitted, Queue};
 use super::ticket::{Ticket, Tickets, Used};
 
@@ -116,15 +117,24 @@ impl Host {
     unsafe fn read_answer(&self, status: i32, payload: FBytes) -> Answer {
         if payload.is_well_formed() && payload.len > self.payload_bytes {
             let found = payload.len;
+            let head = FSlice {
+                ptr: payload.ptr,
+                len: found.min(prefix::LOOKED_AT_BYTES),
+            };
+            // SAFETY: passed on from the caller; the bytes are not freed before the next statement.
+            let details = prefix::details(unsafe { head.as_bytes() }, found);
             // SAFETY: passed on from the caller.
             unsafe { payload.release() };
-            return Err(AdapterError::new(
-                "output_too_large",
-                format!(
-                    "the answer has {found} bytes, at most {} are taken",
-                    self.payload_bytes
-                ),
-            ));
+            return Err(AdapterError {
+                details: Some(details),
+                ..AdapterError::new(
+                    "output_too_large",
+                    format!(
+                        "the answer has {found} bytes, at most {} are taken",
+                        self.payload_bytes
+                    ),
+                )
+            });
         }
         // SAFETY: passed on from the caller.
         let bytes = unsafe { payload.into_vec() }.map_err(|_| {

@@ -117,7 +117,12 @@ impl Handle {
             .spawn(move || first.run(boot, ready))
             .map_err(LoadError::Thread)?;
         match tokio::time::timeout(deadline, booted).await {
-            Ok(Ok(facts)) => Ok((Self { shared, work }, facts?)),
+            Ok(Ok(Ok(facts))) => Ok((Self { shared, work }, facts)),
+            Ok(Ok(Err(error))) => {
+                // What it logged on its way may say more.
+                host.logs.write_rest(&host.provider);
+                Err(error)
+            }
             Ok(Err(_)) => Err(LoadError::Create(AdapterError::new(
                 "adapter_crashed",
                 "its thread ended while it was loaded",
@@ -200,6 +205,11 @@ impl Handle {
     pub(super) async fn write_logs(&self) {
         let host = self.shared.host;
         host.logs.write(&host.provider).await;
+    }
+
+    /// Writes what is left of the adapter's log.
+    pub(super) fn write_rest_of_logs(&self) {
+        self.shared.host.logs.write_rest(&self.shared.host.provider);
     }
 
     fn fail_waiting(&self, error: &AdapterError) {
@@ -391,13 +401,11 @@ impl Host {
             match queue.next().await {
                 Said::Event(bytes) => match read_event(&bytes) {
                     Ok(event) => return Item::Event(event),
-                    Err(why) => {
-                        if queue.violated() {
-                            self.logs.breach(&format!(
-                                "an event that {why}; further ones of this call are left out unsaid"
-                            ));
-                        }
+                    // The first of a call, then ever fewer: a flood is one line, not one each.
+                    Err(why) if queue.unreadable().is_power_of_two() => {
+                        self.logs.breach(&format!("an event that {why}"));
                     }
+                    Err(_) => {}
                 },
                 Said::Dropped(count) => return Item::Dropped(count),
                 Said::Answer(answer) => return Item::Done(answer),

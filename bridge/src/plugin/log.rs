@@ -82,6 +82,11 @@ impl Logs {
         }
     }
 
+    /// Writes what is there, at the end.
+    pub(super) fn write_rest(&self, provider: &str) {
+        self.flush(provider, &mut Rate::starting(Instant::now()));
+    }
+
     fn flush(&self, provider: &str, rate: &mut Rate) {
         let mut held_back = 0;
         loop {

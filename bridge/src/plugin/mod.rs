@@ -9,6 +9,7 @@ mod instance;
 mod load;
 mod log;
 mod manifest;
+mod prefix;
 mod pulse;
 mod queue;
 mod resolve;
@@ -18,7 +19,7 @@ mod trust;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -166,6 +167,8 @@ pub enum Error {
     UnknownDefault(String),
     #[error("the plugin path {path} cannot be made absolute")]
     PluginPath { path: PathBuf, source: io::Error },
+    #[error("the state folder {path} cannot be made absolute")]
+    StateFolder { path: PathBuf, source: io::Error },
     #[error("no adapter can be loaded: {}", .0.join("; "))]
     NothingLoadable(Vec<String>),
     #[error("plugin.strict is set and not every adapter can be loaded: {}", .0.join("; "))]
@@ -185,9 +188,10 @@ impl Registry {
         }
         let named = resolve::names(&ids, &setup.tables)?;
         let folders = folders(config)?;
+        let copies = copies(&setup)?;
         let plans = named
             .into_iter()
-            .map(|named| plan(&setup, named, &folders))
+            .map(|named| plan(&setup, named, &folders, &copies))
             .collect::<Result<Vec<_>, _>>()?;
 
         let (relay, relayed) = mpsc::channel(RELAYED);
@@ -288,7 +292,18 @@ fn folders(config: &Config) -> Result<Vec<PathBuf>, Error> {
     Ok(folders)
 }
 
-fn plan(setup: &Setup, named: resolve::Named, folders: &[PathBuf]) -> Result<Plan, Error> {
+/// Where private copies of libraries lie; the dynamic loader wants an absolute path.
+fn copies(setup: &Setup) -> Result<PathBuf, Error> {
+    let path = setup.state_dir.join("adapters");
+    std::path::absolute(&path).map_err(|source| Error::StateFolder { path, source })
+}
+
+fn plan(
+    setup: &Setup,
+    named: resolve::Named,
+    folders: &[PathBuf],
+    copies: &Path,
+) -> Result<Plan, Error> {
     let config = &setup.config;
     let found = resolve::find(&named.library, folders)?;
     let table = setup.tables.get(&named.id).cloned().unwrap_or_default();
@@ -315,7 +330,7 @@ fn plan(setup: &Setup, named: resolve::Named, folders: &[PathBuf]) -> Result<Pla
         id: named.id.clone(),
         library: named.library.clone(),
         path,
-        copies: setup.state_dir.join("adapters").join(&named.library),
+        copies: copies.join(&named.library),
         trust: config.trust,
         digest: allowed.and_then(|allowed| allowed.sha256.clone()),
         create: create.to_string().into_bytes(),

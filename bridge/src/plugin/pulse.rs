@@ -74,6 +74,8 @@ impl Pulse {
                 tokio::time::sleep(left).await;
                 continue;
             }
+            // When the whole process was stopped, its time is up before it could go on.
+            tokio::time::sleep(patience / 10).await;
             let mut state = self.lock();
             if state.inside.is_some_and(|now| now.entry == inside.entry) {
                 state.blocked = Some(inside.what);

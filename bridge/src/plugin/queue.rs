@@ -66,7 +66,7 @@ struct Inner {
     phase: Phase,
     /// `start` has returned.
     begun: bool,
-    violations: u64,
+    unreadable: u64,
 }
 
 #[derive(PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl Queue {
                 refused: Refused::default(),
                 phase: Phase::Open,
                 begun: false,
-                violations: 0,
+                unreadable: 0,
             }),
             changed: Notify::new(),
         }
@@ -258,11 +258,11 @@ impl Queue {
         self.lock().begun
     }
 
-    /// Counts a breach of the contract; true for the first of this call.
-    pub(super) fn violated(&self) -> bool {
+    /// Counts an unreadable event: how many there are now.
+    pub(super) fn unreadable(&self) -> u64 {
         let mut inner = self.lock();
-        inner.violations += 1;
-        inner.violations == 1
+        inner.unreadable += 1;
+        inner.unreadable
     }
 
     /// The next thing said. Cancel-safe; for one reader. Never resolves after the answer.

@@ -97,12 +97,31 @@ async fn an_execution_is_cancelled_by_name_or_by_dropping_its_call() {
     assert_eq!(echo.cancel("dsp_1/1", "task").await, Ok(false));
     drop(echo.execute(request("hang")).unwrap());
 
-    let mut call = echo.execute(request("hang")).unwrap();
-    let waited = tokio::time::timeout(Duration::from_millis(20), call.next()).await;
-    assert!(waited.is_err(), "{waited:?}");
-    assert!(echo.cancel("dsp_1/1", "task").await.unwrap());
-    drop(call);
+    let call = echo.execute(request("slow:60000")).unwrap();
+    let known = async { while !echo.cancel("dsp_1/1", "task").await.unwrap() {} };
+    tokio::time::timeout(SOON, known).await.unwrap();
+    assert_eq!(listen(call).await.1.unwrap_err(), "cancelled");
     assert_well(&echo).await;
+}
+
+#[tokio::test]
+async fn many_calls_at_once_are_answered_each_or_dropped_each() {
+    let (registry, _relayed) = start(Place::new().setup(&["echo"])).await;
+    let echo = registry.get("echo").unwrap();
+    let calls: Vec<_> = (0..200)
+        .map(|n| {
+            echo.execute(request(&format!("stream:{}", n % 7 + 1)))
+                .unwrap()
+        })
+        .enumerate()
+        .filter(|(n, _)| n % 3 != 0)
+        .collect();
+    for (n, call) in calls {
+        let (items, answer) = listen(call).await;
+        assert!(items.len() > n % 7);
+        assert_eq!(answer.unwrap()["status"], "ok");
+    }
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -148,7 +167,7 @@ async fn a_failing_or_hanging_initialize_takes_only_that_adapter_offline() {
         (
             "hanging",
             json!({"initialize": "hang"}),
-            "initialize was not answered within 300ms",
+            "initialize was not answered within 5s",
         ),
         (
             "profile",
@@ -157,22 +176,19 @@ async fn a_failing_or_hanging_initialize_takes_only_that_adapter_offline() {
         ),
     ];
     let mut setup = place.setup(&["echo", "failing", "hanging", "profile"]);
-    setup.config.initialize_timeout = Duration::from_millis(300);
     for (id, mut settings, _) in cases.clone() {
         settings["library"] = "rogue".into();
         setup.tables.insert(id.to_owned(), table(settings));
     }
     // Echo is a large file in a debug build: loading it has the same deadline.
     setup.config.initialize_timeout = Duration::from_secs(5);
-    let hanging = setup.config.initialize_timeout;
     let (registry, _relayed) = start(setup).await;
     for (id, _, line) in cases {
-        let line = line.replace("300ms", &format!("{hanging:?}"));
         let adapter = registry.get(id).unwrap();
         let health = adapter.health();
         assert_eq!(health.status, HealthStatus::Offline);
         assert!(
-            health.message.as_ref().unwrap().contains(&line),
+            health.message.as_ref().unwrap().contains(line),
             "{health:?}"
         );
         assert!(adapter.profile().is_none() && adapter.reserve().is_none());

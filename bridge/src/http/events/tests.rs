@@ -32,7 +32,10 @@ fn sse(text: &str) -> Told {
 
 fn events(values: &[Value]) -> Told {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    values.iter().map(|event| (text(&event["id"]), text(&event["type"]))).collect()
+    values
+        .iter()
+        .map(|event| (text(&event["id"]), text(&event["type"])))
+        .collect()
 }
 
 fn kinds(told: &Told) -> Vec<&str> {
@@ -53,7 +56,12 @@ fn request(path: &str, headers: &[(&str, &str)]) -> Request<Body> {
 
 /// A stream that is read piece by piece.
 async fn open(edge: &Edge, path: &str) -> BodyDataStream {
-    let response = edge.router.clone().oneshot(request(path, &[])).await.unwrap();
+    let response = edge
+        .router
+        .clone()
+        .oneshot(request(path, &[]))
+        .await
+        .unwrap();
     assert_eq!(response.status(), 200, "{path}");
     response.into_body().into_data_stream()
 }
@@ -88,10 +96,18 @@ fn path(id: DispatchId) -> String {
 async fn a_reader_cut_anywhere_and_resumed_sees_every_event_once() {
     let edge = Edge::new();
     let (id, delivery) = edge.done("task").await;
-    settle(&edge, delivery, &[kind::CALLBACK_ATTEMPTED, kind::CALLBACK_DELIVERED]).await;
+    settle(
+        &edge,
+        delivery,
+        &[kind::CALLBACK_ATTEMPTED, kind::CALLBACK_DELIVERED],
+    )
+    .await;
 
     let whole = ask(&edge, &path(id), &[]).await;
-    assert_eq!(whole.header("content-type"), "text/event-stream; charset=utf-8");
+    assert_eq!(
+        whole.header("content-type"),
+        "text/event-stream; charset=utf-8"
+    );
     let whole = sse(&String::from_utf8_lossy(&whole.body));
     let expected = [kind::ACCEPTED, kind::QUEUED, kind::STARTED, kind::COMPLETED];
     assert_eq!(kinds(&whole), expected);
@@ -123,13 +139,21 @@ async fn until_delivered_goes_on_to_the_end_of_the_callback() {
     let path = format!("{}?until=delivered", path(id));
     let mut stream = open(&edge, &path).await;
     assert_eq!(sse(&next(&mut stream).await).len(), 4);
-    settle(&edge, delivery, &[kind::CALLBACK_ATTEMPTED, kind::CALLBACK_DELIVERED]).await;
+    settle(
+        &edge,
+        delivery,
+        &[kind::CALLBACK_ATTEMPTED, kind::CALLBACK_DELIVERED],
+    )
+    .await;
     let mut rest = String::new();
     while let Some(chunk) = stream.next().await {
         rest.push_str(&String::from_utf8_lossy(&chunk.unwrap()));
     }
     let rest = sse(&rest);
-    assert_eq!(kinds(&rest), [kind::CALLBACK_ATTEMPTED, kind::CALLBACK_DELIVERED]);
+    assert_eq!(
+        kinds(&rest),
+        [kind::CALLBACK_ATTEMPTED, kind::CALLBACK_DELIVERED]
+    );
     let again = format!("{path}&after={}", rest[1].0);
     assert_eq!(ask(&edge, &again, &[]).await.status, 204);
 }
@@ -207,11 +231,22 @@ async fn pages_are_polled_until_there_is_nothing_more_to_come() {
     };
     let begun = tokio::time::Instant::now();
     let (page, _) = tokio::join!(waiting, finishing);
-    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        begun.elapsed()
+    );
     let page = page.json();
     told.extend(events(page["events"].as_array().unwrap()));
-    assert_eq!(kinds(&told), [kind::ACCEPTED, kind::QUEUED, kind::STARTED, kind::COMPLETED]);
-    let end = format!("{}?after={}", self::path(id), page["nextCursor"].as_str().unwrap());
+    assert_eq!(
+        kinds(&told),
+        [kind::ACCEPTED, kind::QUEUED, kind::STARTED, kind::COMPLETED]
+    );
+    let end = format!(
+        "{}?after={}",
+        self::path(id),
+        page["nextCursor"].as_str().unwrap()
+    );
     assert_eq!(ask(&edge, &end, &json).await.status, 204);
 }
 
@@ -221,9 +256,15 @@ async fn a_silent_stream_says_how_far_it_looked() {
     let mut firehose = open(&edge, "/api/v2/events?agentId=nobody").await;
     let begun = tokio::time::Instant::now();
     let cursor = |position| edge.store.log().cursor(position);
-    assert_eq!(next(&mut firehose).await, format!(": heartbeat\nid: {}\n\n", cursor(0)));
+    assert_eq!(
+        next(&mut firehose).await,
+        format!(": heartbeat\nid: {}\n\n", cursor(0))
+    );
     edge.accept("task").await;
-    assert_eq!(next(&mut firehose).await, format!(": heartbeat\nid: {}\n\n", cursor(2)));
+    assert_eq!(
+        next(&mut firehose).await,
+        format!(": heartbeat\nid: {}\n\n", cursor(2))
+    );
     assert_eq!(begun.elapsed().as_secs(), 15);
 
     let request = request("/api/v2/events", &[("accept", "application/x-ndjson")]);
@@ -239,7 +280,11 @@ async fn the_firehose_is_live_and_filtered() {
     let edge = Edge::new();
     edge.accept("before").await;
     let mut all = open(&edge, "/api/v2/events").await;
-    let mut one = open(&edge, "/api/v2/events?taskId=b&type=execution.queued&after=0").await;
+    let mut one = open(
+        &edge,
+        "/api/v2/events?taskId=b&type=execution.queued&after=0",
+    )
+    .await;
     assert!(next(&mut all).await.starts_with(": heartbeat"));
     assert!(next(&mut one).await.starts_with(": heartbeat"));
     edge.accept("a").await;
@@ -248,7 +293,10 @@ async fn the_firehose_is_live_and_filtered() {
     while told.len() < 4 {
         told.extend(sse(&next(&mut all).await));
     }
-    assert_eq!(kinds(&told), [kind::ACCEPTED, kind::QUEUED, kind::ACCEPTED, kind::QUEUED]);
+    assert_eq!(
+        kinds(&told),
+        [kind::ACCEPTED, kind::QUEUED, kind::ACCEPTED, kind::QUEUED]
+    );
     assert_eq!(sse(&next(&mut one).await), [told[3].clone()]);
 }
 

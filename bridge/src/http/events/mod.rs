@@ -37,13 +37,19 @@ pub(super) async fn of_dispatch(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let id = find(log.store.as_ref(), &id).await?.id;
-    let ends = [("finished", Until::Finished(id)), ("delivered", Until::Delivered(id))];
+    let ends = [
+        ("finished", Until::Finished(id)),
+        ("delivered", Until::Delivered(id)),
+    ];
     let until = query.choice("until", &ends).unwrap_or(Until::Finished(id));
     let place = place(&headers, &mut query);
     let poll = Poll::read(&mut query);
     query.finish()?;
     let position = log.position(place, Place::Earliest)?;
-    let filter = EventFilter { dispatch: Some(id), ..EventFilter::default() };
+    let filter = EventFilter {
+        dispatch: Some(id),
+        ..EventFilter::default()
+    };
     log.answer(encoding, filter, until, position, poll).await
 }
 
@@ -65,7 +71,8 @@ pub(super) async fn of_all(
     let poll = Poll::read(&mut query);
     query.finish()?;
     let position = log.unexpired(log.position(place, Place::Live)?)?;
-    log.answer(encoding, filter, Until::Forever, position, poll).await
+    log.answer(encoding, filter, Until::Forever, position, poll)
+        .await
 }
 
 /// Where a reader wants to begin.
@@ -118,14 +125,15 @@ impl<S: Sync> FromRequestParts<S> for Encoding {
         let accept = parts.headers.get_all(header::ACCEPT).iter();
         let accept = accept.filter_map(|value| value.to_str().ok());
         let mut types = accept.flat_map(|value| value.split(','));
-        let chosen = types.find_map(|kind| {
-            match kind.split(';').next().unwrap_or_default().trim() {
-                "text/event-stream" => Some(Encoding::Stream(Framing::Sse)),
-                "application/x-ndjson" => Some(Encoding::Stream(Framing::Ndjson)),
-                "application/json" => Some(Encoding::Page),
-                _ => None,
-            }
-        });
+        let chosen =
+            types.find_map(
+                |kind| match kind.split(';').next().unwrap_or_default().trim() {
+                    "text/event-stream" => Some(Encoding::Stream(Framing::Sse)),
+                    "application/x-ndjson" => Some(Encoding::Stream(Framing::Ndjson)),
+                    "application/json" => Some(Encoding::Page),
+                    _ => None,
+                },
+            );
         Ok(chosen.unwrap_or(Encoding::Stream(Framing::Sse)))
     }
 }
