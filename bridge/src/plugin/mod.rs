@@ -170,7 +170,7 @@ pub enum Error {
     StateFolder { path: PathBuf, source: io::Error },
     #[error("no adapter can be loaded: {}", .0.join("; "))]
     NothingLoadable(Vec<String>),
-    #[error("plugin.strict is set and not every adapter can be loaded: {}", .0.join("; "))]
+    #[error("strict is set and not every adapter can be loaded: {}", .0.join("; "))]
     NotEveryLoadable(Vec<String>),
 }
 

@@ -127,14 +127,13 @@ async fn many_calls_at_once_are_answered_each_or_dropped_each() {
 #[tokio::test]
 async fn an_adapter_in_c_runs_through_the_plain_entry() {
     let place = Place::new();
-    place.compile("plain", "plain-c/plain.c", &[]);
-    let (registry, _relayed) = start(place.setup(&["plain"])).await;
-    let plain = registry.get("plain").unwrap();
+    place.compile("c-echo", "c-adapter/adapter.c", &[]);
+    let (registry, _relayed) = start(place.setup(&["c-echo"])).await;
+    let plain = registry.get("c-echo").unwrap();
     assert_eq!(plain.health().status, HealthStatus::Healthy);
     let (items, answer) = run(&plain, "ok").await;
     assert_eq!(items.len(), 1);
-    let bytes = format!("{} bytes", request("ok").len());
-    assert_eq!(answer.unwrap()["output"], Value::String(bytes));
+    assert_eq!(answer.unwrap()["output"], "hello from C");
     let unknown = plain.call("agents.list", b"{}".to_vec(), SOON).await;
     assert_eq!(unknown.unwrap_err().code, "unsupported_op");
 }
@@ -279,7 +278,7 @@ async fn a_missing_adapter_is_offline_and_the_others_serve() {
 #[tokio::test]
 async fn only_what_nobody_else_can_write_and_the_list_allows_is_loaded() {
     let line = async |place: &Place, edit: &dyn Fn(&mut forge_bridge::plugin::Config)| {
-        let mut setup = place.setup(&["plain"]);
+        let mut setup = place.setup(&["c-echo"]);
         edit(&mut setup.config);
         Registry::start(setup)
             .await
@@ -287,7 +286,7 @@ async fn only_what_nobody_else_can_write_and_the_list_allows_is_loaded() {
             .map(|error| error.to_string())
     };
     let place = Place::new();
-    let library = place.compile("plain", "plain-c/plain.c", &[]);
+    let library = place.compile("c-echo", "c-adapter/adapter.c", &[]);
     let trusting = |config: &mut forge_bridge::plugin::Config| {
         config.trust = forge_bridge::plugin::Trust::Warn;
     };
@@ -322,10 +321,10 @@ async fn only_what_nobody_else_can_write_and_the_list_allows_is_loaded() {
             config.allow = Clone::clone(&allowed);
         }
     };
-    assert_eq!(line(&place, &listed("plain", None)).await, None);
+    assert_eq!(line(&place, &listed("c-echo", None)).await, None);
     let absent = line(&place, &listed("other", None)).await.unwrap();
     assert!(absent.contains("not on the allow-list"), "{absent}");
-    let other = line(&place, &listed("plain", Some("00ff"))).await.unwrap();
+    let other = line(&place, &listed("c-echo", Some("00ff"))).await.unwrap();
     assert!(other.contains("the allow-list wants 00ff"), "{other}");
 
     let real = place.folder.path().join("plugins/real.so");
