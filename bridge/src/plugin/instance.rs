@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ use super::trust::{Rules, Trust};
 
 /// Calls that wait for the first thread.
 const WAITING: usize = 256;
+const FULL: &str = "too much waits for the adapter's thread";
+const ENDED: &str = "the bridge has shut the adapter down";
 /// Longer names of event types are refused.
 const KIND_BYTES: usize = 128;
 
@@ -67,6 +69,7 @@ struct Shared {
     host: &'static Host,
     bounds: Limits,
     waiting: AtomicUsize,
+    ended: AtomicBool,
     first: Pulse,
     second: Pulse,
 }
@@ -103,6 +106,7 @@ impl Handle {
             host,
             bounds: boot.bounds,
             waiting: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
             first: Pulse::default(),
             second: Pulse::default(),
         });
@@ -133,8 +137,8 @@ impl Handle {
 
     /// Hands a call to the first thread. Events are kept only up to `events`.
     pub(super) fn call(&self, op: &str, payload: Vec<u8>) -> Result<Call, AdapterError> {
-        if let Some(what) = self.blocked() {
-            return Err(blocked_in(what));
+        if let Some(error) = self.away() {
+            return Err(error);
         }
         let shared = &self.shared;
         let size = payload.len();
@@ -143,7 +147,6 @@ impl Handle {
             shared.waiting.fetch_sub(size, Ordering::AcqRel);
             unavailable(why)
         };
-        const FULL: &str = "too much waits for the adapter's thread";
         if before > 0 && before + size > shared.bounds.waiting {
             return Err(refused(FULL));
         }
@@ -163,12 +166,21 @@ impl Handle {
         // A call that was not sent is given up when `call` is dropped.
         self.work.try_send(work).map_err(|error| match error {
             TrySendError::Full(_) => refused(FULL),
-            TrySendError::Disconnected(_) => refused("the adapter has ended"),
+            TrySendError::Disconnected(_) => refused(ENDED),
         })?;
-        if let Some(what) = self.blocked() {
-            self.fail_waiting(&blocked_in(what));
+        // It may have gone away in between, after it had failed what waited then.
+        if let Some(error) = self.away() {
+            self.fail_waiting(&error);
         }
         Ok(call)
+    }
+
+    /// Why no call is taken now.
+    fn away(&self) -> Option<AdapterError> {
+        if self.shared.ended.load(Ordering::SeqCst) {
+            return Some(unavailable(ENDED));
+        }
+        self.blocked().map(blocked_in)
     }
 
     /// The function of the adapter that does not return.
@@ -225,8 +237,9 @@ impl Handle {
     /// Ends every call, then the instance; false when it did not return in time and was left behind.
     pub(super) async fn end(&self, grace: Duration) -> bool {
         let host = self.shared.host;
+        self.shared.ended.store(true, Ordering::SeqCst);
         for (ticket, queue) in host.tickets.all() {
-            queue.answer(Err(unavailable("the bridge shuts the adapter down")));
+            queue.answer(Err(unavailable(ENDED)));
             host.give_up(ticket, &queue);
         }
         host.news.close();

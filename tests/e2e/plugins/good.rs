@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
@@ -136,6 +137,51 @@ async fn an_adapter_in_c_runs_through_the_plain_entry() {
     assert_eq!(answer.unwrap()["output"], "hello from C");
     let unknown = plain.call("agents.list", b"{}".to_vec(), SOON).await;
     assert_eq!(unknown.unwrap_err().code, "unsupported_op");
+}
+
+/// Which callsites are heard is decided once for all threads, so this runs in a process of its own: this
+/// binary again, with only this test.
+#[tokio::test]
+async fn what_adapters_log_and_break_is_in_our_log() {
+    const ROLE: &str = "FORGE_E2E_LOGS";
+    if std::env::var_os(ROLE).is_some() {
+        tracing_subscriber::fmt().with_ansi(false).init();
+        let place = Place::new();
+        place.compile("rogue", "rogue/rogue.c", &[]);
+        let setup = place.setup(&["echo", "rogue"]);
+        let tracker = setup.tracker.clone();
+        let (registry, _relayed) = start(setup).await;
+        let rogue = registry.get("rogue").unwrap();
+        for model in ["twice", "garbage"] {
+            assert!(run(&rogue, model).await.1.is_ok());
+        }
+        registry.shutdown(SOON).await;
+        // The last lines are written by a task that ends with its adapter.
+        tracker.close();
+        tracker.wait().await;
+        return;
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "plugins::good::what_adapters_log_and_break_is_in_our_log",
+            "--exact",
+        ])
+        .arg("--nocapture")
+        .env(ROLE, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("INFO adapter: echo 0.1.0 initialized"),
+        "{text}"
+    );
+    let broken: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("adapter rogue broke the contract"))
+        .collect();
+    assert!(broken[0].contains("completion of call"), "{text}");
+    // Eight unreadable events are four lines: of the 1st, 2nd, 4th and 8th.
+    assert_eq!(broken.len(), 5, "{text}");
 }
 
 #[tokio::test]
