@@ -1,21 +1,21 @@
 //! One instance of an adapter and its two threads: the first makes every call into it, from a bounded
 //! queue; the second only cancels. What the adapter does to them is never felt elsewhere.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
-use forge_adapter_api::{AdapterError, AdapterEvent, Manifest};
+use forge_adapter_api::{AdapterError, Manifest};
 use tokio::sync::oneshot;
 
 use super::call::{Cancel, Host, Instance};
+use super::listen::{Call, Item};
 use super::load::{self, LoadError};
 use super::log::Logs;
 use super::pulse::Pulse;
-use super::queue::{Answer, Bounds, Queue, Said};
+use super::queue::{Bounds, Queue};
 use super::ticket::{Ticket, Tickets};
 use super::trust::{Rules, Trust};
 
@@ -23,8 +23,6 @@ use super::trust::{Rules, Trust};
 const WAITING: usize = 256;
 const FULL: &str = "too much waits for the adapter's thread";
 const ENDED: &str = "the bridge has shut the adapter down";
-/// Longer names of event types are refused.
-const KIND_BYTES: usize = 128;
 
 /// What an instance is made of.
 pub(super) struct Boot {
@@ -365,77 +363,5 @@ fn cancel_calls(instance: Instance, inbox: &Receiver<Cancel>, pulse: &Pulse) {
                 return;
             }
         }
-    }
-}
-
-/// One call under way. Dropping it drops the call in the adapter.
-pub struct Call {
-    queue: Arc<Queue>,
-    ticket: Ticket,
-    host: &'static Host,
-}
-
-impl fmt::Debug for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Call({} {:#x})", self.host.provider, self.ticket.0)
-    }
-}
-
-/// What a call says.
-#[derive(Debug, PartialEq)]
-pub enum Item {
-    Event(AdapterEvent),
-    /// So many events are missing here, because the adapter did not wait for us to take them.
-    Dropped(u64),
-    /// The last item, exactly once.
-    Done(Answer),
-}
-
-impl Call {
-    /// The next item. Cancel-safe. Never resolves after `Done`.
-    pub async fn next(&mut self) -> Item {
-        self.host.hear(&self.queue).await
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        if self.queue.close() {
-            self.host.give_up(self.ticket, &self.queue);
-        }
-    }
-}
-
-impl Host {
-    async fn hear(&self, queue: &Queue) -> Item {
-        loop {
-            // A flood of unreadable events must not keep the other tasks of this worker waiting.
-            tokio::task::coop::consume_budget().await;
-            match queue.next().await {
-                Said::Event(bytes) => match read_event(&bytes) {
-                    Ok(event) => return Item::Event(event),
-                    // The first of a call, then ever fewer: a flood is one line, not one each.
-                    Err(why) if queue.unreadable().is_power_of_two() => {
-                        self.logs.breach(&format!("an event that {why}"));
-                    }
-                    Err(_) => {}
-                },
-                Said::Dropped(count) => return Item::Dropped(count),
-                Said::Answer(answer) => return Item::Done(answer),
-            }
-        }
-    }
-}
-
-fn read_event(bytes: &[u8]) -> Result<AdapterEvent, String> {
-    let event: AdapterEvent = serde_json::from_slice(bytes)
-        .map_err(|error| format!("is no JSON object with a type ({error})"))?;
-    let named = !event.kind.is_empty()
-        && event.kind.len() <= KIND_BYTES
-        && !event.kind.chars().any(char::is_control);
-    if named {
-        Ok(event)
-    } else {
-        Err("has an empty, overlong or unprintable type".to_owned())
     }
 }
