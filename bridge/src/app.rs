@@ -197,7 +197,8 @@ impl Bridge {
     async fn work(&self, relayed: mpsc::Receiver<Relayed>) {
         let (tracker, ending) = (&self.tracker, &self.ending);
         let relay = Relay { store: Arc::clone(&self.store), dispatcher: self.dispatcher.clone() };
-        tracker.spawn(relay.run(relayed));
+        let recording = ending.clone();
+        tracker.spawn(async move { recording.run_until_cancelled_owned(relay.run(relayed)).await });
         self.registry.start_relays().await;
         let children = self.children.clone().run(ending.clone());
         tracker.spawn(async move {

@@ -4,6 +4,7 @@
 mod children;
 mod cli;
 mod config;
+mod dev;
 mod harness;
 mod plugins;
 mod recovery;
