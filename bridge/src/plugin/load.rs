@@ -104,7 +104,7 @@ pub enum LoadError {
         full: String,
     },
     #[error(
-        "{path} speaks ABI {found}, this bridge ABI {wanted}; use a version of it built for {wanted}"
+        "{path} speaks ABI {found}, this bridge ABI {wanted}; use a version of it built for ABI {wanted}"
     )]
     AbiVersion {
         path: PathBuf,
@@ -304,7 +304,7 @@ fn refusal(error: LibraryError, path: &Path) -> LoadError {
 
 fn header_text(header: &AbiHeader) -> String {
     let magic = String::from_utf8_lossy(&header.magic_string);
-    let magic = magic.trim_end_matches('\0').escape_debug().to_string();
+    let magic = magic.trim_end_matches(['\0', ' ']);
     format!("{magic:?} {}.{}", header.abi_major, header.abi_minor)
 }
 

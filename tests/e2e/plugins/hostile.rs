@@ -190,7 +190,7 @@ async fn started(rogue: &Adapter, model: &str) -> Call {
 #[tokio::test]
 async fn a_blocked_start_is_noticed_fails_its_calls_and_heals() {
     let place = Place::new();
-    let (registry, rogue, _relayed) = rogue_with(&place, Duration::from_millis(300)).await;
+    let (registry, rogue, _relayed) = rogue_with(&place, Duration::from_millis(800)).await;
     let gate = place.folder.path().join("gate");
     let blocked = rogue
         .execute(request(&format!("block:{}", gate.display())))
@@ -222,7 +222,7 @@ async fn a_blocked_start_is_noticed_fails_its_calls_and_heals() {
 #[tokio::test]
 async fn an_adapter_that_stays_blocked_does_not_hold_up_the_end() {
     let place = Place::new();
-    let (registry, rogue, _relayed) = rogue_with(&place, Duration::from_millis(300)).await;
+    let (registry, rogue, _relayed) = rogue_with(&place, Duration::from_millis(800)).await;
     let call = rogue.execute(request("block:/nonexistent/gate")).unwrap();
     assert_eq!(listen(call).await.1.unwrap_err(), "adapter_unavailable");
     let ended = registry.shutdown(Duration::from_millis(300));

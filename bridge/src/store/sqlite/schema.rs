@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
 use super::OpenError;
@@ -171,7 +172,7 @@ pub(super) fn open_reader(file: &Path) -> rusqlite::Result<Connection> {
         "PRAGMA busy_timeout = 5000; PRAGMA cache_size = -1024; PRAGMA temp_store = MEMORY;
          PRAGMA trusted_schema = OFF; PRAGMA query_only = ON;",
     )?;
-    connection.set_prepared_statement_cache_capacity(64);
+    keep_plans(&connection)?;
     Ok(connection)
 }
 
@@ -228,7 +229,14 @@ fn configure(connection: &Connection, tuning: Tuning) -> rusqlite::Result<()> {
          PRAGMA trusted_schema = OFF;",
         tuning.wal_limit_bytes
     ))?;
+    keep_plans(connection)
+}
+
+/// A statement is prepared once. Without the second line one that compares with a bound value would be
+/// planned again for each value.
+fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(128);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())
 }
 
