@@ -212,14 +212,7 @@ fn show(context: &Context, screen: &Screen, callback: &Callback) -> std::io::Res
         callback.header("webhook-id").unwrap_or("-"),
         text(&body, "/taskId"),
         screen.paint(tone, text(&body, "/status")),
-        text(
-            &body,
-            if body["status"] == "ok" {
-                "/output"
-            } else {
-                "/errorCode"
-            }
-        ),
+        screen.paint(Tone::Quiet, tail::shortened(&said, LONGEST_OUTPUT)),
     ))
 }
 
