@@ -101,7 +101,7 @@ async fn a_program_that_is_killed_is_told_with_what_it_used() {
     let workspace = bench.workspace.path().canonicalize().unwrap();
     let ran = bench
         .run_until(bench.request("SLOW please"), "assistant.text", async || {
-            kill_programs_in(&workspace)
+            kill_programs_in(&workspace);
         })
         .await;
     ran.failed("adapter_crashed");

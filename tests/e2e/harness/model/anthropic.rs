@@ -44,7 +44,7 @@ pub(super) async fn answer(desk: &Desk, body: &Value) -> Response {
                 SLOW_PACE,
             );
         }
-        Plan::Calls(calls) => calls.into_iter().map(|call| tool_use(desk, call)).collect(),
+        Plan::Calls(calls) => calls.iter().map(|call| tool_use(desk, call)).collect(),
     };
     if body["stream"] == true {
         stream_of(desk, body, &content, Duration::ZERO)
@@ -57,7 +57,7 @@ pub(super) async fn answer(desk: &Desk, body: &Value) -> Response {
     }
 }
 
-fn tool_use(desk: &Desk, call: Call) -> Value {
+fn tool_use(desk: &Desk, call: &Call) -> Value {
     json!({"type": "tool_use", "id": format!("toolu_fake{}", desk.number()), "name": call.tool, "input": call.input})
 }
 
