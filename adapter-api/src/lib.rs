@@ -1,4 +1,7 @@
-//! What an adapter is written against.
+//! What an adapter is written against: the contract, its types, the export and the checks. Knows
+//! nothing of the bridge.
+//!
+#![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
 mod adapter;

@@ -1,1 +1,402 @@
-//! (being built)
+//! Builds every component and wires them, once, in the order that `contract.md` §5 gives; ends them in
+//! the other order. The only place that knows everything.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant as SteadyInstant};
+
+use anyhow::Context;
+use forge_adapter_api::HealthStatus;
+use jiff::Timestamp;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::config::{Config, Retention};
+use crate::delivery::sign::{self, Described, Signer};
+use crate::delivery::{self, Deliverer};
+use crate::dispatch::finish::Finisher;
+use crate::dispatch::recover::recover;
+use crate::dispatch::{self, Dispatcher};
+use crate::event::{NewEvent, kind};
+use crate::http::auth::Auth;
+use crate::http::{self, Life, Phase};
+use crate::net;
+use crate::net::guard::Guard;
+use crate::plugin::{self, Registry, Relayed, Trust};
+use crate::process::Children;
+use crate::store::Store;
+use crate::store::sqlite::Sqlite;
+use crate::time::Clock;
+use crate::vault::{KeySource, Vault};
+
+/// Events of adapters outside of any execution are written in batches of at most so many.
+const RELAY_BATCH: usize = 128;
+/// How often adapters are asked for their health when nobody else asks.
+const HEALTH_EVERY: Duration = Duration::from_secs(15);
+/// What those still running get after their grace, to be told and to write how they ended.
+const HALT: Duration = Duration::from_secs(5);
+
+/// What a bridge is started with besides its configuration.
+#[derive(Debug, Default, Clone)]
+pub struct Options {
+    /// The environment that adapters are configured from.
+    pub environment: BTreeMap<String, String>,
+    /// Goes before `plugin.trust`: developing warns where serving refuses.
+    pub trust: Option<Trust>,
+}
+
+impl Options {
+    pub fn new(environment: BTreeMap<String, String>) -> Self {
+        Self { environment, trust: None }
+    }
+}
+
+/// A bridge that serves. Dropped without [`Bridge::stop`] it ends as in a crash.
+pub struct Bridge {
+    pub addr: SocketAddr,
+    pub store: Arc<dyn Store>,
+    pub registry: Registry,
+    pub signer: Signer,
+    config: Config,
+    dispatcher: Dispatcher,
+    deliverer: Deliverer,
+    children: Children,
+    phase: watch::Sender<Phase>,
+    /// Ends what starts new work.
+    starting: CancellationToken,
+    /// Closes the socket.
+    closing: CancellationToken,
+    /// Ends everything else.
+    ending: CancellationToken,
+    tracker: TaskTracker,
+}
+
+/// Serves until `shutdown`, then drains.
+pub async fn serve(
+    config: Config,
+    options: Options,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let bridge = Bridge::start(config, options).await?;
+    shutdown.cancelled().await;
+    bridge.stop().await;
+    Ok(())
+}
+
+impl Bridge {
+    /// Starts everything; when it returns, requests are answered and work is done.
+    pub async fn start(config: Config, options: Options) -> anyhow::Result<Self> {
+        let started = SteadyInstant::now();
+        let auth = Auth::new(&config.auth)?;
+        auth.check_listen(config.listen)?;
+        let guard = Guard::new(&config.callback.allow)?;
+        let client = net::Client::new(&config.net, guard.clone())?;
+        let store = open_store(&config).await?;
+        let vault = open_vault(&config).await?;
+        let children = Children::new(&config.process, store.store_id())?;
+        reap(&children).await?;
+        let clock = Clock::System;
+        let finisher = Finisher {
+            store: Arc::clone(&store),
+            clock,
+            config: Arc::new(config.dispatch.clone()),
+            retention: config.retention.records,
+        };
+        settle_interrupted(&finisher).await?;
+
+        let tracker = TaskTracker::new();
+        let (registry, relayed) = Registry::start(plugin::Setup {
+            config: plugin::Config {
+                strict: config.strict,
+                trust: options.trust.unwrap_or(config.plugin.trust),
+                ..config.plugin.clone()
+            },
+            tables: config.adapters.clone(),
+            env: options.environment,
+            store_id: store.store_id().to_owned(),
+            state_dir: config.data_dir.join("state"),
+            supervisor: children.supervisor().to_vec(),
+            tracker: tracker.clone(),
+        })
+        .await?;
+        let signer = Signer::open(&config.callback, &*store, &vault).await?;
+        let deliverer = Deliverer::new(delivery::Setup {
+            store: Arc::clone(&store),
+            client,
+            signer: signer.clone(),
+            vault: vault.clone(),
+            clock,
+            config: config.callback.clone(),
+            retention: config.retention.records,
+        });
+        let dispatcher = Dispatcher::new(dispatch::Setup {
+            finisher,
+            registry: registry.clone(),
+            deliverer: deliverer.clone(),
+            vault,
+            guard,
+            mcp_servers: BTreeMap::new(),
+            tracker: tracker.clone(),
+        });
+
+        let listener = TcpListener::bind(config.listen)
+            .await
+            .with_context(|| format!("cannot listen on {}", config.listen))?;
+        let bridge = Self {
+            addr: listener.local_addr()?,
+            store,
+            registry,
+            signer,
+            dispatcher,
+            deliverer,
+            children,
+            phase: watch::Sender::new(Phase::Starting),
+            starting: CancellationToken::new(),
+            closing: CancellationToken::new(),
+            ending: CancellationToken::new(),
+            tracker,
+            config,
+        };
+        bridge.listen(listener, &auth, started);
+        bridge.work(relayed).await;
+        bridge.phase.send_replace(Phase::Serving);
+        tracing::info!(http.address = %bridge.addr, "listening on http://{}", bridge.addr);
+        if auth.is_open() {
+            tracing::warn!("no token is configured: everybody on this machine may dispatch");
+        }
+        Ok(bridge)
+    }
+
+    fn listen(&self, listener: TcpListener, auth: &Auth, started: SteadyInstant) {
+        let config = Arc::new(self.config.http.clone());
+        let router = http::router(http::State {
+            store: Arc::clone(&self.store),
+            dispatcher: self.dispatcher.clone(),
+            deliverer: self.deliverer.clone(),
+            registry: self.registry.clone(),
+            auth: auth.clone(),
+            config: Arc::clone(&config),
+            listen: self.addr,
+            life: Life {
+                instance_id: Uuid::now_v7().to_string().into(),
+                started,
+                phase: self.phase.subscribe(),
+                closing: self.closing.clone(),
+            },
+        });
+        let closing = self.closing.clone();
+        self.tracker.spawn(async move { http::serve(listener, router, &config, closing).await });
+    }
+
+    /// Starts everything that goes on by itself.
+    async fn work(&self, relayed: mpsc::Receiver<Relayed>) {
+        let (tracker, ending) = (&self.tracker, &self.ending);
+        let relay = Relay { store: Arc::clone(&self.store), dispatcher: self.dispatcher.clone() };
+        let recording = ending.clone();
+        tracker.spawn(async move { recording.run_until_cancelled_owned(relay.run(relayed)).await });
+        self.registry.start_relays().await;
+        let children = self.children.clone().run(ending.clone());
+        tracker.spawn(async move {
+            if let Err(error) = children.await {
+                tracing::error!("orphaned processes are not swept: {error}");
+            }
+        });
+        tracker.spawn(poll_health(self.registry.clone(), ending.clone()));
+        tracker.spawn(sweep(
+            Arc::clone(&self.store),
+            self.config.retention.clone(),
+            ending.clone(),
+        ));
+        tracker.spawn(self.deliverer.clone().run(ending.clone(), tracker.clone()));
+        tracker.spawn(self.dispatcher.clone().run(self.starting.clone()));
+    }
+
+    /// Stops as `contract.md` §5 says: unready at once, accepting a little longer, then what runs has
+    /// its grace, then the rest is stopped as its recovery policy says.
+    pub async fn stop(self) {
+        let drain = &self.config.drain;
+        let begun = Instant::now();
+        let grace = begun + drain.grace;
+        self.phase.send_replace(Phase::Draining);
+        self.starting.cancel();
+        tracing::info!("draining");
+        let accepting = async {
+            sleep(drain.accept).await;
+            self.closing.cancel();
+        };
+        let running = async {
+            self.dispatcher.drain(grace, grace + HALT).await;
+            self.deliverer.finish_due(grace).await;
+        };
+        tokio::join!(accepting, running);
+        self.ending.cancel();
+        self.deliverer.drain(grace.max(Instant::now() + Duration::from_millis(100))).await;
+        self.registry.shutdown(HALT).await;
+        self.tracker.close();
+        if timeout_at(Instant::now() + HALT, self.tracker.wait()).await.is_err() {
+            tracing::warn!("{} tasks did not end", self.tracker.len());
+        }
+        self.store.close().await;
+        tracing::info!("stopped");
+    }
+}
+
+async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    let (store, folder) = (config.store.clone(), config.data_dir.clone());
+    let opened = tokio::task::spawn_blocking(move || Sqlite::open(&store, &folder)).await??;
+    Ok(Arc::new(opened))
+}
+
+async fn open_vault(config: &Config) -> anyhow::Result<Vault> {
+    let source = KeySource {
+        key: config.secret.key.clone(),
+        file: config.secret.key_file.clone(),
+        data_dir: config.data_dir.clone(),
+    };
+    Ok(tokio::task::spawn_blocking(move || Vault::open(&source)).await??)
+}
+
+/// Kills what an earlier bridge on this store left behind.
+async fn reap(children: &Children) -> anyhow::Result<()> {
+    let children = children.clone();
+    let swept = tokio::task::spawn_blocking(move || children.reap_leftovers()).await?;
+    if swept.killed > 0 {
+        tracing::warn!("{} processes of an earlier bridge were killed", swept.killed);
+    }
+    Ok(())
+}
+
+async fn settle_interrupted(finisher: &Finisher) -> anyhow::Result<()> {
+    let recovered = recover(finisher).await?;
+    if recovered.requeued + recovered.ended > 0 {
+        tracing::warn!(
+            "the last bridge stopped in the middle of work: {} dispatches are queued again, {} ended",
+            recovered.requeued,
+            recovered.ended,
+        );
+    }
+    Ok(())
+}
+
+/// Records what adapters say outside of executions.
+struct Relay {
+    store: Arc<dyn Store>,
+    dispatcher: Dispatcher,
+}
+
+impl Relay {
+    async fn run(self, mut relayed: mpsc::Receiver<Relayed>) {
+        let mut batch = Vec::with_capacity(RELAY_BATCH);
+        while relayed.recv_many(&mut batch, RELAY_BATCH).await > 0 {
+            let mut by_provider: BTreeMap<String, Vec<NewEvent>> = BTreeMap::new();
+            for Relayed { provider, event } in batch.drain(..) {
+                if event.kind == kind::ADAPTER_HEALTH {
+                    // An adapter that came back may have a queue.
+                    self.dispatcher.wake();
+                }
+                let new = NewEvent::new(&event.kind, Timestamp::now(), event.data);
+                by_provider.entry(provider).or_default().push(new);
+            }
+            for (provider, events) in by_provider {
+                if let Err(error) = self.store.append_unbound(&provider, events).await {
+                    tracing::warn!(adapter.id = provider, "events of {provider} are lost: {error}");
+                }
+            }
+        }
+    }
+}
+
+async fn poll_health(registry: Registry, ending: CancellationToken) {
+    let mut round = interval(HEALTH_EVERY);
+    round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = ending.cancelled() => return,
+            _ = round.tick() => registry.refresh_health().await,
+        }
+    }
+}
+
+/// Removes what is past its retention, in small steps.
+async fn sweep(store: Arc<dyn Store>, retention: Retention, ending: CancellationToken) {
+    let mut round = interval(retention.every);
+    round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = ending.cancelled() => return,
+            _ = round.tick() => {}
+        }
+        loop {
+            match store.sweep(Timestamp::now(), retention.step).await {
+                Ok(swept) if swept.more && !ending.is_cancelled() => {}
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::warn!("nothing was removed: {error}");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// What receivers check our signatures with; also while a bridge runs on the same store.
+pub async fn signing_secrets(config: &Config) -> anyhow::Result<Vec<Described>> {
+    let vault = open_vault(config).await?;
+    let folder = config.data_dir.clone();
+    let peek = move || Sqlite::peek_sealed(&folder, sign::STORED);
+    let sealed = tokio::task::spawn_blocking(peek).await??;
+    let signer = Signer::with_sealed(&config.callback, sealed.as_deref(), &vault)?;
+    Ok(signer.describe())
+}
+
+/// Everything that would keep a bridge from serving as configured, each as one line.
+pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<String>> {
+    let mut problems = Vec::new();
+    let mut note = |found: anyhow::Result<()>| {
+        if let Err(error) = found {
+            problems.push(format!("{error:#}"));
+        }
+    };
+    note(Auth::new(&config.auth).map_err(Into::into).and_then(|auth| {
+        auth.check_listen(config.listen)?;
+        Ok(())
+    }));
+    note(Signer::check(&config.callback).map_err(Into::into));
+    note(Guard::new(&config.callback.allow).map_err(Into::into).and_then(|guard| {
+        net::Client::new(&config.net, guard)?;
+        Ok(())
+    }));
+    let state = tempfile::tempdir()?;
+    let tracker = TaskTracker::new();
+    let started = Registry::start(plugin::Setup {
+        config: plugin::Config { strict: true, ..config.plugin.clone() },
+        tables: config.adapters.clone(),
+        env: options.environment.clone(),
+        store_id: "check".to_owned(),
+        state_dir: state.path().to_owned(),
+        supervisor: Vec::new(),
+        tracker: tracker.clone(),
+    });
+    match started.await {
+        Ok((registry, _)) => {
+            for adapter in registry.adapters() {
+                let health = adapter.health();
+                if health.status == HealthStatus::Offline {
+                    let reason = health.message.unwrap_or_else(|| "offline".to_owned());
+                    problems.push(format!("adapter {}: {reason}", adapter.provider()));
+                }
+            }
+            registry.shutdown(HALT).await;
+        }
+        Err(plugin::Error::NothingLoadable(lines) | plugin::Error::NotEveryLoadable(lines)) => {
+            problems.extend(lines.iter().map(|line| format!("adapter {line}")));
+        }
+        Err(error) => problems.push(error.to_string()),
+    }
+    Ok(problems)
+}

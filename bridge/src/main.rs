@@ -1,5 +1,17 @@
+//! The program: looks at its arguments and hands them on.
+
 use std::process::ExitCode;
 
+use forge_bridge::{cli, process};
+
 fn main() -> ExitCode {
-    forge_bridge::process::exec::run(std::env::args_os().skip(2))
+    let mut args = std::env::args_os();
+    // The supervisor of child processes starts before anything else exists in the process.
+    if args.nth(1).is_some_and(|first| first == "exec") {
+        return process::exec::run(args);
+    }
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    cli::run(cli::parse(), environment)
 }

@@ -1,7 +1,51 @@
-//! One spelling of time on the wire and in the store: RFC 3339, UTC, milliseconds, `Z`.
+//! One spelling of time on the wire and in the store: RFC 3339, UTC, milliseconds, `Z`. And the clock
+//! that the workers ask, so that tests can move it.
 
-use jiff::Timestamp;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
 use serde::Serializer;
+use tokio::time::Instant;
+
+/// What time it is. Cheap to copy.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Clock {
+    /// The machine's wall clock: follows its corrections and the time it slept.
+    #[default]
+    System,
+    /// A wall clock that goes as tokio's does, so that paused time moves it.
+    Tokio { wall: Timestamp, since: Instant },
+}
+
+impl Clock {
+    /// A clock that shows the present time and goes as tokio's from here on.
+    pub fn tokio() -> Self {
+        Clock::Tokio {
+            wall: Timestamp::now(),
+            since: Instant::now(),
+        }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        match self {
+            Clock::System => Timestamp::now(),
+            Clock::Tokio { wall, since } => after(*wall, since.elapsed()),
+        }
+    }
+}
+
+/// So much later, or the end of time.
+pub fn after(timestamp: Timestamp, wait: Duration) -> Timestamp {
+    SignedDuration::try_from(wait)
+        .ok()
+        .and_then(|wait| timestamp.checked_add(wait).ok())
+        .unwrap_or(Timestamp::MAX)
+}
+
+/// How much later `end` is than `start`; nothing when it is not.
+pub fn between(start: Timestamp, end: Timestamp) -> Duration {
+    Duration::try_from(end.duration_since(start)).unwrap_or(Duration::ZERO)
+}
 
 /// `2026-11-21T02:41:12.123Z`
 pub fn format(timestamp: Timestamp) -> String {
@@ -26,6 +70,19 @@ pub fn millis_option<S: Serializer>(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::Clock;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_of_tokio_goes_as_tokio_does() {
+        let clock = Clock::tokio();
+        let start = clock.now();
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        let passed = super::between(start, clock.now());
+        assert_eq!(passed, Duration::from_secs(3600));
+    }
+
     #[test]
     fn milliseconds_are_always_written() {
         let at = "2026-11-21T02:41:12Z".parse().unwrap();

@@ -70,10 +70,7 @@ impl ExecutionAdapter for Echo {
     }
 
     async fn check_health(&self) -> Health {
-        Health {
-            status: self.settings.health,
-            message: self.settings.health_message.clone(),
-        }
+        self.settings.health()
     }
 
     fn capabilities(&self) -> Profile {

@@ -1,6 +1,6 @@
 //! What `[adapters.echo]` may say.
 
-use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, OutputStrategy, Profile};
+use forge_adapter_api::{CostTier, Health, HealthStatus, LatencyProfile, OutputStrategy, Profile};
 use serde::Deserialize;
 
 /// The profile and the health it shows. Unknown members are the rest of the environment.
@@ -14,8 +14,8 @@ pub(crate) struct Settings {
     cost_tier: CostTier,
     latency_profile: LatencyProfile,
     /// What the health check answers.
-    pub(crate) health: HealthStatus,
-    pub(crate) health_message: Option<String>,
+    health: HealthStatus,
+    health_message: Option<String>,
 }
 
 impl Default for Settings {
@@ -45,6 +45,19 @@ impl Default for Settings {
 }
 
 impl Settings {
+    pub(crate) fn health(&self) -> Health {
+        let reason = || Some("as [adapters.echo] says".to_owned());
+        Health {
+            status: self.health,
+            message: match self.health {
+                HealthStatus::Healthy => self.health_message.clone(),
+                HealthStatus::Degraded | HealthStatus::Offline => {
+                    self.health_message.clone().or_else(reason)
+                }
+            },
+        }
+    }
+
     pub(crate) fn profile(&self) -> Profile {
         Profile {
             capabilities: self.capabilities.clone(),

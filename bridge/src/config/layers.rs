@@ -20,6 +20,7 @@ const ELSEWHERE: [&str; 3] = ["BRIDGE_CONFIG", "BRIDGE_URL", "BRIDGE_TOKEN"];
 
 /// Tables whose keys are names that the operator chooses; `BRIDGE_ADAPTERS_ACME_AI_LIBRARY`.
 const ADAPTERS: &str = "adapters";
+const FREE_TABLES: [&str; 2] = ["adapters.", "callback.origins."];
 
 /// The layers of one load and the warnings that came up on the way.
 pub(super) struct Layers {
@@ -51,6 +52,29 @@ pub(super) fn keys(defaults: &serde_json::Value) -> Vec<String> {
     let mut keys = Vec::new();
     walk("", defaults, &mut keys);
     keys
+}
+
+/// The keys of a documented file, those that are commented out as well; not the names in tables that
+/// operators fill themselves.
+pub(super) fn documented_keys(text: &str) -> Vec<String> {
+    let Ok(layer) = file("the documentation", &uncommented(text)) else {
+        return Vec::new();
+    };
+    let chosen = |key: &String| FREE_TABLES.iter().any(|table| key.starts_with(table));
+    let values = serde_json::to_value(&layer.values).unwrap_or_default();
+    keys(&values)
+        .into_iter()
+        .filter(|key| !chosen(key))
+        .collect()
+}
+
+/// A commented key begins its line with `#` and no space after it.
+pub(super) fn uncommented(text: &str) -> String {
+    let lines = text.lines().map(|line| match line.strip_prefix('#') {
+        Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => rest,
+        Some(_) | None => line,
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// `retention.records` is `BRIDGE_RETENTION_RECORDS`.
@@ -144,7 +168,12 @@ pub(super) fn environment(
             let path: Vec<_> = key.split('.').collect();
             figment = figment.merge(Named::value(name, &path, text));
         } else if let Some((id, key)) = adapter_key(name, &ids) {
-            figment = figment.merge(Named::value(name, &[ADAPTERS, id, &key], text));
+            let mut layer = Named::value(name, &[ADAPTERS, id, &key], text);
+            if let ("max_concurrent", Ok(number)) = (key.as_str(), text.parse::<u64>()) {
+                // Everything else in the table is the adapter's own, which gets text.
+                layer = Named::at(name, &[ADAPTERS, id, &key], Value::from(number));
+            }
+            figment = figment.merge(layer);
         } else if name.starts_with("BRIDGE_") {
             let known = by_variable.keys().map(String::as_str);
             warnings.push(match nearest(name, known) {
@@ -189,9 +218,13 @@ pub(super) struct Named {
 
 impl Named {
     fn value(variable: &str, path: &[&str], text: &str) -> Self {
+        Self::at(variable, path, Value::from(text))
+    }
+
+    fn at(variable: &str, path: &[&str], value: Value) -> Self {
         let mut values = Dict::new();
         if let Some((last, parents)) = path.split_last() {
-            values.insert((*last).to_owned(), Value::from(text));
+            values.insert((*last).to_owned(), value);
             for parent in parents.iter().rev() {
                 values = Dict::from([((*parent).to_owned(), Value::from(values))]);
             }

@@ -18,7 +18,8 @@ use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::telemetry;
+use crate::http::{self, auth};
+use crate::{delivery, dispatch, net, plugin, process, store, telemetry};
 
 pub use extract::Problem;
 
@@ -39,6 +40,16 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Whether one adapter that cannot be loaded is enough to refuse the start.
     pub strict: bool,
+    pub plugin: plugin::Config,
+    /// By adapter.
+    pub adapters: BTreeMap<String, plugin::AdapterTable>,
+    pub auth: auth::Config,
+    pub http: http::Config,
+    pub dispatch: dispatch::Config,
+    pub callback: delivery::Config,
+    pub net: net::Config,
+    pub process: process::Config,
+    pub store: store::Config,
     pub secret: Secret,
     pub retention: Retention,
     pub drain: Drain,
@@ -51,6 +62,15 @@ impl Default for Config {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7420)),
             data_dir: "~/.local/share/forge-bridge".into(),
             strict: false,
+            plugin: plugin::Config::default(),
+            adapters: BTreeMap::new(),
+            auth: auth::Config::default(),
+            http: http::Config::default(),
+            dispatch: dispatch::Config::default(),
+            callback: delivery::Config::default(),
+            net: net::Config::default(),
+            process: process::Config::default(),
+            store: store::Config::default(),
             secret: Secret::default(),
             retention: Retention::default(),
             drain: Drain::default(),
@@ -178,7 +198,8 @@ impl Sources {
     pub fn load(&self) -> Result<Loaded, Error> {
         let (file, text) = self.text()?;
         let named = file.as_deref().zip(text.as_deref());
-        let (mut config, warnings): (Config, _) = read(named, &self.environment)?;
+        let (mut config, warnings): (Config, _) = read(DOCUMENTED, named, &self.environment)?;
+        config.plugin.strict = config.strict;
         let mut problems = Vec::new();
         for (key, path) in [
             ("data_dir", &mut config.data_dir),
@@ -223,14 +244,17 @@ impl Sources {
     }
 }
 
-/// Reads any `struct` that carries its own defaults.
+/// Reads any `struct` that carries its own defaults. Keys whose default is nothing are known from
+/// their documentation alone.
 fn read<T: Default + Serialize + DeserializeOwned>(
+    documented: &str,
     file: Option<(&Path, &str)>,
     environment: &BTreeMap<String, String>,
 ) -> Result<(T, Vec<String>), Error> {
     let examples =
         serde_json::to_value(T::default()).expect("a configuration is plain data and serialises");
-    let keys = layers::keys(&examples);
+    let mut keys = layers::keys(&examples);
+    keys.extend(layers::documented_keys(documented));
     let mut figment = Figment::new().merge(layers::standard_folders(environment, &keys));
     if let Some((path, text)) = file {
         let name = path.display().to_string();

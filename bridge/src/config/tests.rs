@@ -51,7 +51,7 @@ fn environment(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 fn small(text: &str, pairs: &[(&str, &str)]) -> Result<(Small, Vec<String>), Error> {
-    read(Some((Path::new("a.toml"), text)), &environment(pairs))
+    read("", Some((Path::new("a.toml"), text)), &environment(pairs))
 }
 
 fn problems(text: &str, pairs: &[(&str, &str)]) -> Vec<String> {
@@ -246,23 +246,12 @@ fn a_named_file_has_to_exist() {
     );
 }
 
-/// A commented key begins its line with `#` and no space after it.
-fn uncommented(text: &str) -> String {
-    text.lines()
-        .map(|line| match line.strip_prefix('#') {
-            Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => rest,
-            _ => line,
-        })
-        .collect::<Vec<_>>()
-        .join("\n")
-}
-
 #[test]
 fn the_documented_file_is_the_defaults() {
     let defaults = serde_json::to_value(Config::default()).unwrap();
-    for text in [DOCUMENTED.to_owned(), uncommented(DOCUMENTED)] {
+    for text in [DOCUMENTED.to_owned(), layers::uncommented(DOCUMENTED)] {
         let (config, _): (Config, _) =
-            read(Some((Path::new("config"), &text)), &BTreeMap::new()).unwrap();
+            read("", Some((Path::new("config"), &text)), &BTreeMap::new()).unwrap();
         let read = serde_json::to_value(config).unwrap();
         for key in layers::keys(&defaults) {
             let pointer = format!("/{}", key.replace('.', "/"));
@@ -276,7 +265,7 @@ fn the_documented_file_is_the_defaults() {
 
 #[test]
 fn every_key_is_documented() {
-    let written = layers::file("config", &uncommented(DOCUMENTED)).unwrap();
+    let written = layers::file("config", &layers::uncommented(DOCUMENTED)).unwrap();
     let written = Figment::new().merge(written);
     let defaults = serde_json::to_value(Config::default()).unwrap();
     for key in layers::keys(&defaults) {

@@ -1,1 +1,203 @@
-//! (being built)
+//! The heart: one file an arrow of `request → validate → recall → route → record → assemble → execute
+//! → normalise → finish`. Knows no HTTP, no SQL and no plugin boundary.
+
+mod agenda;
+pub mod assemble;
+mod attempt;
+pub mod budget;
+mod cancel;
+pub mod capture;
+mod execute;
+pub mod fingerprint;
+pub mod gather;
+pub mod finish;
+pub mod normalise;
+mod observe;
+pub mod recover;
+pub mod request;
+pub mod route;
+mod running;
+mod schedule;
+pub mod schema;
+pub mod submit;
+pub mod trace;
+pub mod validate;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::task::TaskTracker;
+
+use crate::delivery::Deliverer;
+use crate::id::DispatchId;
+use crate::net::guard::Guard;
+use crate::plugin::Registry;
+use crate::store;
+use crate::vault::Vault;
+
+use agenda::Agenda;
+use finish::Finisher;
+use running::Running;
+use validate::FieldError;
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+const MIB: usize = 1024 * 1024;
+
+/// What a dispatch may ask for and what it gets when it does not ask.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The time of one attempt when the dispatch names none.
+    #[serde(with = "crate::config::duration")]
+    pub default_timeout: Duration,
+    /// The most that a dispatch may ask for.
+    #[serde(with = "crate::config::duration")]
+    pub max_timeout: Duration,
+    /// How long a dispatch may wait for its start when it names nothing.
+    #[serde(with = "crate::config::duration")]
+    pub queue_timeout: Duration,
+    /// The most that a dispatch may ask for.
+    #[serde(with = "crate::config::duration")]
+    pub max_queue_timeout: Duration,
+    /// How many dispatches may wait; one more is answered 429.
+    pub queue_limit: u64,
+    /// Attempts of one dispatch under `recovery: retry` and `resume`, the first one included.
+    pub max_attempts: u32,
+    /// Folders below which `workspace.dir` may be. None: no dispatch may name a folder.
+    pub workspace_roots: Vec<PathBuf>,
+    /// What a result and a callback hold of an output; the rest is read by its own route.
+    pub output_inline_bytes: usize,
+    /// A longer output ends its dispatch as `output_too_large`.
+    pub output_limit_bytes: usize,
+    /// The longest `outputSchema`, as compact JSON.
+    pub schema_limit_bytes: usize,
+    /// How long an adapter may take to end what was cancelled or ran out of time.
+    #[serde(with = "crate::config::duration")]
+    pub cancel_grace: Duration,
+    /// An adapter that is away for less is waited for, when it is pinned or the only one.
+    #[serde(with = "crate::config::duration")]
+    pub patience: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            default_timeout: 600 * SECOND,
+            max_timeout: DAY,
+            queue_timeout: DAY,
+            max_queue_timeout: 30 * DAY,
+            queue_limit: 1_000_000,
+            max_attempts: 3,
+            workspace_roots: Vec::new(),
+            output_inline_bytes: MIB,
+            output_limit_bytes: 16 * MIB,
+            schema_limit_bytes: MIB / 4,
+            cancel_grace: 5 * SECOND,
+            patience: 60 * SECOND,
+        }
+    }
+}
+
+/// What a dispatcher is made of.
+pub struct Setup {
+    pub finisher: Finisher,
+    pub registry: Registry,
+    pub deliverer: Deliverer,
+    pub vault: Vault,
+    pub guard: Guard,
+    /// Configured MCP servers by name.
+    pub mcp_servers: BTreeMap<String, Value>,
+    pub tracker: TaskTracker,
+}
+
+/// Accepts, schedules, executes and cancels. Cheap to clone.
+#[derive(Clone)]
+pub struct Dispatcher {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    finisher: Finisher,
+    config: Arc<Config>,
+    registry: Registry,
+    deliverer: Deliverer,
+    vault: Vault,
+    guard: Guard,
+    mcp_servers: BTreeMap<String, Value>,
+    mcp_names: BTreeSet<String>,
+    tracker: TaskTracker,
+    running: Running,
+    agenda: Agenda,
+    wake: Notify,
+    /// What runs its last attempt runs alone.
+    last_attempts: Arc<Semaphore>,
+}
+
+/// Why a dispatch was not accepted, or a cancel not recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{} of the request are not valid", .0.len())]
+    Invalid(Vec<FieldError>),
+    #[error("the key was used for another request, {0}")]
+    Conflict(DispatchId),
+    #[error("{0}")]
+    NoCapableAdapter(String),
+    #[error("{0}")]
+    UnknownProvider(String),
+    #[error("{0}")]
+    AdapterUnavailable(String),
+    #[error("the queue is full")]
+    QueueFull,
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+impl Dispatcher {
+    pub fn new(setup: Setup) -> Self {
+        let Setup { finisher, registry, deliverer, vault, guard, mcp_servers, tracker } =
+            setup;
+        let mcp_names = mcp_servers.keys().cloned().collect();
+        let inner = Inner {
+            config: Arc::clone(&finisher.config),
+            finisher,
+            registry,
+            deliverer,
+            vault,
+            guard,
+            mcp_servers,
+            mcp_names,
+            tracker,
+            running: Running::new(),
+            agenda: Agenda::new(),
+            wake: Notify::new(),
+            last_attempts: Arc::new(Semaphore::new(1)),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A hint that there may be something to start.
+    pub fn wake(&self) {
+        self.inner.wake.notify_one();
+    }
+
+    /// Waits until nothing runs, at most until `until`; then tells what is left that the process
+    /// ends, and waits at most until `end` for it to be written. To be called when `run` has ended.
+    pub async fn drain(&self, until: Instant, end: Instant) {
+        let running = &self.inner.running;
+        if timeout_at(until, running.idle()).await.is_ok() {
+            return;
+        }
+        tracing::warn!("{} executions are stopped because the bridge stops", running.len());
+        running.halt();
+        if timeout_at(end, running.idle()).await.is_err() {
+            tracing::error!("{} executions did not end; the next start settles them", running.len());
+        }
+    }
+}

@@ -1,1 +1,180 @@
-//! (being built)
+//! The edge: the only place that knows axum. Reads requests, asks one component each, writes answers.
+//! Knows the handles of the components, never how they keep or run things.
+
+pub mod auth;
+pub mod browser;
+pub mod error;
+pub mod json;
+pub mod serve;
+
+mod adapters;
+mod body;
+mod deliveries;
+mod dispatch;
+mod encode;
+mod events;
+mod follow;
+mod health;
+mod manage;
+mod managed;
+mod observe;
+mod query;
+mod record;
+#[cfg(test)]
+mod testing;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::FromRef;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{get, post};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::delivery::Deliverer;
+use crate::dispatch::Dispatcher;
+use crate::plugin::Registry;
+use crate::store::Store;
+
+use auth::Auth;
+use body::Intake;
+use browser::Rules;
+
+pub use serve::serve;
+
+/// How the listener treats those who call.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Host names that are served besides the local ones; on other addresses, the only ones served.
+    pub hosts: Vec<String>,
+    /// Origins whose pages may call, besides those of `localhost`.
+    pub origins: Vec<String>,
+    pub body_limit_bytes: usize,
+    /// A body that is not complete by then is answered 408.
+    #[serde(with = "crate::config::duration")]
+    pub body_timeout: Duration,
+    /// A connection that has not sent its headers by then is closed.
+    #[serde(with = "crate::config::duration")]
+    pub header_timeout: Duration,
+    /// Connections at once; further ones wait in the backlog of the system.
+    pub max_connections: usize,
+    /// What requests under way get when the listener closes.
+    #[serde(with = "crate::config::duration")]
+    pub close_grace: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            hosts: Vec::new(),
+            origins: Vec::new(),
+            body_limit_bytes: 10 * 1024 * 1024,
+            body_timeout: Duration::from_secs(30),
+            header_timeout: Duration::from_secs(10),
+            max_connections: 4096,
+            close_grace: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What the process is doing; readiness says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Starting,
+    Serving,
+    Draining,
+}
+
+/// The life of this process, as health tells it and as open streams follow it.
+#[derive(Clone, Debug)]
+pub struct Life {
+    pub instance_id: Arc<str>,
+    pub started: Instant,
+    pub phase: watch::Receiver<Phase>,
+    /// Ends event streams and requests that wait; the same that ends [`serve`].
+    pub closing: CancellationToken,
+}
+
+/// Everything a handler may ask for; each takes only what its signature names.
+#[derive(Clone)]
+pub struct State {
+    pub store: Arc<dyn Store>,
+    pub dispatcher: Dispatcher,
+    pub deliverer: Deliverer,
+    pub registry: Registry,
+    pub auth: Auth,
+    pub config: Arc<Config>,
+    /// Where this router is served.
+    pub listen: SocketAddr,
+    pub life: Life,
+}
+
+/// All routes.
+pub fn router(state: State) -> Router {
+    let routes = Router::new()
+        .route("/api/health", get(health::show))
+        .route("/api/health/live", get(health::live))
+        .route("/api/health/ready", get(health::ready))
+        .route("/api/v2/dispatch", post(dispatch::submit))
+        .route("/api/v2/dispatch/{id}", get(dispatch::show))
+        .route("/api/v2/dispatch/{id}/output", get(dispatch::output))
+        .route("/api/v2/dispatch/{id}/events", get(events::of_dispatch))
+        .route("/api/v2/dispatch/{id}/cancel", post(dispatch::cancel))
+        .route("/api/v2/dispatches", get(dispatch::list))
+        .route("/api/v2/deliveries", get(deliveries::list))
+        .route("/api/v2/deliveries/retry", post(deliveries::retry_many))
+        .route("/api/v2/deliveries/{id}", get(deliveries::show))
+        .route("/api/v2/deliveries/{id}/retry", post(deliveries::retry))
+        .route("/api/v2/events", get(events::of_all))
+        .route("/api/v2/adapters", get(adapters::list))
+        .route("/api/v2/adapters/{provider}", get(adapters::show))
+        .merge(manage::routes())
+        .fallback(observe::unknown_route)
+        .method_not_allowed_fallback(observe::wrong_method);
+    let intake = Intake::new(Arc::clone(&state.config));
+    stack(routes, &state).with_state(Shared { state, intake })
+}
+
+/// What every request passes, outermost last.
+fn stack(routes: Router<Shared>, state: &State) -> Router<Shared> {
+    let rules = Rules {
+        config: Arc::clone(&state.config),
+        listen: state.listen,
+    };
+    routes
+        .layer(from_fn_with_state(rules, browser::guard))
+        .layer(from_fn(observe::limit_headers))
+        .layer(from_fn(observe::observe))
+}
+
+/// What handlers draw from: the state, and what the edge made for itself.
+#[derive(Clone)]
+struct Shared {
+    state: State,
+    intake: Intake,
+}
+
+macro_rules! part {
+    ($($part:ty = $($field:ident).+;)*) => {$(
+        impl FromRef<Shared> for $part {
+            fn from_ref(shared: &Shared) -> Self {
+                shared.$($field).+.clone()
+            }
+        }
+    )*};
+}
+
+part! {
+    Arc<dyn Store> = state.store;
+    Dispatcher = state.dispatcher;
+    Deliverer = state.deliverer;
+    Registry = state.registry;
+    Auth = state.auth;
+    Life = state.life;
+    Intake = intake;
+}

@@ -1,1 +1,379 @@
-//! (being built)
+//! The one HTTP client for everything the bridge calls: guarded addresses, no proxy of the system's,
+//! no redirects, a timeout and a bound on every answer. Must not know what is sent or why.
+
+pub mod backoff;
+pub mod guard;
+mod special;
+mod tls;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::HeaderMap;
+use reqwest::{Method, redirect, retry};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, timeout_at};
+use url::Url;
+
+use guard::{Guard, GuardedResolver, Refused, Trust};
+
+/// So much of an answer's body is read; the rest is never fetched.
+pub const ANSWER_BYTES: usize = 20_000;
+
+/// How the bridge calls others.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// A forward proxy for all calls, without credentials in its URL. It resolves the names, so it
+    /// has to guard them as well; literal addresses are still checked here.
+    pub proxy: Option<String>,
+    #[serde(with = "crate::config::duration")]
+    pub connect_timeout: Duration,
+    /// How long an unused connection is kept.
+    #[serde(with = "crate::config::duration")]
+    pub idle_timeout: Duration,
+    /// How many unused connections are kept for each origin.
+    pub idle_per_origin: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            proxy: None,
+            connect_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(20),
+            idle_per_origin: 8,
+        }
+    }
+}
+
+/// Why no client could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("net.proxy is not the URL of a proxy without credentials")]
+    Proxy,
+    #[error("the HTTP client could not be built")]
+    Build(#[source] reqwest::Error),
+    #[error("the TLS settings could not be built")]
+    Tls(#[source] rustls::Error),
+}
+
+/// Sends requests. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Client {
+    guard: Guard,
+    /// Checks every address of a name.
+    checked: reqwest::Client,
+    /// For hosts that the operator named: takes every address. Its connections are its own, so that
+    /// none of them ever serves a host that has to be checked.
+    named: reqwest::Client,
+}
+
+/// One request.
+#[derive(Debug)]
+pub struct Outgoing {
+    pub method: Method,
+    pub url: Url,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// From the name lookup to the last byte that is read of the answer.
+    pub timeout: Duration,
+}
+
+/// What came back, whatever its status.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    /// The first `ANSWER_BYTES` of it; less when it was cut off on the way.
+    pub body: Vec<u8>,
+}
+
+/// Why there was no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    #[error("refused to call: {0}")]
+    Refused(Refused),
+    #[error("could not look up the name: {0}")]
+    Resolve(String),
+    #[error("could not connect: {0}")]
+    Connect(String),
+    #[error("the TLS handshake failed: {0}")]
+    Tls(String),
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    #[error("the connection was closed before the answer: {0}")]
+    Closed(String),
+    #[error("the request could not be sent or the answer is not HTTP: {0}")]
+    Protocol(String),
+}
+
+impl Client {
+    /// The guard is shared with those who check URLs before they are stored.
+    pub fn new(config: &Config, guard: Guard) -> Result<Self, Error> {
+        let tls = tls::config().map_err(Error::Tls)?;
+        let resolver = GuardedResolver {
+            guard: guard.clone(),
+        };
+        let builder = || config.builder(tls.clone());
+        let checked = match &config.proxy {
+            // Only the proxy's own name is resolved here, and it may well be a private one.
+            Some(_) => builder()?,
+            None => builder()?.dns_resolver(Arc::new(resolver)),
+        };
+        Ok(Self {
+            guard,
+            checked: checked.build().map_err(Error::Build)?,
+            named: builder()?.build().map_err(Error::Build)?,
+        })
+    }
+
+    pub fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// One request, one answer: no redirect is followed and nothing is sent twice.
+    pub async fn send(&self, outgoing: Outgoing) -> Result<Answer, SendError> {
+        let client = match self
+            .guard
+            .trust(&outgoing.url)
+            .map_err(SendError::Refused)?
+        {
+            Trust::Checked => &self.checked,
+            Trust::Named => &self.named,
+        };
+        let limit = outgoing.timeout;
+        let deadline = Instant::now() + limit;
+        let request = client
+            .request(outgoing.method, outgoing.url)
+            .headers(outgoing.headers)
+            .body(outgoing.body)
+            .send();
+        let response = match timeout_at(deadline, request).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(SendError::of(&error, limit)),
+            Err(_) => return Err(SendError::Timeout(limit)),
+        };
+        let status = response.status().as_u16();
+        let headers = response.headers().clone();
+        // The status decides; a body that is cut off or never ends is only shown as far as it came.
+        let body = beginning_of(response, deadline).await;
+        Ok(Answer {
+            status,
+            headers,
+            body,
+        })
+    }
+}
+
+impl Config {
+    fn builder(&self, tls: rustls::ClientConfig) -> Result<reqwest::ClientBuilder, Error> {
+        let builder = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .no_proxy()
+            .redirect(redirect::Policy::none())
+            .retry(retry::never())
+            .referer(false)
+            .connect_timeout(self.connect_timeout)
+            .pool_idle_timeout(self.idle_timeout)
+            .pool_max_idle_per_host(self.idle_per_origin);
+        let Some(proxy) = &self.proxy else {
+            return Ok(builder);
+        };
+        let url = Url::parse(proxy).map_err(|_| Error::Proxy)?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(Error::Proxy);
+        }
+        let proxy = reqwest::Proxy::all(url).map_err(|_| Error::Proxy)?;
+        Ok(builder.proxy(proxy))
+    }
+}
+
+async fn beginning_of(mut response: reqwest::Response, deadline: Instant) -> Vec<u8> {
+    let mut body = Vec::new();
+    while let Ok(Ok(Some(chunk))) = timeout_at(deadline, response.chunk()).await {
+        let room = ANSWER_BYTES - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if body.len() == ANSWER_BYTES {
+            break;
+        }
+    }
+    body
+}
+
+impl SendError {
+    /// Sorts reqwest's error by what lies at its bottom. The URL is left out: it may hold a token.
+    fn of(error: &reqwest::Error, limit: Duration) -> Self {
+        let mut bottom: &(dyn std::error::Error + 'static) = error;
+        let mut closed = false;
+        loop {
+            if let Some(refused) = bottom.downcast_ref::<Refused>() {
+                return SendError::Refused(refused.clone());
+            }
+            if let Some(tls) = bottom.downcast_ref::<rustls::Error>() {
+                return SendError::Tls(tls.to_string());
+            }
+            if let Some(http) = bottom.downcast_ref::<hyper::Error>() {
+                closed |= http.is_incomplete_message() || http.is_closed() || http.is_canceled();
+            }
+            let io = bottom.downcast_ref::<std::io::Error>();
+            closed |= io.is_some_and(|io| CLOSED.contains(&io.kind()));
+            // An I/O error made of another error hides that one from `source`.
+            let inner = io.and_then(|io| io.get_ref());
+            match inner.map(|inner| inner as &(dyn std::error::Error + 'static)) {
+                Some(inner) => bottom = inner,
+                None => match bottom.source() {
+                    Some(source) => bottom = source,
+                    None => break,
+                },
+            }
+        }
+        let text = bottom.to_string();
+        if error.is_timeout() {
+            SendError::Timeout(limit)
+        } else if error.is_dns() {
+            SendError::Resolve(text)
+        } else if error.is_connect() {
+            SendError::Connect(text)
+        } else if closed {
+            SendError::Closed(text)
+        } else {
+            SendError::Protocol(text)
+        }
+    }
+}
+
+const CLOSED: [std::io::ErrorKind; 4] = [
+    std::io::ErrorKind::ConnectionReset,
+    std::io::ErrorKind::ConnectionAborted,
+    std::io::ErrorKind::BrokenPipe,
+    std::io::ErrorKind::UnexpectedEof,
+];
+
+/// Scheme, host and port, all written out: `https://example.com:443`. What limits go by.
+pub fn origin(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default().trim_end_matches('.');
+    let port = url.port_or_known_default().unwrap_or_default();
+    format!("{}://{host}:{port}", url.scheme())
+}
+
+#[cfg(test)]
+#[path = "../../../tests/e2e/harness/callback.rs"]
+pub(crate) mod sink;
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::sink::{Answer as Reply, CallbackSink};
+    use super::*;
+
+    fn client(allow: &str) -> Client {
+        let guard = Guard::new(&[allow.to_owned()]).unwrap();
+        Client::new(&Config::default(), guard).unwrap()
+    }
+
+    fn get(url: &str) -> Outgoing {
+        Outgoing {
+            method: Method::GET,
+            url: Url::parse(url).unwrap(),
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            timeout: Duration::from_millis(500),
+        }
+    }
+
+    /// Whatever it is asked, on its first two connections.
+    fn answers_in_clear() -> std::net::SocketAddr {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().take(2) {
+                let mut stream = stream.unwrap();
+                let asked = stream.read(&mut [0; 4096]).unwrap();
+                assert!(asked > 0);
+                stream.write_all(b"220 not what you think\r\n").unwrap();
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn an_origin_is_written_out() {
+        for (url, expected) in [
+            ("https://example.com/a?b", "https://example.com:443"),
+            ("http://EXAMPLE.com.:80", "http://example.com:80"),
+            ("http://[::1]:8080/", "http://[::1]:8080"),
+            (
+                "https://bücher.example/",
+                "https://xn--bcher-kva.example:443",
+            ),
+        ] {
+            assert_eq!(origin(&Url::parse(url).unwrap()), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_read_up_to_its_bound_and_redirects_are_not_followed() {
+        let sink = CallbackSink::start().await;
+        let target = sink.url("/elsewhere");
+        sink.script(vec![
+            Reply::redirect(&target).body("moved"),
+            Reply::status(503)
+                .header("retry-after", "7")
+                .body(vec![b'x'; 100_000]),
+        ]);
+        let client = client("loopback");
+        let answer = client.send(get(&sink.url("/"))).await.unwrap();
+        assert_eq!(
+            (answer.status, answer.body.as_slice()),
+            (302, &b"moved"[..])
+        );
+        let answer = client.send(get(&sink.url("/"))).await.unwrap();
+        assert_eq!((answer.status, answer.body.len()), (503, ANSWER_BYTES));
+        assert_eq!(answer.headers["retry-after"], "7");
+        assert!(sink.received().iter().all(|request| request.path == "/"));
+    }
+
+    #[tokio::test]
+    async fn each_way_to_fail_has_its_name() {
+        let sink = CallbackSink::start().await;
+        sink.answer_with(|request| match request.path.as_str() {
+            "/hang" => Reply::hang(),
+            _ => Reply::close(),
+        });
+        let unused = {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.local_addr().unwrap()
+        };
+        let no_tls = answers_in_clear();
+        // A label of more than 63 bytes is no name, whatever DNS there is.
+        let no_name = format!("http://{}.invalid/", "a".repeat(64));
+        let by_name = format!("http://localhost:{}/", sink.address().port());
+        let open = client("loopback");
+        let fails = async |client: &Client, url: &str| client.send(get(url)).await.unwrap_err();
+
+        let error = fails(&open, &sink.url("/hang")).await;
+        assert!(matches!(error, SendError::Timeout(_)), "{error:?}");
+        let error = fails(&open, &sink.url("/close")).await;
+        assert!(matches!(error, SendError::Closed(_)), "{error:?}");
+        let error = fails(&open, &format!("http://{unused}/")).await;
+        assert!(matches!(error, SendError::Connect(_)), "{error:?}");
+        let error = fails(&open, &no_name).await;
+        assert!(matches!(error, SendError::Resolve(_)), "{error:?}");
+        let error = fails(&client("192.0.2.1"), &sink.url("/")).await;
+        assert!(matches!(error, SendError::Refused(_)), "{error:?}");
+        let error = fails(&client("192.0.2.1"), &by_name).await;
+        assert!(matches!(error, SendError::Refused(_)), "{error:?}");
+
+        let error = fails(&open, &format!("https://{no_tls}/")).await;
+        assert!(matches!(error, SendError::Tls(_)), "{error:?}");
+        let error = fails(&open, &format!("http://{no_tls}/")).await;
+        assert!(matches!(error, SendError::Protocol(_)), "{error:?}");
+
+        sink.answer(Reply::status(200));
+        let named = client(&format!("localhost:{}", sink.address().port()));
+        assert_eq!(named.send(get(&by_name)).await.unwrap().status, 200);
+    }
+}

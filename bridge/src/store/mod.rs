@@ -2,10 +2,17 @@
 //! in batches, so that another database is a folder and not a rewrite. Knows nothing of HTTP, of
 //! adapters, or of what stands inside a request or a result.
 
+#[cfg(test)]
+mod contract;
+pub mod memory;
 pub mod record;
+mod rules;
+pub mod sqlite;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use crate::event::{Event, LogName, NewEvent};
@@ -17,6 +24,30 @@ use record::{
     IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
     Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
+
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Connections that read, besides the one that writes.
+    pub readers: usize,
+    /// Above this the write-ahead log is folded into the file and cut, even if that holds writers up.
+    pub wal_limit_bytes: u64,
+    /// What may wait for the writer, in bytes.
+    pub queue_bytes: usize,
+    /// What may wait for the writer, in number.
+    pub queue_ops: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            readers: 3,
+            wal_limit_bytes: 64 << 20,
+            queue_bytes: 64 << 20,
+            queue_ops: 8192,
+        }
+    }
+}
 
 /// Why the store did not do what was asked.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -58,7 +89,9 @@ pub trait Store: Send + Sync + 'static {
     /// What is known under this key.
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>>;
     /// Records the dispatch, its key and its first events, or says what the key already stands for.
-    /// The key rules of `record::Known::verdict` are applied again inside the transaction.
+    /// The key rules of `record::Known::verdict` are applied again inside the transaction. A key of
+    /// `KeySpace::Task` is the task id itself. A duplicate of a finished dispatch makes its delivery due
+    /// again; a take-over settles the old one's pending and dead deliveries as superseded.
     async fn accept(&self, new: NewDispatch) -> Result<Acceptance>;
 
     // Scheduling.
@@ -76,20 +109,23 @@ pub trait Store: Send + Sync + 'static {
     async fn cancelled_in_queue(&self, limit: usize) -> Result<Vec<DispatchId>>;
     /// The next moment at which `promote` or `overdue` will have something to do.
     async fn next_queue_event(&self) -> Result<Option<Timestamp>>;
-    /// Moves a dispatch that never started to another adapter.
+    /// Moves a dispatch that never started to another adapter; when adapter or session change, it goes
+    /// to the end of its new session's queue. `Error::Stale` when it started or was cancelled.
     async fn reroute(&self, reroute: Reroute) -> Result<()>;
 
     // Executing.
 
     /// The durable `running` mark: a new attempt under this epoch. `Error::Stale` when the dispatch is
-    /// not queued any more or was cancelled.
+    /// not queued any more, waits for its time or session, was cancelled, or belongs to another adapter.
     async fn begin(&self, id: DispatchId, provider: &str, started: NewEvent) -> Result<Begun>;
     /// Appends what happened. `Error::Stale` when the lease is not current.
     async fn append(&self, lease: &Lease, progress: Progress) -> Result<()>;
     /// Result, last events and delivery in one transaction. `Finished::CancelRequested` when a cancel
     /// was recorded first and the result does not honour it: nothing is written then.
     async fn finish(&self, claim: Claim, finish: Finish) -> Result<Finished>;
-    /// Back to the queue for another attempt, without a result.
+    /// Back to the queue for another attempt, without a result, in its old place. It may wait there as
+    /// long as a new one: `start_by` moves. `Error::InvalidState` when a cancel was requested: then it is
+    /// to be finished.
     async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()>;
     /// Records the wish to cancel; on disk when it returns.
     async fn request_cancel(&self, id: DispatchId, at: Timestamp) -> Result<CancelRequest>;
@@ -105,35 +141,43 @@ pub trait Store: Send + Sync + 'static {
     async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>>;
     /// The earliest due time among pending deliveries, past or future, of origins not excluded.
     async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>>;
-    /// What is sent.
+    /// What is sent. `Error::NotFound` when retention has taken it.
     async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload>;
     /// The outcome of one attempt. `Error::InvalidState` when the delivery is not pending any more.
     async fn settle(&self, id: DeliveryId, settlement: Settlement) -> Result<()>;
-    /// Makes deliveries due again; how many.
+    /// Makes deliveries due again; how many. `since` compares with their creation, which is the finish
+    /// of their dispatch. `Error::NotFound` when the one that is named does not exist.
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64>;
 
     // Reading.
 
     async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>>;
+    /// A dispatch as it was given to `accept`; `Error::NotFound` when there is none.
+    async fn request(&self, id: DispatchId) -> Result<Box<RawValue>>;
     /// All dispatches with this task id, newest first.
     async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<Dispatch>>;
+    /// Newest first, without results. A page may be shorter than its limit, even empty, while `next` says
+    /// that there is more: a filter that matches little is answered in bounded steps.
     async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<Dispatch>>;
-    /// The whole output, or a piece of it: at most `limit` bytes from `offset`.
+    /// A piece of the output that was kept apart: at most `limit` bytes from `offset`. `None` when the
+    /// result holds it all.
     async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>>;
     async fn delivery(&self, id: DeliveryId) -> Result<Option<Delivery>>;
+    /// Newest first, without their attempts; short pages as in `dispatches`.
     async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<Delivery>>;
     /// Deliveries of one dispatch, oldest first.
     async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<Delivery>>;
-    /// Events strictly after a position, in order. Reads at most `limit` rows and says how far it
-    /// looked, so that a filter that matches nothing still makes progress.
+    /// Events strictly after a position, in order. Looks at no more than `limit` events, or 1 MiB of
+    /// them, and says how far it looked, so that a filter that matches nothing still makes progress.
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage>;
-    /// The last execution event of one dispatch's stream is found with this.
+    /// The newest event of one dispatch.
     async fn last_event(&self, id: DispatchId) -> Result<Option<Event>>;
     fn log_bounds(&self) -> LogBounds;
 
     // Keeping house.
 
-    /// Removes what is past its retention, in one small step.
+    /// Removes what is past its retention, in one small step: at most `limit` finished dispatches to which
+    /// nothing is pending, with all that belongs to them, and a few old events of no dispatch.
     async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept>;
     /// A named sealed value, such as the default signing secret.
     async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>>;

@@ -28,7 +28,7 @@ pub struct IdempotencyKey {
 /// A keyed hash of the normalised dispatch; equal bodies have equal fingerprints.
 pub type Fingerprint = [u8; 32];
 
-/// What a key stands for.
+/// What a key stands for. `dispatch` comes without its result.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub dispatch: Dispatch,
@@ -44,30 +44,6 @@ pub enum KeyVerdict {
     Conflict,
     /// A new dispatch takes the key over; the old one's undelivered deliveries are superseded.
     TakeOver,
-}
-
-impl Known {
-    /// The key rules of `contract.md` §1, "Idempotency".
-    pub fn verdict(&self, space: KeySpace, fingerprint: &Fingerprint) -> KeyVerdict {
-        let failed = match &self.dispatch.state {
-            State::Finished {
-                error_code: Some(code),
-                ..
-            } => code != "cancelled",
-            State::Queued
-            | State::Running { .. }
-            | State::Finished {
-                error_code: None, ..
-            } => false,
-        };
-        if failed && space == KeySpace::Task {
-            KeyVerdict::TakeOver
-        } else if &self.fingerprint == fingerprint {
-            KeyVerdict::Same
-        } else {
-            KeyVerdict::Conflict
-        }
-    }
 }
 
 /// A dispatch as it is accepted.
@@ -119,7 +95,7 @@ pub enum Acceptance {
     Accepted {
         retry_of: Option<DispatchId>,
     },
-    /// The same request again; when it was finished its delivery is due again.
+    /// The same request again, without its result; when it was finished its delivery is due again.
     Duplicate(Box<Dispatch>),
     /// The key stands for another body.
     Conflict(DispatchId),
@@ -186,7 +162,7 @@ pub struct Begun {
 }
 
 /// A piece of an execution, written as one batch.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Progress {
     pub events: Vec<NewEvent>,
     /// The runtime's session id, once it is known: what `recovery: resume` continues.
@@ -504,74 +480,4 @@ pub struct Swept {
     pub dispatches: u64,
     /// Another step would find more.
     pub more: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn known(state: State) -> Known {
-        let at = Timestamp::UNIX_EPOCH;
-        let dispatch = Dispatch {
-            id: DispatchId::new(),
-            task_id: "t".into(),
-            agent_id: "a".into(),
-            run_id: None,
-            trace_id: String::new(),
-            provider: "echo".into(),
-            pinned: false,
-            routing: RawValue::from_string("[]".into()).unwrap(),
-            session: None,
-            priority: 0,
-            state,
-            attempts: 0,
-            cancel_requested: false,
-            accepted_at: at,
-            not_before: None,
-            start_by: at,
-            first_started_at: None,
-            retry_of: None,
-            callback: None,
-            result: None,
-        };
-        Known {
-            dispatch,
-            fingerprint: [1; 32],
-        }
-    }
-
-    #[test]
-    fn a_key_answers_as_the_contract_says() {
-        let finished = |code: Option<&str>| State::Finished {
-            at: Timestamp::UNIX_EPOCH,
-            error_code: code.map(str::to_owned),
-        };
-        let running = State::Running {
-            attempt: 1,
-            started_at: Timestamp::UNIX_EPOCH,
-        };
-        use KeySpace::{Header, Task};
-        use KeyVerdict::{Conflict, Same, TakeOver};
-        for (state, space, same_body, expected) in [
-            (State::Queued, Task, true, Same),
-            (State::Queued, Task, false, Conflict),
-            (running.clone(), Header, true, Same),
-            (running, Header, false, Conflict),
-            (finished(None), Task, true, Same),
-            (finished(None), Task, false, Conflict),
-            (finished(Some("timeout")), Task, true, TakeOver),
-            (finished(Some("timeout")), Task, false, TakeOver),
-            (finished(Some("timeout")), Header, true, Same),
-            (finished(Some("timeout")), Header, false, Conflict),
-            (finished(Some("cancelled")), Task, true, Same),
-            (finished(Some("cancelled")), Task, false, Conflict),
-        ] {
-            let fingerprint = if same_body { [1; 32] } else { [2; 32] };
-            let verdict = known(state.clone()).verdict(space, &fingerprint);
-            assert_eq!(
-                verdict, expected,
-                "{state:?} {space:?} same body: {same_body}"
-            );
-        }
-    }
 }

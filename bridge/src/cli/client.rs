@@ -1,0 +1,250 @@
+//! A small client of the bridge's own HTTP interface.
+
+use std::fmt;
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
+use url::Url;
+
+const CONNECT: Duration = Duration::from_secs(5);
+/// Longer than the longest `?wait`.
+const ANSWER: Duration = Duration::from_secs(90);
+/// Three heartbeats of a stream.
+const SILENCE: Duration = Duration::from_secs(45);
+/// What is read of an answer that is not a stream.
+const LONGEST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("{url:?} is not an address such as http://127.0.0.1:7420")]
+    Address { url: String },
+    #[error("cannot set up an HTTP client")]
+    Build(#[source] reqwest::Error),
+    #[error("cannot reach the bridge at {url}; is it running? (`forge-bridge dev` starts one)")]
+    Unreachable {
+        url: Url,
+        #[source]
+        source: reqwest::Error,
+    },
+    #[error("the bridge answered {status}: {refusal}")]
+    Refused {
+        status: StatusCode,
+        refusal: Refusal,
+    },
+    #[error("the answer of {url} cannot be read; is it a forge-bridge?")]
+    Unreadable { url: Url },
+}
+
+/// The error envelope.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) body: Value,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |name: &str| self.body.get(name).and_then(Value::as_str);
+        write!(f, "{}", text("error").unwrap_or("no reason given"))?;
+        if let Some(code) = text("code") {
+            write!(f, " ({code})")?;
+        }
+        let details = self.body.get("details").and_then(Value::as_array);
+        for detail in details.into_iter().flatten() {
+            let part = |name: &str| detail.get(name).and_then(Value::as_str);
+            if let (Some(field), Some(message)) = (part("field"), part("message")) {
+                write!(f, "\n  {field}: {message}")?;
+            }
+        }
+        match text("requestId") {
+            Some(id) => write!(f, "\n  request {id}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A bridge somewhere. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Client {
+    http: reqwest::Client,
+    base: Url,
+    token: Option<SecretString>,
+}
+
+/// A path by its segments, so that an id with a slash stays one segment, and a query.
+pub(super) struct Target<'a> {
+    pub(super) path: &'a [&'a str],
+    pub(super) query: &'a [(&'a str, &'a str)],
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn path(path: &'a [&'a str]) -> Self {
+        Self { path, query: &[] }
+    }
+}
+
+impl Client {
+    pub(super) fn new(url: &str, token: Option<String>) -> Result<Self, Error> {
+        let address = || Error::Address {
+            url: url.to_owned(),
+        };
+        let base = Url::parse(url).map_err(|_| address())?;
+        if !["http", "https"].contains(&base.scheme()) || base.host().is_none() {
+            return Err(address());
+        }
+        let provider = rustls::crypto::ring::default_provider();
+        let mut builder = reqwest::Client::builder()
+            .connect_timeout(CONNECT)
+            .read_timeout(SILENCE)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy();
+        if base.scheme() == "http" {
+            // The certificates of the machine are not read for a bridge that needs none.
+            let tls = rustls::ClientConfig::builder_with_provider(provider.into())
+                .with_safe_default_protocol_versions()
+                .expect("ring speaks the default protocol versions")
+                .with_root_certificates(rustls::RootCertStore::empty())
+                .with_no_client_auth();
+            builder = builder.tls_backend_preconfigured(tls);
+        } else {
+            // An error means that somebody else has chosen one, which serves as well.
+            let _ = provider.install_default();
+        }
+        Ok(Self {
+            http: builder.build().map_err(Error::Build)?,
+            base,
+            token: token.map(SecretString::from),
+        })
+    }
+
+    pub(super) async fn get(&self, target: Target<'_>) -> Result<Value, Error> {
+        let request = self.request(Method::GET, &target).timeout(ANSWER);
+        self.read(self.send(request).await?).await
+    }
+
+    pub(super) async fn post(&self, target: Target<'_>, body: &Value) -> Result<Value, Error> {
+        let request = self
+            .request(Method::POST, &target)
+            .timeout(ANSWER)
+            .header("content-type", "application/json")
+            .body(body.to_string());
+        self.read(self.send(request).await?).await
+    }
+
+    /// An NDJSON stream; nothing when it is at its end.
+    pub(super) async fn stream(&self, target: Target<'_>) -> Result<Option<Response>, Error> {
+        let request = self
+            .request(Method::GET, &target)
+            .header("accept", "application/x-ndjson");
+        let response = self.send(request).await?;
+        if response.status() == StatusCode::NO_CONTENT {
+            return Ok(None);
+        }
+        if !response.status().is_success() {
+            return Err(self.refusal(response).await);
+        }
+        Ok(Some(response))
+    }
+
+    fn request(&self, method: Method, target: &Target<'_>) -> RequestBuilder {
+        let mut url = self.base.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(target.path);
+        }
+        if !target.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(target.query);
+        }
+        let request = self.http.request(method, url);
+        match &self.token {
+            Some(token) => request.bearer_auth(token.expose_secret()),
+            None => request,
+        }
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
+        request.send().await.map_err(|source| Error::Unreachable {
+            url: self.base.clone(),
+            source: source.without_url(),
+        })
+    }
+
+    async fn read(&self, response: Response) -> Result<Value, Error> {
+        if !response.status().is_success() {
+            return Err(self.refusal(response).await);
+        }
+        self.json(response).await
+    }
+
+    async fn refusal(&self, response: Response) -> Error {
+        let status = response.status();
+        let body = self.json(response).await.unwrap_or(Value::Null);
+        Error::Refused {
+            status,
+            refusal: Refusal { body },
+        }
+    }
+
+    async fn json(&self, mut response: Response) -> Result<Value, Error> {
+        let unreadable = || Error::Unreadable {
+            url: self.base.clone(),
+        };
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|_| unreadable())? {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() > LONGEST_ANSWER_BYTES {
+                return Err(unreadable());
+            }
+        }
+        serde_json::from_slice(&bytes).map_err(|_| unreadable())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_id_stays_one_segment() {
+        let client = Client::new("http://127.0.0.1:7420/bridge/", None).unwrap();
+        let path = ["api", "v2", "dispatch", "a/b c?"];
+        let query = [("after", "x-1"), ("type", "a&b")];
+        let target = Target {
+            path: &path,
+            query: &query,
+        };
+        let request = client.request(Method::GET, &target).build().unwrap();
+        assert_eq!(
+            request.url().as_str(),
+            "http://127.0.0.1:7420/bridge/api/v2/dispatch/a%2Fb%20c%3F?after=x-1&type=a%26b"
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for url in ["", "127.0.0.1:7420", "file:///a", "http://"] {
+            assert!(
+                matches!(Client::new(url, None), Err(Error::Address { .. })),
+                "{url:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_every_field() {
+        let refusal = Refusal {
+            body: json!({
+                "error": "the dispatch is not valid", "code": "INVALID_REQUEST",
+                "details": [{"field": "taskId", "message": "is missing"}],
+                "requestId": "req_1",
+            }),
+        };
+        insta::assert_snapshot!(refusal, @r"
+        the dispatch is not valid (INVALID_REQUEST)
+          taskId: is missing
+          request req_1
+        ");
+    }
+}

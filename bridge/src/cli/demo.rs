@@ -1,0 +1,275 @@
+//! `forge-bridge demo`: the main job before the reader's eyes. A bridge, an adapter, one dispatch,
+//! its events, and the signed callback, checked; then all of it is gone again.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::client::{Client, Target};
+use super::screen::{Screen, Tone, text};
+use super::sink::{Callback, Sink};
+use super::stream::{Events, Query};
+use super::{Context, Environment, serve, tail};
+use crate::app;
+use crate::config::{Config, File, Sources};
+use crate::telemetry;
+
+/// All of it takes less than a second; this is for machines under load.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let environment = environment(&context.environment, folder.path())?;
+    let sources = Sources {
+        file: File::Nowhere,
+        environment: environment.clone(),
+    };
+    let config = sources.load()?.config;
+    telemetry::install(&config.log)?;
+    let runtime = serve::runtime()?;
+    let shown = runtime.block_on(async {
+        tokio::time::timeout(DEADLINE, show(context, config, environment)).await
+    });
+    shown.with_context(|| format!("the demo did not end within {DEADLINE:?}"))?
+}
+
+/// Nothing of the reader's own settings but where libraries lie; nothing outside of one folder.
+fn environment(own: &Environment, folder: &Path) -> anyhow::Result<Environment> {
+    let ours = |name: &str| name.starts_with("BRIDGE_") || name == "GATEWAY_PROVIDER";
+    let mut environment: Environment = own
+        .iter()
+        .filter(|(name, _)| !ours(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let plugins = match own.get("BRIDGE_PLUGIN_PATH") {
+        Some(path) => path.clone(),
+        None => beside_the_binary()?.display().to_string(),
+    };
+    let folder = folder.display();
+    let settings = [
+        ("BRIDGE_LISTEN", "127.0.0.1:0".to_owned()),
+        ("BRIDGE_DATA_DIR", format!("{folder}/data")),
+        ("BRIDGE_SECRET_KEY_FILE", format!("{folder}/secret.key")),
+        ("BRIDGE_ADAPTERS", "echo".to_owned()),
+        ("BRIDGE_PLUGIN_PATH", plugins),
+        ("BRIDGE_STRICT", "true".to_owned()),
+        ("BRIDGE_PLUGIN_TRUST", "warn".to_owned()),
+        ("BRIDGE_CALLBACK_ALLOW", "loopback".to_owned()),
+        ("BRIDGE_LOG_LEVEL", "error".to_owned()),
+    ];
+    environment.extend(settings.map(|(name, value)| (name.to_owned(), value)));
+    Ok(environment)
+}
+
+/// The folder of this program, if the echo adapter lies there as well.
+pub(super) fn beside_the_binary() -> anyhow::Result<PathBuf> {
+    let program = std::env::current_exe().context("cannot tell where this program lies")?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let library = format!(
+        "{}forge_adapter_echo{}",
+        std::env::consts::DLL_PREFIX,
+        std::env::consts::DLL_SUFFIX
+    );
+    if !folder.join(&library).is_file() {
+        bail!(
+            "{library} is not in {}: run `cargo build --release` first (`cargo run` alone builds no adapters)",
+            folder.display()
+        );
+    }
+    Ok(folder.to_owned())
+}
+
+async fn show(
+    context: &Context,
+    config: Config,
+    environment: Environment,
+) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    let (tracker, shutdown) = (TaskTracker::new(), CancellationToken::new());
+    let mut sink = Sink::start(0, &tracker, shutdown.clone()).await?;
+    let options = app::Options::new(environment);
+    let bridge = app::Bridge::start(config, options).await?;
+    let stage = Stage {
+        screen: context.screen(),
+        url: format!("http://{}", bridge.addr),
+        json: context.global.json,
+    };
+    let played = stage.play(&mut sink).await;
+    bridge.stop().await;
+    shutdown.cancel();
+    tracker.close();
+    tracker.wait().await;
+    let record = played?;
+    if stage.json {
+        stage.screen.value(&record)?;
+    } else {
+        stage.say("")?;
+        stage.say(format_args!(
+            "Done in {:.1} s; nothing is left behind. To try it yourself: {}",
+            started.elapsed().as_secs_f64(),
+            stage.screen.paint(Tone::Strong, "forge-bridge dev"),
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the demo is told.
+struct Stage {
+    screen: Screen,
+    url: String,
+    json: bool,
+}
+
+impl Stage {
+    async fn play(&self, sink: &mut Sink) -> anyhow::Result<Value> {
+        let client = Client::new(&self.url, None)?;
+        self.introduce(&client, sink).await?;
+
+        let secret = format!("whsec_{}", BASE64.encode(rand::random::<[u8; 32]>()));
+        let dispatch = json!({
+            "taskId": "demo-1",
+            "agentId": "demo",
+            "message": "Hello from the other side of the bridge",
+            "model": "stream:4",
+            "callbackUrl": sink.url(),
+            "callback": { "secret": secret },
+        });
+        self.scene(2, "POST /api/v2/dispatch")?;
+        self.block(&dispatch)?;
+        let accepted = client
+            .post(Target::path(&["api", "v2", "dispatch"]), &dispatch)
+            .await?;
+        self.say("   202 Accepted: it is on disk, and from here on the bridge owes an answer")?;
+        self.block(&accepted)?;
+
+        let id = text(&accepted, "/dispatchId");
+        self.scene(3, &format!("GET /api/v2/dispatch/{id}/events"))?;
+        let events = self.events(client, &id).await?;
+
+        let callback = sink.next().await.context("no callback came")?;
+        self.scene(4, "The callback, as its receiver sees it")?;
+        let callback = self.callback(&callback, &secret)?;
+        Ok(json!({
+            "dispatch": dispatch, "accepted": accepted, "events": events, "callback": callback,
+        }))
+    }
+
+    async fn introduce(&self, client: &Client, sink: &Sink) -> anyhow::Result<()> {
+        self.say(format_args!(
+            "{} {}",
+            self.screen.paint(Tone::Strong, "forge-bridge"),
+            env!("CARGO_PKG_VERSION"),
+        ))?;
+        self.scene(1, "A bridge, an adapter, a receiver")?;
+        let answer = client.get(Target::path(&["api", "v2", "adapters"])).await?;
+        self.say(format_args!("   bridge    {}", self.url))?;
+        for adapter in answer["adapters"].as_array().into_iter().flatten() {
+            self.say(format_args!(
+                "   adapter   {}, {}, from {}",
+                text(adapter, "/provider"),
+                text(adapter, "/health/status"),
+                text(adapter, "/path"),
+            ))?;
+        }
+        self.say(format_args!("   receiver  {}", sink.url()))?;
+        Ok(())
+    }
+
+    async fn events(&self, client: Client, id: &str) -> anyhow::Result<Vec<Value>> {
+        let path = ["api", "v2", "dispatch", id, "events"];
+        let query = Query {
+            path: path.map(str::to_owned).to_vec(),
+            filter: vec![("until".to_owned(), "delivered".to_owned())],
+            after: None,
+        };
+        let mut stream = Events::new(client, query);
+        let mut events = Vec::new();
+        while let Some(event) = stream.next().await? {
+            self.say(format_args!("   {}", tail::line(&self.screen, &event)))?;
+            if event["type"] == "callback.dead" {
+                bail!("the callback was given up: {}", text(&event, "/data"));
+            }
+            events.push(event);
+        }
+        Ok(events)
+    }
+
+    fn callback(&self, callback: &Callback, secret: &str) -> anyhow::Result<Value> {
+        let names = ["webhook-id", "webhook-timestamp", "webhook-signature"];
+        for name in names {
+            let value = callback.header(name).unwrap_or("-");
+            self.say(format_args!(
+                "   {}: {value}",
+                self.screen.paint(Tone::Quiet, name)
+            ))?;
+        }
+        let body: Value =
+            serde_json::from_slice(&callback.body).context("the callback's body is not JSON")?;
+        self.block(&body)?;
+        if !callback.is_signed_with(secret) {
+            bail!("the signature of the callback does not fit its body and secret");
+        }
+        let verdict = self.screen.paint(Tone::Good, "the signature is right");
+        self.say(format_args!(
+            "   {verdict}: HMAC-SHA256 over id, time and body"
+        ))?;
+        let headers: serde_json::Map<String, Value> = names
+            .iter()
+            .filter_map(|&name| Some((name.to_owned(), callback.header(name)?.into())))
+            .collect();
+        Ok(json!({ "headers": headers, "body": body, "verified": true }))
+    }
+
+    fn scene(&self, number: u8, title: &str) -> std::io::Result<()> {
+        self.say("")?;
+        self.say(
+            self.screen
+                .paint(Tone::Strong, format_args!("{number}  {title}")),
+        )
+    }
+
+    fn block(&self, value: &Value) -> std::io::Result<()> {
+        for line in format!("{value:#}").lines() {
+            self.say(format_args!("   {}", self.screen.paint(Tone::Quiet, line)))?;
+        }
+        Ok(())
+    }
+
+    fn say(&self, line: impl std::fmt::Display) -> std::io::Result<()> {
+        match self.json {
+            true => Ok(()),
+            false => self.screen.line(line),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_demo_takes_no_settings_of_the_reader_but_the_plugin_path() {
+        let own = [
+            ("BRIDGE_LISTEN", "0.0.0.0:1"),
+            ("BRIDGE_TOKENS", "t"),
+            ("GATEWAY_PROVIDER", "acme"),
+            ("BRIDGE_PLUGIN_PATH", "/p"),
+            ("PATH", "/bin"),
+        ];
+        let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let environment = environment(&own.into(), Path::new("/tmp/x")).unwrap();
+        assert_eq!(environment["BRIDGE_LISTEN"], "127.0.0.1:0");
+        assert_eq!(environment["BRIDGE_PLUGIN_PATH"], "/p");
+        assert_eq!(environment["BRIDGE_DATA_DIR"], "/tmp/x/data");
+        assert_eq!(environment["PATH"], "/bin");
+        assert!(!environment.contains_key("BRIDGE_TOKENS"));
+        assert!(!environment.contains_key("GATEWAY_PROVIDER"));
+    }
+}

@@ -1,0 +1,243 @@
+//! `forge-bridge dev`: a bridge to try things on. No file is read unless one is named, the store is
+//! temporary unless a folder is named, callbacks to this machine are allowed, and one adapter that
+//! does not load is an error.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::client::{Client, Target};
+use super::screen::{Screen, Tone, text};
+use super::serve::Signals;
+use super::sink::{Callback, Sink};
+use super::{Context, Environment, INTERRUPTED, serve};
+use crate::app;
+use crate::config::{Config, File, Loaded, Sources};
+use crate::telemetry;
+
+/// Beside the bridge's own, so that the lines in the README can be copied.
+const RECEIVER_PORT: u16 = 7421;
+
+pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let environment = environment(&context.environment, folder.path());
+    let sources = Sources {
+        file: match &context.global.config {
+            Some(path) => File::At(path.clone()),
+            None => File::Nowhere,
+        },
+        environment: environment.clone(),
+    };
+    let Loaded {
+        config, warnings, ..
+    } = sources.load()?;
+    telemetry::install(&config.log)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = serve::runtime()?;
+    let code = runtime.block_on(until_stopped(context, config, environment));
+    runtime.shutdown_background();
+    code
+}
+
+fn environment(own: &Environment, folder: &Path) -> Environment {
+    let mut environment = own.clone();
+    let is_set = |name: &str| own.get(name).is_some_and(|value| !value.is_empty());
+    let folder = folder.display();
+    if !is_set("BRIDGE_DATA_DIR") {
+        environment.insert("BRIDGE_DATA_DIR".to_owned(), format!("{folder}/data"));
+        if !is_set("BRIDGE_SECRET_KEY_FILE") {
+            let file = format!("{folder}/secret.key");
+            environment.insert("BRIDGE_SECRET_KEY_FILE".to_owned(), file);
+        }
+    }
+    let allow = match own
+        .get("BRIDGE_CALLBACK_ALLOW")
+        .filter(|text| !text.is_empty())
+    {
+        Some(others) => format!("{others},loopback"),
+        None => "loopback".to_owned(),
+    };
+    environment.insert("BRIDGE_CALLBACK_ALLOW".to_owned(), allow);
+    environment.insert("BRIDGE_STRICT".to_owned(), "true".to_owned());
+    if !is_set("BRIDGE_PLUGIN_TRUST") {
+        environment.insert("BRIDGE_PLUGIN_TRUST".to_owned(), "warn".to_owned());
+    }
+    environment
+}
+
+async fn until_stopped(
+    context: &Context,
+    config: Config,
+    environment: Environment,
+) -> anyhow::Result<ExitCode> {
+    let mut signals = Signals::listen()?;
+    let (tracker, shutdown) = (TaskTracker::new(), CancellationToken::new());
+    let mut sink = Sink::start(RECEIVER_PORT, &tracker, shutdown.clone()).await?;
+    // Whoever protects even a trial has a token at hand.
+    let tokens = environment.get("BRIDGE_TOKENS").cloned();
+    let token = tokens.and_then(|list| list.split(',').next().map(|first| first.trim().to_owned()));
+    let options = app::Options::new(environment);
+    let bridge = app::Bridge::start(config, options).await?;
+    let screen = context.screen();
+    let base = format!("http://{}", bridge.addr);
+    greet(context, &screen, &base, token, &sink).await?;
+    loop {
+        tokio::select! {
+            callback = sink.next() => match callback {
+                Some(callback) => show(context, &screen, &callback)?,
+                None => break,
+            },
+            () = signals.next() => break,
+        }
+    }
+    let stopping = async {
+        bridge.stop().await;
+        shutdown.cancel();
+        tracker.close();
+        tracker.wait().await;
+    };
+    tokio::select! {
+        () = stopping => Ok(ExitCode::SUCCESS),
+        () = signals.next() => Ok(ExitCode::from(INTERRUPTED)),
+    }
+}
+
+async fn greet(
+    context: &Context,
+    screen: &Screen,
+    base: &str,
+    token: Option<String>,
+    sink: &Sink,
+) -> anyhow::Result<()> {
+    let client = Client::new(base, token.clone())?;
+    let answer = client.get(Target::path(&["api", "v2", "adapters"])).await?;
+    let authorization = match token {
+        Some(_) => " -H \"Authorization: Bearer $BRIDGE_TOKEN\"",
+        None => "",
+    };
+    let body = json!({
+        "taskId": "t-1", "agentId": "me", "message": "Hello", "model": "stream:3",
+        "callbackUrl": sink.url(),
+    });
+    let curl = format!(
+        "curl {base}/api/v2/dispatch{authorization} -H 'Content-Type: application/json' -d '{body}'"
+    );
+    if context.global.json {
+        screen.value_line(&json!({
+            "url": base, "callbackUrl": sink.url(), "adapters": answer["adapters"], "curl": curl,
+        }))?;
+        return Ok(());
+    }
+    screen.line(format_args!(
+        "bridge    {}",
+        screen.paint(Tone::Strong, base)
+    ))?;
+    for adapter in answer["adapters"].as_array().into_iter().flatten() {
+        screen.line(plugin_line(screen, adapter))?;
+    }
+    screen.line(format_args!("receiver  {}", sink.url()))?;
+    screen.line("")?;
+    screen.line("Try:")?;
+    screen.line(screen.paint(Tone::Name, &curl))?;
+    screen.line(screen.paint(
+        Tone::Name,
+        format_args!("curl -N {base}/api/v2/events{authorization}"),
+    ))?;
+    screen.line("")?;
+    Ok(())
+}
+
+/// Name, state, file, age and digest: enough to see whether the file is the one just built.
+fn plugin_line(screen: &Screen, adapter: &Value) -> String {
+    let path = text(adapter, "/path");
+    let built = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
+    let age = match built.map(|at| SystemTime::now().duration_since(at)) {
+        Ok(Ok(age)) => format!("built {} ago", rough(age.as_secs())),
+        Ok(Err(_)) => "built in the future".to_owned(),
+        Err(_) => "of unknown age".to_owned(),
+    };
+    let digest = text(adapter, "/digest");
+    let digest = digest.strip_prefix("sha256:").unwrap_or(&digest);
+    let short = digest.get(..12).unwrap_or(digest);
+    format!(
+        "adapter   {}, {}  {}",
+        text(adapter, "/provider"),
+        text(adapter, "/health/status"),
+        screen.paint(Tone::Quiet, format_args!("{path}, {age}, sha256 {short}")),
+    )
+}
+
+fn rough(seconds: u64) -> String {
+    match seconds {
+        0..=119 => format!("{seconds} s"),
+        120..=7_199 => format!("{} min", seconds / 60),
+        7_200..=172_799 => format!("{} h", seconds / 3_600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+fn show(context: &Context, screen: &Screen, callback: &Callback) -> std::io::Result<()> {
+    let body: Value = serde_json::from_slice(&callback.body).unwrap_or(Value::Null);
+    if context.global.json {
+        return screen.value_line(&body);
+    }
+    let tone = match body["status"] == "ok" {
+        true => Tone::Good,
+        false => Tone::Bad,
+    };
+    screen.line(format_args!(
+        "callback  {}  task {}  {}  {}",
+        callback.header("webhook-id").unwrap_or("-"),
+        text(&body, "/taskId"),
+        screen.paint(tone, text(&body, "/status")),
+        text(
+            &body,
+            if body["status"] == "ok" {
+                "/output"
+            } else {
+                "/errorCode"
+            }
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_named_folder_is_used_and_loopback_is_allowed() {
+        let own = [
+            ("BRIDGE_DATA_DIR", "/d"),
+            ("BRIDGE_CALLBACK_ALLOW", "a.example"),
+        ];
+        let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let kept = environment(&own.into(), Path::new("/tmp/x"));
+        assert_eq!(kept["BRIDGE_DATA_DIR"], "/d");
+        assert_eq!(kept["BRIDGE_CALLBACK_ALLOW"], "a.example,loopback");
+        assert!(!kept.contains_key("BRIDGE_SECRET_KEY_FILE"));
+
+        let fresh = environment(&Environment::new(), Path::new("/tmp/x"));
+        assert_eq!(fresh["BRIDGE_DATA_DIR"], "/tmp/x/data");
+        assert_eq!(fresh["BRIDGE_SECRET_KEY_FILE"], "/tmp/x/secret.key");
+    }
+
+    #[test]
+    fn an_age_is_told_roughly() {
+        for (seconds, told) in [
+            (3, "3 s"),
+            (300, "5 min"),
+            (7_200, "2 h"),
+            (200_000, "2 days"),
+        ] {
+            assert_eq!(rough(seconds), told);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `forge-bridge tail`: events as they happen, over cuts and restarts.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::screen::{Screen, Tone, text};
+use super::stream::{Events, Query};
+use super::{Context, block_on};
+
+/// How much of an event's data a line shows.
+const LONGEST_DATA: usize = 100;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// A dispatch, by dsp_… or task id; without it, everything that happens
+    dispatch: Option<String>,
+    /// Begin behind this cursor; 0: from the earliest, now: live
+    #[arg(long, value_name = "CURSOR")]
+    after: Option<String>,
+    /// Go on until the callback is settled, not only until the end of the execution
+    #[arg(long, requires = "dispatch")]
+    until_delivered: bool,
+    #[arg(long, conflicts_with = "dispatch")]
+    provider: Option<String>,
+    #[arg(long, conflicts_with = "dispatch")]
+    agent: Option<String>,
+    #[arg(long, conflicts_with = "dispatch")]
+    task: Option<String>,
+    /// An event type, such as execution.failed
+    #[arg(long = "type", conflicts_with = "dispatch", value_name = "TYPE")]
+    kind: Option<String>,
+}
+
+pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let screen = context.screen();
+    block_on(async {
+        let mut events = Events::new(client, query(arguments));
+        while let Some(event) = events.next().await? {
+            match context.global.json {
+                true => screen.value_line(&event)?,
+                false => screen.line(line(&screen, &event))?,
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn query(arguments: &Arguments) -> Query {
+    let until = arguments.until_delivered.then(|| "delivered".to_owned());
+    let filter = [
+        ("until", until),
+        ("provider", arguments.provider.clone()),
+        ("agentId", arguments.agent.clone()),
+        ("taskId", arguments.task.clone()),
+        ("type", arguments.kind.clone()),
+    ];
+    let path: &[&str] = match &arguments.dispatch {
+        Some(dispatch) => &["api", "v2", "dispatch", dispatch, "events"],
+        None => &["api", "v2", "events"],
+    };
+    Query {
+        path: path.iter().map(|&step| step.to_owned()).collect(),
+        filter: filter
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+            .collect(),
+        after: arguments.after.clone(),
+    }
+}
+
+/// One event on one line.
+pub(super) fn line(screen: &Screen, event: &Value) -> String {
+    let kind = text(event, "/type");
+    let tone = match kind.as_str() {
+        "execution.completed" | "callback.delivered" => Tone::Good,
+        "execution.failed" | "callback.dead" => Tone::Bad,
+        _ => Tone::Name,
+    };
+    let time = text(event, "/timestamp");
+    let clock = time.get(11..23).unwrap_or(&time);
+    let whose = match event["taskId"].as_str() {
+        Some(task) => task.to_owned(),
+        None => text(event, "/provider"),
+    };
+    let data = match &event["data"] {
+        Value::Null => String::new(),
+        data => shortened(&data.to_string(), LONGEST_DATA),
+    };
+    format!(
+        "{}  {}  {whose}  {}",
+        screen.paint(Tone::Quiet, clock),
+        screen.paint(tone, format_args!("{kind:<20}")),
+        screen.paint(Tone::Quiet, data),
+    )
+    .trim_end()
+    .to_owned()
+}
+
+fn shortened(text: &str, limit: usize) -> String {
+    match text.char_indices().nth(limit) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::Environment;
+
+    #[test]
+    fn an_event_is_one_line() {
+        let screen = Screen::new(&Environment::from([("NO_COLOR".into(), "1".into())]));
+        let event = json!({
+            "id": "a-1", "type": "assistant.text", "taskId": "t-1", "provider": "echo",
+            "timestamp": "2026-11-21T02:41:12.123Z", "data": {"delta": "two\nlines"},
+        });
+        insta::assert_snapshot!(
+            line(&screen, &event),
+            @r#"02:41:12.123  assistant.text        t-1  {"delta":"two\nlines"}"#
+        );
+    }
+
+    #[test]
+    fn what_is_long_is_cut_between_characters() {
+        assert_eq!(shortened("äöü", 2), "äö…");
+        assert_eq!(shortened("äöü", 3), "äöü");
+    }
+}

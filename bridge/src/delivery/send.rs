@@ -1,0 +1,217 @@
+//! Makes the POST of one attempt out of what the store keeps: headers, signature, body. Reads only
+//! the part of the dispatch that concerns its callback.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use reqwest::Method;
+use reqwest::header::{
+    AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, InvalidHeaderName,
+    InvalidHeaderValue, USER_AGENT,
+};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use url::Url;
+
+use crate::id::DispatchId;
+use crate::net::Outgoing;
+use crate::net::backoff::Policy;
+use crate::store::record::{DeliveryPayload, DueDelivery};
+use crate::vault::{self, Vault};
+
+use super::sign::{Message, Signer, SigningSecret};
+
+const AGENT: &str = concat!("forge-bridge/", env!("CARGO_PKG_VERSION"));
+
+/// Why an attempt could not even be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the callback's URL cannot be read: {0}")]
+    Url(url::ParseError),
+    #[error("the dispatch's request cannot be read: {0}")]
+    Request(serde_json::Error),
+    #[error("{0}")]
+    Unseal(vault::Error),
+    #[error("the dispatch's secrets are not what was sealed")]
+    Secrets,
+    #[error("a callback header has an impossible name: {0}")]
+    HeaderName(InvalidHeaderName),
+    #[error("a callback header has an impossible value: {0}")]
+    HeaderValue(InvalidHeaderValue),
+}
+
+/// What a dispatch says about its callback.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Wishes {
+    callback: Option<Callback>,
+    traceparent: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Callback {
+    headers: BTreeMap<String, String>,
+    retry: Option<Retry>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Retry {
+    Default,
+    Compat,
+    #[serde(untagged)]
+    Bounded {
+        #[serde(rename = "maxElapsedSeconds")]
+        max_elapsed_seconds: f64,
+    },
+}
+
+impl Wishes {
+    pub fn read(request: &RawValue) -> Result<Self, Error> {
+        serde_json::from_str(request.get()).map_err(Error::Request)
+    }
+
+    pub fn policy(&self) -> Policy {
+        match self.callback.as_ref().and_then(|callback| callback.retry) {
+            None | Some(Retry::Default) => Policy::Default,
+            Some(Retry::Compat) => Policy::Compat,
+            Some(Retry::Bounded {
+                max_elapsed_seconds,
+            }) => {
+                // What does not fit is longer than the store lives.
+                let limit = Duration::try_from_secs_f64(max_elapsed_seconds);
+                Policy::MaxElapsed(limit.unwrap_or(Duration::MAX))
+            }
+        }
+    }
+}
+
+/// One attempt to be made.
+#[derive(Debug)]
+pub struct Attempt<'a> {
+    pub due: &'a DueDelivery,
+    /// 1 for the first ever, also when it was replayed since.
+    pub number: u32,
+    pub at: Timestamp,
+    pub timeout: Duration,
+}
+
+/// What the dispatch gave for its own callback.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Secrets {
+    #[serde(with = "crate::config::secret")]
+    bearer: Option<SecretString>,
+    #[serde(with = "crate::config::secret")]
+    secret: Option<SecretString>,
+}
+
+impl Attempt<'_> {
+    pub fn request(
+        &self,
+        wishes: &Wishes,
+        payload: DeliveryPayload,
+        signer: &Signer,
+        vault: &Vault,
+    ) -> Result<Outgoing, Error> {
+        let url = Url::parse(&self.due.callback.url).map_err(Error::Url)?;
+        let secrets = match &payload.secrets {
+            Some(sealed) => Secrets::open(self.due.dispatch, sealed, vault)?,
+            None => Secrets::default(),
+        };
+        let own = match &secrets.secret {
+            Some(text) => Some(SigningSecret::parse(text.expose_secret()).ok_or(Error::Secrets)?),
+            None => None,
+        };
+        let origin = self.due.callback.origin.as_str();
+        let timestamp = self.at.as_second();
+        let signature = signer.sign(
+            Message {
+                origin,
+                id: self.due.id,
+                timestamp,
+                body: &payload.body,
+            },
+            own.as_ref(),
+        );
+        let id = self.due.id.to_string();
+        let trace = match &wishes.traceparent {
+            Some(traceparent) => traceparent.clone(),
+            None => traceparent(&payload.trace_id),
+        };
+
+        let mut headers = self.own_headers(wishes, signer.bearer(origin))?;
+        if let Some(bearer) = &secrets.bearer {
+            headers.insert(AUTHORIZATION, authorization(bearer)?);
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        for (name, text) in [
+            ("webhook-id", id.as_str()),
+            ("webhook-timestamp", &timestamp.to_string()),
+            ("webhook-signature", &signature),
+            ("idempotency-key", &id),
+            ("x-forge-delivery-attempt", &self.number.to_string()),
+            ("traceparent", &trace),
+        ] {
+            headers.insert(HeaderName::from_static(name), value(text)?);
+        }
+        Ok(Outgoing {
+            method: Method::POST,
+            url,
+            headers,
+            body: Bytes::from(payload.body),
+            timeout: self.timeout,
+        })
+    }
+
+    /// The origin's token, which the dispatch's own headers override.
+    fn own_headers(
+        &self,
+        wishes: &Wishes,
+        bearer: Option<&SecretString>,
+    ) -> Result<HeaderMap, Error> {
+        let mut headers = HeaderMap::new();
+        if let Some(bearer) = bearer {
+            headers.insert(AUTHORIZATION, authorization(bearer)?);
+        }
+        let given = wishes
+            .callback
+            .iter()
+            .flat_map(|callback| &callback.headers);
+        for (name, text) in given {
+            let name = HeaderName::try_from(name).map_err(Error::HeaderName)?;
+            headers.insert(name, value(text)?);
+        }
+        Ok(headers)
+    }
+}
+
+impl Secrets {
+    fn open(dispatch: DispatchId, sealed: &[u8], vault: &Vault) -> Result<Self, Error> {
+        let plain = vault
+            .unseal(&format!("dispatch:{dispatch}"), sealed)
+            .map_err(Error::Unseal)?;
+        // The error would quote what it could not read.
+        serde_json::from_slice(plain.expose_secret()).map_err(|_| Error::Secrets)
+    }
+}
+
+fn value(text: &str) -> Result<HeaderValue, Error> {
+    HeaderValue::from_str(text).map_err(Error::HeaderValue)
+}
+
+fn authorization(bearer: &SecretString) -> Result<HeaderValue, Error> {
+    let mut value = value(&format!("Bearer {}", bearer.expose_secret()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// This trace, a span of our own.
+fn traceparent(trace_id: &str) -> String {
+    format!("00-{trace_id}-{:016x}-01", rand::random::<u64>().max(1))
+}

@@ -1,0 +1,400 @@
+//! What proves to a receiver that a callback is ours: Standard Webhooks signatures (`v1`), and the
+//! bearer token that the operator bound to its origin.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use hmac::{Hmac, KeyInit, Mac};
+use reqwest::header::HeaderValue;
+use secrecy::{ExposeSecret, SecretSlice, SecretString};
+use sha2::Sha256;
+use url::Url;
+
+use crate::id::DeliveryId;
+use crate::net;
+use crate::store::Store;
+use crate::vault::Vault;
+
+use super::{Config, Error};
+
+const PREFIX: &str = "whsec_";
+/// The name and the sealing context of the generated secret in the store.
+pub const STORED: &str = "webhook-secret";
+const GENERATED_BYTES: usize = 32;
+
+/// A key that signs callbacks.
+#[derive(Clone)]
+pub struct SigningSecret(SecretSlice<u8>);
+
+impl SigningSecret {
+    /// Reads `whsec_` and the base64 of 24 to 64 bytes; the prefix may be missing.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.strip_prefix(PREFIX).unwrap_or(text);
+        let key = SecretSlice::from(BASE64_STANDARD.decode(text).ok()?);
+        let fits = (24..=64).contains(&key.expose_secret().len());
+        fits.then_some(Self(key))
+    }
+
+    fn generate() -> Self {
+        let key: [u8; GENERATED_BYTES] = rand::random();
+        Self(SecretSlice::from(key.to_vec()))
+    }
+
+    /// As receivers are given it.
+    pub fn to_text(&self) -> SecretString {
+        let key = BASE64_STANDARD.encode(self.0.expose_secret());
+        SecretString::from(format!("{PREFIX}{key}"))
+    }
+
+    fn signature(&self, content: &[&[u8]]) -> String {
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.0.expose_secret())
+            .expect("HMAC takes a key of any length");
+        content.iter().for_each(|piece| mac.update(piece));
+        let code = BASE64_STANDARD.encode(mac.finalize().into_bytes());
+        format!("v1,{code}")
+    }
+}
+
+impl fmt::Debug for SigningSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SigningSecret([REDACTED])")
+    }
+}
+
+/// All secrets by the origin they are for. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Signer {
+    keys: Arc<Keys>,
+}
+
+#[derive(Debug)]
+struct Keys {
+    default: Vec<SigningSecret>,
+    generated: bool,
+    by_origin: BTreeMap<String, Vec<SigningSecret>>,
+    bearers: BTreeMap<String, SecretString>,
+}
+
+/// One line of `forge-bridge secrets`.
+#[derive(Debug)]
+pub struct Described {
+    /// `None`: for every origin that has none of its own.
+    pub origin: Option<String>,
+    pub source: Source,
+    /// All of them sign; more than one during a rotation.
+    pub secrets: Vec<SecretString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Configured,
+    /// Made at the first start and sealed in the store.
+    Generated,
+}
+
+impl Signer {
+    /// What the configuration says, and where it gives no default secret the one in the store, which
+    /// is generated when it is missing.
+    pub async fn open(config: &Config, store: &dyn Store, vault: &Vault) -> Result<Self, Error> {
+        let mut keys = Keys::read(config)?;
+        if keys.default.is_empty() {
+            keys.default = vec![stored(store, vault).await?];
+            keys.generated = true;
+        }
+        Ok(Self {
+            keys: Arc::new(keys),
+        })
+    }
+
+    /// The same with a default secret that was read already; `None` where none was made yet.
+    pub fn with_sealed(
+        config: &Config,
+        sealed: Option<&[u8]>,
+        vault: &Vault,
+    ) -> Result<Self, Error> {
+        let mut keys = Keys::read(config)?;
+        if let (true, Some(sealed)) = (keys.default.is_empty(), sealed) {
+            keys.default = vec![unseal(sealed, vault)?];
+            keys.generated = true;
+        }
+        Ok(Self {
+            keys: Arc::new(keys),
+        })
+    }
+
+    /// Says whether `open` would take these settings, without a store.
+    pub fn check(config: &Config) -> Result<(), Error> {
+        Keys::read(config).map(drop)
+    }
+
+    /// The `webhook-signature` of one attempt. The dispatch's own secret goes before the origin's,
+    /// that before the default.
+    pub fn sign(&self, message: Message<'_>, own: Option<&SigningSecret>) -> String {
+        let secrets = match own {
+            Some(own) => std::slice::from_ref(own),
+            None => self
+                .keys
+                .by_origin
+                .get(message.origin)
+                .unwrap_or(&self.keys.default),
+        };
+        let (id, timestamp) = (message.id.to_string(), message.timestamp.to_string());
+        let content = [
+            id.as_bytes(),
+            b".",
+            timestamp.as_bytes(),
+            b".",
+            message.body,
+        ];
+        let signatures: Vec<_> = secrets.iter().map(|s| s.signature(&content)).collect();
+        signatures.join(" ")
+    }
+
+    /// The token that the operator bound to this origin.
+    pub fn bearer(&self, origin: &str) -> Option<&SecretString> {
+        self.keys.bearers.get(origin)
+    }
+
+    /// The signing secrets in force, the default first.
+    pub fn describe(&self) -> Vec<Described> {
+        let texts =
+            |secrets: &[SigningSecret]| secrets.iter().map(SigningSecret::to_text).collect();
+        let default = Described {
+            origin: None,
+            source: match self.keys.generated {
+                true => Source::Generated,
+                false => Source::Configured,
+            },
+            secrets: texts(&self.keys.default),
+        };
+        let others = self
+            .keys
+            .by_origin
+            .iter()
+            .map(|(origin, secrets)| Described {
+                origin: Some(origin.clone()),
+                source: Source::Configured,
+                secrets: texts(secrets),
+            });
+        std::iter::once(default).chain(others).collect()
+    }
+}
+
+/// What is signed.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    pub origin: &'a str,
+    pub id: DeliveryId,
+    /// Seconds since 1970.
+    pub timestamp: i64,
+    pub body: &'a [u8],
+}
+
+impl Keys {
+    fn read(config: &Config) -> Result<Self, Error> {
+        let mut by_origin = BTreeMap::new();
+        let mut bearers = BTreeMap::new();
+        for (text, settings) in &config.origins {
+            let url = Url::parse(text).ok().filter(|url| {
+                let bare = matches!(url.path(), "" | "/") && url.query().is_none();
+                bare && matches!(url.scheme(), "http" | "https")
+            });
+            let url = url.ok_or_else(|| Error::MalformedOrigin(text.clone()))?;
+            let origin = net::origin(&url);
+            if !settings.secrets.is_empty() {
+                let place = format!("an entry of callback.origins.{text:?}.secrets");
+                by_origin.insert(origin.clone(), parse_all(&settings.secrets, &place)?);
+            }
+            if let Some(bearer) = &settings.bearer {
+                HeaderValue::from_str(bearer.expose_secret())
+                    .map_err(|_| Error::MalformedToken(text.clone()))?;
+                bearers.insert(origin, bearer.clone());
+            }
+        }
+        Ok(Self {
+            default: parse_all(&config.secrets, "an entry of callback.secrets")?,
+            generated: false,
+            by_origin,
+            bearers,
+        })
+    }
+}
+
+fn parse_all(secrets: &[SecretString], place: &str) -> Result<Vec<SigningSecret>, Error> {
+    let parsed = secrets.iter().map(|secret| {
+        SigningSecret::parse(secret.expose_secret()).ok_or_else(|| Error::MalformedSecret {
+            place: place.to_owned(),
+        })
+    });
+    parsed.collect()
+}
+
+async fn stored(store: &dyn Store, vault: &Vault) -> Result<SigningSecret, Error> {
+    let sealed = match store.sealed(STORED).await.map_err(Error::ReadSecret)? {
+        Some(sealed) => sealed,
+        None => {
+            let text = SigningSecret::generate().to_text();
+            let sealed = vault.seal(STORED, text.expose_secret().as_bytes());
+            store
+                .seal_once(STORED, sealed)
+                .await
+                .map_err(Error::ReadSecret)?
+        }
+    };
+    unseal(&sealed, vault)
+}
+
+fn unseal(sealed: &[u8], vault: &Vault) -> Result<SigningSecret, Error> {
+    let text = vault.unseal(STORED, sealed).map_err(Error::UnsealSecret)?;
+    std::str::from_utf8(text.expose_secret())
+        .ok()
+        .and_then(SigningSecret::parse)
+        .ok_or_else(|| Error::MalformedSecret {
+            place: "the generated secret in the store".to_owned(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use reqwest::header::HeaderMap;
+    use standardwebhooks::Webhook;
+
+    use super::super::Origin;
+    use super::*;
+    use crate::store::memory::Memory;
+
+    fn vault() -> Vault {
+        Vault::from_key(&SecretSlice::from(vec![7; 32])).unwrap()
+    }
+
+    fn secret(byte: u8) -> SecretString {
+        SigningSecret(SecretSlice::from(vec![byte; 24])).to_text()
+    }
+
+    async fn signer(config: &Config) -> Signer {
+        Signer::open(config, &Memory::new(), &vault())
+            .await
+            .unwrap()
+    }
+
+    /// Whether the public library, which receivers use, takes a signature.
+    fn verifies(secret: &SecretString, message: Message<'_>, signature: &str) -> bool {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("webhook-id", message.id.to_string()),
+            ("webhook-timestamp", message.timestamp.to_string()),
+            ("webhook-signature", signature.to_owned()),
+        ] {
+            headers.insert(name, value.parse().unwrap());
+        }
+        let oracle = Webhook::new(secret.expose_secret()).unwrap();
+        oracle.verify(message.body, &headers).is_ok()
+    }
+
+    #[tokio::test]
+    async fn receivers_verify_with_each_secret_of_a_rotation_and_no_other() {
+        let config = Config {
+            secrets: vec![secret(1), secret(2)],
+            origins: [(
+                "https://one.example".to_owned(),
+                Origin {
+                    secrets: vec![secret(3)],
+                    bearer: Some("t0ken".into()),
+                },
+            )]
+            .into(),
+            ..Config::default()
+        };
+        let signer = signer(&config).await;
+        let own = SigningSecret::parse(secret(4).expose_secret());
+        for (origin, own, fitting) in [
+            ("https://two.example:443", None, &[1, 2][..]),
+            ("https://one.example:443", None, &[3]),
+            ("https://one.example:8443", None, &[1, 2]),
+            ("https://one.example:443", own.as_ref(), &[4]),
+        ] {
+            let message = Message {
+                origin,
+                id: DeliveryId::new(),
+                timestamp: Timestamp::now().as_second(),
+                body: br#"{"status":"ok","output":"\u00e9"}"#,
+            };
+            let signature = signer.sign(message, own);
+            for candidate in 1..=4 {
+                let verified = verifies(&secret(candidate), message, &signature);
+                let expected = fitting.contains(&candidate);
+                assert_eq!(verified, expected, "{origin}, secret {candidate}");
+            }
+            let altered = Message {
+                body: b"{}",
+                ..message
+            };
+            assert!(!verifies(&secret(fitting[0]), altered, &signature));
+        }
+        let bearer = |origin| signer.bearer(origin).map(|b| b.expose_secret().to_owned());
+        assert_eq!(bearer("https://one.example:443").as_deref(), Some("t0ken"));
+        assert_eq!(bearer("http://one.example:80"), None);
+    }
+
+    #[tokio::test]
+    async fn a_generated_secret_stays_the_same_and_gives_way_to_a_configured_one() {
+        let store = Memory::new();
+        let open = async |config: &Config| {
+            let signer = Signer::open(config, &store, &vault()).await.unwrap();
+            let described = signer.describe().remove(0);
+            let text = described.secrets[0].expose_secret().to_owned();
+            (described.source, text)
+        };
+        let first = open(&Config::default()).await;
+        assert_eq!(first.0, Source::Generated);
+        assert!(first.1.starts_with("whsec_"));
+        assert_eq!(open(&Config::default()).await, first);
+        let configured = Config {
+            secrets: vec![secret(1)],
+            ..Config::default()
+        };
+        let expected = (Source::Configured, secret(1).expose_secret().to_owned());
+        assert_eq!(open(&configured).await, expected);
+
+        let other = Vault::from_key(&SecretSlice::from(vec![8; 32])).unwrap();
+        let refused = Signer::open(&Config::default(), &store, &other).await;
+        assert!(matches!(refused, Err(Error::UnsealSecret(_))));
+    }
+
+    #[test]
+    fn a_malformed_setting_is_named() {
+        let origin = |text: &str, origin: Origin| Config {
+            origins: [(text.to_owned(), origin)].into(),
+            ..Config::default()
+        };
+        let short = Config {
+            secrets: vec!["whsec_c2hvcnQ=".into()],
+            ..Config::default()
+        };
+        let error = Signer::check(&short).unwrap_err();
+        assert!(error.to_string().contains("callback.secrets"), "{error}");
+        for text in [
+            "one.example",
+            "ftp://one.example",
+            "https://one.example/path",
+        ] {
+            let error = Signer::check(&origin(text, Origin::default())).unwrap_err();
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        let token = Origin {
+            bearer: Some("a\nb".into()),
+            ..Origin::default()
+        };
+        assert!(Signer::check(&origin("https://one.example", token)).is_err());
+    }
+
+    #[test]
+    fn a_secret_is_never_printed() {
+        let parsed = SigningSecret::parse(secret(1).expose_secret()).unwrap();
+        assert_eq!(format!("{parsed:?}"), "SigningSecret([REDACTED])");
+    }
+}

@@ -1,0 +1,238 @@
+//! The worker against the model store and a real receiver, on virtual time.
+
+mod retries;
+mod rounds;
+mod wire;
+
+use std::future::Future;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use secrecy::SecretSlice;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio_util::task::TaskTracker;
+use url::Url;
+
+use super::sign::Signer;
+use super::{Config, Deliverer, Setup};
+use crate::event::{NewEvent, kind};
+use crate::id::{DeliveryId, DispatchId};
+use crate::net;
+use crate::net::guard::Guard;
+use crate::net::sink::Received;
+use crate::store::Store;
+use crate::store::memory::Memory;
+use crate::store::record::{
+    Acceptance, Callback, Claim, Delivery, EventFilter, Finish, Finished, IdempotencyKey, KeySpace,
+    NewDelivery, NewDispatch,
+};
+use crate::time::{self, Clock};
+use crate::vault::Vault;
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const RESULT: &str = r#"{"status":"ok","output":"grüße"}"#;
+
+struct Rig {
+    store: Arc<Memory>,
+    signer: Signer,
+    vault: Vault,
+    clock: Clock,
+    config: Config,
+    deliverer: Deliverer,
+    tracker: TaskTracker,
+}
+
+impl Rig {
+    async fn new() -> Self {
+        Self::with(Config::default()).await
+    }
+
+    async fn with(config: Config) -> Self {
+        let store = Arc::new(Memory::new());
+        let vault = vault(7);
+        let signer = Signer::open(&config, &*store, &vault).await.unwrap();
+        let mut rig = Self {
+            deliverer: idle(Arc::clone(&store) as Arc<dyn Store>),
+            tracker: TaskTracker::new(),
+            clock: Clock::tokio(),
+            store,
+            signer,
+            vault,
+            config,
+        };
+        rig.restart();
+        rig
+    }
+
+    /// Another deliverer over the same store, as after a restart.
+    fn restart(&mut self) {
+        self.deliverer = Deliverer::new(Setup {
+            store: Arc::clone(&self.store) as Arc<dyn Store>,
+            client: client(),
+            signer: self.signer.clone(),
+            vault: self.vault.clone(),
+            clock: self.clock,
+            config: self.config.clone(),
+            retention: Duration::from_secs(60),
+        });
+    }
+
+    /// A finished dispatch that owes its result to this URL.
+    async fn owe(&self, url: &str, callback: Value) -> DeliveryId {
+        self.owe_with_secrets(url, callback, None).await
+    }
+
+    async fn owe_with_secrets(
+        &self,
+        url: &str,
+        callback: Value,
+        secrets: Option<Value>,
+    ) -> DeliveryId {
+        let (id, delivery) = (DispatchId::new(), DeliveryId::new());
+        let now = self.clock.now();
+        let to = Callback {
+            url: url.to_owned(),
+            origin: net::origin(&Url::parse(url).unwrap()),
+        };
+        let accepted = self.store.accept(NewDispatch {
+            id,
+            key: IdempotencyKey {
+                space: KeySpace::Task,
+                value: id.to_string(),
+            },
+            fingerprint: [0; 32],
+            task_id: id.to_string(),
+            agent_id: "agent".into(),
+            run_id: None,
+            trace_id: TRACE.into(),
+            provider: "echo".into(),
+            pinned: false,
+            routing: raw(&json!([])),
+            request: raw(&json!({ "taskId": "t", "callback": callback })),
+            secrets: secrets.map(|secrets| {
+                let context = format!("dispatch:{id}");
+                self.vault.seal(&context, secrets.to_string().as_bytes())
+            }),
+            session: None,
+            priority: 0,
+            accepted_at: now,
+            not_before: None,
+            start_by: time::after(now, Duration::from_secs(60)),
+            callback: Some(to.clone()),
+            events: Vec::new(),
+            queue_limit: 1_000_000,
+        });
+        assert!(matches!(
+            accepted.await.unwrap(),
+            Acceptance::Accepted { .. }
+        ));
+        let finished = self.store.finish(
+            Claim::Unstarted(id),
+            Finish {
+                at: now,
+                error_code: None,
+                result: RawValue::from_string(RESULT.into()).unwrap(),
+                output: None,
+                events: vec![NewEvent::new(kind::COMPLETED, now, None)],
+                delivery: Some(NewDelivery {
+                    id: delivery,
+                    callback: to,
+                }),
+                retention: Duration::from_secs(60),
+            },
+        );
+        assert!(matches!(finished.await.unwrap(), Finished::Recorded(_)));
+        delivery
+    }
+
+    /// Attempts what is due and waits until all of it is settled.
+    async fn round(&self) {
+        held(async {
+            self.deliverer.tick(&self.tracker).await.unwrap();
+            self.deliverer.shared.flights.none_left().await;
+        })
+        .await;
+    }
+
+    /// Moves time to the next attempt, makes it, and says how long the wait was.
+    async fn next_round(&self) -> Duration {
+        let due = self.store.next_due(&[]).await.unwrap().unwrap();
+        let wait = time::between(self.clock.now(), due);
+        // Timers go by milliseconds.
+        tokio::time::advance(wait + Duration::from_millis(1)).await;
+        self.round().await;
+        wait
+    }
+
+    async fn delivery(&self, id: DeliveryId) -> Delivery {
+        self.store.delivery(id).await.unwrap().unwrap()
+    }
+
+    async fn callback_events(&self, id: DeliveryId) -> Vec<(String, Value)> {
+        let filter = EventFilter {
+            dispatch: Some(self.delivery(id).await.dispatch_id),
+            ..EventFilter::default()
+        };
+        let page = self.store.events(&filter, 0, 1000).await.unwrap();
+        let callbacks = page.events.into_iter();
+        callbacks
+            .filter(|event| event.kind.starts_with("callback."))
+            .map(|event| {
+                let data = serde_json::from_str(event.data.unwrap().get()).unwrap();
+                (event.kind, data)
+            })
+            .collect()
+    }
+}
+
+/// A deliverer that nobody has started, for the tests of those who hold one.
+pub(crate) fn idle(store: Arc<dyn Store>) -> Deliverer {
+    let vault = vault(7);
+    let config = Config::default();
+    let signer = Signer::open(&config, &Memory::new(), &vault)
+        .now_or_never()
+        .expect("the model answers at once")
+        .unwrap();
+    Deliverer::new(Setup {
+        store,
+        client: client(),
+        signer,
+        vault,
+        clock: Clock::System,
+        config,
+        retention: Duration::from_secs(60),
+    })
+}
+
+fn vault(key: u8) -> Vault {
+    Vault::from_key(&SecretSlice::from(vec![key; 32])).unwrap()
+}
+
+fn client() -> net::Client {
+    let guard = Guard::new(&["loopback".to_owned()]).unwrap();
+    net::Client::new(&net::Config::default(), guard).unwrap()
+}
+
+fn raw(value: &Value) -> Box<RawValue> {
+    serde_json::value::to_raw_value(value).unwrap()
+}
+
+/// Runs this while paused time stands still: a runtime with a blocking task at work does not move
+/// it, so real sockets never lose against virtual timeouts.
+async fn held<T>(work: impl Future<Output = T>) -> T {
+    let (release, released) = mpsc::channel::<()>();
+    let holder = tokio::task::spawn_blocking(move || {
+        let waited = released.recv_timeout(Duration::from_secs(20));
+        assert_ne!(waited, Err(mpsc::RecvTimeoutError::Timeout), "it hangs");
+    });
+    let done = work.await;
+    drop(release);
+    holder.await.unwrap();
+    done
+}
+
+fn header<'a>(request: &'a Received, name: &str) -> &'a str {
+    request.headers.get(name).map_or("", String::as_str)
+}

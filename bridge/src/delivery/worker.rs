@@ -1,0 +1,352 @@
+//! The loop around the outbox: takes what is due, attempts it, settles it. A wake-up is a hint; what
+//! is due stands in the store. Nothing is held in the store while a receiver is called.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::event::{NewEvent, kind};
+use crate::net::Answer;
+use crate::net::backoff::Policy;
+use crate::store;
+use crate::store::record::{DeliveryAttempt, DeliveryPayload, DueDelivery, Settlement};
+use crate::time;
+
+use super::flight::{Flight, Flights};
+use super::send::{Attempt, Wishes};
+use super::verdict::{self, Outcome, Series, Verdict};
+use super::{Deliverer, Setup, Shared};
+
+/// How long the worker sleeps at most, so that it notices a clock that was set or a machine that slept.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The next due time may be that of a delivery under way; then it is asked for again so soon.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+const AT_ONCE: Duration = Duration::from_millis(5);
+/// The first and the longest wait while the store refuses.
+const TROUBLE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+/// A delivery whose record cannot be found is left alone for so long.
+const MISSING: Duration = Duration::from_secs(60);
+
+impl Deliverer {
+    pub fn new(setup: Setup) -> Self {
+        let flights = Flights::new(setup.config.concurrency, setup.config.per_origin);
+        Self {
+            shared: Arc::new(Shared {
+                setup,
+                flights,
+                wake: Notify::new(),
+                rounds: watch::Sender::new(0),
+                abandon: CancellationToken::new(),
+            }),
+        }
+    }
+
+    /// Something may be due.
+    pub fn wake(&self) {
+        self.shared.wake.notify_one();
+    }
+
+    /// Works until the shutdown; attempts that are under way then go on, see `drain`.
+    pub async fn run(self, shutdown: CancellationToken, tracker: TaskTracker) {
+        let mut refusals = 0;
+        while let Some(round) = shutdown.run_until_cancelled(self.tick(&tracker)).await {
+            self.shared.rounds.send_modify(|rounds| *rounds += 1);
+            let rest = match round {
+                Ok(next) => {
+                    refusals = 0;
+                    let pause = self.pause(next);
+                    shutdown
+                        .run_until_cancelled(self.wait_for_work(pause))
+                        .await
+                }
+                Err(error) => {
+                    refusals += 1;
+                    tracing::warn!(%error, "deliveries wait for the store");
+                    shutdown.run_until_cancelled(sleep(trouble(refusals))).await
+                }
+            };
+            if rest.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Begins every attempt that is due and has room. Says when the next one will be. Called by one
+    /// task at a time: what the store calls due must not end before it is taken on.
+    pub async fn tick(&self, tracker: &TaskTracker) -> store::Result<Option<Timestamp>> {
+        let Shared { setup, flights, .. } = &*self.shared;
+        // Without room there is nothing to look for: the end of an attempt wakes the worker.
+        while let Some(query) = flights.query(setup.clock.now()) {
+            let limit = query.limit;
+            let found = setup.store.due(query).await?;
+            let complete = found.len() < limit;
+            let mut begun = 0;
+            for due in found {
+                if let Some(flight) = flights.take(&due, self) {
+                    tracker.spawn(self.clone().attempt(due, flight));
+                    begun += 1;
+                }
+            }
+            if begun == 0 || complete {
+                return setup.store.next_due(&flights.full()).await;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits until nothing is due and nothing under way, at most until the deadline; for a shutdown,
+    /// while `run` still works.
+    pub async fn finish_due(&self, deadline: Instant) {
+        let Shared { setup, flights, .. } = &*self.shared;
+        let mut rounds = self.shared.rounds.subscribe();
+        let all = async {
+            loop {
+                rounds.borrow_and_update();
+                flights.none_left().await;
+                match setup.store.next_due(&[]).await {
+                    Ok(Some(due)) if due <= setup.clock.now() => self.wake(),
+                    Ok(Some(_) | None) => return,
+                    // The store is gone; what is due stays due.
+                    Err(_) => return,
+                }
+                // The sender is in `self`, so it cannot go away meanwhile.
+                let _ = rounds.changed().await;
+            }
+        };
+        // At the deadline, what is due stays due.
+        let _ = timeout_at(deadline, all).await;
+    }
+
+    /// After the shutdown: waits for the attempts that are under way and gives up those that are not
+    /// settled at the deadline. They are made again at the next start.
+    pub async fn drain(&self, deadline: Instant) {
+        // Whether they made it or not, what is left now is given up.
+        let _ = timeout_at(deadline, self.shared.flights.none_left()).await;
+        self.shared.abandon.cancel();
+    }
+
+    async fn wait_for_work(&self, at_most: Duration) {
+        // Woken or not, the next round finds out what is due.
+        let _ = timeout(at_most, self.shared.wake.notified()).await;
+    }
+
+    fn pause(&self, next: Option<Timestamp>) -> Duration {
+        let Some(next) = next else {
+            return LONGEST_PAUSE;
+        };
+        match time::between(self.shared.setup.clock.now(), next) {
+            // It became due while the store was asked.
+            Duration::ZERO if self.shared.flights.is_empty() => AT_ONCE,
+            Duration::ZERO => LOOK_AGAIN,
+            wait => wait.min(LONGEST_PAUSE),
+        }
+    }
+
+    async fn attempt(self, due: DueDelivery, flight: Flight) {
+        let abandon = self.shared.abandon.clone();
+        // Abandoned: nothing was settled, so it is still due at the next start.
+        let _ = abandon
+            .run_until_cancelled(self.attempt_and_settle(&due, &flight))
+            .await;
+    }
+
+    async fn attempt_and_settle(&self, due: &DueDelivery, flight: &Flight) {
+        let setup = &self.shared.setup;
+        let payload = match setup.store.payload(due.id).await {
+            Ok(payload) => payload,
+            Err(error) => {
+                flight.landed();
+                let rest = match &error {
+                    store::Error::Unavailable(_) => TROUBLE.1,
+                    store::Error::Stale(_)
+                    | store::Error::NotFound
+                    | store::Error::InvalidState(_) => MISSING,
+                };
+                tracing::error!(%error, delivery.id = %due.id, "delivery {} is due but its result cannot be read", due.id);
+                return sleep(rest).await;
+            }
+        };
+        let (made, policy) = self.send(due, payload).await;
+        flight.landed();
+        let now = setup.clock.now();
+        let series = Series {
+            attempt: self.in_series(due).await,
+            since: due.since,
+            policy,
+        };
+        let verdict = verdict::judge(&made.outcome, series, now, rand::random());
+        self.settle(due, made.record, &verdict).await;
+    }
+
+    async fn send(&self, due: &DueDelivery, payload: DeliveryPayload) -> (Made, Policy) {
+        let setup = &self.shared.setup;
+        let attempt = Attempt {
+            due,
+            number: due.attempts + 1,
+            at: setup.clock.now(),
+            timeout: setup.config.timeout,
+        };
+        let started = Instant::now();
+        let (answer, policy) = match Wishes::read(&payload.request) {
+            Ok(wishes) => {
+                let request = attempt.request(&wishes, payload, &setup.signer, &setup.vault);
+                let answer = match request {
+                    Ok(outgoing) => setup
+                        .client
+                        .send(outgoing)
+                        .await
+                        .map_err(|error| error.to_string()),
+                    Err(error) => Err(error.to_string()),
+                };
+                (answer, wishes.policy())
+            }
+            Err(error) => (Err(error.to_string()), Policy::Default),
+        };
+        (Made::new(&attempt, started.elapsed(), answer), policy)
+    }
+
+    /// Which attempt this is since the delivery was first made due or replayed.
+    async fn in_series(&self, due: &DueDelivery) -> u32 {
+        if due.attempts == 0 {
+            return 1;
+        }
+        match self.shared.setup.store.delivery(due.id).await {
+            Ok(Some(delivery)) => {
+                // Recorded times are cut to the millisecond.
+                let since = due.since.as_millisecond();
+                let earlier = delivery.attempts.iter();
+                let count = earlier.filter(|a| a.at.as_millisecond() >= since).count();
+                u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1)
+            }
+            // Then settling fails as well and says so.
+            Ok(None) | Err(_) => due.attempts + 1,
+        }
+    }
+
+    async fn settle(&self, due: &DueDelivery, record: DeliveryAttempt, verdict: &Verdict) {
+        let setup = &self.shared.setup;
+        let mut refusals = 0;
+        loop {
+            let settlement = Settlement {
+                events: events(due, &record, verdict, setup.clock.now()),
+                attempt: record.clone(),
+                next: verdict.next(),
+                retention: setup.retention,
+            };
+            match setup.store.settle(due.id, settlement).await {
+                Ok(()) => return log(due, &record, verdict),
+                Err(store::Error::Unavailable(_)) => {
+                    refusals += 1;
+                    sleep(trouble(refusals)).await;
+                }
+                // Superseded or removed meanwhile: there is nothing left to settle.
+                Err(
+                    store::Error::InvalidState(_) | store::Error::NotFound | store::Error::Stale(_),
+                ) => return,
+            }
+        }
+    }
+}
+
+/// One attempt that was made.
+struct Made {
+    outcome: Outcome,
+    record: DeliveryAttempt,
+}
+
+impl Made {
+    fn new(attempt: &Attempt<'_>, took: Duration, answer: Result<Answer, String>) -> Self {
+        let mut record = DeliveryAttempt {
+            number: attempt.number,
+            at: attempt.at,
+            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            status: None,
+            error: None,
+            answer: None,
+        };
+        let outcome = match answer {
+            Ok(answer) => {
+                record.status = Some(answer.status);
+                let text = String::from_utf8_lossy(&answer.body);
+                record.answer = (!text.is_empty()).then(|| text.into_owned());
+                let retry_after = answer.headers.get("retry-after");
+                Outcome::Answered {
+                    status: answer.status,
+                    retry_after: retry_after.and_then(|v| v.to_str().ok()).map(str::to_owned),
+                }
+            }
+            Err(error) => {
+                record.error = Some(error);
+                Outcome::Failed
+            }
+        };
+        Self { outcome, record }
+    }
+}
+
+fn events(
+    due: &DueDelivery,
+    record: &DeliveryAttempt,
+    verdict: &Verdict,
+    now: Timestamp,
+) -> Vec<NewEvent> {
+    let id = due.id;
+    let number = record.number;
+    let mut attempted = json!({
+        "deliveryId": id, "attempt": number, "durationMs": record.duration_ms,
+    });
+    if let Some(status) = record.status {
+        attempted["status"] = status.into();
+    }
+    if let Some(error) = &record.error {
+        attempted["error"] = Value::from(error.as_str());
+    }
+    let mut events = vec![NewEvent::new(
+        kind::CALLBACK_ATTEMPTED,
+        now,
+        Some(attempted),
+    )];
+    let end = match verdict {
+        Verdict::Retry { .. } => None,
+        Verdict::Delivered => Some((
+            kind::CALLBACK_DELIVERED,
+            json!({ "deliveryId": id, "attempt": number }),
+        )),
+        Verdict::Dead { reason } => Some((
+            kind::CALLBACK_DEAD,
+            json!({ "deliveryId": id, "attempt": number, "reason": reason }),
+        )),
+    };
+    events.extend(end.map(|(kind, data)| NewEvent::new(kind, now, Some(data))));
+    events
+}
+
+fn log(due: &DueDelivery, record: &DeliveryAttempt, verdict: &Verdict) {
+    let (id, origin, attempt) = (due.id, due.callback.origin.as_str(), record.number);
+    let status = record.status;
+    let error = record.error.as_deref();
+    match verdict {
+        Verdict::Delivered => {
+            tracing::debug!(delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, "delivery {id} is done");
+        }
+        Verdict::Retry { due } => {
+            tracing::info!(delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, status, error, %due, "delivery {id} failed and is tried again");
+        }
+        Verdict::Dead { reason } => {
+            tracing::warn!(delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, status, error, reason, "delivery {id} is a dead letter");
+        }
+    }
+}
+
+fn trouble(refusals: u32) -> Duration {
+    let (first, longest) = TROUBLE;
+    first
+        .saturating_mul(2_u32.saturating_pow(refusals.saturating_sub(1)))
+        .min(longest)
+}

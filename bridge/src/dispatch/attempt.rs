@@ -1,0 +1,163 @@
+//! One attempt from the durable mark to the durable end: begin, assemble, execute, finish.
+
+use std::sync::Arc;
+
+use forge_adapter_api::OutputStrategy;
+use serde_json::json;
+
+use crate::event::{NewEvent, kind};
+use crate::id::DispatchId;
+use crate::plugin::Adapter;
+use crate::store;
+use crate::store::record::{Begun, Claim};
+
+use super::Inner;
+use super::assemble::{self, assemble};
+use super::budget::Meter;
+use super::capture::{self, Captured};
+use super::execute::{Attempt, Cut, End, execute};
+use super::finish::Conclusion;
+use super::gather::Gathered;
+use super::normalise::{Ending, Raw};
+use super::request::{Dispatch, Recovery};
+use super::running::Stop;
+
+/// What becomes of an attempt.
+enum Outcome {
+    Conclude(Box<Conclusion>),
+    /// The process ends and the recovery policy wants another attempt.
+    Requeue(&'static str),
+    /// Somebody else has it.
+    Nothing,
+}
+
+impl Inner {
+    /// Runs one attempt of a queued dispatch. An error is the store's; the dispatch is then still
+    /// queued, or running under an epoch that the next start finds.
+    pub(super) async fn attempt(
+        &self,
+        id: DispatchId,
+        adapter: &Adapter,
+        stop: &Stop,
+    ) -> Result<(), store::Error> {
+        let finisher = &self.finisher;
+        let provider = adapter.provider();
+        let data = json!({ "provider": provider });
+        let started = NewEvent::new(kind::STARTED, finisher.clock.now(), Some(data));
+        let begun = match finisher.store.begin(id, provider, started).await {
+            Ok(begun) => begun,
+            // Cancelled or finished since it was picked.
+            Err(store::Error::Stale(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let request = Dispatch::from_record(&begun.request);
+        let claim = Claim::Attempt(begun.lease.clone());
+        let ended = match self.run(&begun, &request, adapter, stop).await {
+            Outcome::Conclude(conclusion) => {
+                finisher.finish(claim, &begun.dispatch, &request, *conclusion).await
+            }
+            Outcome::Requeue(why) => finisher.requeue(claim, why).await,
+            Outcome::Nothing => Ok(()),
+        };
+        match ended {
+            Err(store::Error::Stale(_)) => {
+                tracing::error!(dispatch.id = %id, "a late result of {id} was refused");
+                Ok(())
+            }
+            ended => ended,
+        }
+    }
+
+    async fn run(
+        &self,
+        begun: &Begun,
+        request: &Dispatch,
+        adapter: &Adapter,
+        stop: &Stop,
+    ) -> Outcome {
+        let finisher = &self.finisher;
+        let now = finisher.clock.now();
+        let conclude = |conclusion| Outcome::Conclude(Box::new(conclusion));
+        let spent = begun.spent.as_deref();
+        let silent = |ending| {
+            let silent = Conclusion::silent(ending, spent);
+            conclude(Conclusion { attempt_started: Some(now), ..silent })
+        };
+        let strategy = match capture::decide(request, adapter.profile().as_deref()) {
+            Ok(strategy) => strategy,
+            Err(lack) => {
+                let text = format!("adapter {} {lack}", adapter.provider());
+                return silent(Ending::Unavailable(text));
+            }
+        };
+        let attempt = assemble::Attempt {
+            id: begun.lease.id,
+            number: begun.lease.attempt,
+            now,
+            strategy,
+            session_honoured: begun.dispatch.session.is_some(),
+            recorded_session: begun.recorded_session.as_deref(),
+            budget_left: Meter::after(spent).left(request.budget.as_ref()),
+            mcp_servers: &self.mcp_servers,
+        };
+        let assembled = match assemble(request, &attempt) {
+            Ok(assembled) => assembled,
+            Err(error) => return silent(Ending::Unavailable(error.to_string())),
+        };
+        let gathered = Gathered::new(spent, self.config.output_limit_bytes);
+        let attempt = Attempt {
+            store: &*finisher.store,
+            clock: &finisher.clock,
+            adapter,
+            lease: &begun.lease,
+            task_id: &request.task_id,
+            request: serde_json::to_vec(&assembled).expect("a request has only text keys"),
+            timeout: request.time_left(now),
+            idle_timeout: request.idle_timeout,
+            grace: self.config.cancel_grace,
+            budget: request.budget.as_ref(),
+            stop,
+        };
+        let (end, mut observer) = execute(attempt, gathered).await;
+        let (ending, mut file) = match end {
+            End::Answered(Ok(answer)) => (Ending::Answered(answer), None),
+            End::Answered(Err(error)) => (Ending::Failed(error), None),
+            End::Cut { why, answer } => match why {
+                Cut::Cancelled => (Ending::Cancelled { answer }, None),
+                Cut::TimedOut => (Ending::TimedOut, None),
+                Cut::Stalled => (Ending::Stalled, None),
+                Cut::OverBudget => {
+                    let exceeded = observer.gathered.meter.exceeded(request.budget.as_ref());
+                    (Ending::OverBudget(exceeded.unwrap_or_default()), None)
+                }
+                Cut::Halted if request.recovery == Recovery::Fail => {
+                    (Ending::Interrupted("the bridge was stopped while it ran".to_owned()), None)
+                }
+                Cut::Halted => return Outcome::Requeue("the bridge was stopped while it ran"),
+            },
+            End::Lost => return Outcome::Nothing,
+        };
+        if strategy == OutputStrategy::File && matches!(ending, Ending::Answered(_)) {
+            file = self.captured(request).await;
+        }
+        conclude(Conclusion {
+            strategy,
+            session: assembled.session_id,
+            events: observer.take().events,
+            hints: observer.hints,
+            raw: Raw { ending, file, gathered: observer.gathered },
+            attempt_started: Some(now),
+        })
+    }
+
+    /// Reads the file that the run should have written.
+    async fn captured(&self, request: &Dispatch) -> Option<Captured> {
+        let dir = request.workspace_dir()?.clone();
+        let file = request.output_file().to_owned();
+        let config = Arc::clone(&self.finisher.config);
+        let read =
+            move || capture::read(&dir, &file, config.output_limit_bytes);
+        // A reader that panicked has read nothing.
+        tokio::task::spawn_blocking(read).await.ok()
+    }
+}

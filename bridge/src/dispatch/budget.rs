@@ -1,0 +1,283 @@
+//! What a dispatch has used over all its attempts, and whether that is more than it may.
+
+use forge_adapter_api::request::Budget;
+use forge_adapter_api::{ExecutionResult, Usage};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+/// Tokens and money; `None` is "not known". Stored with a dispatch between attempts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Spent {
+    #[serde(flatten)]
+    pub usage: Usage,
+    pub cost_usd: Option<f64>,
+}
+
+impl Spent {
+    /// Reads totals out of event data or a result; what is no count is not known.
+    pub fn read(usage: Option<&Value>, cost: Option<&Value>) -> Self {
+        let count = |name: &str| {
+            let value = usage?.get(name)?;
+            value.as_u64().or_else(|| whole(value.as_f64()?))
+        };
+        Self {
+            usage: Usage {
+                input_tokens: count("inputTokens"),
+                output_tokens: count("outputTokens"),
+                thinking_tokens: count("thinkingTokens"),
+                total_tokens: count("totalTokens"),
+                cache_read_tokens: count("cacheReadTokens"),
+                cache_write_tokens: count("cacheWriteTokens"),
+            },
+            cost_usd: cost
+                .and_then(Value::as_f64)
+                .filter(|cost| known_cost(*cost)),
+        }
+    }
+
+    /// Input and output together; the total where one of them is not known.
+    fn tokens(&self) -> Option<u64> {
+        let Usage {
+            input_tokens,
+            output_tokens,
+            total_tokens,
+            ..
+        } = self.usage;
+        match (input_tokens, output_tokens) {
+            (Some(input), Some(output)) => Some(input.saturating_add(output)),
+            (one, other) => total_tokens.or(one).or(other),
+        }
+    }
+
+    /// Member by member; where one side is not known the other counts.
+    fn combine(
+        &self,
+        other: &Self,
+        tokens: fn(u64, u64) -> u64,
+        cost: fn(f64, f64) -> f64,
+    ) -> Self {
+        let (a, b) = (&self.usage, &other.usage);
+        Self {
+            usage: Usage {
+                input_tokens: either(a.input_tokens, b.input_tokens, tokens),
+                output_tokens: either(a.output_tokens, b.output_tokens, tokens),
+                thinking_tokens: either(a.thinking_tokens, b.thinking_tokens, tokens),
+                total_tokens: either(a.total_tokens, b.total_tokens, tokens),
+                cache_read_tokens: either(a.cache_read_tokens, b.cache_read_tokens, tokens),
+                cache_write_tokens: either(a.cache_write_tokens, b.cache_write_tokens, tokens),
+            },
+            cost_usd: either(self.cost_usd, other.cost_usd, cost),
+        }
+    }
+}
+
+/// Adds up one attempt on top of the earlier ones.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Meter {
+    earlier: Spent,
+    current: Spent,
+}
+
+impl Meter {
+    /// Starts an attempt after what earlier ones used, as [`Meter::to_store`] gave it.
+    pub fn after(stored: Option<&RawValue>) -> Self {
+        // Written by this file; a record of another version that does not fit counts as nothing used.
+        let earlier = stored
+            .and_then(|stored| serde_json::from_str(stored.get()).ok())
+            .unwrap_or_default();
+        Self {
+            earlier,
+            current: Spent::default(),
+        }
+    }
+
+    /// Takes the data of a `usage` event: totals of this attempt so far.
+    pub fn observe(&mut self, data: &Value) {
+        self.raise(&Spent::read(Some(data), data.get("costUsd")));
+    }
+
+    /// Takes what the result says of this attempt.
+    pub fn conclude(&mut self, result: &ExecutionResult) {
+        self.raise(&Spent {
+            usage: result.usage,
+            cost_usd: result.cost_usd.filter(|cost| known_cost(*cost)),
+        });
+    }
+
+    /// All attempts together.
+    pub fn spent(&self) -> Spent {
+        self.earlier
+            .combine(&self.current, u64::saturating_add, |a, b| a + b)
+    }
+
+    pub fn to_store(&self) -> Box<RawValue> {
+        to_raw_value(&self.spent()).expect("numbers are always JSON")
+    }
+
+    /// What is left for the next call; `None` when there is no budget.
+    pub fn left(&self, budget: Option<&Budget>) -> Option<Budget> {
+        let spent = self.spent();
+        budget.map(|budget| Budget {
+            max_cost_usd: budget
+                .max_cost_usd
+                .map(|most| (most - spent.cost_usd.unwrap_or(0.0)).max(0.0)),
+            max_tokens: budget
+                .max_tokens
+                .map(|most| most.saturating_sub(spent.tokens().unwrap_or(0))),
+        })
+    }
+
+    /// What was exceeded and by what, as a sentence.
+    pub fn exceeded(&self, budget: Option<&Budget>) -> Option<String> {
+        let (budget, spent) = (budget?, self.spent());
+        let tokens = spent.tokens().zip(budget.max_tokens);
+        if let Some((used, most)) = tokens.filter(|(used, most)| used > most) {
+            return Some(format!("used {used} tokens of {most} allowed"));
+        }
+        let cost = spent.cost_usd.zip(budget.max_cost_usd);
+        let (used, most) = cost.filter(|(used, most)| used > most)?;
+        Some(format!("cost {used} USD of {most} allowed"))
+    }
+
+    /// Totals never shrink, whatever an adapter says.
+    fn raise(&mut self, totals: &Spent) {
+        self.current = self.current.combine(totals, u64::max, f64::max);
+    }
+}
+
+fn either<T>(a: Option<T>, b: Option<T>, both: fn(T, T) -> T) -> Option<T> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(both(a, b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Some runtimes count in floating point.
+fn whole(number: f64) -> Option<u64> {
+    let exact = number.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&number);
+    exact.then_some(number as u64)
+}
+
+fn known_cost(cost: f64) -> bool {
+    cost.is_finite() && cost >= 0.0
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn tokens(most: u64) -> Budget {
+        Budget {
+            max_tokens: Some(most),
+            max_cost_usd: None,
+        }
+    }
+
+    #[test]
+    fn totals_of_an_attempt_replace_each_other_and_attempts_add_up() {
+        let mut first = Meter::default();
+        first.observe(&json!({"inputTokens": 10, "outputTokens": 1, "costUsd": 0.01}));
+        first.observe(&json!({"inputTokens": 10, "outputTokens": 5, "costUsd": 0.02}));
+        let mut second = Meter::after(Some(&first.to_store()));
+        second.observe(&json!({"inputTokens": 20, "outputTokens": 5, "costUsd": 0.02}));
+        let spent = second.spent();
+        assert_eq!(spent.usage.input_tokens, Some(30));
+        assert_eq!(spent.usage.output_tokens, Some(10));
+        assert_eq!(spent.usage.thinking_tokens, None);
+        assert_eq!(spent.cost_usd, Some(0.04));
+        assert_eq!(spent.tokens(), Some(40));
+    }
+
+    #[test]
+    fn totals_never_shrink() {
+        let mut meter = Meter::default();
+        meter.observe(&json!({"inputTokens": 100}));
+        meter.observe(&json!({"inputTokens": 0}));
+        assert_eq!(meter.spent().usage.input_tokens, Some(100));
+    }
+
+    #[test]
+    fn what_is_no_count_is_not_known() {
+        for data in [
+            json!(null),
+            json!([]),
+            json!({"inputTokens": -1, "costUsd": -0.5}),
+            json!({"inputTokens": "5", "costUsd": "1"}),
+            json!({"inputTokens": 1.5, "costUsd": null}),
+            json!({"inputTokens": 1e300}),
+        ] {
+            let mut meter = Meter::default();
+            meter.observe(&data);
+            assert_eq!(meter.spent(), Spent::default(), "{data}");
+        }
+    }
+
+    #[test]
+    fn a_budget_is_exceeded_above_its_bound() {
+        let money = Budget {
+            max_cost_usd: Some(0.5),
+            max_tokens: None,
+        };
+        for (budget, data, exceeded) in [
+            (
+                Some(tokens(10)),
+                json!({"inputTokens": 6, "outputTokens": 4}),
+                false,
+            ),
+            (
+                Some(tokens(10)),
+                json!({"inputTokens": 6, "outputTokens": 5}),
+                true,
+            ),
+            (Some(tokens(10)), json!({"totalTokens": 11}), true),
+            (
+                Some(tokens(10)),
+                json!({"inputTokens": 1, "outputTokens": 1, "totalTokens": 99}),
+                false,
+            ),
+            (Some(tokens(10)), json!({"outputTokens": 11}), true),
+            (Some(tokens(10)), json!({"costUsd": 99}), false),
+            (Some(money), json!({"costUsd": 0.5}), false),
+            (Some(money), json!({"costUsd": 0.51}), true),
+            (None, json!({"inputTokens": 99_999}), false),
+        ] {
+            let mut meter = Meter::default();
+            meter.observe(&data);
+            assert_eq!(
+                meter.exceeded(budget.as_ref()).is_some(),
+                exceeded,
+                "{data}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_never_negative() {
+        let mut meter = Meter::default();
+        meter.observe(&json!({"inputTokens": 6, "outputTokens": 1}));
+        assert_eq!(meter.left(Some(&tokens(10))), Some(tokens(3)));
+        assert_eq!(meter.left(Some(&tokens(5))), Some(tokens(0)));
+        assert_eq!(meter.left(None), None);
+    }
+
+    #[test]
+    fn results_count_like_events() {
+        let mut meter = Meter::default();
+        meter.observe(&json!({"inputTokens": 5}));
+        meter.conclude(&ExecutionResult {
+            usage: Usage {
+                input_tokens: Some(7),
+                output_tokens: Some(2),
+                ..Usage::default()
+            },
+            cost_usd: Some(f64::NAN),
+            ..ExecutionResult::ok("")
+        });
+        assert_eq!(meter.spent().tokens(), Some(9));
+        assert_eq!(meter.spent().cost_usd, None);
+    }
+}

@@ -1,0 +1,232 @@
+//! How a run's output is captured: which strategy, and the reading of a file that the run wrote.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Component, Path};
+
+use forge_adapter_api::{OutputStrategy, Profile};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use super::request::Dispatch;
+
+/// The strategy for this adapter, or why there is none. An adapter that was never loaded, or declares
+/// none, is taken to answer with text.
+pub fn decide(dispatch: &Dispatch, profile: Option<&Profile>) -> Result<OutputStrategy, String> {
+    let declared = profile.map_or(&[][..], |profile| &profile.output_strategies);
+    let declared = match declared {
+        [] => &[OutputStrategy::Stream][..],
+        declared => declared,
+    };
+    let has = |strategy| declared.contains(&strategy);
+    if let Some(wanted) = dispatch.output_strategy {
+        return match has(wanted) {
+            true => Ok(wanted),
+            false => Err(format!("lacks the output strategy {}", name(wanted))),
+        };
+    }
+    if dispatch.output_schema.is_some() && has(OutputStrategy::Structured) {
+        Ok(OutputStrategy::Structured)
+    } else if has(OutputStrategy::Stream) {
+        Ok(OutputStrategy::Stream)
+    } else if has(OutputStrategy::File) && dispatch.workspace_dir().is_some() {
+        Ok(OutputStrategy::File)
+    } else if has(OutputStrategy::File) {
+        Err("has only the output strategy file, which needs workspace.dir".into())
+    } else {
+        Err("has only the output strategy structured, which needs outputSchema".into())
+    }
+}
+
+fn name(strategy: OutputStrategy) -> &'static str {
+    match strategy {
+        OutputStrategy::File => "file",
+        OutputStrategy::Stream => "stream",
+        OutputStrategy::Structured => "structured",
+    }
+}
+
+/// What was found where the run should have written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Captured {
+    /// At most one byte more than the limit it was read with.
+    Read(Vec<u8>),
+    /// Nothing to read there, and why.
+    Missing(String),
+}
+
+/// Reads `file` below `dir`, at most `limit` bytes and one more. Follows no symbolic link in either, and
+/// reads only regular files. Blocks; call it where that is allowed.
+pub fn read(dir: &Path, file: &str, limit: usize) -> Captured {
+    let missing = |reason: String| Captured::Missing(format!("output file {file:?} {reason}"));
+    let opened = match open(dir, Path::new(file)) {
+        Ok(opened) => opened,
+        Err(error) => return missing(format!("cannot be opened: {error}")),
+    };
+    match opened.metadata() {
+        Ok(metadata) if metadata.is_file() => {}
+        Ok(_) => return missing("is not a regular file".into()),
+        Err(error) => return missing(format!("cannot be examined: {error}")),
+    }
+    let mut bytes = Vec::new();
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    match opened.take(most).read_to_end(&mut bytes) {
+        Ok(_) => Captured::Read(bytes),
+        Err(error) => missing(format!("cannot be read: {error}")),
+    }
+}
+
+/// Walks from the root, one name at a time, so that no name on the way can be a link.
+fn open(dir: &Path, file: &Path) -> std::io::Result<File> {
+    // Where it exists, O_PATH passes folders that may be entered but not listed.
+    #[cfg(target_os = "linux")]
+    let pass = OFlags::PATH;
+    #[cfg(not(target_os = "linux"))]
+    let pass = OFlags::RDONLY;
+    let safe = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let refused = || std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a plain path");
+
+    let mut folder = openat(
+        CWD,
+        "/",
+        pass | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let mut names = Vec::new();
+    for component in dir.components().skip(1).chain(file.components()) {
+        match component {
+            Component::Normal(name) => names.push(name),
+            Component::CurDir => {}
+            Component::Prefix(_) | Component::RootDir | Component::ParentDir => {
+                return Err(refused());
+            }
+        }
+    }
+    let last = names.pop().ok_or_else(refused)?;
+    if !dir.is_absolute() {
+        return Err(refused());
+    }
+    for name in names {
+        folder = openat(
+            &folder,
+            name,
+            pass | OFlags::DIRECTORY | safe,
+            Mode::empty(),
+        )?;
+    }
+    // Without waiting: a pipe in the file's place must not hang the bridge.
+    let found = openat(
+        &folder,
+        last,
+        OFlags::RDONLY | OFlags::NONBLOCK | safe,
+        Mode::empty(),
+    )?;
+    Ok(File::from(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use forge_adapter_api::{CostTier, LatencyProfile};
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::request::Workspace;
+    use crate::dispatch::request::tests::minimal;
+
+    fn profile(output_strategies: &[OutputStrategy]) -> Profile {
+        Profile {
+            capabilities: Vec::new(),
+            native_tools: Vec::new(),
+            max_concurrent: 1,
+            output_strategies: output_strategies.to_vec(),
+            cost_tier: CostTier::Low,
+            latency_profile: LatencyProfile::Fast,
+        }
+    }
+
+    #[test]
+    fn the_strategy_follows_the_contract() {
+        use OutputStrategy::{File, Stream, Structured};
+        let all = &[File, Stream, Structured][..];
+        for (explicit, schema, dir, declared, expected) in [
+            (None, false, false, all, Some(Stream)),
+            (None, true, false, all, Some(Structured)),
+            (None, true, false, &[Stream][..], Some(Stream)),
+            (None, false, true, &[File][..], Some(File)),
+            (None, false, false, &[File][..], None),
+            (None, false, true, all, Some(Stream)),
+            (None, false, false, &[Structured][..], None),
+            (None, false, false, &[][..], Some(Stream)),
+            (Some(File), false, true, all, Some(File)),
+            (Some(File), false, true, &[Stream][..], None),
+            (Some(Structured), false, false, all, Some(Structured)),
+            (Some(Stream), true, false, all, Some(Stream)),
+        ] {
+            let dispatch = Dispatch {
+                output_strategy: explicit,
+                output_schema: schema.then(|| json!({})),
+                workspace: dir.then(|| Workspace {
+                    dir: Some("/srv".into()),
+                    files: Vec::new(),
+                }),
+                ..minimal()
+            };
+            let decided = decide(&dispatch, Some(&profile(declared))).ok();
+            assert_eq!(
+                decided, expected,
+                "{explicit:?} {schema} {dir} {declared:?}"
+            );
+        }
+        assert_eq!(decide(&minimal(), None), Ok(Stream));
+    }
+
+    #[test]
+    fn files_are_read_without_following_links() {
+        let held = tempfile::tempdir().unwrap();
+        let base = held.path().canonicalize().unwrap();
+        let dir = base.join("w");
+        std::fs::create_dir_all(dir.join("sub")).unwrap();
+        std::fs::write(base.join("secret"), "secret").unwrap();
+        std::fs::write(dir.join("output.md"), "done").unwrap();
+        std::fs::write(dir.join("sub/x"), "deep").unwrap();
+        symlink(base.join("secret"), dir.join("link")).unwrap();
+        symlink(&base, dir.join("up")).unwrap();
+        symlink(&dir, base.join("alias")).unwrap();
+        rustix::fs::mknodat(
+            CWD,
+            dir.join("pipe"),
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        for (folder, file, expected) in [
+            (&dir, "output.md", Some("done")),
+            (&dir, "./sub/x", Some("deep")),
+            (&dir, "absent", None),
+            (&dir, "link", None),
+            (&dir, "up/secret", None),
+            (&dir, "../secret", None),
+            (&dir, "/etc/hostname", None),
+            (&dir, "sub", None),
+            (&dir, "pipe", None),
+            (&dir, ".", None),
+            (&base.join("alias"), "output.md", None),
+        ] {
+            let text = match read(folder, file, 100) {
+                Captured::Read(bytes) => Some(String::from_utf8(bytes).unwrap()),
+                Captured::Missing(_) => None,
+            };
+            assert_eq!(text.as_deref(), expected, "{file}");
+        }
+    }
+
+    #[test]
+    fn reading_stops_one_byte_after_the_limit() {
+        let held = tempfile::tempdir().unwrap();
+        let dir = held.path().canonicalize().unwrap();
+        std::fs::write(dir.join("big"), vec![b'x'; 1000]).unwrap();
+        assert_eq!(read(&dir, "big", 10), Captured::Read(vec![b'x'; 11]));
+    }
+}

@@ -1,0 +1,203 @@
+//! One attempt: calls the adapter, records what it says, and ends it when it ends, when its time is
+//! up, or when somebody says so. The bridge's bounds hold whatever the adapter does.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use forge_adapter_api::AdapterError;
+use forge_adapter_api::request::Budget;
+use futures_util::FutureExt;
+use tokio::time::{Instant, sleep_until};
+
+use crate::plugin::{Adapter, Call, Item};
+use crate::store::record::Lease;
+use crate::store::{self, Store};
+use crate::time::Clock;
+
+use super::gather::{Gathered, Noticed};
+use super::observe::Observer;
+use super::running::Stop;
+
+/// The first pause before a batch is written again while the store is away.
+const STORE_PAUSE: Duration = Duration::from_millis(50);
+/// The longest one.
+const STORE_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What one attempt is given.
+pub(super) struct Attempt<'a> {
+    pub(super) store: &'a dyn Store,
+    pub(super) clock: &'a Clock,
+    pub(super) adapter: &'a Adapter,
+    pub(super) lease: &'a Lease,
+    pub(super) task_id: &'a str,
+    /// The request as JSON.
+    pub(super) request: Vec<u8>,
+    pub(super) timeout: Duration,
+    pub(super) idle_timeout: Option<Duration>,
+    /// How long the adapter may take to end what it was told to end.
+    pub(super) grace: Duration,
+    pub(super) budget: Option<&'a Budget>,
+    pub(super) stop: &'a Stop,
+}
+
+/// Why the bridge ended an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    Cancelled,
+    TimedOut,
+    Stalled,
+    OverBudget,
+    /// The process ends.
+    Halted,
+}
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The adapter's own answer.
+    Answered(Result<Vec<u8>, AdapterError>),
+    /// The bridge ended it; the answer is what the adapter still said within its grace.
+    Cut { why: Cut, answer: Option<Vec<u8>> },
+    /// Somebody else owns the dispatch now: nothing more may be written.
+    Lost,
+}
+
+/// Runs the attempt to its end. What was observed is on disk, all but a last batch that is returned
+/// in the observer for the terminal transaction.
+pub(super) async fn execute(attempt: Attempt<'_>, gathered: Gathered) -> (End, Observer) {
+    let mut observer = Observer::new(gathered);
+    let end = match attempt.adapter.execute(attempt.request.clone()) {
+        Ok(call) => Drive { attempt, observer: &mut observer, call }.run().await,
+        Err(error) => End::Answered(Err(error)),
+    };
+    (end, observer)
+}
+
+struct Drive<'a> {
+    attempt: Attempt<'a>,
+    observer: &'a mut Observer,
+    call: Call,
+}
+
+impl Drive<'_> {
+    async fn run(mut self) -> End {
+        let deadline = Instant::now() + self.attempt.timeout;
+        let stop = self.attempt.stop;
+        loop {
+            let idle = self.attempt.idle_timeout.map(|idle| Instant::now() + idle);
+            let (until, late) = match idle {
+                Some(idle) if idle < deadline => (idle, Cut::Stalled),
+                Some(_) | None => (deadline, Cut::TimedOut),
+            };
+            let item = tokio::select! {
+                biased;
+                () = stop.cancel.cancelled() => return self.wind_down(Cut::Cancelled).await,
+                () = stop.halt.cancelled() => return self.wind_down(Cut::Halted).await,
+                () = sleep_until(until) => return self.wind_down(late).await,
+                item = self.call.next() => item,
+            };
+            let mut next = Some(item);
+            while let Some(item) = next {
+                match self.take(item) {
+                    Taken::Done(answer) => return End::Answered(answer),
+                    Taken::OverBudget => return self.wind_down(Cut::OverBudget).await,
+                    Taken::More => {}
+                }
+                // What is there already goes into the same batch; nothing is waited for.
+                let full = self.observer.is_full();
+                next = if full { None } else { self.call.next().now_or_never() };
+            }
+            match self.write(deadline).await {
+                Written::Yes => {}
+                Written::Lost => return End::Lost,
+                Written::Late => return self.wind_down(Cut::TimedOut).await,
+            }
+        }
+    }
+
+    /// Takes one item into the batch.
+    fn take(&mut self, item: Item) -> Taken {
+        let now = self.attempt.clock.now();
+        match item {
+            Item::Event(event) => {
+                let noticed = self.observer.event(event, now);
+                let over = || self.observer.gathered.meter.exceeded(self.attempt.budget).is_some();
+                if noticed == Noticed::Usage && over() { Taken::OverBudget } else { Taken::More }
+            }
+            Item::Dropped(count) => {
+                self.observer.dropped(count, now);
+                Taken::More
+            }
+            Item::Done(answer) => Taken::Done(answer),
+        }
+    }
+
+    /// Writes the batch. While the store is away the adapter is held back by its full queue, and the
+    /// deadline goes on counting.
+    async fn write(&mut self, deadline: Instant) -> Written {
+        let mut pause = STORE_PAUSE;
+        while !self.observer.is_empty() {
+            let progress = self.observer.take();
+            let again = progress.clone();
+            match self.attempt.store.append(self.attempt.lease, progress).await {
+                Ok(()) => return Written::Yes,
+                Err(store::Error::Unavailable(_)) => self.observer.put_back(again),
+                Err(store::Error::Stale(_) | store::Error::NotFound | store::Error::InvalidState(_)) => {
+                    return Written::Lost;
+                }
+            }
+            tokio::select! {
+                () = sleep_until(deadline) => return Written::Late,
+                () = self.attempt.stop.halt.cancelled() => return Written::Yes,
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(STORE_PAUSE_MAX),
+            }
+        }
+        Written::Yes
+    }
+
+    /// Tells the adapter to end, gives it its grace to say what it has, then drops the call. After a
+    /// cancel the grace is always given; for the other reasons only when the adapter agreed to end.
+    async fn wind_down(mut self, why: Cut) -> End {
+        let adapter = self.attempt.adapter.clone();
+        let execution = format!("{}/{}", self.attempt.lease.id, self.attempt.lease.attempt);
+        let task_id = self.attempt.task_id.to_owned();
+        let cancel = async move { adapter.cancel(&execution, &task_id).await };
+        let mut cancel = pin!(cancel.fuse());
+        let mut asked = false;
+        let end = Instant::now() + self.attempt.grace;
+        let answer = loop {
+            let item = tokio::select! {
+                () = sleep_until(end) => break None,
+                agreed = &mut cancel, if !asked => {
+                    asked = true;
+                    if !matches!(agreed, Ok(true)) && why != Cut::Cancelled {
+                        break None;
+                    }
+                    continue;
+                }
+                item = self.call.next() => item,
+            };
+            match self.take(item) {
+                Taken::Done(answer) => break answer.ok(),
+                Taken::OverBudget | Taken::More => {}
+            }
+            if self.observer.is_full() {
+                // The bound of memory: what a flood still says after its end is not kept.
+                break None;
+            }
+        };
+        End::Cut { why, answer }
+    }
+}
+
+enum Taken {
+    More,
+    OverBudget,
+    Done(Result<Vec<u8>, AdapterError>),
+}
+
+enum Written {
+    Yes,
+    Lost,
+    Late,
+}

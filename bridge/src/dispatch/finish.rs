@@ -1,0 +1,164 @@
+//! The one way in which a dispatch ends or goes back to the queue: result, last event and delivery in
+//! one transaction.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forge_adapter_api::OutputStrategy;
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use crate::event::{NewEvent, kind};
+use crate::id::{DeliveryId, DispatchId};
+use crate::store::record::{self, Claim, Finish, Finished, NewDelivery, Requeue, State};
+use crate::store::{self, Store};
+use crate::time::{self, Clock};
+
+use super::Config;
+use super::gather::Gathered;
+use super::normalise::{Ending, Outcome, Raw, Subject, normalise};
+use super::request::Dispatch;
+
+/// The first pause before an ending is written again while the store is away.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The longest one.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Writes endings. Cheap to clone.
+#[derive(Clone)]
+pub struct Finisher {
+    pub store: Arc<dyn Store>,
+    pub clock: Clock,
+    pub config: Arc<Config>,
+    /// How long a record is kept after its end.
+    pub retention: Duration,
+}
+
+/// How a dispatch ended, with all that is known of it.
+pub(super) struct Conclusion {
+    pub(super) raw: Raw,
+    pub(super) strategy: OutputStrategy,
+    /// The session that the adapter was given.
+    pub(super) session: Option<String>,
+    /// Merged into the terminal event.
+    pub(super) hints: Map<String, Value>,
+    /// Not yet written.
+    pub(super) events: Vec<NewEvent>,
+    /// When the last attempt began.
+    pub(super) attempt_started: Option<Timestamp>,
+}
+
+impl Conclusion {
+    /// An ending about which nothing was heard from an adapter.
+    pub(super) fn silent(ending: Ending, spent: Option<&RawValue>) -> Self {
+        Self {
+            raw: Raw { ending, file: None, gathered: Gathered::new(spent, 0) },
+            strategy: OutputStrategy::Stream,
+            session: None,
+            hints: Map::new(),
+            events: Vec::new(),
+            attempt_started: None,
+        }
+    }
+}
+
+impl Finisher {
+    /// Ends the dispatch. When a cancel was recorded first, the same is written as `cancelled`, with
+    /// output and usage kept. While the store is away this waits.
+    pub(super) async fn finish(
+        &self,
+        claim: Claim,
+        record: &record::Dispatch,
+        request: &Dispatch,
+        mut conclusion: Conclusion,
+    ) -> Result<(), store::Error> {
+        let at = self.clock.now();
+        let events = std::mem::take(&mut conclusion.events);
+        let mut pause = PAUSE;
+        loop {
+            let finish = self.write_up(record, request, &conclusion, events.clone(), at);
+            match self.store.finish(claim.clone(), finish).await {
+                Ok(Finished::Recorded(_)) => return Ok(()),
+                Ok(Finished::CancelRequested) => {
+                    let ending = &mut conclusion.raw.ending;
+                    let cancelled = Ending::Cancelled { answer: None };
+                    if let Ending::Answered(answer) = std::mem::replace(ending, cancelled) {
+                        *ending = Ending::Cancelled { answer: Some(answer) };
+                    }
+                }
+                Err(store::Error::Unavailable(_)) => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Ends a dispatch that never started, or no longer will. One that is not queued any more is left
+    /// to whoever has it.
+    pub(super) async fn end_queued(
+        &self,
+        id: DispatchId,
+        ending: Ending,
+    ) -> Result<(), store::Error> {
+        let Some(record) = self.store.dispatch(id).await? else { return Ok(()) };
+        if record.state != State::Queued {
+            return Ok(());
+        }
+        let stored = self.store.request(id).await?;
+        let request = Dispatch::from_record(&stored);
+        let conclusion = Conclusion::silent(ending, None);
+        match self.finish(Claim::Unstarted(id), &record, &request, conclusion).await {
+            Err(store::Error::Stale(_) | store::Error::InvalidState(_)) => Ok(()),
+            ended => ended,
+        }
+    }
+
+    /// Puts the dispatch back into its queue.
+    pub(super) async fn requeue(&self, claim: Claim, why: &str) -> Result<(), store::Error> {
+        let data = json!({ "reason": why });
+        let event = NewEvent::new(kind::RETRYING, self.clock.now(), Some(data));
+        self.store.requeue(claim, Requeue { event }).await
+    }
+
+    fn write_up(
+        &self,
+        record: &record::Dispatch,
+        request: &Dispatch,
+        conclusion: &Conclusion,
+        mut events: Vec<NewEvent>,
+        at: Timestamp,
+    ) -> Finish {
+        let started = conclusion.attempt_started.or(record.first_started_at);
+        let subject = Subject {
+            id: record.id,
+            dispatch: request,
+            provider: &record.provider,
+            attempt: record.attempts,
+            retry_of: record.retry_of,
+            strategy: conclusion.strategy,
+            session: conclusion.session.as_deref(),
+            started_at: record.first_started_at,
+            completed_at: at,
+            elapsed: started.map_or(Duration::ZERO, |started| time::between(started, at)),
+        };
+        let Outcome { error_code, error, result, output } =
+            normalise(&conclusion.raw, &subject, &self.config);
+        let mut data = conclusion.hints.clone();
+        let name = match (&error_code, error) {
+            (None, _) => kind::COMPLETED,
+            (Some(code), error) => {
+                data.insert("error".to_owned(), json!(error));
+                data.insert("errorCode".to_owned(), json!(code));
+                kind::FAILED
+            }
+        };
+        let data = (!data.is_empty()).then_some(Value::Object(data));
+        events.push(NewEvent::new(name, at, data));
+        let delivery = record.callback.clone();
+        let delivery = delivery.map(|callback| NewDelivery { id: DeliveryId::new(), callback });
+        Finish { at, error_code, result, output, events, delivery, retention: self.retention }
+    }
+}

@@ -1,0 +1,146 @@
+//! What is gathered from an attempt's events while it runs, for the case that they are all that stays.
+
+use forge_adapter_api::AdapterEvent;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::event::kind;
+
+use super::budget::Meter;
+
+/// The longest session id that is recorded.
+const SESSION_BYTES: usize = 1024;
+
+/// Text, usage and session of one attempt, bounded.
+#[derive(Clone, Debug)]
+pub struct Gathered {
+    /// The text so far, at most `text_limit` bytes of it.
+    pub text: String,
+    /// Bytes of text that came, kept or not.
+    pub text_bytes: usize,
+    pub meter: Meter,
+    /// The runtime's session, once it has said so.
+    pub session: Option<String>,
+    text_limit: usize,
+}
+
+/// What an event changed that must be recorded or checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noticed {
+    Nothing,
+    /// `meter` rose: check the budget.
+    Usage,
+    /// `session` is another one now.
+    Session,
+}
+
+impl Gathered {
+    /// Before an attempt; `spent` is what earlier ones used.
+    pub fn new(spent: Option<&RawValue>, text_limit: usize) -> Self {
+        Self {
+            text: String::new(),
+            text_bytes: 0,
+            meter: Meter::after(spent),
+            session: None,
+            text_limit,
+        }
+    }
+
+    /// Takes one event of the adapter.
+    pub fn observe(&mut self, event: &AdapterEvent) -> Noticed {
+        let Some(data) = &event.data else {
+            return Noticed::Nothing;
+        };
+        match event.kind.as_str() {
+            "assistant.text" => {
+                if let Some(delta) = data.get("delta").and_then(Value::as_str) {
+                    self.append(delta);
+                }
+                Noticed::Nothing
+            }
+            kind::USAGE => {
+                self.meter.observe(data);
+                Noticed::Usage
+            }
+            kind::SESSION_UPDATED => self.take_session(data),
+            _ => Noticed::Nothing,
+        }
+    }
+
+    fn append(&mut self, delta: &str) {
+        self.text_bytes = self.text_bytes.saturating_add(delta.len());
+        let room = self.text_limit - self.text.len();
+        self.text
+            .push_str(&delta[..delta.floor_char_boundary(room)]);
+    }
+
+    fn take_session(&mut self, data: &Value) -> Noticed {
+        let named = data.get("sessionId").and_then(Value::as_str);
+        let usable = named.filter(|id| (1..=SESSION_BYTES).contains(&id.len()));
+        match usable {
+            Some(id) if self.session.as_deref() != Some(id) => {
+                self.session = Some(id.to_owned());
+                Noticed::Session
+            }
+            Some(_) | None => Noticed::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(kind: &str, data: Value) -> AdapterEvent {
+        AdapterEvent {
+            kind: kind.to_owned(),
+            data: Some(data),
+            timestamp: None,
+        }
+    }
+
+    #[test]
+    fn text_usage_and_session_are_kept() {
+        let mut gathered = Gathered::new(None, 100);
+        let session = json!({"sessionId": "s"});
+        for (kind, data, noticed) in [
+            ("assistant.text", json!({"delta": "Hel"}), Noticed::Nothing),
+            (
+                "assistant.thinking",
+                json!({"delta": "hm"}),
+                Noticed::Nothing,
+            ),
+            ("assistant.text", json!({"delta": "lo"}), Noticed::Nothing),
+            ("assistant.text", json!("garbage"), Noticed::Nothing),
+            ("usage", json!({"outputTokens": 3}), Noticed::Usage),
+            ("session.updated", session.clone(), Noticed::Session),
+            ("session.updated", session, Noticed::Nothing),
+            (
+                "session.updated",
+                json!({"sessionId": ""}),
+                Noticed::Nothing,
+            ),
+            (
+                "session.updated",
+                json!({"sessionId": "x".repeat(1025)}),
+                Noticed::Nothing,
+            ),
+        ] {
+            assert_eq!(gathered.observe(&event(kind, data)), noticed, "{kind}");
+        }
+        assert_eq!(gathered.text, "Hello");
+        assert_eq!(gathered.session.as_deref(), Some("s"));
+        assert_eq!(gathered.meter.spent().usage.output_tokens, Some(3));
+    }
+
+    #[test]
+    fn text_is_bounded_at_a_character() {
+        let mut gathered = Gathered::new(None, 5);
+        for _ in 0..4 {
+            gathered.observe(&event("assistant.text", json!({"delta": "üü"})));
+        }
+        assert_eq!((gathered.text.as_str(), gathered.text_bytes), ("üü", 16));
+    }
+}

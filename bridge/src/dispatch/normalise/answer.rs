@@ -1,0 +1,80 @@
+//! The bytes an adapter answered with, read tolerantly: what is `null` is absent, what is no count is
+//! not known, invalid UTF-8 is replaced. What is no result at all is a protocol violation.
+
+use forge_adapter_api::ExecutionResult;
+use serde_json::{Map, Value};
+
+use crate::dispatch::budget::Spent;
+
+/// The result, or what is wrong with it.
+pub(super) fn parse(bytes: &[u8]) -> Result<ExecutionResult, String> {
+    let text = String::from_utf8_lossy(bytes);
+    let mut members: Map<String, Value> =
+        serde_json::from_str(&text).map_err(|error| format!("not a JSON object: {error}"))?;
+    members.retain(|_, member| !member.is_null());
+    let spent = Spent::read(members.get("usage"), members.get("costUsd"));
+    // Read above, or measured by the bridge: a slip there is no reason to lose the output.
+    for name in [
+        "usage",
+        "costUsd",
+        "durationMs",
+        "retryable",
+        "retryAfterMs",
+    ] {
+        members.remove(name);
+    }
+    let result: ExecutionResult =
+        serde_json::from_value(Value::Object(members)).map_err(|error| error.to_string())?;
+    Ok(ExecutionResult {
+        usage: spent.usage,
+        cost_usd: spent.cost_usd,
+        ..result
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use forge_adapter_api::Status;
+
+    use super::*;
+
+    #[test]
+    fn results_are_read_tolerantly() {
+        let full = br#"{"status":"ok","output":"x","usage":{"inputTokens":3.0,"outputTokens":"?"},
+            "error":null,"toolCalls":null,"durationMs":-1,"costUsd":"free","later":{}}"#;
+        let result = parse(full).unwrap();
+        assert_eq!(result.status, Status::Ok);
+        assert_eq!(result.output.as_deref(), Some("x"));
+        assert_eq!(result.usage.input_tokens, Some(3));
+        assert_eq!(result.usage.output_tokens, None);
+        assert_eq!(result.cost_usd, None);
+        assert!(parse(br#"{"status":"ok","usage":null}"#).is_ok());
+    }
+
+    #[test]
+    fn invalid_bytes_are_replaced() {
+        let result = parse(b"{\"status\":\"ok\",\"output\":\"a\xffb\"}").unwrap();
+        assert_eq!(result.output.as_deref(), Some("a\u{fffd}b"));
+    }
+
+    #[test]
+    fn garbage_is_no_result() {
+        let deep = "[".repeat(100_000);
+        for bytes in [
+            &b""[..],
+            b"\xff\xfe\x00",
+            b"null",
+            b"[]",
+            b"\"ok\"",
+            b"{}",
+            br#"{"status":"done"}"#,
+            br#"{"status":5}"#,
+            br#"{"status":"ok","output":5}"#,
+            br#"{"status":"ok","toolCalls":[{}]}"#,
+            br#"{"status":"ok"} trailing"#,
+            deep.as_bytes(),
+        ] {
+            assert!(parse(bytes).is_err(), "{}", String::from_utf8_lossy(bytes));
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! However an attempt ended, into the one result that is stored and delivered. Pure; the place where a
+//! field of the callback is added.
+
+mod answer;
+#[cfg(test)]
+mod cases;
+mod output;
+mod structured;
+
+use std::time::Duration;
+
+use forge_adapter_api::result::ToolCall;
+use forge_adapter_api::{AdapterError, ExecutionResult, OutputStrategy, Status, Usage};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
+
+use crate::id::DispatchId;
+
+use self::output::{Fitted, Truncated};
+use super::Config;
+use super::capture::Captured;
+use super::gather::Gathered;
+use super::request::Dispatch;
+
+const ERROR_BYTES: usize = 16 * 1024;
+const CODE_BYTES: usize = 128;
+
+/// How an attempt ended, or how it came that there was none.
+#[derive(Clone, Debug)]
+pub enum Ending {
+    /// The adapter answered with these bytes.
+    Answered(Vec<u8>),
+    /// The adapter failed, or the plugin host did on its behalf.
+    Failed(AdapterError),
+    /// The timeout or the deadline passed.
+    TimedOut,
+    /// No event for the idle timeout.
+    Stalled,
+    /// The caller cancelled; what the adapter still answered is kept.
+    Cancelled { answer: Option<Vec<u8>> },
+    /// The process or the bridge went away; the text says which.
+    Interrupted(String),
+    /// The budget was exceeded; the text says by what.
+    OverBudget(String),
+    /// It was not started in time.
+    QueueTimeout,
+    /// The adapter could not be used; the text says why.
+    Unavailable(String),
+}
+
+/// All that an execution gave.
+#[derive(Clone, Debug)]
+pub struct Raw {
+    pub ending: Ending,
+    /// With the `file` strategy: what `capture::read` found.
+    pub file: Option<Captured>,
+    pub gathered: Gathered,
+}
+
+/// Whose result it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    pub id: DispatchId,
+    pub dispatch: &'a Dispatch,
+    pub provider: &'a str,
+    /// 0 when there was none.
+    pub attempt: u32,
+    pub retry_of: Option<DispatchId>,
+    /// What the adapter was asked for.
+    pub strategy: OutputStrategy,
+    /// The session that the adapter was given.
+    pub session: Option<&'a str>,
+    /// `None`: it never started.
+    pub started_at: Option<Timestamp>,
+    pub completed_at: Timestamp,
+    /// Of the last attempt, by the bridge's clock.
+    pub elapsed: Duration,
+}
+
+/// A terminal result.
+#[derive(Debug)]
+pub struct Outcome {
+    /// `None` is `ok`.
+    pub error_code: Option<String>,
+    /// With an error code: the text for humans.
+    pub error: Option<String>,
+    /// `contract.md` §2, all but `events`.
+    pub result: Box<RawValue>,
+    /// The whole output when the result holds only its beginning.
+    pub output: Option<String>,
+}
+
+/// The result of `contract.md` §2.
+pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
+    let mut draft = Draft::read(raw, subject);
+    draft.take_file(raw.file.as_ref(), subject);
+    draft.check_handed_back();
+    draft.check_schema(subject.dispatch);
+    let spent = {
+        let mut meter = raw.gathered.meter.clone();
+        meter.conclude(&draft.result);
+        let budget = subject.dispatch.budget.as_ref();
+        if let Some(exceeded) = meter.exceeded(budget) {
+            draft.fail("budget_exceeded", exceeded);
+        }
+        meter.spent()
+    };
+    draft.check_size(config);
+    let output = draft.result.output.take().map(output::clean);
+    let fitted = output.map(|text| output::fit(text, subject.id, config));
+    let (output, truncated, whole) = match fitted {
+        None => (None, None, None),
+        Some(Fitted::Whole(text)) => (Some(text), None, None),
+        Some(Fitted::Cut {
+            beginning,
+            truncated,
+            whole,
+        }) => (Some(beginning), Some(truncated), Some(whole)),
+        Some(Fitted::TooLarge { beginning, bytes }) => {
+            let limit = config.output_limit_bytes;
+            draft.fail(
+                "output_too_large",
+                format!("the output has at least {bytes} bytes, {limit} are allowed"),
+            );
+            (Some(beginning), None, None)
+        }
+    };
+    let Draft {
+        failure, result, ..
+    } = draft;
+    let dispatch = subject.dispatch;
+    let session = result.session_id.as_deref();
+    let body = Body {
+        task_id: &dispatch.task_id,
+        agent_id: &dispatch.agent_id,
+        dispatch_id: subject.id,
+        provider: subject.provider,
+        status: match failure {
+            None => Status::Ok,
+            Some(_) => Status::Error,
+        },
+        output: output.as_deref(),
+        structured_output: result.structured_output.as_ref(),
+        error: failure.as_ref().map(|failure| failure.text.as_str()),
+        error_code: failure.as_ref().map(|failure| failure.code.as_str()),
+        duration_ms: u64::try_from(subject.elapsed.as_millis()).unwrap_or(u64::MAX),
+        usage: spent.usage,
+        model: result.model.as_deref().or(dispatch.model.as_deref()),
+        model_provider: result.model_provider.as_deref(),
+        cost_usd: spent.cost_usd,
+        session_id: session
+            .or(raw.gathered.session.as_deref())
+            .or(subject.session),
+        attempt: subject.attempt,
+        tool_calls: &result.tool_calls,
+        input_request: result.input_request.as_ref(),
+        output_truncated: truncated.as_ref(),
+        started_at: subject.started_at,
+        completed_at: subject.completed_at,
+        trace_id: &dispatch.trace.trace_id,
+        run_id: dispatch.run_id.as_deref(),
+        step_id: dispatch.step_id.as_deref(),
+        gateway_id: dispatch.gateway_id.as_deref(),
+        retry_of: subject.retry_of,
+        metadata: dispatch.metadata.as_ref(),
+    };
+    Outcome {
+        result: to_raw_value(&body).expect("a result has only text keys"),
+        error_code: failure.as_ref().map(|failure| failure.code.clone()),
+        error: failure.map(|failure| failure.text),
+        output: whole,
+    }
+}
+
+/// The callback's body, all but `events`, which the store adds.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    task_id: &'a str,
+    agent_id: &'a str,
+    dispatch_id: DispatchId,
+    provider: &'a str,
+    status: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    structured_output: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_code: Option<&'a str>,
+    duration_ms: u64,
+    /// Over all attempts.
+    usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model_provider: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost_usd: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_id: Option<&'a str>,
+    attempt: u32,
+    #[serde(skip_serializing_if = "<[ToolCall]>::is_empty")]
+    tool_calls: &'a [ToolCall],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_request: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_truncated: Option<&'a Truncated>,
+    #[serde(serialize_with = "crate::time::millis_option")]
+    started_at: Option<Timestamp>,
+    #[serde(serialize_with = "crate::time::millis")]
+    completed_at: Timestamp,
+    trace_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_of: Option<DispatchId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<&'a Map<String, Value>>,
+}
+
+#[derive(Clone, Debug)]
+struct Failure {
+    code: String,
+    text: String,
+}
+
+impl Failure {
+    fn new(code: &str, text: impl Into<String>) -> Self {
+        let mut code: String = code.chars().filter(|c| !c.is_control()).collect();
+        code.truncate(code.floor_char_boundary(CODE_BYTES));
+        let mut text = output::clean(text.into());
+        text.truncate(text.floor_char_boundary(ERROR_BYTES));
+        Self { code, text }
+    }
+}
+
+/// A result on its way: the first failure stays, what the run made is kept beside it.
+struct Draft {
+    failure: Option<Failure>,
+    result: ExecutionResult,
+    /// Bytes of the whole, where the output is streamed text of which only the beginning was kept.
+    overflowed: Option<usize>,
+}
+
+impl Draft {
+    fn read(raw: &Raw, subject: &Subject<'_>) -> Self {
+        let (failure, answered) = match &raw.ending {
+            Ending::Answered(bytes) => match answer::parse(bytes) {
+                Ok(result) => (failure_of(&result, subject), Some(result)),
+                Err(reason) => {
+                    let text = format!("the adapter's answer is no result: {reason}");
+                    (Some(Failure::new("protocol_violation", text)), None)
+                }
+            },
+            Ending::Failed(error) => {
+                let code = adapter_code(Some(&error.code), subject);
+                let text = or_silent(Some(&error.message));
+                (Some(Failure::new(code, text)), None)
+            }
+            Ending::Cancelled { answer } => {
+                // An answer that cannot be read changes nothing: it was cancelled.
+                let late = answer.as_deref().and_then(|a| answer::parse(a).ok());
+                (
+                    Some(Failure::new("cancelled", "cancelled by request")),
+                    late,
+                )
+            }
+            Ending::TimedOut => {
+                let seconds = subject.elapsed.as_secs_f64();
+                let text = format!("not finished after {seconds:.3} s");
+                (Some(Failure::new("timeout", text)), None)
+            }
+            Ending::Stalled => {
+                let idle = subject.dispatch.idle_timeout.unwrap_or_default();
+                let text = format!("no event for {} s", idle.as_secs_f64());
+                (Some(Failure::new("stalled", text)), None)
+            }
+            Ending::QueueTimeout => {
+                let text = "not started within its queue timeout or before its deadline";
+                (Some(Failure::new("queue_timeout", text)), None)
+            }
+            Ending::Interrupted(text) => (Some(Failure::new("interrupted", text)), None),
+            Ending::OverBudget(text) => (Some(Failure::new("budget_exceeded", text)), None),
+            Ending::Unavailable(text) => (Some(Failure::new("adapter_unavailable", text)), None),
+        };
+        let mut result = answered.unwrap_or_default();
+        let mut overflowed = None;
+        let Gathered {
+            text, text_bytes, ..
+        } = &raw.gathered;
+        if result.output.is_none() && !text.is_empty() {
+            // What was streamed is the output when nothing else is.
+            result.output = Some(text.clone());
+            overflowed = (*text_bytes > text.len()).then_some(*text_bytes);
+        }
+        Self {
+            failure,
+            result,
+            overflowed,
+        }
+    }
+
+    /// A later failure does not hide the first.
+    fn fail(&mut self, code: &str, text: impl Into<String>) {
+        self.failure.get_or_insert_with(|| Failure::new(code, text));
+    }
+
+    /// The file that the run wrote is its output.
+    fn take_file(&mut self, file: Option<&Captured>, subject: &Subject<'_>) {
+        if subject.strategy != OutputStrategy::File {
+            return;
+        }
+        match file {
+            Some(Captured::Read(bytes)) => {
+                self.result.output = Some(String::from_utf8_lossy(bytes).into_owned());
+                self.overflowed = None;
+            }
+            Some(Captured::Missing(reason)) => self.fail("output_missing", reason.clone()),
+            None => self.fail("output_missing", "the output file was not read"),
+        }
+    }
+
+    /// A run that hands something back is not finished, so that no workflow goes on as if it were.
+    fn check_handed_back(&mut self) {
+        if self.result.input_request.is_some() {
+            self.fail("input_required", "the run asks for input");
+        } else if !self.result.tool_calls.is_empty() {
+            self.fail("input_required", "the run hands tool calls back");
+        }
+    }
+
+    fn check_schema(&mut self, dispatch: &Dispatch) {
+        let Some(schema) = dispatch.output_schema.as_ref() else {
+            return;
+        };
+        if self.failure.is_some() {
+            return;
+        }
+        let text = self.result.output.as_deref();
+        let structured = self.result.structured_output.as_ref();
+        match structured::check(schema, structured, text) {
+            Ok(value) => self.result.structured_output = Some(value),
+            Err(reason) => {
+                self.fail("output_invalid", reason);
+                // Not what was asked for, but what there is.
+                let raw = self.result.structured_output.take();
+                let output = self.result.output.take();
+                self.result.output = output.or(raw.map(|value| value.to_string()));
+            }
+        }
+    }
+
+    /// What stands beside the output is bounded as the output is.
+    fn check_size(&mut self, config: &Config) {
+        let limit = config.output_limit_bytes;
+        let result = &mut self.result;
+        let beside = [
+            result.structured_output.as_ref().map(to_raw_value),
+            result.input_request.as_ref().map(to_raw_value),
+            Some(to_raw_value(&result.tool_calls)),
+        ];
+        let bytes: usize = beside
+            .iter()
+            .flatten()
+            .flatten()
+            .map(|j| j.get().len())
+            .sum();
+        if bytes > limit {
+            result.structured_output = None;
+            result.tool_calls = Vec::new();
+            result.input_request = None;
+            let text = format!("the structured output has {bytes} bytes, {limit} are allowed");
+            self.fail("output_too_large", text);
+        }
+        if let Some(bytes) = self.overflowed {
+            let output = self.result.output.iter_mut();
+            output.for_each(|text| {
+                text.truncate(text.floor_char_boundary(config.output_inline_bytes));
+            });
+            let text = format!("the output has {bytes} bytes, {limit} are allowed");
+            self.fail("output_too_large", text);
+        }
+    }
+}
+
+fn failure_of(result: &ExecutionResult, subject: &Subject<'_>) -> Option<Failure> {
+    match result.status {
+        Status::Ok => None,
+        Status::Error => {
+            let code = adapter_code(result.error_code.as_deref(), subject);
+            Some(Failure::new(code, or_silent(result.error.as_deref())))
+        }
+    }
+}
+
+/// The adapter's code as it is, but nobody cancelled: an abort after the timeout is one, and any other
+/// `cancelled` would keep the step from ever being tried again.
+fn adapter_code<'a>(code: Option<&'a str>, subject: &Subject<'_>) -> &'a str {
+    match code {
+        Some("cancelled") if subject.elapsed >= subject.dispatch.timeout => "timeout",
+        None | Some("" | "cancelled") => "adapter_error",
+        Some(code) => code,
+    }
+}
+
+fn or_silent(text: Option<&str>) -> &str {
+    let said = text.filter(|text| !text.trim().is_empty());
+    said.unwrap_or("the adapter gave no reason")
+}

@@ -1,0 +1,64 @@
+//! Output that must follow a schema: the adapter's own JSON, or the text read as JSON.
+
+use serde_json::Value;
+
+use crate::dispatch::schema;
+
+/// The value that follows the schema, or why there is none.
+pub(super) fn check(
+    schema: &Value,
+    structured: Option<&Value>,
+    text: Option<&str>,
+) -> Result<Value, String> {
+    let value = match (structured, text) {
+        (Some(value), _) => value.clone(),
+        (None, Some(text)) => serde_json::from_str(unfenced(text))
+            .map_err(|error| format!("the output is not JSON: {error}"))?,
+        (None, None) => return Err("there is neither structured output nor text".into()),
+    };
+    let validator = schema::compile(schema).map_err(|error| format!("outputSchema {error}"))?;
+    match schema::mismatch(&validator, &value) {
+        None => Ok(value),
+        Some(mismatch) => Err(format!(
+            "the output does not follow outputSchema: {mismatch}"
+        )),
+    }
+}
+
+/// Models like to put JSON into a fenced block; one that spans the whole text is looked into.
+fn unfenced(text: &str) -> &str {
+    let text = text.trim();
+    let inner = text
+        .strip_prefix("```json")
+        .or_else(|| text.strip_prefix("```"))
+        .and_then(|rest| rest.strip_suffix("```"));
+    inner.unwrap_or(text).trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn structured_output_goes_before_text() {
+        let schema = json!({"type": "object", "required": ["a"]});
+        let good = json!({"a": 1});
+        for (structured, text, expected) in [
+            (Some(&good), None, true),
+            (Some(&good), Some("not JSON"), true),
+            (Some(&json!({})), Some(r#"{"a": 1}"#), false),
+            (None, Some(r#" {"a": 1} "#), true),
+            (None, Some("```json\n{\"a\": 1}\n```"), true),
+            (None, Some("```\n{\"a\": 1}\n```\n"), true),
+            (None, Some("Here it is: {\"a\": 1}"), false),
+            (None, Some(r#"{"b": 1}"#), false),
+            (None, Some(""), false),
+            (None, None, false),
+        ] {
+            let checked = check(&schema, structured, text);
+            assert_eq!(checked.is_ok(), expected, "{structured:?} {text:?}");
+        }
+    }
+}

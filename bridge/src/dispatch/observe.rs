@@ -1,0 +1,130 @@
+//! What an adapter says while it runs, made into batches for the log. What the result may need of it is
+//! gathered on the way.
+
+use forge_adapter_api::AdapterEvent;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::event::{NewEvent, kind};
+use crate::store::record::Progress;
+
+use super::gather::{Gathered, Noticed};
+
+/// A batch is written when it holds so many events, even if more are waiting.
+const BATCH_EVENTS: usize = 512;
+/// Data of events whose names belong to the bridge is kept up to so many members.
+const HINTS: usize = 64;
+
+/// Takes an execution's events.
+pub(super) struct Observer {
+    pub(super) gathered: Gathered,
+    /// Data of events whose names belong to the bridge: merged into the terminal event.
+    pub(super) hints: Map<String, Value>,
+    batch: Progress,
+}
+
+impl Observer {
+    pub(super) fn new(gathered: Gathered) -> Self {
+        Self { gathered, hints: Map::new(), batch: Progress::default() }
+    }
+
+    /// Takes one event of the adapter.
+    pub(super) fn event(&mut self, event: AdapterEvent, now: Timestamp) -> Noticed {
+        if kind::is_reserved(&event.kind) {
+            self.hint(event.data);
+            return Noticed::Nothing;
+        }
+        let noticed = self.gathered.observe(&event);
+        match noticed {
+            Noticed::Usage => self.batch.spent = Some(self.gathered.meter.to_store()),
+            Noticed::Session => self.batch.session.clone_from(&self.gathered.session),
+            Noticed::Nothing => {}
+        }
+        // An adapter's clock is its own affair: a time that cannot be read is the time of arrival.
+        let timestamp = event.timestamp.and_then(|text| text.parse().ok()).unwrap_or(now);
+        // The wire promises an object or nothing.
+        let data = event.data.map(|data| match data {
+            Value::Object(_) => data,
+            other => json!({ "value": other }),
+        });
+        self.batch.events.push(NewEvent::new(&event.kind, timestamp, data));
+        noticed
+    }
+
+    /// Events that an adapter lost because it did not wait.
+    pub(super) fn dropped(&mut self, count: u64, now: Timestamp) {
+        let data = json!({ "count": count });
+        self.batch.events.push(NewEvent::new(kind::EVENTS_DROPPED, now, Some(data)));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.batch.events.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.batch.events.len() >= BATCH_EVENTS
+    }
+
+    /// The batch so far; a new one begins.
+    pub(super) fn take(&mut self) -> Progress {
+        std::mem::take(&mut self.batch)
+    }
+
+    /// Gives back a batch that could not be written.
+    pub(super) fn put_back(&mut self, batch: Progress) {
+        let later = std::mem::replace(&mut self.batch, batch);
+        self.batch.events.extend(later.events);
+        self.batch.session = later.session.or(self.batch.session.take());
+        self.batch.spent = later.spent.or(self.batch.spent.take());
+    }
+
+    fn hint(&mut self, data: Option<Value>) {
+        let Some(Value::Object(data)) = data else { return };
+        let room = HINTS.saturating_sub(self.hints.len());
+        self.hints.extend(data.into_iter().take(room));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: &str, data: Value) -> AdapterEvent {
+        AdapterEvent { kind: kind.into(), data: Some(data), timestamp: None }
+    }
+
+    fn observer() -> Observer {
+        Observer::new(Gathered::new(None, 100))
+    }
+
+    #[test]
+    fn events_make_a_batch_that_a_failed_write_gives_back() {
+        let mut observer = observer();
+        let at = Timestamp::UNIX_EPOCH;
+        observer.event(event("assistant.text", json!({"delta": "a"})), at);
+        let first = observer.take();
+        observer.event(event("session.updated", json!({"sessionId": "s"})), at);
+        observer.put_back(first);
+        let batch = observer.take();
+        let kinds: Vec<_> = batch.events.iter().map(|event| event.kind.as_str()).collect();
+        assert_eq!(kinds, ["assistant.text", "session.updated"]);
+        assert_eq!(batch.session.as_deref(), Some("s"));
+        assert!(observer.is_empty());
+    }
+
+    #[test]
+    fn names_of_the_bridge_are_hints() {
+        let mut observer = observer();
+        observer.event(event("execution.completed", json!({"turns": 3})), Timestamp::UNIX_EPOCH);
+        assert!(observer.is_empty());
+        assert_eq!(observer.hints["turns"], 3);
+    }
+
+    #[test]
+    fn data_that_is_no_object_becomes_one() {
+        let mut observer = observer();
+        observer.event(event("acme.tick", json!(7)), Timestamp::UNIX_EPOCH);
+        let batch = observer.take();
+        assert_eq!(batch.events[0].data.as_ref().unwrap().get(), r#"{"value":7}"#);
+    }
+}

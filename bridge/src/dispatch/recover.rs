@@ -1,0 +1,100 @@
+//! What a crash left running is settled once, at boot, before anything new starts: it ends, or it
+//! goes back to the queue, as its recovery policy says.
+
+use crate::store;
+use crate::store::record::{Claim, Interrupted};
+
+use super::finish::{Conclusion, Finisher};
+use super::normalise::Ending;
+use super::request::{Dispatch, Recovery};
+
+/// How many are read at once.
+const STEP: usize = 64;
+
+/// What the boot found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Back in the queue for another attempt.
+    pub requeued: u64,
+    /// Ended, with a result that says so.
+    pub ended: u64,
+}
+
+/// What happens to an interrupted attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Cancelled,
+    Interrupted,
+    Again,
+}
+
+/// The policy, as a rule: `attempts` have begun, at most `max_attempts` may.
+pub(crate) fn fate(policy: Recovery, cancel: bool, attempts: u32, max_attempts: u32) -> Fate {
+    match policy {
+        _ if cancel => Fate::Cancelled,
+        Recovery::Retry | Recovery::Resume if attempts < max_attempts => Fate::Again,
+        Recovery::Fail | Recovery::Retry | Recovery::Resume => Fate::Interrupted,
+    }
+}
+
+/// Settles all that an older process left running.
+pub async fn recover(finisher: &Finisher) -> Result<Recovered, store::Error> {
+    let mut recovered = Recovered::default();
+    loop {
+        let left = finisher.store.interrupted(STEP).await?;
+        if left.is_empty() {
+            return Ok(recovered);
+        }
+        for interrupted in left {
+            match settle(finisher, interrupted).await? {
+                Fate::Again => recovered.requeued += 1,
+                Fate::Cancelled | Fate::Interrupted => recovered.ended += 1,
+            }
+        }
+    }
+}
+
+async fn settle(finisher: &Finisher, left: Interrupted) -> Result<Fate, store::Error> {
+    let request = Dispatch::from_record(&left.request);
+    let attempts = left.dispatch.attempts;
+    let max_attempts = finisher.config.max_attempts;
+    let fate = fate(request.recovery, left.cancel_requested, attempts, max_attempts);
+    let claim = Claim::Interrupted { id: left.dispatch.id, attempt: left.attempt };
+    let ending = match fate {
+        Fate::Again => {
+            finisher.requeue(claim, "the bridge stopped while it ran").await?;
+            return Ok(fate);
+        }
+        Fate::Cancelled => Ending::Cancelled { answer: None },
+        Fate::Interrupted => Ending::Interrupted(format!(
+            "the bridge stopped while attempt {attempts} ran"
+        )),
+    };
+    let conclusion = Conclusion {
+        session: left.recorded_session,
+        ..Conclusion::silent(ending, left.spent.as_deref())
+    };
+    finisher.finish(claim, &left.dispatch, &request, conclusion).await?;
+    Ok(fate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_decides_what_a_crash_does() {
+        for (policy, cancel, attempts, expected) in [
+            (Recovery::Fail, false, 1, Fate::Interrupted),
+            (Recovery::Retry, false, 1, Fate::Again),
+            (Recovery::Retry, false, 2, Fate::Again),
+            (Recovery::Retry, false, 3, Fate::Interrupted),
+            (Recovery::Resume, false, 1, Fate::Again),
+            (Recovery::Resume, false, 3, Fate::Interrupted),
+            (Recovery::Retry, true, 1, Fate::Cancelled),
+            (Recovery::Fail, true, 1, Fate::Cancelled),
+        ] {
+            assert_eq!(fate(policy, cancel, attempts, 3), expected, "{policy:?} {attempts}");
+        }
+    }
+}

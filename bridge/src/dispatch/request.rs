@@ -1,0 +1,432 @@
+//! The validated dispatch: what is stored, read back at execution and handed from stage to stage.
+//! Made only by `validate`; nobody checks it again. Holds no secret.
+//!
+//! Its JSON is a contract inside the bridge: deliveries read `callback.headers`, `callback.retry` and
+//! `traceparent` out of the stored text, and `bearer` and `secret` out of the sealed one.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forge_adapter_api::request::{Budget, Tool};
+use forge_adapter_api::{CostTier, LatencyProfile, OutputStrategy};
+use jiff::{SignedDuration, Timestamp};
+use secrecy::{ExposeSecret, SecretSlice, SecretString};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::trace::Trace;
+
+/// Where `outputFile` is when the dispatch does not say.
+pub const DEFAULT_OUTPUT_FILE: &str = "output.md";
+
+/// One dispatch, checked and normalised: tools have one shape, names one spelling, times are times.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Dispatch {
+    pub task_id: String,
+    pub agent_id: String,
+    pub message: String,
+    /// `None`: the caller asked for no callback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback: Option<Callback>,
+    /// Pins the adapter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Of each attempt, from its start.
+    #[serde(rename = "timeoutSeconds", with = "seconds")]
+    pub timeout: Duration,
+    /// Without an event for so long the attempt ends as `stalled`.
+    #[serde(
+        rename = "idleTimeoutSeconds",
+        with = "optional_seconds",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub idle_timeout: Option<Duration>,
+    /// From the later of acceptance and `not_before`.
+    #[serde(rename = "queueTimeoutSeconds", with = "seconds")]
+    pub queue_timeout: Duration,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+    /// Bounds queue and run; later than `not_before`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Tool>,
+    /// Names of configured MCP servers, each once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mcp_servers: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<Workspace>,
+    /// What the caller insists on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_strategy: Option<OutputStrategy>,
+    /// A JSON Schema that compiles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
+    /// Relative to `workspace.dir`, without `..`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_file: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
+    /// Capabilities that the adapter must declare.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<String>,
+    #[serde(default, skip_serializing_if = "Preferences::is_empty")]
+    pub preferences: Preferences,
+    /// −10 to 10; higher goes first.
+    #[serde(default)]
+    pub priority: i8,
+    #[serde(default)]
+    pub recovery: Recovery,
+    /// At least one of its members is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Map<String, Value>>,
+    #[serde(flatten)]
+    pub trace: Trace,
+}
+
+impl Dispatch {
+    /// Reads a stored dispatch back.
+    pub fn from_record(stored: &RawValue) -> Self {
+        serde_json::from_str(stored.get())
+            .expect("the store gives back what validate made and accept stored")
+    }
+
+    /// The last moment at which it may start; after it, it ends as `queue_timeout`.
+    pub fn start_by(&self, accepted_at: Timestamp) -> Timestamp {
+        let from = self.not_before.map_or(accepted_at, |t| t.max(accepted_at));
+        let wait = SignedDuration::try_from(self.queue_timeout).unwrap_or(SignedDuration::MAX);
+        let by = from.checked_add(wait).unwrap_or(Timestamp::MAX);
+        self.deadline.map_or(by, |deadline| by.min(deadline))
+    }
+
+    /// How long an attempt that starts now may run: the timeout, or less when the deadline is nearer.
+    pub fn time_left(&self, now: Timestamp) -> Duration {
+        let left = self.deadline.map(|deadline| {
+            // A deadline that has passed leaves nothing.
+            Duration::try_from(deadline.duration_since(now)).unwrap_or(Duration::ZERO)
+        });
+        left.map_or(self.timeout, |left| left.min(self.timeout))
+    }
+
+    /// Where the run writes when its output is a file.
+    pub fn output_file(&self) -> &str {
+        self.output_file.as_deref().unwrap_or(DEFAULT_OUTPUT_FILE)
+    }
+
+    /// The folder the run works in.
+    pub fn workspace_dir(&self) -> Option<&PathBuf> {
+        self.workspace.as_ref().and_then(|w| w.dir.as_ref())
+    }
+}
+
+/// Where the result goes and how.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Callback {
+    pub url: String,
+    /// Scheme, host and port, normalised.
+    pub origin: String,
+    /// Names in lower case.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    #[serde(default)]
+    pub retry: RetryPolicy,
+}
+
+/// How long a delivery is tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RetryPolicy {
+    /// Doubling delays for up to 72 hours.
+    #[default]
+    Default,
+    /// Exactly three retries.
+    Compat,
+    /// As the default, for so many seconds.
+    #[serde(untagged)]
+    Bounded {
+        #[serde(rename = "maxElapsedSeconds", with = "seconds")]
+        max_elapsed: Duration,
+    },
+}
+
+/// Prompt files and the folder of the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Workspace {
+    /// Canonical, below a configured root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<File>,
+}
+
+/// A file that becomes part of the prompt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct File {
+    /// Relative, without `..`.
+    pub path: String,
+    pub content: String,
+}
+
+/// Which of several capable adapters is liked best.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Preferences {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_tier: Option<CostTier>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_profile: Option<LatencyProfile>,
+    /// Best first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub providers: Vec<String>,
+}
+
+impl Preferences {
+    pub fn is_empty(&self) -> bool {
+        self == &Self::default()
+    }
+}
+
+/// What a crash in the middle of an attempt does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Recovery {
+    /// The result is `interrupted`.
+    #[default]
+    Fail,
+    /// A new attempt.
+    Retry,
+    /// A new attempt with the session that was recorded.
+    Resume,
+}
+
+/// What was taken out of the body before it was stored; kept only sealed.
+#[derive(Clone, Debug, Default)]
+pub struct Secrets {
+    /// The callback's bearer token.
+    pub bearer: Option<SecretString>,
+    /// The callback's signing secret, `whsec_` and base64.
+    pub secret: Option<SecretString>,
+}
+
+/// What is sealed.
+#[derive(Serialize)]
+struct Exposed<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bearer: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<&'a str>,
+}
+
+impl Secrets {
+    /// The JSON object to seal; `None` when there is nothing secret.
+    pub fn to_seal(&self) -> Option<SecretSlice<u8>> {
+        if self.bearer.is_none() && self.secret.is_none() {
+            return None;
+        }
+        let exposed = Exposed {
+            bearer: self.bearer.as_ref().map(|s| s.expose_secret()),
+            secret: self.secret.as_ref().map(|s| s.expose_secret()),
+        };
+        let bytes = serde_json::to_vec(&exposed).expect("two texts are always JSON");
+        Some(bytes.into())
+    }
+}
+
+/// Durations as fractional seconds.
+mod seconds {
+    use super::*;
+
+    pub(super) fn serialize<S: serde::Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_f64(d.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        d: D,
+    ) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(d)?).map_err(serde::de::Error::custom)
+    }
+}
+
+mod optional_seconds {
+    use super::*;
+
+    pub(super) fn serialize<S: serde::Serializer>(
+        d: &Option<Duration>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        d.map(|d| d.as_secs_f64()).serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        d: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Option::<f64>::deserialize(d)?
+            .map(|s| Duration::try_from_secs_f64(s).map_err(serde::de::Error::custom))
+            .transpose()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// The smallest dispatch, for tests of later stages.
+    pub(crate) fn minimal() -> Dispatch {
+        Dispatch {
+            task_id: "task".into(),
+            agent_id: "agent".into(),
+            message: "hello".into(),
+            callback: None,
+            provider: None,
+            system_prompt: None,
+            model: None,
+            timeout: Duration::from_secs(600),
+            idle_timeout: None,
+            queue_timeout: Duration::from_secs(86_400),
+            not_before: None,
+            deadline: None,
+            tools: Vec::new(),
+            mcp_servers: Vec::new(),
+            workspace: None,
+            output_strategy: None,
+            output_schema: None,
+            output_file: None,
+            session_id: None,
+            requires: Vec::new(),
+            preferences: Preferences::default(),
+            priority: 0,
+            recovery: Recovery::Fail,
+            budget: None,
+            run_id: None,
+            step_id: None,
+            gateway_id: None,
+            metadata: None,
+            trace: Trace::from_header(None),
+        }
+    }
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_dispatch_survives_its_json() {
+        let dispatch = Dispatch {
+            callback: Some(Callback {
+                url: "https://a.example/cb".into(),
+                origin: "https://a.example:443".into(),
+                headers: [("x-a".to_owned(), "1".to_owned())].into(),
+                retry: RetryPolicy::Bounded {
+                    max_elapsed: Duration::from_millis(1500),
+                },
+            }),
+            idle_timeout: Some(Duration::from_millis(250)),
+            deadline: Some(at("2026-01-02T03:04:05.678Z")),
+            workspace: Some(Workspace {
+                dir: Some("/srv/w".into()),
+                files: vec![File {
+                    path: "a.md".into(),
+                    content: "x".into(),
+                }],
+            }),
+            recovery: Recovery::Resume,
+            ..minimal()
+        };
+        let text = serde_json::to_string(&dispatch).unwrap();
+        assert_eq!(serde_json::from_str::<Dispatch>(&text).unwrap(), dispatch);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["callback"]["headers"]["x-a"], "1");
+        assert_eq!(value["callback"]["retry"]["maxElapsedSeconds"], 1.5);
+        assert_eq!(value["traceparent"], dispatch.trace.traceparent);
+    }
+
+    #[test]
+    fn retry_policies_have_three_spellings() {
+        for (policy, json) in [
+            (RetryPolicy::Default, r#""default""#),
+            (RetryPolicy::Compat, r#""compat""#),
+            (
+                RetryPolicy::Bounded {
+                    max_elapsed: Duration::from_secs(60),
+                },
+                r#"{"maxElapsedSeconds":60.0}"#,
+            ),
+        ] {
+            assert_eq!(serde_json::to_string(&policy).unwrap(), json);
+            assert_eq!(serde_json::from_str::<RetryPolicy>(json).unwrap(), policy);
+        }
+    }
+
+    #[test]
+    fn the_start_is_bounded_by_queue_timeout_and_deadline() {
+        let accepted = at("2026-01-01T00:00:00Z");
+        for (not_before, deadline, expected) in [
+            (None, None, "2026-01-02T00:00:00Z"),
+            (Some("2026-01-03T00:00:00Z"), None, "2026-01-04T00:00:00Z"),
+            (Some("2025-01-03T00:00:00Z"), None, "2026-01-02T00:00:00Z"),
+            (None, Some("2026-01-01T06:00:00Z"), "2026-01-01T06:00:00Z"),
+            (None, Some("2027-01-01T06:00:00Z"), "2026-01-02T00:00:00Z"),
+        ] {
+            let dispatch = Dispatch {
+                not_before: not_before.map(at),
+                deadline: deadline.map(at),
+                ..minimal()
+            };
+            assert_eq!(dispatch.start_by(accepted), at(expected));
+        }
+    }
+
+    #[test]
+    fn a_time_beyond_the_calendar_is_its_end() {
+        let dispatch = Dispatch {
+            not_before: Some(Timestamp::MAX),
+            ..minimal()
+        };
+        assert_eq!(dispatch.start_by(Timestamp::UNIX_EPOCH), Timestamp::MAX);
+    }
+
+    #[test]
+    fn the_deadline_shortens_the_timeout() {
+        let now = at("2026-01-01T00:00:00Z");
+        for (deadline, expected) in [
+            (None, 600),
+            (Some("2026-01-01T00:00:30Z"), 30),
+            (Some("2026-01-02T00:00:00Z"), 600),
+            (Some("2025-12-31T00:00:00Z"), 0),
+        ] {
+            let dispatch = Dispatch {
+                deadline: deadline.map(at),
+                ..minimal()
+            };
+            assert_eq!(dispatch.time_left(now), Duration::from_secs(expected));
+        }
+    }
+
+    #[test]
+    fn secrets_are_sealed_as_an_object_and_never_shown() {
+        let secrets = Secrets {
+            bearer: Some("token".to_owned().into()),
+            secret: None,
+        };
+        let sealed = secrets.to_seal().unwrap();
+        assert_eq!(sealed.expose_secret(), br#"{"bearer":"token"}"#);
+        assert!(!format!("{secrets:?}").contains("token"));
+        assert!(Secrets::default().to_seal().is_none());
+    }
+}

@@ -1,0 +1,389 @@
+//! Which adapter runs a dispatch: a pure rule over what the adapters declare and how they are, with
+//! every layer's decision written down.
+//!
+//! Layers that only prefer never leave the dispatch without an adapter that could take it now: the best
+//! among those that are not offline sets the mark.
+
+#[cfg(test)]
+mod cases;
+
+use std::time::Duration;
+
+use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, Profile};
+use serde::Serialize;
+
+use super::capture;
+use super::request::{Dispatch, Recovery};
+
+/// One configured adapter as it is now.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    pub provider: &'a str,
+    /// `None`: it was never loaded.
+    pub profile: Option<&'a Profile>,
+    pub health: HealthStatus,
+    pub running: usize,
+    pub queued: usize,
+    pub max_concurrent: usize,
+    /// Whether it manages agents and has this one; `None`: it manages none.
+    pub has_agent: Option<bool>,
+    /// How long it has been offline; `None` when it never was there.
+    pub away_for: Option<Duration>,
+}
+
+/// What the operator wants.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy<'a> {
+    /// `GATEWAY_PROVIDER`.
+    pub default_provider: Option<&'a str>,
+    /// How long an adapter may be away and still be waited for.
+    pub patience: Duration,
+}
+
+/// The decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Routed {
+    pub provider: String,
+    /// The caller named it; it is never routed again.
+    pub pinned: bool,
+    /// There is a `sessionId` and the adapter resumes it.
+    pub session_honoured: bool,
+    /// What the chosen adapter cannot do of what was asked, for the caller.
+    pub warnings: Vec<String>,
+    pub trace: Vec<Step>,
+}
+
+/// What one layer did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    pub layer: u8,
+    pub name: &'static str,
+    pub kept: Vec<String>,
+    pub dropped: Vec<Dropped>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Dropped {
+    pub provider: String,
+    pub reason: String,
+}
+
+/// Why there is no adapter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    #[error("no adapter {named:?} is loaded; loaded are {}", list(.loaded))]
+    UnknownProvider { named: String, loaded: Vec<String> },
+    #[error("no adapter can do this: {}", reasons(.dropped))]
+    NoCapableAdapter { dropped: Vec<Dropped> },
+    #[error("no adapter is available: {}", reasons(.dropped))]
+    AdapterUnavailable { dropped: Vec<Dropped> },
+}
+
+/// Layers 0 to 4 of `contract.md` §1. Candidates come in configured order, which settles ties.
+pub fn route(
+    dispatch: &Dispatch,
+    candidates: &[Candidate<'_>],
+    policy: &Policy<'_>,
+) -> Result<Routed, RouteError> {
+    let mut field = Field {
+        left: candidates.to_vec(),
+        trace: Vec::new(),
+    };
+    let held = pin(&mut field, dispatch, policy)?;
+    field.require(1, "capabilities", |candidate| match candidate.profile {
+        // The one that is wanted and was never loaded is away, not incapable.
+        None if held == Held::Yes => None,
+        Some(_) | None => lacks(dispatch, candidate),
+    });
+    if field.left.is_empty() && !candidates.is_empty() {
+        let dropped = field.trace.into_iter().flat_map(|s| s.dropped).collect();
+        return Err(RouteError::NoCapableAdapter { dropped });
+    }
+    field.prefer(1, "wishes", |c| wishes_unmet(dispatch, c));
+    field.prefer(2, "cost", |c| cost_distance(dispatch, c));
+    field.prefer(2, "latency", |c| latency_distance(dispatch, c));
+    field.prefer(2, "providers", |c| provider_rank(dispatch, c));
+    field.prefer(3, "deployments", deployment);
+    let chosen = choose(&mut field, held, policy)?;
+    Ok(Routed {
+        provider: chosen.provider.to_owned(),
+        pinned: dispatch.provider.is_some(),
+        session_honoured: dispatch.session_id.is_some() && supports(&chosen, "session_resume"),
+        warnings: warnings(dispatch, &chosen),
+        trace: field.trace,
+    })
+}
+
+/// Whether a layer has already settled on one adapter, which may then be waited for.
+#[derive(Clone, Copy, PartialEq)]
+enum Held {
+    Yes,
+    No,
+}
+
+/// Who is still in, and what was said on the way.
+struct Field<'a> {
+    left: Vec<Candidate<'a>>,
+    trace: Vec<Step>,
+}
+
+impl<'a> Field<'a> {
+    /// Drops those for which there is a reason.
+    fn require(
+        &mut self,
+        layer: u8,
+        name: &'static str,
+        reason: impl Fn(&Candidate<'a>) -> Option<String>,
+    ) {
+        let mut dropped = Vec::new();
+        self.left.retain(|candidate| match reason(candidate) {
+            Some(reason) => {
+                dropped.push(Dropped {
+                    provider: candidate.provider.to_owned(),
+                    reason,
+                });
+                false
+            }
+            None => true,
+        });
+        let kept = self.left.iter().map(|c| c.provider.to_owned()).collect();
+        self.trace.push(Step {
+            layer,
+            name,
+            kept,
+            dropped,
+        });
+    }
+
+    /// Drops those that are further from the wish than the nearest one that is not offline.
+    fn prefer(
+        &mut self,
+        layer: u8,
+        name: &'static str,
+        distance: impl Fn(&Candidate<'a>) -> (usize, String),
+    ) {
+        let there = |c: &&Candidate<'a>| c.health != HealthStatus::Offline;
+        let nearest = |among: &mut dyn Iterator<Item = &Candidate<'a>>| {
+            among.map(|candidate| distance(candidate).0).min()
+        };
+        let mark = nearest(&mut self.left.iter().filter(there))
+            .or_else(|| nearest(&mut self.left.iter()))
+            .unwrap_or(0);
+        self.require(layer, name, |candidate| {
+            let (far, reason) = distance(candidate);
+            (far > mark).then_some(reason)
+        });
+    }
+}
+
+/// Layer 0.
+fn pin(
+    field: &mut Field<'_>,
+    dispatch: &Dispatch,
+    policy: &Policy<'_>,
+) -> Result<Held, RouteError> {
+    let known = |name: &str| field.left.iter().find(|c| c.provider == name);
+    let pinned = match (&dispatch.provider, policy.default_provider) {
+        (Some(named), _) if known(named).is_none() => {
+            return Err(RouteError::UnknownProvider {
+                named: named.clone(),
+                loaded: field.left.iter().map(|c| c.provider.to_owned()).collect(),
+            });
+        }
+        (Some(named), _) => Some((named.clone(), "the dispatch names another adapter")),
+        (None, Some(default)) => known(default)
+            .filter(|candidate| lacks(dispatch, candidate).is_none())
+            .map(|_| (default.to_owned(), "GATEWAY_PROVIDER names another adapter")),
+        (None, None) => None,
+    };
+    match pinned {
+        Some((name, reason)) => {
+            field.require(0, "pinned", |c| {
+                (c.provider != name).then(|| reason.to_owned())
+            });
+            Ok(Held::Yes)
+        }
+        None => {
+            field.require(0, "pinned", |_| None);
+            Ok(Held::No)
+        }
+    }
+}
+
+/// Why an adapter cannot do what the dispatch insists on.
+fn lacks(dispatch: &Dispatch, candidate: &Candidate<'_>) -> Option<String> {
+    let required = dispatch.requires.iter().map(String::as_str);
+    let required = required.map(|name| (name, "which the dispatch requires"));
+    let budget = dispatch.budget.is_some();
+    let resume = dispatch.recovery == Recovery::Resume;
+    let implied = [
+        (budget, "cost_tracking", "which a budget needs"),
+        (resume, "session_resume", "which recovery \"resume\" needs"),
+    ];
+    let implied = implied
+        .into_iter()
+        .filter_map(|(on, name, why)| on.then_some((name, why)));
+    let mut missing = required
+        .chain(implied)
+        .filter(|(name, _)| !supports(candidate, name));
+    match (missing.next(), candidate.profile) {
+        (Some(_), None) => Some("was never loaded, so it is not known what it can do".into()),
+        (Some((name, why)), Some(_)) => Some(format!("lacks {name}, {why}")),
+        (None, profile) => capture::decide(dispatch, profile).err(),
+    }
+}
+
+/// How many things the dispatch could use that the adapter does not have.
+fn wishes_unmet(dispatch: &Dispatch, candidate: &Candidate<'_>) -> (usize, String) {
+    let has = |capability| supports(candidate, capability);
+    let wishes = [
+        (
+            dispatch.output_schema.is_some() && !has("structured_output"),
+            "structured_output",
+        ),
+        (
+            dispatch.session_id.is_some() && !has("session_resume"),
+            "session_resume",
+        ),
+        (
+            !dispatch.mcp_servers.is_empty() && !has("mcp_servers"),
+            "mcp_servers",
+        ),
+        (
+            !dispatch.tools.is_empty() && !has("native_tools") && !has("mcp_servers"),
+            "native_tools or mcp_servers",
+        ),
+    ];
+    let unmet: Vec<&str> = wishes
+        .into_iter()
+        .filter_map(|(unmet, name)| unmet.then_some(name))
+        .collect();
+    let reason = format!("lacks {}, which another has", unmet.join(", "));
+    (unmet.len(), reason)
+}
+
+fn cost_distance(dispatch: &Dispatch, candidate: &Candidate<'_>) -> (usize, String) {
+    let rank = |tier: CostTier| match tier {
+        CostTier::Low => 0_usize,
+        CostTier::Medium => 1,
+        CostTier::High => 2,
+    };
+    let is = candidate.profile.map(|profile| rank(profile.cost_tier));
+    let wanted = dispatch.preferences.cost_tier.map(rank);
+    let reason = "its cost tier is further from the preferred one".to_owned();
+    (distance(wanted, is), reason)
+}
+
+fn latency_distance(dispatch: &Dispatch, candidate: &Candidate<'_>) -> (usize, String) {
+    let rank = |latency: LatencyProfile| match latency {
+        LatencyProfile::Fast => 0_usize,
+        LatencyProfile::Moderate => 1,
+        LatencyProfile::Variable => 2,
+    };
+    let is = candidate
+        .profile
+        .map(|profile| rank(profile.latency_profile));
+    let wanted = dispatch.preferences.latency_profile.map(rank);
+    let reason = "its latency profile is further from the preferred one".to_owned();
+    (distance(wanted, is), reason)
+}
+
+/// Nothing wanted: all are equal. An adapter that never loaded is last.
+fn distance(wanted: Option<usize>, is: Option<usize>) -> usize {
+    match (wanted, is) {
+        (None, _) => 0,
+        (Some(wanted), Some(is)) => wanted.abs_diff(is),
+        (Some(_), None) => usize::MAX,
+    }
+}
+
+fn provider_rank(dispatch: &Dispatch, candidate: &Candidate<'_>) -> (usize, String) {
+    let wanted = &dispatch.preferences.providers;
+    let rank = wanted.iter().position(|name| name == candidate.provider);
+    let reason = "another provider is preferred".to_owned();
+    (rank.unwrap_or(wanted.len()), reason)
+}
+
+fn deployment(candidate: &Candidate<'_>) -> (usize, String) {
+    let far = usize::from(candidate.has_agent != Some(true));
+    (far, "the agent is deployed on another adapter".to_owned())
+}
+
+/// Layer 4.
+fn choose<'a>(
+    field: &mut Field<'a>,
+    held: Held,
+    policy: &Policy<'_>,
+) -> Result<Candidate<'a>, RouteError> {
+    let alone = held == Held::Yes || field.left.len() == 1;
+    let waited_for =
+        |c: &Candidate<'_>| alone && c.away_for.is_some_and(|away| away < policy.patience);
+    field.require(4, "health", |candidate| match candidate.health {
+        HealthStatus::Healthy | HealthStatus::Degraded => None,
+        HealthStatus::Offline if waited_for(candidate) => None,
+        HealthStatus::Offline => Some("is offline".to_owned()),
+    });
+    if field.left.is_empty() {
+        let offline = field.trace.pop().map(|step| step.dropped);
+        return Err(RouteError::AdapterUnavailable {
+            dropped: offline.unwrap_or_default(),
+        });
+    }
+    field.prefer(4, "healthier", |candidate| {
+        let far = usize::from(candidate.health != HealthStatus::Healthy);
+        (far, "is degraded, another is healthy".to_owned())
+    });
+    let load = |c: &Candidate<'_>| (c.running + c.queued) * 1000 / c.max_concurrent.max(1);
+    let chosen = field.left.iter().copied().min_by_key(load);
+    // The first of equals: configured order settles ties.
+    let chosen = chosen.expect("the health layer left somebody");
+    field.require(4, "load", |candidate| {
+        let other = candidate.provider != chosen.provider;
+        other.then(|| "is busier, or comes later in the configuration".to_owned())
+    });
+    Ok(chosen)
+}
+
+fn warnings(dispatch: &Dispatch, chosen: &Candidate<'_>) -> Vec<String> {
+    let provider = chosen.provider;
+    let mut warnings = Vec::new();
+    if dispatch.session_id.is_some() && !supports(chosen, "session_resume") {
+        warnings.push(format!(
+            "sessionId is ignored: {provider} lacks session_resume"
+        ));
+    }
+    if dispatch.output_schema.is_some() && !supports(chosen, "structured_output") {
+        warnings.push(format!(
+            "outputSchema is checked on the text: {provider} lacks structured_output"
+        ));
+    }
+    if !dispatch.mcp_servers.is_empty() && !supports(chosen, "mcp_servers") {
+        warnings.push(format!(
+            "mcpServers may be ignored: {provider} lacks mcp_servers"
+        ));
+    }
+    warnings
+}
+
+fn supports(candidate: &Candidate<'_>, capability: &str) -> bool {
+    candidate
+        .profile
+        .is_some_and(|profile| profile.supports(capability))
+}
+
+fn list(names: &[String]) -> String {
+    match names {
+        [] => "none".to_owned(),
+        names => names.join(", "),
+    }
+}
+
+fn reasons(dropped: &[Dropped]) -> String {
+    if dropped.is_empty() {
+        return "none is loaded".to_owned();
+    }
+    let each = dropped
+        .iter()
+        .map(|d| format!("{} {}", d.provider, d.reason));
+    each.collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,107 @@
+//! What this process executes just now, and how each of it is told to stop.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::id::DispatchId;
+
+/// How one execution is told to stop, and why.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stop {
+    /// Somebody asked for it; the result says `cancelled`.
+    pub(crate) cancel: CancellationToken,
+    /// The process ends; the recovery policy decides.
+    pub(crate) halt: CancellationToken,
+}
+
+/// The executions of this process. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Running {
+    entries: Arc<Mutex<HashMap<DispatchId, CancellationToken>>>,
+    count: watch::Sender<usize>,
+    halt: CancellationToken,
+}
+
+impl Running {
+    pub(crate) fn new() -> Self {
+        let count = watch::Sender::new(0);
+        Self { entries: Arc::default(), count, halt: CancellationToken::new() }
+    }
+
+    /// Takes a place before the durable mark is written, so that a cancel request always finds
+    /// whom to tell. `None` when the dispatch has one already.
+    pub(crate) fn enter(&self, id: DispatchId) -> Option<Place> {
+        let cancel = CancellationToken::new();
+        let mut entries = self.lock();
+        if entries.contains_key(&id) {
+            return None;
+        }
+        entries.insert(id, cancel.clone());
+        self.count.send_replace(entries.len());
+        let stop = Stop { cancel, halt: self.halt.clone() };
+        Some(Place { running: self.clone(), id, stop })
+    }
+
+    /// Tells an execution that it is cancelled.
+    pub(crate) fn cancel(&self, id: DispatchId) {
+        if let Some(token) = self.lock().get(&id) {
+            token.cancel();
+        }
+    }
+
+    /// Tells all of them that the process ends.
+    pub(crate) fn halt(&self) {
+        self.halt.cancel();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Waits until nothing runs.
+    pub(crate) async fn idle(&self) {
+        let mut count = self.count.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        let _ = count.wait_for(|count| *count == 0).await;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<DispatchId, CancellationToken>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One execution's place; given back when dropped.
+pub(crate) struct Place {
+    running: Running,
+    id: DispatchId,
+    pub(crate) stop: Stop,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut entries = self.running.lock();
+        entries.remove(&self.id);
+        self.running.count.send_replace(entries.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_place_is_taken_once_and_given_back() {
+        let running = Running::new();
+        let id = DispatchId::new();
+        let place = running.enter(id).unwrap();
+        assert!(running.enter(id).is_none());
+        running.cancel(id);
+        assert!(place.stop.cancel.is_cancelled());
+        drop(place);
+        running.idle().await;
+        assert!(running.enter(id).is_some());
+    }
+}

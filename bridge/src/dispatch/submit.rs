@@ -1,0 +1,227 @@
+//! From a request to a record: validate, recall, route, accept. After this a result is owed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use forge_adapter_api::HealthStatus;
+use jiff::Timestamp;
+use secrecy::ExposeSecret;
+use serde_json::Value;
+use serde_json::value::to_raw_value;
+
+use crate::event::{NewEvent, kind};
+use crate::id::DispatchId;
+use crate::plugin::Adapter;
+use crate::store::record::{
+    self, Acceptance, Fingerprint, IdempotencyKey, KeyVerdict, NewDispatch, Replay, State,
+};
+use crate::store::{self};
+use crate::time;
+
+use super::request::{Dispatch, Secrets};
+use super::route::{Candidate, Policy, RouteError, Routed, route};
+use super::validate::{Envelope, Limits, validate};
+use super::{Dispatcher, Error, Inner, fingerprint};
+
+/// What the headers of a request say.
+#[derive(Clone, Debug, Default)]
+pub struct SubmitHeaders {
+    pub idempotency_key: Option<String>,
+    pub traceparent: Option<String>,
+}
+
+/// The body of the 202.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub task_id: String,
+    pub dispatch_id: DispatchId,
+    pub provider: String,
+    /// The request was known already.
+    pub duplicate: bool,
+    pub warnings: Vec<String>,
+}
+
+impl Answer {
+    fn known(dispatch: &record::Dispatch) -> Self {
+        Self {
+            task_id: dispatch.task_id.clone(),
+            dispatch_id: dispatch.id,
+            provider: dispatch.provider.clone(),
+            duplicate: true,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+impl From<RouteError> for Error {
+    fn from(error: RouteError) -> Self {
+        let text = error.to_string();
+        match error {
+            RouteError::UnknownProvider { .. } => Error::UnknownProvider(text),
+            RouteError::NoCapableAdapter { .. } => Error::NoCapableAdapter(text),
+            RouteError::AdapterUnavailable { .. } => Error::AdapterUnavailable(text),
+        }
+    }
+}
+
+impl Dispatcher {
+    /// Accepts a dispatch: when this returns an answer, the record is on disk.
+    pub async fn submit(&self, body: &Value, headers: &SubmitHeaders) -> Result<Answer, Error> {
+        let inner = &*self.inner;
+        let now = inner.finisher.clock.now();
+        let (dispatch, secrets) = inner.validated(body, headers)?;
+        let key = fingerprint::key(&dispatch, headers.idempotency_key.as_deref());
+        let canonical = fingerprint::canonical(&dispatch);
+        let fingerprint = inner.vault.fingerprint("dispatch", &[&canonical]);
+        if let Some(known) = inner.finisher.store.recall(&key).await? {
+            match known.verdict(key.space, &fingerprint) {
+                KeyVerdict::Same => return Ok(inner.again(&known.dispatch, now).await?),
+                KeyVerdict::Conflict => {
+                    return Err(Error::Conflict(known.dispatch.id));
+                }
+                KeyVerdict::TakeOver => {}
+            }
+        }
+        let routed = inner.routed(&dispatch, now).await?;
+        let new = inner.record(&dispatch, &secrets, (key, fingerprint), &routed, now);
+        let dispatch_id = new.id;
+        let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
+        match inner.finisher.store.accept(new).await? {
+            Acceptance::Accepted { .. } => {
+                inner.agenda.add(starts);
+                self.wake();
+                let (provider, warnings) = (routed.provider, routed.warnings);
+                let task_id = dispatch.task_id;
+                Ok(Answer { task_id, dispatch_id, provider, duplicate: false, warnings })
+            }
+            Acceptance::Duplicate(known) => {
+                inner.deliverer.wake();
+                Ok(Answer::known(&known))
+            }
+            Acceptance::Conflict(id) => Err(Error::Conflict(id)),
+            Acceptance::QueueFull => Err(Error::QueueFull),
+        }
+    }
+}
+
+impl Inner {
+    fn validated(
+        &self,
+        body: &Value,
+        headers: &SubmitHeaders,
+    ) -> Result<(Dispatch, Secrets), Error> {
+        let envelope = Envelope {
+            idempotency_key: headers.idempotency_key.as_deref(),
+            traceparent: headers.traceparent.as_deref(),
+        };
+        let limits = Limits {
+            config: &self.config,
+            mcp_servers: &self.mcp_names,
+            callback: &|url| self.guard.check_url(url).map_err(|refused| refused.to_string()),
+        };
+        validate(body, &envelope, &limits).map_err(Error::Invalid)
+    }
+
+    /// The same request once more: its record, and when it is finished its delivery is due again.
+    async fn again(
+        &self,
+        known: &record::Dispatch,
+        now: Timestamp,
+    ) -> Result<Answer, store::Error> {
+        if matches!(known.state, State::Finished { .. }) {
+            let deliveries = self.finisher.store.deliveries_of(known.id).await?;
+            if let Some(last) = deliveries.last() {
+                self.finisher.store.replay(Replay::One(last.id), now).await?;
+                self.deliverer.wake();
+            }
+        }
+        Ok(Answer::known(known))
+    }
+
+    /// Routes by what the adapters are just now.
+    pub(super) async fn routed(
+        &self,
+        dispatch: &Dispatch,
+        now: Timestamp,
+    ) -> Result<Routed, Error> {
+        let adapters = self.registry.adapters();
+        let queued: BTreeMap<String, u64> = match adapters.len() {
+            // With one adapter there is nothing to weigh.
+            0 | 1 => BTreeMap::new(),
+            _ => self.finisher.store.queues().await?.into_iter().collect(),
+        };
+        let profiles: Vec<_> = adapters.iter().map(Adapter::profile).collect();
+        let candidates: Vec<_> = adapters
+            .iter()
+            .zip(&profiles)
+            .map(|(adapter, profile)| {
+                let queued = queued.get(adapter.provider()).copied().unwrap_or(0);
+                Candidate {
+                    provider: adapter.provider(),
+                    profile: profile.as_deref(),
+                    health: adapter.health().status,
+                    running: adapter.running(),
+                    queued: usize::try_from(queued).unwrap_or(usize::MAX),
+                    max_concurrent: adapter.max_concurrent(),
+                    has_agent: None,
+                    away_for: away_for(adapter, now),
+                }
+            })
+            .collect();
+        let policy = Policy {
+            default_provider: self.registry.default_provider(),
+            patience: self.config.patience,
+        };
+        Ok(route(dispatch, &candidates, &policy)?)
+    }
+
+    fn record(
+        &self,
+        dispatch: &Dispatch,
+        secrets: &Secrets,
+        (key, fingerprint): (IdempotencyKey, Fingerprint),
+        routed: &Routed,
+        now: Timestamp,
+    ) -> NewDispatch {
+        let id = DispatchId::new();
+        let context = format!("dispatch:{id}");
+        let seal = |plain: secrecy::SecretSlice<u8>| self.vault.seal(&context, plain.expose_secret());
+        let accepted = serde_json::json!({ "provider": routed.provider });
+        NewDispatch {
+            id,
+            key,
+            fingerprint,
+            task_id: dispatch.task_id.clone(),
+            agent_id: dispatch.agent_id.clone(),
+            run_id: dispatch.run_id.clone(),
+            trace_id: dispatch.trace.trace_id.clone(),
+            provider: routed.provider.clone(),
+            pinned: routed.pinned,
+            routing: to_raw_value(&routed.trace).expect("steps have only text keys"),
+            request: to_raw_value(dispatch).expect("a dispatch has only text keys"),
+            secrets: secrets.to_seal().map(seal),
+            session: dispatch.session_id.clone().filter(|_| routed.session_honoured),
+            priority: dispatch.priority,
+            accepted_at: now,
+            not_before: dispatch.not_before,
+            start_by: dispatch.start_by(now),
+            callback: dispatch.callback.as_ref().map(|callback| record::Callback {
+                url: callback.url.clone(),
+                origin: callback.origin.clone(),
+            }),
+            events: vec![
+                NewEvent::new(kind::ACCEPTED, now, Some(accepted)),
+                NewEvent::new(kind::QUEUED, now, None),
+            ],
+            queue_limit: self.config.queue_limit,
+        }
+    }
+}
+
+/// How long an adapter has been offline; `None` when it is not, or was never there.
+fn away_for(adapter: &Adapter, now: Timestamp) -> Option<Duration> {
+    adapter.profile()?;
+    let history = adapter.history();
+    let away = history.iter().rev().take_while(|report| report.status == HealthStatus::Offline);
+    away.last().map(|since| time::between(since.checked_at, now))
+}

@@ -1,0 +1,467 @@
+//! Reading one JSON object member by member: either spelling of a name, the type that is wanted, and
+//! every complaint kept, so that the caller hears all of them at once.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// One thing that is wrong with a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FieldError {
+    /// Where: `tools[2].inputSchema`; empty for the body as a whole.
+    pub field: String,
+    pub message: String,
+}
+
+/// The complaints so far; shared by all readers of one request.
+#[derive(Debug, Default)]
+pub(super) struct Complaints(RefCell<Vec<FieldError>>);
+
+impl Complaints {
+    pub(super) fn add(&self, field: impl Into<String>, message: impl Into<String>) {
+        self.0.borrow_mut().push(FieldError {
+            field: field.into(),
+            message: message.into(),
+        });
+    }
+
+    pub(super) fn into_vec(self) -> Vec<FieldError> {
+        self.0.into_inner()
+    }
+}
+
+/// A documented name and how else it may be written. The snake_case spelling of each is read as well.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Name {
+    pub(super) camel: &'static str,
+    pub(super) others: &'static [&'static str],
+}
+
+impl From<&'static str> for Name {
+    fn from(camel: &'static str) -> Self {
+        Self { camel, others: &[] }
+    }
+}
+
+/// One object of the request.
+#[derive(Clone, Debug)]
+pub(super) struct Fields<'a> {
+    members: &'a Map<String, Value>,
+    path: String,
+    complaints: &'a Complaints,
+}
+
+impl<'a> Fields<'a> {
+    /// Complains when the value is no object.
+    pub(super) fn read(value: &'a Value, path: &str, complaints: &'a Complaints) -> Option<Self> {
+        let Some(members) = value.as_object() else {
+            complaints.add(
+                path,
+                format!("must be a JSON object, not {}", describe(value)),
+            );
+            return None;
+        };
+        Some(Self {
+            members,
+            path: path.to_owned(),
+            complaints,
+        })
+    }
+
+    pub(super) fn complaints(&self) -> &'a Complaints {
+        self.complaints
+    }
+
+    /// The path of a member from the top of the request.
+    pub(super) fn path(&self, name: impl Into<Name>) -> String {
+        let name = name.into().camel;
+        if self.path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", self.path)
+        }
+    }
+
+    pub(super) fn complain(&self, name: impl Into<Name>, message: impl Into<String>) {
+        self.complaints.add(self.path(name), message);
+    }
+
+    /// The member as it was given, `null` included. Two spellings that differ are a complaint.
+    pub(super) fn given(&self, name: impl Into<Name>) -> Option<&'a Value> {
+        let name = name.into();
+        let mut found: Option<(String, &'a Value)> = None;
+        let spellings = std::iter::once(&name.camel)
+            .chain(name.others)
+            .flat_map(|camel| [(*camel).to_owned(), snake(camel)]);
+        for spelling in spellings {
+            let Some(value) = self.members.get(&spelling) else {
+                continue;
+            };
+            match &found {
+                None => found = Some((spelling, value)),
+                Some((first, other)) if *other != value => {
+                    let message = format!(
+                        "is given twice, as {first} and as {spelling}, with different values; give one"
+                    );
+                    self.complain(name, message);
+                    return found.map(|(_, value)| value);
+                }
+                Some(_) => {}
+            }
+        }
+        found.map(|(_, value)| value)
+    }
+
+    /// The member when it is there and not `null`.
+    pub(super) fn value(&self, name: impl Into<Name>) -> Option<&'a Value> {
+        self.given(name).filter(|value| !value.is_null())
+    }
+
+    /// As `value`; absence is a complaint.
+    pub(super) fn required(&self, name: impl Into<Name>) -> Option<&'a Value> {
+        let name = name.into();
+        let value = self.value(name);
+        if value.is_none() {
+            self.complain(name, "is required");
+        }
+        value
+    }
+
+    /// A string, which may be empty.
+    pub(super) fn text(&self, name: impl Into<Name>) -> Option<&'a str> {
+        let name = name.into();
+        let value = self.value(name)?;
+        self.as_text(name, value)
+    }
+
+    /// A string that must be there and not be empty.
+    pub(super) fn required_text(&self, name: impl Into<Name>) -> Option<&'a str> {
+        let name = name.into();
+        let value = self.required(name)?;
+        let text = self.as_text(name, value)?;
+        if text.is_empty() {
+            self.complain(name, "must not be empty");
+            return None;
+        }
+        Some(text)
+    }
+
+    /// An opaque id: 1 to 256 bytes, no control characters.
+    pub(super) fn id(&self, name: impl Into<Name>) -> Option<String> {
+        let name = name.into();
+        let text = self.text(name)?;
+        self.as_id(name, text)
+    }
+
+    pub(super) fn required_id(&self, name: impl Into<Name>) -> Option<String> {
+        let name = name.into();
+        let text = self.required_text(name)?;
+        self.as_id(name, text)
+    }
+
+    /// A whole number within these bounds.
+    pub(super) fn integer(&self, name: impl Into<Name>, least: i64, most: i64) -> Option<i64> {
+        let name = name.into();
+        let value = self.value(name)?;
+        let number = value.as_i64().or_else(|| whole(value.as_f64()?));
+        if number.is_none_or(|n| n < least || n > most) {
+            let message = format!("must be a whole number from {least} to {most}");
+            self.complain(name, message);
+            return None;
+        }
+        number
+    }
+
+    /// A number above 0.
+    pub(super) fn positive(&self, name: impl Into<Name>) -> Option<f64> {
+        let name = name.into();
+        let value = self.value(name)?;
+        let number = value.as_f64().filter(|n| n.is_finite() && *n > 0.0);
+        if number.is_none() {
+            self.complain(name, "must be a number above 0");
+        }
+        number
+    }
+
+    /// A number of seconds, above 0 and at most `most`.
+    pub(super) fn seconds(&self, name: impl Into<Name>, most: Duration) -> Option<Duration> {
+        let name = name.into();
+        let seconds = self.positive(name)?;
+        let duration = Duration::try_from_secs_f64(seconds)
+            .ok()
+            .filter(|duration| !duration.is_zero() && *duration <= most);
+        if duration.is_none() {
+            let message = format!(
+                "must be a number of seconds, above 0 and at most {}",
+                most.as_secs_f64()
+            );
+            self.complain(name, message);
+        }
+        duration
+    }
+
+    /// An RFC 3339 time.
+    pub(super) fn time(&self, name: impl Into<Name>) -> Option<Timestamp> {
+        let name = name.into();
+        let text = self.text(name)?;
+        let time = Some(text)
+            .filter(|text| is_rfc3339(text))
+            .and_then(|text| text.parse().ok());
+        if time.is_none() {
+            self.complain(
+                name,
+                "must be an RFC 3339 time, such as 2026-01-31T08:00:00Z",
+            );
+        }
+        time
+    }
+
+    /// One of a few words.
+    pub(super) fn choice<T: Copy>(
+        &self,
+        name: impl Into<Name>,
+        choices: &[(&str, T)],
+    ) -> Option<T> {
+        let name = name.into();
+        let value = self.value(name)?;
+        let chosen = value
+            .as_str()
+            .and_then(|text| choices.iter().find(|(word, _)| *word == text));
+        if chosen.is_none() {
+            let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+            self.complain(name, format!("must be one of {}", words.join(", ")));
+        }
+        chosen.map(|(_, choice)| *choice)
+    }
+
+    /// The elements of an array with their paths; none when it is absent.
+    pub(super) fn list(&self, name: impl Into<Name>) -> Vec<(String, &'a Value)> {
+        let name = name.into();
+        let Some(value) = self.value(name) else {
+            return Vec::new();
+        };
+        let Some(elements) = value.as_array() else {
+            self.complain(name, format!("must be an array, not {}", describe(value)));
+            return Vec::new();
+        };
+        let path = self.path(name);
+        let numbered = elements.iter().enumerate();
+        numbered
+            .map(|(i, element)| (format!("{path}[{i}]"), element))
+            .collect()
+    }
+
+    /// The words of an array of non-empty strings, each once.
+    pub(super) fn words(&self, name: impl Into<Name>) -> Vec<String> {
+        let mut words = Vec::new();
+        for (path, element) in self.list(name) {
+            match element.as_str() {
+                Some(word) if !word.is_empty() => {
+                    if !words.iter().any(|known| known == word) {
+                        words.push(word.to_owned());
+                    }
+                }
+                Some(_) => self.complaints.add(path, "must not be empty"),
+                None => self
+                    .complaints
+                    .add(path, format!("must be a string, not {}", describe(element))),
+            }
+        }
+        words
+    }
+
+    /// An object inside this one.
+    pub(super) fn object(&self, name: impl Into<Name>) -> Option<Fields<'a>> {
+        let name = name.into();
+        let value = self.value(name)?;
+        Fields::read(value, &self.path(name), self.complaints)
+    }
+
+    /// An object whose member names are the caller's own.
+    pub(super) fn map(&self, name: impl Into<Name>) -> Option<&'a Map<String, Value>> {
+        let name = name.into();
+        let value = self.value(name)?;
+        let map = value.as_object();
+        if map.is_none() {
+            let message = format!("must be a JSON object, not {}", describe(value));
+            self.complain(name, message);
+        }
+        map
+    }
+
+    fn as_text(&self, name: Name, value: &'a Value) -> Option<&'a str> {
+        let text = value.as_str();
+        if text.is_none() {
+            self.complain(name, format!("must be a string, not {}", describe(value)));
+        }
+        text
+    }
+
+    fn as_id(&self, name: Name, text: &str) -> Option<String> {
+        let complaint = id_complaint(text);
+        if let Some(complaint) = complaint {
+            self.complain(name, complaint);
+            return None;
+        }
+        Some(text.to_owned())
+    }
+}
+
+/// What is wrong with an opaque id.
+fn id_complaint(text: &str) -> Option<&'static str> {
+    if text.is_empty() || text.len() > 256 {
+        Some("must have 1 to 256 bytes")
+    } else if text.chars().any(char::is_control) {
+        Some("must not hold control characters")
+    } else {
+        None
+    }
+}
+
+/// What a value is, for a sentence.
+pub(super) fn describe(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// `callbackUrl` → `callback_url`.
+fn snake(camel: &str) -> String {
+    let mut snake = String::with_capacity(camel.len() + 4);
+    for c in camel.chars() {
+        if c.is_ascii_uppercase() {
+            snake.push('_');
+        }
+        snake.push(c.to_ascii_lowercase());
+    }
+    snake
+}
+
+/// `5.0` is the whole number 5.
+fn whole(number: f64) -> Option<i64> {
+    let exact = number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0;
+    exact.then_some(number as i64)
+}
+
+/// The time parser also reads wider forms; a date, `T`, a time and an offset are all that is wanted.
+fn is_rfc3339(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let separated = bytes.get(10).is_some_and(|b| matches!(b, b'T' | b't'));
+    let zone = |b: &u8| matches!(b, b'Z' | b'z' | b'+' | b'-');
+    separated && bytes.iter().skip(11).any(zone) && !text.contains('[')
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Reads one object and gives the complaints as text.
+    fn complaints(value: &Value, read: impl Fn(&Fields<'_>)) -> Vec<String> {
+        let complaints = Complaints::default();
+        let fields = Fields::read(value, "", &complaints).unwrap();
+        read(&fields);
+        complaints
+            .into_vec()
+            .into_iter()
+            .map(|e| format!("{}: {}", e.field, e.message))
+            .collect()
+    }
+
+    #[test]
+    fn either_spelling_is_read_and_both_must_agree() {
+        for (body, expected) in [
+            (json!({"runId": "r"}), 0),
+            (json!({"run_id": "r"}), 0),
+            (json!({"runId": "r", "run_id": "r"}), 0),
+            (json!({"runId": "r", "run_id": "s"}), 1),
+            (json!({"runId": null, "run_id": "s"}), 1),
+        ] {
+            let found = complaints(&body, |f| {
+                f.id("runId");
+            });
+            assert_eq!(found.len(), expected, "{body}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn ids_are_short_and_visible() {
+        for (id, good) in [
+            ("a".to_owned(), true),
+            ("x".repeat(256), true),
+            ("x".repeat(257), false),
+            (String::new(), false),
+            ("a\nb".to_owned(), false),
+            ("a\u{85}b".to_owned(), false),
+            ("ü/#?% ".to_owned(), true),
+        ] {
+            assert_eq!(id_complaint(&id).is_none(), good, "{id:?}");
+        }
+    }
+
+    #[test]
+    fn times_are_rfc3339_only() {
+        for (text, good) in [
+            ("2026-01-31T08:00:00Z", true),
+            ("2026-01-31T08:00:00.123+02:00", true),
+            ("2026-01-31t08:00:00z", true),
+            ("2026-01-31 08:00:00Z", false),
+            ("2026-01-31T08:00:00", false),
+            ("2026-01-31T08:00:00+02:00[Europe/Berlin]", false),
+            ("20260131T080000Z", false),
+            ("2026-02-31T08:00:00Z", false),
+            ("tomorrow", false),
+            ("", false),
+        ] {
+            let found = complaints(&json!({"deadline": text}), |f| {
+                f.time("deadline");
+            });
+            assert_eq!(found.is_empty(), good, "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_keep_to_their_bounds() {
+        let day = Duration::from_secs(86_400);
+        for (value, good) in [
+            (json!(1), true),
+            (json!(0.25), true),
+            (json!(86_400), true),
+            (json!(86_400.1), false),
+            (json!(0), false),
+            (json!(1e-12), false),
+            (json!(-1), false),
+            (json!(1e308), false),
+            (json!("600"), false),
+            (json!(true), false),
+        ] {
+            let found = complaints(&json!({"timeout": value}), |f| {
+                f.seconds("timeout", day);
+            });
+            assert_eq!(found.is_empty(), good, "seconds {value}");
+        }
+        for (value, good) in [
+            (json!(-10), true),
+            (json!(10), true),
+            (json!(3.0), true),
+            (json!(3.5), false),
+            (json!(11), false),
+            (json!(u64::MAX), false),
+            (json!(1e300), false),
+        ] {
+            let found = complaints(&json!({"priority": value}), |f| {
+                f.integer("priority", -10, 10);
+            });
+            assert_eq!(found.is_empty(), good, "integer {value}");
+        }
+    }
+}

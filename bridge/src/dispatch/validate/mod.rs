@@ -1,0 +1,228 @@
+//! The body of a dispatch, already a bounded tree, into a [`Dispatch`] that needs no further checks.
+//! All complaints come at once. Knows nothing of adapters: what they can do is `route`'s question.
+
+mod callback;
+mod fields;
+#[cfg(test)]
+mod rows;
+mod tools;
+mod workspace;
+
+use std::collections::BTreeSet;
+
+use forge_adapter_api::request::Budget;
+use forge_adapter_api::{CostTier, LatencyProfile, OutputStrategy};
+use serde_json::Value;
+
+pub use self::callback::Guard;
+pub use self::fields::FieldError;
+
+use self::fields::{Complaints, Fields, Name};
+use super::request::{Dispatch, Preferences, Recovery, Secrets};
+use super::trace::Trace;
+use super::{Config, schema};
+
+const TIMEOUT: Name = Name {
+    camel: "timeout",
+    others: &["timeoutSeconds"],
+};
+
+/// What came with the body.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Envelope<'a> {
+    pub idempotency_key: Option<&'a str>,
+    pub traceparent: Option<&'a str>,
+}
+
+/// What this bridge allows.
+#[derive(Clone, Copy)]
+pub struct Limits<'a> {
+    pub config: &'a Config,
+    /// Names of configured MCP servers.
+    pub mcp_servers: &'a BTreeSet<String>,
+    /// Whether a callback may go to an address.
+    pub callback: Guard<'a>,
+}
+
+/// Every row of the dispatch table in `contract.md` §1, or everything that is wrong.
+pub fn validate(
+    body: &Value,
+    envelope: &Envelope<'_>,
+    limits: &Limits<'_>,
+) -> Result<(Dispatch, Secrets), Vec<FieldError>> {
+    let complaints = Complaints::default();
+    check_idempotency_key(envelope, &complaints);
+    let read = Fields::read(body, "", &complaints)
+        .and_then(|fields| read_dispatch(&fields, envelope, limits));
+    let complaints = complaints.into_vec();
+    match read {
+        Some(read) if complaints.is_empty() => Ok(read),
+        Some(_) | None => Err(complaints),
+    }
+}
+
+/// `None` only after a complaint.
+fn read_dispatch(
+    fields: &Fields<'_>,
+    envelope: &Envelope<'_>,
+    limits: &Limits<'_>,
+) -> Option<(Dispatch, Secrets)> {
+    let config = limits.config;
+    let task_id = read_task_id(fields);
+    let agent_id = fields.required_id("agentId");
+    let message = fields.required_text("message").map(str::to_owned);
+    let (callback, secrets) = callback::read(fields, limits.callback);
+    let (not_before, deadline) = (fields.time("notBefore"), fields.time("deadline"));
+    if not_before.zip(deadline).is_some_and(|(n, d)| d <= n) {
+        fields.complain("deadline", "must be later than notBefore");
+    }
+    let workspace = workspace::read(fields, &config.workspace_roots);
+    let output_strategy = read_output_strategy(fields);
+    let dir_given = fields
+        .value("workspace")
+        .is_some_and(|workspace| workspace.get("dir").is_some_and(|dir| !dir.is_null()));
+    if output_strategy == Some(OutputStrategy::File) && !dir_given {
+        let message = "the file strategy needs workspace.dir, where the output file is written";
+        fields.complain("outputStrategy", message);
+    }
+    let timeout = fields.seconds(TIMEOUT, config.max_timeout);
+    let queue_timeout = fields.seconds("queueTimeoutSeconds", config.max_queue_timeout);
+    let dispatch = Dispatch {
+        callback,
+        provider: fields.id("provider"),
+        system_prompt: fields.text("systemPrompt").map(str::to_owned),
+        model: fields.id("model"),
+        timeout: timeout.unwrap_or(config.default_timeout),
+        idle_timeout: fields.seconds("idleTimeoutSeconds", config.max_timeout),
+        queue_timeout: queue_timeout.unwrap_or(config.queue_timeout),
+        not_before,
+        deadline,
+        tools: tools::read(fields),
+        mcp_servers: read_mcp_servers(fields, limits.mcp_servers),
+        workspace,
+        output_strategy,
+        output_schema: read_output_schema(fields, config.schema_limit_bytes),
+        output_file: workspace::read_output_file(fields),
+        session_id: fields.id("sessionId"),
+        requires: fields.words("requires"),
+        preferences: read_preferences(fields),
+        priority: read_priority(fields),
+        recovery: read_recovery(fields),
+        budget: read_budget(fields),
+        run_id: fields.id("runId"),
+        step_id: fields.id("stepId"),
+        gateway_id: fields.id("gatewayId"),
+        metadata: fields.map("metadata").cloned(),
+        trace: Trace::from_header(envelope.traceparent),
+        // Last, so that everything before them has been read when one is missing.
+        task_id: task_id?,
+        agent_id: agent_id?,
+        message: message?,
+    };
+    Some((dispatch, secrets))
+}
+
+fn check_idempotency_key(envelope: &Envelope<'_>, complaints: &Complaints) {
+    let visible = |key: &str| {
+        (1..=256).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    if envelope.idempotency_key.is_some_and(|key| !visible(key)) {
+        let message = "the header must be 1 to 256 visible ASCII characters";
+        complaints.add("Idempotency-Key", message);
+    }
+}
+
+fn read_task_id(fields: &Fields<'_>) -> Option<String> {
+    let id = fields.required_id("taskId")?;
+    if id.starts_with("dsp_") {
+        fields.complain(
+            "taskId",
+            "must not begin with dsp_, as ids of the bridge do",
+        );
+        return None;
+    }
+    Some(id)
+}
+
+fn read_mcp_servers(fields: &Fields<'_>, configured: &BTreeSet<String>) -> Vec<String> {
+    let names = fields.words("mcpServers");
+    for name in names.iter().filter(|name| !configured.contains(*name)) {
+        let known: Vec<&str> = configured.iter().map(String::as_str).collect();
+        let known = match known.as_slice() {
+            [] => "none is".to_owned(),
+            known => format!("configured are {}", known.join(", ")),
+        };
+        let message = format!("no MCP server {name:?} is configured; {known}");
+        fields.complain("mcpServers", message);
+    }
+    names
+}
+
+fn read_output_strategy(fields: &Fields<'_>) -> Option<OutputStrategy> {
+    let choices = [
+        ("file", OutputStrategy::File),
+        ("stream", OutputStrategy::Stream),
+        ("structured", OutputStrategy::Structured),
+    ];
+    fields.choice("outputStrategy", &choices)
+}
+
+fn read_output_schema(fields: &Fields<'_>, limit: usize) -> Option<Value> {
+    fields.map("outputSchema")?;
+    let schema = fields.value("outputSchema")?;
+    if schema.to_string().len() > limit {
+        fields.complain("outputSchema", format!("must have at most {limit} bytes"));
+        return None;
+    }
+    if let Err(complaint) = schema::compile(schema) {
+        fields.complain("outputSchema", complaint);
+        return None;
+    }
+    Some(schema.clone())
+}
+
+fn read_preferences(fields: &Fields<'_>) -> Preferences {
+    let Some(fields) = fields.object("preferences") else {
+        return Preferences::default();
+    };
+    let tiers = [
+        ("low", CostTier::Low),
+        ("medium", CostTier::Medium),
+        ("high", CostTier::High),
+    ];
+    let latencies = [
+        ("fast", LatencyProfile::Fast),
+        ("moderate", LatencyProfile::Moderate),
+        ("variable", LatencyProfile::Variable),
+    ];
+    Preferences {
+        cost_tier: fields.choice("costTier", &tiers),
+        latency_profile: fields.choice("latencyProfile", &latencies),
+        providers: fields.words("providers"),
+    }
+}
+
+fn read_priority(fields: &Fields<'_>) -> i8 {
+    let priority = fields.integer("priority", -10, 10).unwrap_or(0);
+    i8::try_from(priority).expect("it is between -10 and 10")
+}
+
+fn read_recovery(fields: &Fields<'_>) -> Recovery {
+    let choices = [
+        ("fail", Recovery::Fail),
+        ("retry", Recovery::Retry),
+        ("resume", Recovery::Resume),
+    ];
+    fields.choice("recovery", &choices).unwrap_or_default()
+}
+
+/// A budget that bounds nothing is none.
+fn read_budget(fields: &Fields<'_>) -> Option<Budget> {
+    let fields = fields.object("budget")?;
+    let tokens = fields.integer("maxTokens", 1, 1 << 53);
+    let budget = Budget {
+        max_cost_usd: fields.positive("maxCostUsd"),
+        max_tokens: tokens.map(i64::unsigned_abs),
+    };
+    (budget != Budget::default()).then_some(budget)
+}

@@ -1,0 +1,172 @@
+//! Tools in the shapes that callers have them, read into one: `{name, description?, inputSchema}`.
+
+use std::collections::HashSet;
+
+use forge_adapter_api::request::Tool;
+use serde_json::{Value, json};
+
+use super::fields::{Fields, Name, describe};
+
+const INPUT_SCHEMA: Name = Name {
+    camel: "inputSchema",
+    others: &["parameters"],
+};
+
+/// All tools of a dispatch; their names are unique.
+pub(super) fn read(dispatch: &Fields<'_>) -> Vec<Tool> {
+    let mut names = HashSet::new();
+    let mut tools = Vec::new();
+    for (path, element) in dispatch.list("tools") {
+        let Some(tool) = read_one(dispatch, &path, element) else {
+            continue;
+        };
+        if names.insert(tool.name.clone()) {
+            tools.push(tool);
+        } else {
+            let message = format!("another tool is already called {:?}", tool.name);
+            dispatch.complaints().add(format!("{path}.name"), message);
+        }
+    }
+    tools
+}
+
+fn read_one(dispatch: &Fields<'_>, path: &str, element: &Value) -> Option<Tool> {
+    let complaints = dispatch.complaints();
+    match element {
+        Value::Object(_) => {}
+        Value::String(text) => {
+            complaints.add(path, external_complaint(text));
+            return None;
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+            let message = format!(
+                "must be a tool object or a string external:service.entry, not {}",
+                describe(element)
+            );
+            complaints.add(path, message);
+            return None;
+        }
+    }
+    let outer = Fields::read(element, path, complaints)?;
+    let wrapped = outer.value("function").is_some();
+    // OpenAI's shape; without parameters the function takes none.
+    let fields = if wrapped {
+        outer.object("function")?
+    } else {
+        outer
+    };
+    let name = fields.required_id("name");
+    let description = fields.text("description").map(str::to_owned);
+    let input_schema = match fields.value(INPUT_SCHEMA) {
+        Some(schema @ Value::Object(_)) => Some(schema.clone()),
+        Some(other) => {
+            let message = format!("must be a JSON Schema object, not {}", describe(other));
+            fields.complain(INPUT_SCHEMA, message);
+            None
+        }
+        None if wrapped => Some(json!({"type": "object", "properties": {}})),
+        None => {
+            fields.complain(INPUT_SCHEMA, "is required: a JSON Schema of the arguments");
+            None
+        }
+    };
+    Some(Tool {
+        name: name?,
+        description,
+        input_schema: input_schema?,
+    })
+}
+
+/// External services are another door; none is configured in this version.
+fn external_complaint(text: &str) -> String {
+    match text
+        .strip_prefix("external:")
+        .map(|rest| rest.split_once('.'))
+    {
+        Some(Some((service, entry))) if !service.is_empty() && !entry.is_empty() => format!(
+            "unknown service {service:?}: external services are not supported by this version"
+        ),
+        Some(_) => "must have the form external:service.entry".to_owned(),
+        None => "must be a tool object or a string external:service.entry".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fields::Complaints;
+    use super::*;
+
+    fn read_tools(tools: &Value) -> (Vec<Tool>, Vec<String>) {
+        let complaints = Complaints::default();
+        let body = json!({"tools": tools});
+        let found = read(&Fields::read(&body, "", &complaints).unwrap());
+        let fields = complaints.into_vec().into_iter().map(|e| e.field).collect();
+        (found, fields)
+    }
+
+    #[test]
+    fn every_shape_becomes_the_first() {
+        let schema = json!({"type": "object", "properties": {"q": {"type": "string"}}});
+        let wanted = Tool {
+            name: "search".into(),
+            description: Some("Finds.".into()),
+            input_schema: schema.clone(),
+        };
+        for shape in [
+            json!({"name": "search", "description": "Finds.", "inputSchema": schema}),
+            json!({"name": "search", "description": "Finds.", "input_schema": schema}),
+            json!({"name": "search", "description": "Finds.", "parameters": schema}),
+            json!({"type": "function", "function": {"name": "search", "description": "Finds.", "parameters": schema}}),
+            json!({"type": "function", "name": "search", "description": "Finds.", "parameters": schema, "strict": true}),
+            json!({"name": "search", "title": "Search", "description": "Finds.", "inputSchema": schema, "annotations": {"readOnlyHint": true}}),
+        ] {
+            let (tools, complaints) = read_tools(&json!([shape]));
+            assert_eq!(
+                tools.as_slice(),
+                std::slice::from_ref(&wanted),
+                "{complaints:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_function_without_parameters_takes_none() {
+        let (tools, _) = read_tools(&json!([{"type": "function", "function": {"name": "now"}}]));
+        assert_eq!(tools[0].input_schema["type"], "object");
+    }
+
+    #[test]
+    fn complaints_say_which_tool() {
+        let good = json!({"name": "a", "inputSchema": {}});
+        for (tools, field) in [
+            (json!({}), "tools"),
+            (json!([5]), "tools[0]"),
+            (json!([good, {"name": "b"}]), "tools[1].inputSchema"),
+            (
+                json!([good, {"name": "b", "inputSchema": true}]),
+                "tools[1].inputSchema",
+            ),
+            (json!([{"inputSchema": {}}]), "tools[0].name"),
+            (json!([{"name": "", "inputSchema": {}}]), "tools[0].name"),
+            (json!([good, good]), "tools[1].name"),
+            (
+                json!([{"name": "b", "inputSchema": {}, "parameters": {"type": "object"}}]),
+                "tools[0].inputSchema",
+            ),
+            (
+                json!([{"type": "function", "function": 5}]),
+                "tools[0].function",
+            ),
+            (
+                json!([{"type": "function", "function": {}}]),
+                "tools[0].function.name",
+            ),
+            (json!(["external:svc.entry"]), "tools[0]"),
+            (json!(["external:svc"]), "tools[0]"),
+            (json!(["search"]), "tools[0]"),
+        ] {
+            let (_, complaints) = read_tools(&tools);
+            assert_eq!(complaints, [field], "{tools}");
+        }
+    }
+}

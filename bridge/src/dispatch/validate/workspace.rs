@@ -1,0 +1,204 @@
+//! The folder of a run and the files of its prompt. Reads the file system only to resolve the folder.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::dispatch::request::{File, Workspace};
+
+use super::fields::Fields;
+
+/// `workspace` of a dispatch; its folder is canonical and below one of the roots.
+pub(super) fn read(dispatch: &Fields<'_>, roots: &[PathBuf]) -> Option<Workspace> {
+    let fields = dispatch.object("workspace")?;
+    let dir = fields.text("dir").and_then(|dir| {
+        let resolved = resolve(dir, roots);
+        resolved
+            .map_err(|complaint| fields.complain("dir", complaint))
+            .ok()
+    });
+    let mut files = Vec::new();
+    for (path, element) in fields.list("files") {
+        files.extend(read_file(&fields, &path, element));
+    }
+    Some(Workspace { dir, files })
+}
+
+/// `outputFile` of a dispatch: below the workspace's folder.
+pub(super) fn read_output_file(dispatch: &Fields<'_>) -> Option<String> {
+    let path = dispatch.text("outputFile")?;
+    if let Some(complaint) = path_complaint(path) {
+        dispatch.complain("outputFile", complaint);
+        return None;
+    }
+    Some(path.to_owned())
+}
+
+fn read_file(workspace: &Fields<'_>, path: &str, element: &Value) -> Option<File> {
+    let fields = Fields::read(element, path, workspace.complaints())?;
+    let file = fields.required_text("path").and_then(|path| {
+        let complaint = path_complaint(path);
+        if let Some(complaint) = complaint {
+            fields.complain("path", complaint);
+            return None;
+        }
+        Some(path.to_owned())
+    });
+    // An empty file is a file.
+    let content = match fields.given("content") {
+        Some(Value::String(content)) => Some(content.clone()),
+        Some(_) => {
+            fields.complain("content", "must be a string");
+            None
+        }
+        None => {
+            fields.complain("content", "is required");
+            None
+        }
+    };
+    Some(File {
+        path: file?,
+        content: content?,
+    })
+}
+
+fn path_complaint(path: &str) -> Option<&'static str> {
+    let separators = ['/', '\\'];
+    let drive = path.as_bytes().get(1) == Some(&b':');
+    if path.is_empty() || path.len() > 1024 {
+        Some("must have 1 to 1024 bytes")
+    } else if path.chars().any(char::is_control) {
+        Some("must not hold control characters")
+    } else if path.starts_with(separators) || drive {
+        Some("must be relative")
+    } else if path.split(separators).any(|part| part == "..") {
+        Some("must not hold ..")
+    } else if path.ends_with(separators) || path.split(separators).all(|part| part == ".") {
+        Some("must name a file")
+    } else {
+        None
+    }
+}
+
+/// The folder itself, links resolved, when it is below a root, links resolved as well.
+fn resolve(dir: &str, roots: &[PathBuf]) -> Result<PathBuf, String> {
+    if roots.is_empty() {
+        return Err(
+            "no workspace root is configured; set dispatch.workspace_roots to use a folder".into(),
+        );
+    }
+    let path = Path::new(dir);
+    if !path.is_absolute() {
+        return Err("must be an absolute path".into());
+    }
+    // Which folders exist elsewhere is nobody's business: one answer for missing and outside.
+    let outside = || "must be an existing folder below a configured workspace root".to_owned();
+    let resolved = path.canonicalize().map_err(|_| outside())?;
+    let below = roots
+        .iter()
+        .filter_map(|root| root.canonicalize().ok())
+        .any(|root| resolved.starts_with(root));
+    if !below || !resolved.is_dir() {
+        return Err(outside());
+    }
+    if resolved.to_str().is_none() {
+        return Err("must be UTF-8 with its links resolved".into());
+    }
+    Ok(resolved)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use serde_json::json;
+
+    use super::super::fields::Complaints;
+    use super::*;
+
+    fn complaints(body: &Value, roots: &[PathBuf]) -> (Option<Workspace>, Vec<String>) {
+        let complaints = Complaints::default();
+        let fields = Fields::read(body, "", &complaints).unwrap();
+        let workspace = read(&fields, roots);
+        read_output_file(&fields);
+        let fields = complaints.into_vec().into_iter().map(|e| e.field).collect();
+        (workspace, fields)
+    }
+
+    #[test]
+    fn a_folder_must_be_below_a_root_whatever_links_say() {
+        let held = tempfile::tempdir().unwrap();
+        let base = held.path().canonicalize().unwrap();
+        let root = base.join("root");
+        let outside = base.join("root-evil");
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(root.join("file"), "").unwrap();
+        symlink(&outside, root.join("escape")).unwrap();
+        symlink(root.join("a"), root.join("inside")).unwrap();
+        let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+        for (dir, expected) in [
+            (text(root.join("a/b")), Some(root.join("a/b"))),
+            (text(root.join("inside/b")), Some(root.join("a/b"))),
+            (text(root.join("a/../a")), Some(root.join("a"))),
+            (text(root.join("escape")), None),
+            (text(root.join("../root-evil")), None),
+            (text(outside.clone()), None),
+            (text(root.join("missing")), None),
+            (text(root.join("file")), None),
+            ("a/b".to_owned(), None),
+            (String::new(), None),
+        ] {
+            let body = json!({"workspace": {"dir": dir}});
+            let (workspace, found) = complaints(&body, std::slice::from_ref(&root));
+            assert_eq!(workspace.unwrap().dir, expected, "{dir}");
+            assert_eq!(found.is_empty(), expected.is_some(), "{dir}");
+        }
+    }
+
+    #[test]
+    fn without_roots_no_folder_is_allowed() {
+        let (_, found) = complaints(&json!({"workspace": {"dir": "/"}}), &[]);
+        assert_eq!(found, ["workspace.dir"]);
+    }
+
+    #[test]
+    fn prompt_files_are_relative_and_have_content() {
+        for (file, field) in [
+            (json!({"path": "a/b.md", "content": ""}), None),
+            (json!({"path": "./a..b", "content": "x"}), None),
+            (json!({"path": "../a", "content": "x"}), Some("path")),
+            (json!({"path": "a/../b", "content": "x"}), Some("path")),
+            (json!({"path": "a\\..\\b", "content": "x"}), Some("path")),
+            (json!({"path": "/etc/passwd", "content": "x"}), Some("path")),
+            (json!({"path": "c:/x", "content": "x"}), Some("path")),
+            (json!({"path": "a\u{0}b", "content": "x"}), Some("path")),
+            (json!({"path": "", "content": "x"}), Some("path")),
+            (json!({"path": "a/", "content": "x"}), Some("path")),
+            (json!({"content": "x"}), Some("path")),
+            (json!({"path": "a"}), Some("content")),
+            (json!({"path": "a", "content": 5}), Some("content")),
+        ] {
+            let (workspace, found) = complaints(&json!({"workspace": {"files": [file]}}), &[]);
+            let expected: Vec<String> = field
+                .map(|field| format!("workspace.files[0].{field}"))
+                .into_iter()
+                .collect();
+            assert_eq!(found, expected, "{file}");
+            assert_eq!(workspace.unwrap().files.len(), 1 - expected.len());
+        }
+    }
+
+    #[test]
+    fn the_output_file_is_relative() {
+        for (path, good) in [
+            ("out/result.md", true),
+            ("../x", false),
+            ("/x", false),
+            (".", false),
+        ] {
+            let (_, found) = complaints(&json!({"outputFile": path}), &[]);
+            assert_eq!(found.is_empty(), good, "{path}");
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Dispatches: send, look, wait, read the output, list, cancel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body as Answer;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::auth::{Reader, Sender};
+use super::body::Body;
+use super::error::{Code, Failure};
+use super::query::{Query, page_cursor};
+use super::record::{Links, View, find, find_all};
+use super::{Life, follow};
+use crate::dispatch::Dispatcher;
+use crate::dispatch::submit::{self, SubmitHeaders};
+use crate::id::DispatchId;
+use crate::store::Store;
+use crate::store::record::{Dispatch, DispatchFilter, State as Stage, Status};
+
+const MAX_WAIT_SECONDS: u64 = 60;
+const MAX_LISTED: u64 = 200;
+/// An output is read and sent in pieces of this size.
+const PIECE_BYTES: usize = 256 * 1024;
+
+pub(super) async fn submit(
+    _: Sender,
+    State(dispatcher): State<Dispatcher>,
+    headers: HeaderMap,
+    Body(tree): Body,
+) -> Result<Response, Failure> {
+    let headers = submit_headers(&headers)?;
+    Ok(accepted(&dispatcher.submit(&tree, &headers).await?))
+}
+
+pub(super) async fn show(
+    _: Reader,
+    State(store): State<Arc<dyn Store>>,
+    State(life): State<Life>,
+    Path(id): Path<String>,
+    mut query: Query,
+) -> Result<Json<Value>, Failure> {
+    let wait = query.number("wait", 0..=MAX_WAIT_SECONDS).unwrap_or(0);
+    let all = query.flag("all");
+    query.finish()?;
+    if all {
+        return every(store.as_ref(), &id).await;
+    }
+    let dispatch = find(store.as_ref(), &id).await?;
+    let wait = Duration::from_secs(wait);
+    let dispatch = follow::until_finished(store.as_ref(), dispatch, wait, &life.closing).await?;
+    Ok(Json(json!(View::whole(store.as_ref(), dispatch).await?)))
+}
+
+pub(super) async fn list(
+    _: Reader,
+    State(store): State<Arc<dyn Store>>,
+    query: Query,
+) -> Result<Json<Value>, Failure> {
+    let page = store.dispatches(filter(query)?).await?;
+    let now = Timestamp::now();
+    let views = page
+        .items
+        .into_iter()
+        .map(|dispatch| View::brief(dispatch, now));
+    Ok(Json(json!({
+        "dispatches": views.collect::<Vec<_>>(),
+        "nextCursor": page_cursor(page.next),
+    })))
+}
+
+pub(super) async fn output(
+    _: Reader,
+    State(store): State<Arc<dyn Store>>,
+    Path(id): Path<String>,
+) -> Result<Response, Failure> {
+    let dispatch = find(store.as_ref(), &id).await?;
+    match store.output(dispatch.id, 0, PIECE_BYTES).await? {
+        Some(first) => {
+            let total = first.total;
+            Ok(text(
+                total,
+                Answer::from_stream(pieces(store, dispatch.id, first.bytes, total)),
+            ))
+        }
+        None => {
+            let output = inline_output(&dispatch)?;
+            Ok(text(output.len() as u64, Answer::from(output)))
+        }
+    }
+}
+
+pub(super) async fn cancel(
+    _: Sender,
+    State(store): State<Arc<dyn Store>>,
+    State(dispatcher): State<Dispatcher>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    let dispatch = find(store.as_ref(), &id).await?;
+    let cancelled = dispatcher.cancel(dispatch.id).await?;
+    let gone = || Failure::new(Code::NotFound, format!("there is no dispatch {id:?}"));
+    Ok(Json(json!({ "cancelled": cancelled.ok_or_else(gone)? })))
+}
+
+/// The headers that belong to a dispatch.
+fn submit_headers(headers: &HeaderMap) -> Result<SubmitHeaders, Failure> {
+    let mut keys = headers.get_all("idempotency-key").iter();
+    let key = keys.next();
+    if keys.next().is_some() {
+        return Err(Failure::field("Idempotency-Key", "must be given once"));
+    }
+    let key = key
+        .map(|key| {
+            key.to_str()
+                .ok()
+                .filter(|key| (1..=256).contains(&key.len()))
+        })
+        .map(|key| key.ok_or("must be 1 to 256 visible ASCII characters"))
+        .transpose()
+        .map_err(|message| Failure::field("Idempotency-Key", message))?;
+    let traceparent = headers
+        .get("traceparent")
+        .and_then(|value| value.to_str().ok());
+    Ok(SubmitHeaders {
+        idempotency_key: key.map(str::to_owned),
+        traceparent: traceparent.map(str::to_owned),
+    })
+}
+
+fn accepted(answer: &submit::Answer) -> Response {
+    let links = Links::of(answer.dispatch_id);
+    let location = [(header::LOCATION, links.this.clone())];
+    let body = json!({
+        "taskId": answer.task_id,
+        "dispatchId": answer.dispatch_id,
+        "status": "accepted",
+        "provider": answer.provider,
+        "duplicate": answer.duplicate,
+        "warnings": answer.warnings,
+        "links": links,
+    });
+    (StatusCode::ACCEPTED, location, Json(body)).into_response()
+}
+
+async fn every(store: &dyn Store, id: &str) -> Result<Json<Value>, Failure> {
+    let mut views = Vec::new();
+    for dispatch in find_all(store, id, MAX_LISTED as usize).await? {
+        views.push(View::whole(store, dispatch).await?);
+    }
+    Ok(Json(json!({ "dispatches": views })))
+}
+
+fn filter(mut query: Query) -> Result<DispatchFilter, Failure> {
+    let statuses = [
+        ("accepted", Status::Queued),
+        ("queued", Status::Queued),
+        ("running", Status::Running),
+        ("ok", Status::Ok),
+        ("error", Status::Error),
+    ];
+    let filter = DispatchFilter {
+        status: query.choice("status", &statuses),
+        provider: query.text("provider"),
+        agent_id: query.text("agentId"),
+        run_id: query.text("runId"),
+        since: query.time("since"),
+        before: query.page(),
+        limit: query.number("limit", 1..=MAX_LISTED).unwrap_or(50) as usize,
+    };
+    query.finish().map(|()| filter)
+}
+
+fn text(length: u64, body: Answer) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/plain; charset=utf-8".to_owned()),
+        (header::CONTENT_LENGTH, length.to_string()),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+    ];
+    (headers, body).into_response()
+}
+
+/// The output of a result that holds all of it.
+fn inline_output(dispatch: &Dispatch) -> Result<String, Failure> {
+    #[derive(Deserialize)]
+    struct Result {
+        output: Option<String>,
+    }
+    match (&dispatch.state, &dispatch.result) {
+        (Stage::Finished { .. }, Some(result)) => {
+            let result: Result = serde_json::from_str(result.get()).map_err(Failure::internal)?;
+            let none = || Failure::new(Code::NotFound, "this dispatch ended without output");
+            result.output.ok_or_else(none)
+        }
+        (Stage::Finished { .. }, None) => Err(Failure::new(
+            Code::NotFound,
+            "this dispatch ended without output",
+        )),
+        (Stage::Queued | Stage::Running { .. }, _) => {
+            let message = "this dispatch is not finished; wait for it with GET …?wait=30";
+            Err(Failure::new(Code::InvalidState, message))
+        }
+    }
+}
+
+/// The pieces of an output, each read when the one before it was sent.
+fn pieces(
+    store: Arc<dyn Store>,
+    id: DispatchId,
+    first: Vec<u8>,
+    total: u64,
+) -> impl stream::Stream<Item = Result<Bytes, Gone>> + Send + 'static {
+    let ready = Some(first);
+    stream::unfold(
+        (store, ready, 0_u64),
+        move |(store, ready, offset)| async move {
+            let piece = match ready {
+                Some(piece) => piece,
+                None if offset >= total => return None,
+                None => match store.output(id, offset, PIECE_BYTES).await {
+                    Ok(Some(output)) if !output.bytes.is_empty() => output.bytes,
+                    Ok(_) => return Some((Err(Gone), (store, None, total))),
+                    Err(error) => {
+                        tracing::warn!(dispatch.id = %id, "an output broke off: {error}");
+                        return Some((Err(Gone), (store, None, total)));
+                    }
+                },
+            };
+            let next = offset + piece.len() as u64;
+            Some((Ok(Bytes::from(piece)), (store, None, next)))
+        },
+    )
+}
+
+/// Cuts the connection, so that a part is never taken for the whole.
+#[derive(Debug, thiserror::Error)]
+#[error("the output could not be read to its end")]
+struct Gone;
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Request;
+
+    use super::super::testing::Edge;
+    use super::*;
+
+    #[tokio::test]
+    async fn an_accepted_dispatch_says_where_it_is() {
+        let edge = Edge::new();
+        let answer = edge.post("/api/v2/dispatch", r#"{"taskId":"t"}"#).await;
+        assert_eq!(answer.status, 202);
+        let mut body = answer.json();
+        let id = body["dispatchId"].take();
+        assert_eq!(answer.header("location"), body["links"]["self"]);
+        let id = id.as_str().unwrap();
+        insta::assert_snapshot!(body.to_string().replace(id, "dsp_…"), @r#"{"dispatchId":null,"duplicate":false,"links":{"cancel":"/api/v2/dispatch/dsp_…/cancel","events":"/api/v2/dispatch/dsp_…/events","self":"/api/v2/dispatch/dsp_…"},"provider":"echo","status":"accepted","taskId":"t","warnings":[]}"#);
+    }
+
+    #[tokio::test]
+    async fn an_unusable_idempotency_key_is_refused() {
+        let edge = Edge::new();
+        let long = "k".repeat(257);
+        for keys in [vec![""], vec!["a", "b"], vec![long.as_str()], vec!["ü"]] {
+            let mut request = Request::post("/api/v2/dispatch");
+            for key in &keys {
+                request = request.header("idempotency-key", *key);
+            }
+            let answer = edge.send(request.body("{}".into()).unwrap()).await;
+            assert_eq!(answer.status, 400, "{keys:?}");
+            assert_eq!(answer.envelope()["details"][0]["field"], "Idempotency-Key");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dispatch_is_found_by_its_id_and_by_its_task() {
+        let edge = Edge::new();
+        let (first, _) = edge.done("task").await;
+        let second = edge.accept("task").await;
+        let by_id = edge.get(&format!("/api/v2/dispatch/{first}")).await.json();
+        assert_eq!(by_id["dispatchId"], first.to_string());
+        assert_eq!(
+            (&by_id["status"], &by_id["outcome"]),
+            (&json!("finished"), &json!("ok"))
+        );
+        assert_eq!(by_id["result"]["events"]["count"], 4);
+        assert_eq!(by_id["deliveries"][0]["status"], "pending");
+        let by_task = edge.get("/api/v2/dispatch/task").await.json();
+        assert_eq!(by_task["dispatchId"], second.to_string());
+        assert_eq!(by_task["status"], "queued");
+        let all = edge.get("/api/v2/dispatch/task?all=true").await.json();
+        assert_eq!(all["dispatches"].as_array().unwrap().len(), 2);
+        assert_eq!(edge.get("/api/v2/dispatch/nobody").await.status, 404);
+        assert_eq!(
+            edge.get("/api/v2/dispatch/nobody?all=true").await.status,
+            404
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_ends_with_the_result_or_with_the_time() {
+        let edge = Edge::new();
+        let id = edge.accept("task").await;
+        let lease = edge.begin(id).await;
+        let path = format!("/api/v2/dispatch/{id}?wait=30");
+        let begun = tokio::time::Instant::now();
+        assert_eq!(edge.get(&path).await.json()["status"], "running");
+        assert_eq!(begun.elapsed().as_secs(), 30);
+        let finishing = async {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            edge.finish(lease, None).await;
+        };
+        let (answer, ()) = tokio::join!(edge.get(&path), finishing);
+        assert_eq!(answer.json()["status"], "finished");
+        assert_eq!(begun.elapsed().as_secs(), 35);
+        assert_eq!(edge.get(&path.replace("30", "61")).await.status, 400);
+    }
+
+    #[tokio::test]
+    async fn an_output_is_streamed_whole() {
+        let edge = Edge::new();
+        let id = edge.accept("task").await;
+        let path = format!("/api/v2/dispatch/{id}/output");
+        assert_eq!(edge.get(&path).await.status, 409);
+        let lease = edge.begin(id).await;
+        let long = "äöü".repeat(PIECE_BYTES / 2);
+        edge.finish(lease, Some(&long)).await;
+        let answer = edge.get(&path).await;
+        assert_eq!(answer.header("content-length"), long.len().to_string());
+        assert!(answer.body == long.as_bytes());
+        edge.done("short").await;
+        assert_eq!(
+            edge.get("/api/v2/dispatch/short/output").await.body,
+            "short"
+        );
+    }
+
+    #[tokio::test]
+    async fn lists_go_on_with_their_cursor() {
+        let edge = Edge::new();
+        for number in 0..5 {
+            edge.accept(&format!("task-{number}")).await;
+        }
+        let mut path = "/api/v2/dispatches?limit=2&status=queued".to_owned();
+        let mut tasks = Vec::new();
+        loop {
+            let page = edge.get(&path).await.json();
+            let listed = page["dispatches"].as_array().unwrap().iter();
+            tasks.extend(listed.map(|dispatch| dispatch["taskId"].as_str().unwrap().to_owned()));
+            let Some(cursor) = page["nextCursor"].as_str() else {
+                break;
+            };
+            path = format!("/api/v2/dispatches?limit=2&status=queued&cursor={cursor}");
+        }
+        assert_eq!(tasks, ["task-4", "task-3", "task-2", "task-1", "task-0"]);
+    }
+
+    #[tokio::test]
+    async fn only_what_exists_can_be_cancelled() {
+        let edge = Edge::new();
+        let id = edge.accept("task").await;
+        let answer = edge
+            .post(&format!("/api/v2/dispatch/{id}/cancel"), "")
+            .await;
+        assert_eq!(answer.json(), json!({ "cancelled": true }));
+        assert_eq!(
+            edge.post("/api/v2/dispatch/nobody/cancel", "").await.status,
+            404
+        );
+    }
+}

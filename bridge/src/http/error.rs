@@ -1,0 +1,449 @@
+//! The one envelope of everything that is not a success, and which status and code each component's
+//! errors have. Texts of internal failures stay in the log, under the request id.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::dispatch;
+use crate::id::RequestId;
+use crate::store;
+
+/// What callers branch on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    InvalidRequest,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    NotSupported,
+    MethodNotAllowed,
+    RequestTimeout,
+    Conflict,
+    InvalidState,
+    CursorExpired,
+    PayloadTooLarge,
+    NoCapableAdapter,
+    UnknownProvider,
+    QueueFull,
+    HeadersTooLarge,
+    InternalError,
+    AdapterError,
+    AdapterUnavailable,
+    StoreUnavailable,
+    Draining,
+}
+
+impl Code {
+    fn row(self) -> (StatusCode, &'static str) {
+        match self {
+            Code::InvalidRequest => (StatusCode::BAD_REQUEST, "INVALID_REQUEST"),
+            Code::Unauthorized => (StatusCode::UNAUTHORIZED, "UNAUTHORIZED"),
+            Code::Forbidden => (StatusCode::FORBIDDEN, "FORBIDDEN"),
+            Code::NotFound => (StatusCode::NOT_FOUND, "NOT_FOUND"),
+            Code::NotSupported => (StatusCode::NOT_FOUND, "NOT_SUPPORTED"),
+            Code::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED"),
+            Code::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
+            Code::Conflict => (StatusCode::CONFLICT, "CONFLICT"),
+            Code::InvalidState => (StatusCode::CONFLICT, "INVALID_STATE"),
+            Code::CursorExpired => (StatusCode::GONE, "CURSOR_EXPIRED"),
+            Code::PayloadTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"),
+            Code::NoCapableAdapter => (StatusCode::UNPROCESSABLE_ENTITY, "NO_CAPABLE_ADAPTER"),
+            Code::UnknownProvider => (StatusCode::UNPROCESSABLE_ENTITY, "UNKNOWN_PROVIDER"),
+            Code::QueueFull => (StatusCode::TOO_MANY_REQUESTS, "QUEUE_FULL"),
+            Code::HeadersTooLarge => (
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "HEADERS_TOO_LARGE",
+            ),
+            Code::InternalError => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR"),
+            Code::AdapterError => (StatusCode::BAD_GATEWAY, "ADAPTER_ERROR"),
+            Code::AdapterUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "ADAPTER_UNAVAILABLE"),
+            Code::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE"),
+            Code::Draining => (StatusCode::SERVICE_UNAVAILABLE, "DRAINING"),
+        }
+    }
+
+    pub fn status(self) -> StatusCode {
+        self.row().0
+    }
+
+    pub fn as_str(self) -> &'static str {
+        self.row().1
+    }
+
+    /// How long a caller should wait before it asks again.
+    fn retry_after(self) -> Option<Duration> {
+        match self {
+            Code::QueueFull | Code::AdapterUnavailable | Code::Draining => {
+                Some(Duration::from_secs(5))
+            }
+            Code::StoreUnavailable => Some(Duration::from_secs(1)),
+            Code::InvalidRequest
+            | Code::Unauthorized
+            | Code::Forbidden
+            | Code::NotFound
+            | Code::NotSupported
+            | Code::MethodNotAllowed
+            | Code::RequestTimeout
+            | Code::Conflict
+            | Code::InvalidState
+            | Code::CursorExpired
+            | Code::PayloadTooLarge
+            | Code::NoCapableAdapter
+            | Code::UnknownProvider
+            | Code::HeadersTooLarge
+            | Code::InternalError
+            | Code::AdapterError => None,
+        }
+    }
+}
+
+/// A request that did not succeed. It becomes a body when the request's id is known: [`render`].
+#[derive(Clone, Debug)]
+pub struct Failure {
+    code: Code,
+    message: String,
+    details: Option<Value>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl Failure {
+    /// `message` is read by the caller: what was wrong, where, what to do.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            details: None,
+            source: None,
+        }
+    }
+
+    /// A 500 whose text the caller does not see.
+    pub fn internal(source: impl StdError + Send + Sync + 'static) -> Self {
+        let message = "an internal error; the log has it under this request id";
+        Self::new(Code::InternalError, message).because(source)
+    }
+
+    /// One field that is wrong.
+    pub fn field(field: &str, message: impl Into<String>) -> Self {
+        Self::fields(vec![problem(field, message)])
+    }
+
+    /// Everything that is wrong with the fields, from [`problem`].
+    pub fn fields(problems: Vec<Value>) -> Self {
+        let names: Vec<&str> = problems
+            .iter()
+            .filter_map(|problem| problem["field"].as_str())
+            .collect();
+        let message = format!("the request is not valid: {}", names.join(", "));
+        Self::new(Code::InvalidRequest, message).with_details(Value::Array(problems))
+    }
+
+    /// Another text than the one made from the names of the fields.
+    #[must_use]
+    pub fn saying(mut self, message: String) -> Self {
+        self.message = message;
+        self
+    }
+
+    #[must_use]
+    pub fn with_details(mut self, details: Value) -> Self {
+        self.details = Some(details);
+        self
+    }
+
+    /// What the log says about it, with the whole chain of causes.
+    #[must_use]
+    pub fn because(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    fn log(&self) {
+        let code = self.code.as_str();
+        match &self.source {
+            Some(source) => tracing::error!(code, "request failed: {}", chain(source.as_ref())),
+            None => tracing::warn!(code, "request failed: {}", self.message),
+        }
+    }
+}
+
+fn chain(first: &(dyn StdError + 'static)) -> String {
+    let mut text = first.to_string();
+    let mut next = first.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+/// An entry of `details` about one field.
+pub fn problem(field: &str, message: impl Into<String>) -> Value {
+    json!({ "field": field, "message": message.into() })
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let mut response = self.code.status().into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Writes the envelope into a response that stands for a failure, also into the plain ones that the
+/// HTTP library makes, and logs what is our fault.
+pub fn render(mut response: Response, request: RequestId) -> Response {
+    let failure = match response.extensions_mut().remove::<Failure>() {
+        Some(failure) => failure,
+        None => match plain(&response) {
+            Some(failure) => failure,
+            None => return response,
+        },
+    };
+    if failure.code.status().is_server_error() {
+        failure.log();
+    }
+    let mut body = json!({
+        "error": failure.message,
+        "code": failure.code.as_str(),
+        "requestId": request.to_string(),
+    });
+    if let Some(details) = failure.details {
+        body["details"] = details;
+    }
+    let mut rendered = (response.status(), Json(body)).into_response();
+    for (name, value) in response.headers() {
+        if name != header::CONTENT_TYPE && name != header::CONTENT_LENGTH {
+            rendered.headers_mut().append(name, value.clone());
+        }
+    }
+    if let Some(wait) = failure.code.retry_after() {
+        let value = HeaderValue::from(wait.as_secs());
+        rendered.headers_mut().insert(header::RETRY_AFTER, value);
+    }
+    if failure.code == Code::Unauthorized {
+        let value = HeaderValue::from_static("Bearer");
+        rendered
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, value);
+    }
+    rendered
+}
+
+/// What the HTTP library answered by itself, in our words. JSON is ours already (health).
+fn plain(response: &Response) -> Option<Failure> {
+    let status = response.status();
+    let json = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if json || !(status.is_client_error() || status.is_server_error()) {
+        return None;
+    }
+    let code = match status {
+        StatusCode::NOT_FOUND => Code::NotFound,
+        StatusCode::METHOD_NOT_ALLOWED => Code::MethodNotAllowed,
+        StatusCode::PAYLOAD_TOO_LARGE => Code::PayloadTooLarge,
+        StatusCode::REQUEST_TIMEOUT => Code::RequestTimeout,
+        status if status.is_server_error() => Code::InternalError,
+        _ => Code::InvalidRequest,
+    };
+    let reason = status.canonical_reason().unwrap_or("refused");
+    Some(Failure::new(code, reason.to_ascii_lowercase()))
+}
+
+impl From<store::Error> for Failure {
+    fn from(error: store::Error) -> Self {
+        match error {
+            store::Error::Unavailable(_) => {
+                let message = "the store cannot be read or written just now; try again";
+                Failure::new(Code::StoreUnavailable, message).because(error)
+            }
+            store::Error::NotFound => Failure::new(Code::NotFound, "no such record"),
+            store::Error::InvalidState(message) => Failure::new(Code::InvalidState, message),
+            store::Error::Stale(_) => Failure::internal(error),
+        }
+    }
+}
+
+impl From<dispatch::Error> for Failure {
+    fn from(error: dispatch::Error) -> Self {
+        match error {
+            dispatch::Error::Invalid(fields) => Failure::fields(
+                fields
+                    .into_iter()
+                    .map(|field| problem(&field.field, field.message))
+                    .collect(),
+            ),
+            dispatch::Error::Conflict(dispatch_id) => {
+                let message = "this key stands for a dispatch with another body";
+                Failure::new(Code::Conflict, message)
+                    .with_details(json!({ "dispatchId": dispatch_id.to_string() }))
+            }
+            dispatch::Error::NoCapableAdapter(message) => {
+                Failure::new(Code::NoCapableAdapter, message)
+            }
+            dispatch::Error::UnknownProvider(message) => {
+                Failure::new(Code::UnknownProvider, message)
+            }
+            dispatch::Error::AdapterUnavailable(message) => {
+                Failure::new(Code::AdapterUnavailable, message)
+            }
+            dispatch::Error::QueueFull => {
+                Failure::new(Code::QueueFull, "the queue is full; try again later")
+            }
+            dispatch::Error::Store(error) => error.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Request;
+
+    use super::super::auth;
+    use super::super::testing::{Answered, Edge};
+    use super::*;
+    use crate::dispatch::validate::FieldError;
+    use crate::id::DispatchId;
+
+    fn shown(answer: &Answered) -> String {
+        format!("{} {}", answer.status.as_u16(), answer.envelope())
+    }
+
+    #[tokio::test]
+    async fn every_refusal_has_the_envelope() {
+        let edge = Edge::new();
+        insta::assert_snapshot!(shown(&edge.get("/nowhere").await), @r#"404 {"code":"NOT_FOUND","error":"there is no route \"/nowhere\""}"#);
+        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch").await), @r#"405 {"code":"METHOD_NOT_ALLOWED","error":"/api/v2/dispatch does not take GET"}"#);
+        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch/dsp_1").await), @r#"404 {"code":"NOT_FOUND","error":"there is no dispatch \"dsp_1\", or its retention is over"}"#);
+        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch/%FF").await), @r#"400 {"code":"INVALID_REQUEST","error":"bad request"}"#);
+        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatches?limit=0&status=x").await), @r#"400 {"code":"INVALID_REQUEST","details":[{"field":"status","message":"must be one of accepted, queued, running, ok, error"},{"field":"limit","message":"must be a whole number from 1 to 200"}],"error":"the request is not valid: status, limit"}"#);
+        insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", "{\"a\":{\"b\":1,\"b\":2}}").await), @r#"400 {"code":"INVALID_REQUEST","details":[{"field":"a.b","message":"\"a.b\" is given twice; keys must be unique"}],"error":"\"a.b\" is given twice; keys must be unique"}"#);
+        insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", "[1,").await), @r#"400 {"code":"INVALID_REQUEST","details":[{"field":"","message":"the body is not JSON: EOF while parsing a value at line 1 column 3"}],"error":"the body is not JSON: EOF while parsing a value at line 1 column 3"}"#);
+        insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", vec![b' '; 11 << 20]).await), @r#"413 {"code":"PAYLOAD_TOO_LARGE","error":"the body is larger than 10485760 bytes"}"#);
+        let foreign = Request::get("/api/v2/dispatches").header("origin", "https://evil.example");
+        insta::assert_snapshot!(shown(&edge.send(foreign.body("".into()).unwrap()).await), @r#"403 {"code":"FORBIDDEN","error":"pages of \"https://evil.example\" may not call; add it to http.origins"}"#);
+        let rebound = Request::get("/api/v2/dispatches").header("host", "evil.example");
+        insta::assert_snapshot!(shown(&edge.send(rebound.body("".into()).unwrap()).await), @r#"403 {"code":"FORBIDDEN","error":"the host \"evil.example\" is not served here; add it to http.hosts"}"#);
+    }
+
+    #[tokio::test]
+    async fn without_a_token_only_health_answers() {
+        let auth = auth::Config {
+            tokens: vec!["token".to_owned().into()],
+            token: Vec::new(),
+        };
+        let edge = Edge::with(super::super::Config::default(), &auth);
+        for (method, path) in [
+            ("POST", "/api/v2/dispatch"),
+            ("GET", "/api/v2/dispatch/x"),
+            ("GET", "/api/v2/dispatch/x/output"),
+            ("GET", "/api/v2/dispatch/x/events"),
+            ("POST", "/api/v2/dispatch/x/cancel"),
+            ("GET", "/api/v2/dispatches"),
+            ("GET", "/api/v2/deliveries"),
+            ("POST", "/api/v2/deliveries/retry"),
+            ("GET", "/api/v2/deliveries/x"),
+            ("POST", "/api/v2/deliveries/x/retry"),
+            ("GET", "/api/v2/events"),
+            ("GET", "/api/v2/adapters"),
+            ("GET", "/api/v2/adapters/echo"),
+            ("GET", "/api/v2/agents"),
+            ("DELETE", "/api/v2/agents/x"),
+            ("PUT", "/api/v2/agents/x/files/a.md"),
+            ("GET", "/api/v2/models"),
+            ("POST", "/api/v2/system/reload"),
+        ] {
+            let request = Request::builder().method(method).uri(path);
+            let answer = edge.send(request.body("not JSON".into()).unwrap()).await;
+            assert_eq!(answer.status, 401, "{method} {path}");
+            assert_eq!(answer.header("www-authenticate"), "Bearer");
+            assert_eq!(answer.envelope()["code"], "UNAUTHORIZED");
+        }
+        for path in ["/api/health", "/api/health/live", "/api/health/ready"] {
+            assert_eq!(edge.get(path).await.status, 200, "{path}");
+        }
+        let request = Request::get("/api/v2/dispatches").header("authorization", "Bearer token");
+        assert_eq!(
+            edge.send(request.body("".into()).unwrap()).await.status,
+            200
+        );
+    }
+
+    #[tokio::test]
+    async fn what_components_say_becomes_a_status_and_a_code() {
+        use dispatch::Error as D;
+        use store::Error as S;
+        let text = || "why".to_owned();
+        let field = FieldError {
+            field: "timeout".to_owned(),
+            message: text(),
+        };
+        let cases: [(Failure, u16, &str, &str); 11] = [
+            (D::Invalid(vec![field]).into(), 400, "INVALID_REQUEST", ""),
+            (D::Conflict(DispatchId::new()).into(), 409, "CONFLICT", ""),
+            (
+                D::NoCapableAdapter(text()).into(),
+                422,
+                "NO_CAPABLE_ADAPTER",
+                "",
+            ),
+            (
+                D::UnknownProvider(text()).into(),
+                422,
+                "UNKNOWN_PROVIDER",
+                "",
+            ),
+            (
+                D::AdapterUnavailable(text()).into(),
+                503,
+                "ADAPTER_UNAVAILABLE",
+                "5",
+            ),
+            (D::QueueFull.into(), 429, "QUEUE_FULL", "5"),
+            (D::Store(S::NotFound).into(), 404, "NOT_FOUND", ""),
+            (
+                S::Unavailable("disk".into()).into(),
+                503,
+                "STORE_UNAVAILABLE",
+                "1",
+            ),
+            (S::InvalidState("no").into(), 409, "INVALID_STATE", ""),
+            (
+                S::Stale(DispatchId::new()).into(),
+                500,
+                "INTERNAL_ERROR",
+                "",
+            ),
+            (Failure::new(Code::Draining, "bye"), 503, "DRAINING", "5"),
+        ];
+        for (failure, status, code, retry_after) in cases {
+            let response = render(failure.into_response(), RequestId::new());
+            assert_eq!(response.status(), status, "{code}");
+            let wait = response.headers().get("retry-after");
+            assert_eq!(
+                wait.map_or("", |wait| wait.to_str().unwrap()),
+                retry_after,
+                "{code}"
+            );
+            let body = axum::body::to_bytes(response.into_body(), 4096)
+                .await
+                .unwrap();
+            let body: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body["code"], code);
+            assert!(!body["error"].as_str().unwrap().contains("disk"));
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The event streams: one log, one cursor, three encodings.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{FromRef, FromRequestParts, Path, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::Life;
+use super::auth::Reader;
+use super::encode::Framing;
+use super::error::{Code, Failure};
+use super::follow::{Follow, Step, Until};
+use super::query::Query;
+use super::record::find;
+use crate::store::Store;
+use crate::store::record::EventFilter;
+
+const MAX_PAGE: u64 = 1000;
+const MAX_WAIT_SECONDS: u64 = 60;
+
+pub(super) async fn of_dispatch(
+    _: Reader,
+    State(log): State<Log>,
+    Path(id): Path<String>,
+    encoding: Encoding,
+    mut query: Query,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let id = find(log.store.as_ref(), &id).await?.id;
+    let ends = [
+        ("finished", Until::Finished(id)),
+        ("delivered", Until::Delivered(id)),
+    ];
+    let until = query.choice("until", &ends).unwrap_or(Until::Finished(id));
+    let place = place(&headers, &mut query);
+    let poll = Poll::read(&mut query);
+    query.finish()?;
+    let position = log.position(place, Place::Earliest)?;
+    let filter = EventFilter {
+        dispatch: Some(id),
+        ..EventFilter::default()
+    };
+    log.answer(encoding, filter, until, position, poll).await
+}
+
+pub(super) async fn of_all(
+    _: Reader,
+    State(log): State<Log>,
+    encoding: Encoding,
+    mut query: Query,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let filter = EventFilter {
+        dispatch: None,
+        provider: query.text("provider"),
+        agent_id: query.text("agentId"),
+        task_id: query.text("taskId"),
+        kind: query.text("type"),
+    };
+    let place = place(&headers, &mut query);
+    let poll = Poll::read(&mut query);
+    query.finish()?;
+    let position = log.unexpired(log.position(place, Place::Live)?)?;
+    log.answer(encoding, filter, Until::Forever, position, poll)
+        .await
+}
+
+/// Where a reader wants to begin.
+enum Place {
+    Earliest,
+    Live,
+    After(String),
+}
+
+fn place(headers: &HeaderMap, query: &mut Query) -> Option<Place> {
+    let header = headers
+        .get("last-event-id")
+        .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+        .filter(|text| !text.is_empty());
+    match header.or_else(|| query.text("after"))?.as_str() {
+        "0" => Some(Place::Earliest),
+        "now" => Some(Place::Live),
+        cursor => Some(Place::After(cursor.to_owned())),
+    }
+}
+
+/// What a page of JSON may hold and how long it may be waited for.
+struct Poll {
+    limit: usize,
+    wait: Duration,
+}
+
+impl Poll {
+    fn read(query: &mut Query) -> Self {
+        let limit = query.number("limit", 1..=MAX_PAGE).unwrap_or(100);
+        let wait = query.number("wait", 0..=MAX_WAIT_SECONDS).unwrap_or(0);
+        Self {
+            limit: limit as usize,
+            wait: Duration::from_secs(wait),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Stream(Framing),
+    Page,
+}
+
+impl<S: Sync> FromRequestParts<S> for Encoding {
+    type Rejection = Infallible;
+
+    /// The first type of `Accept` that we can write, else SSE.
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let accept = parts.headers.get_all(header::ACCEPT).iter();
+        let accept = accept.filter_map(|value| value.to_str().ok());
+        let mut types = accept.flat_map(|value| value.split(','));
+        let chosen =
+            types.find_map(
+                |kind| match kind.split(';').next().unwrap_or_default().trim() {
+                    "text/event-stream" => Some(Encoding::Stream(Framing::Sse)),
+                    "application/x-ndjson" => Some(Encoding::Stream(Framing::Ndjson)),
+                    "application/json" => Some(Encoding::Page),
+                    _ => None,
+                },
+            );
+        Ok(chosen.unwrap_or(Encoding::Stream(Framing::Sse)))
+    }
+}
+
+/// What a reader needs of the bridge.
+#[derive(Clone)]
+pub(super) struct Log {
+    store: Arc<dyn Store>,
+    life: Life,
+}
+
+impl<S> FromRef<S> for Log
+where
+    Arc<dyn Store>: FromRef<S>,
+    Life: FromRef<S>,
+{
+    fn from_ref(state: &S) -> Self {
+        Self {
+            store: FromRef::from_ref(state),
+            life: FromRef::from_ref(state),
+        }
+    }
+}
+
+impl Log {
+    fn position(&self, place: Option<Place>, default: Place) -> Result<u64, Failure> {
+        let bounds = self.store.log_bounds();
+        match place.unwrap_or(default) {
+            Place::Live => Ok(bounds.issued),
+            // Below the highest that was removed nothing is sure to be whole.
+            Place::Earliest => Ok(bounds.removed),
+            Place::After(cursor) => {
+                let wrong = |message: String| Failure::field("after", message);
+                let position = self.store.log().position(&cursor);
+                let position = position.map_err(|error| wrong(format!("{cursor:?} is {error}")))?;
+                if position > bounds.issued {
+                    return Err(wrong(format!("{cursor:?} was never issued")));
+                }
+                Ok(position)
+            }
+        }
+    }
+
+    fn unexpired(&self, position: u64) -> Result<u64, Failure> {
+        let removed = self.store.log_bounds().removed;
+        if position >= removed {
+            return Ok(position);
+        }
+        let first = self.store.log().cursor(removed);
+        let message = format!("events after this cursor have been removed; go on after {first}");
+        Err(Failure::new(Code::CursorExpired, message)
+            .with_details(json!({ "firstSafeCursor": first })))
+    }
+
+    async fn answer(
+        &self,
+        encoding: Encoding,
+        filter: EventFilter,
+        until: Until,
+        position: u64,
+        poll: Poll,
+    ) -> Result<Response, Failure> {
+        let store = Arc::clone(&self.store);
+        let closing = self.life.closing.clone();
+        let mut follow = Follow::new(store, filter, until, position, closing);
+        if follow.is_over().await? {
+            return Ok(StatusCode::NO_CONTENT.into_response());
+        }
+        let framing = match encoding {
+            Encoding::Stream(framing) => framing,
+            Encoding::Page => {
+                let events = follow.page(poll.limit, Instant::now() + poll.wait).await?;
+                let page = json!({ "events": events, "nextCursor": follow.cursor() });
+                return Ok(Json(page).into_response());
+            }
+        };
+        let headers = [
+            (header::CONTENT_TYPE.as_str(), framing.content_type()),
+            (header::CACHE_CONTROL.as_str(), "no-store"),
+            ("x-accel-buffering", "no"),
+        ];
+        Ok((headers, Body::from_stream(chunks(follow, framing))).into_response())
+    }
+}
+
+/// The stream as the connection asks for it: one page is read when the one before it was taken.
+fn chunks(
+    follow: Follow,
+    framing: Framing,
+) -> impl stream::Stream<Item = Result<Bytes, Broken>> + Send + 'static {
+    stream::unfold(Some(follow), move |follow| async move {
+        let mut follow = follow?;
+        let chunk = match follow.next().await {
+            Ok(Step::Events(events)) => framing.events(&events).map_err(|error| error.to_string()),
+            Ok(Step::Idle(scanned)) => Ok(framing.heartbeat(&scanned)),
+            Ok(Step::End) => return None,
+            Err(error) => Err(error.to_string()),
+        };
+        match chunk {
+            Ok(chunk) => Some((Ok(chunk), Some(follow))),
+            Err(error) => {
+                tracing::warn!("an event stream broke off: {error}");
+                Some((Err(Broken), None))
+            }
+        }
+    })
+}
+
+/// Cuts the connection; the reader comes back with its cursor.
+#[derive(Debug, thiserror::Error)]
+#[error("the event log could not be read")]
+struct Broken;
+
+#[cfg(test)]
+mod tests;

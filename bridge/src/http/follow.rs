@@ -1,0 +1,258 @@
+//! Readers of the log. A reader pulls one page at a time and owns nothing that others wait for;
+//! what wakes it is a hint, the log is the truth.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::event::{Cursor, Event, kind};
+use crate::id::DispatchId;
+use crate::store::record::{DeliveryState, Dispatch, EventFilter, State};
+use crate::store::{self, Store};
+
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Rows that one step looks at: what a slow reader costs.
+const PAGE: usize = 128;
+/// A reader that keeps being woken for nothing asks less often, up to this.
+const MOST_PATIENCE: Duration = Duration::from_millis(80);
+/// A page whose filter matches little is looked for so long, even when nobody waits.
+const LEAST_SEARCH: Duration = Duration::from_secs(1);
+const LEAST_PATIENCE: Duration = Duration::from_millis(5);
+
+/// Where a stream ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// Never: the firehose.
+    Forever,
+    /// With the result of this dispatch.
+    Finished(DispatchId),
+    /// When the callback of this dispatch was delivered or given up.
+    Delivered(DispatchId),
+}
+
+#[derive(Debug)]
+pub(super) enum Step {
+    Events(Vec<Event>),
+    /// Nothing new up to here.
+    Idle(Cursor),
+    End,
+}
+
+/// One reader.
+pub(super) struct Follow {
+    store: Arc<dyn Store>,
+    filter: EventFilter,
+    until: Until,
+    position: u64,
+    over: bool,
+    changes: watch::Receiver<u64>,
+    closing: CancellationToken,
+    /// When the next sign of life is due; at once when there is nothing to read at first.
+    beat: Instant,
+    last_read: Instant,
+    patience: Duration,
+}
+
+impl Follow {
+    /// Reads what is strictly later than `position`.
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        filter: EventFilter,
+        until: Until,
+        position: u64,
+        closing: CancellationToken,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            changes: store.changes(),
+            store,
+            filter,
+            until,
+            position,
+            over: false,
+            closing,
+            beat: now,
+            last_read: now,
+            patience: LEAST_PATIENCE,
+        }
+    }
+
+    pub(super) fn cursor(&self) -> Cursor {
+        self.store.log().cursor(self.position)
+    }
+
+    /// What comes next; waits for it.
+    pub(super) async fn next(&mut self) -> store::Result<Step> {
+        while !self.over {
+            let page = self.read(PAGE).await?;
+            if !page.events.is_empty() {
+                self.patience = LEAST_PATIENCE;
+                return Ok(self.step(page.events));
+            }
+            if Instant::now() >= self.beat {
+                self.over = self.is_over().await?;
+                return Ok(self.step(Vec::new()));
+            }
+            if !page.more {
+                self.wait().await;
+            }
+        }
+        Ok(Step::End)
+    }
+
+    /// At most `limit` events, as soon as there is one, or none at `deadline`.
+    pub(super) async fn page(
+        &mut self,
+        limit: usize,
+        deadline: Instant,
+    ) -> store::Result<Vec<Event>> {
+        let enough = deadline.max(Instant::now() + LEAST_SEARCH);
+        self.beat = deadline;
+        loop {
+            let page = self.read(limit).await?;
+            let now = Instant::now();
+            let late = now >= if page.more { enough } else { deadline };
+            if !page.events.is_empty() || self.over || late {
+                return Ok(page.events);
+            }
+            if !page.more {
+                self.wait().await;
+            }
+        }
+    }
+
+    /// Whether there will never be more.
+    pub(super) async fn is_over(&self) -> store::Result<bool> {
+        let (id, until_delivered) = match self.until {
+            Until::Forever => return Ok(false),
+            Until::Finished(id) => (id, false),
+            Until::Delivered(id) => (id, true),
+        };
+        let Some(dispatch) = self.store.dispatch(id).await? else {
+            return Ok(true);
+        };
+        let Some(last) = self.last_of_execution(&dispatch) else {
+            return Ok(false);
+        };
+        if self.position < last {
+            return Ok(false);
+        }
+        if !until_delivered {
+            return Ok(true);
+        }
+        let deliveries = self.store.deliveries_of(id).await?;
+        let settled = deliveries
+            .iter()
+            .all(|delivery| delivery.status != DeliveryState::Pending);
+        let rest = self.store.events(&self.filter, self.position, 1).await?;
+        Ok(settled && rest.events.is_empty() && !rest.more)
+    }
+
+    /// Where the last event of a finished execution stands.
+    fn last_of_execution(&self, dispatch: &Dispatch) -> Option<u64> {
+        #[derive(serde::Deserialize)]
+        struct Ended {
+            events: Totals,
+        }
+        #[derive(serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Totals {
+            last_cursor: String,
+        }
+        match (&dispatch.state, &dispatch.result) {
+            (State::Finished { .. }, Some(result)) => {
+                let ended: Ended = serde_json::from_str(result.get()).ok()?;
+                self.store.log().position(&ended.events.last_cursor).ok()
+            }
+            (State::Finished { .. } | State::Queued | State::Running { .. }, _) => None,
+        }
+    }
+
+    async fn read(&mut self, limit: usize) -> store::Result<store::record::EventPage> {
+        self.changes.borrow_and_update();
+        self.last_read = Instant::now();
+        let before = self.position;
+        let mut page = self.store.events(&self.filter, before, limit).await?;
+        // Retention passed a reader that was too slow: it must learn that there is a gap.
+        if self.until == Until::Forever && self.store.log_bounds().removed > before {
+            self.over = true;
+            page.events.clear();
+            return Ok(page);
+        }
+        self.position = page.scanned;
+        if let Some(end) = page.events.iter().position(|event| self.ends_with(event)) {
+            page.events.truncate(end + 1);
+            self.position = page.events[end].id.position;
+            self.over = true;
+        }
+        Ok(page)
+    }
+
+    fn ends_with(&self, event: &Event) -> bool {
+        match self.until {
+            Until::Forever => false,
+            Until::Finished(_) => kind::is_terminal(&event.kind),
+            Until::Delivered(_) => {
+                event.kind == kind::CALLBACK_DELIVERED || event.kind == kind::CALLBACK_DEAD
+            }
+        }
+    }
+
+    fn step(&mut self, events: Vec<Event>) -> Step {
+        self.beat = Instant::now() + HEARTBEAT;
+        if events.is_empty() {
+            Step::Idle(self.cursor())
+        } else {
+            Step::Events(events)
+        }
+    }
+
+    /// Until something was committed, a heartbeat is due, or the listener closes.
+    async fn wait(&mut self) {
+        tokio::select! {
+            () = self.closing.cancelled() => self.over = true,
+            () = sleep_until(self.beat) => {}
+            changed = self.changes.changed() => match changed {
+                // Under load a commit comes every few microseconds, and most are not for us.
+                Ok(()) => {
+                    sleep_until(self.last_read + self.patience).await;
+                    self.patience = (self.patience * 2).min(MOST_PATIENCE);
+                }
+                Err(_) => self.over = true,
+            },
+        }
+    }
+}
+
+/// The dispatch as it is when it is finished, or after `wait`, or when the listener closes.
+pub(super) async fn until_finished(
+    store: &dyn Store,
+    mut dispatch: Dispatch,
+    wait: Duration,
+    closing: &CancellationToken,
+) -> store::Result<Dispatch> {
+    let mut changes = store.changes();
+    let deadline = Instant::now() + wait;
+    while !matches!(dispatch.state, State::Finished { .. }) && Instant::now() < deadline {
+        changes.borrow_and_update();
+        match store.dispatch(dispatch.id).await? {
+            Some(now) => dispatch = now,
+            None => break,
+        }
+        if matches!(dispatch.state, State::Finished { .. }) {
+            break;
+        }
+        tokio::select! {
+            () = closing.cancelled() => break,
+            () = sleep_until(deadline) => {}
+            changed = changes.changed() => match changed {
+                Ok(()) => sleep(LEAST_PATIENCE).await,
+                Err(_) => break,
+            },
+        }
+    }
+    Ok(dispatch)
+}

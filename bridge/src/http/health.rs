@@ -1,0 +1,234 @@
+//! How the bridge is: for people, for load balancers, for probes. Without a bearer, without secrets.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use forge_adapter_api::{HealthStatus, Profile};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::error::Failure;
+use super::query::Query;
+use super::{Life, Phase};
+use crate::plugin::{Adapter, Registry};
+use crate::store::Store;
+
+type Answer = (StatusCode, Json<Value>);
+
+pub(super) async fn show(
+    State(store): State<Arc<dyn Store>>,
+    State(registry): State<Registry>,
+    State(life): State<Life>,
+    mut query: Query,
+) -> Result<Answer, Failure> {
+    let detail = match query.flag("verbose") {
+        true => Detail::Profiles,
+        false => Detail::Brief,
+    };
+    query.finish()?;
+    registry.refresh_health().await;
+    let health = Health::of(store.as_ref(), &registry.adapters(), &life, detail).await;
+    Ok((code(health.status), Json(json!(health))))
+}
+
+pub(super) async fn live() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
+}
+
+pub(super) async fn ready(
+    State(store): State<Arc<dyn Store>>,
+    State(registry): State<Registry>,
+    State(life): State<Life>,
+) -> Answer {
+    let phase = *life.phase.borrow();
+    let usable = store.status().is_ok() && registry.adapters().iter().any(is_usable);
+    let (code, status) = match phase {
+        Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
+        Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        Phase::Serving if !usable => (StatusCode::SERVICE_UNAVAILABLE, "offline"),
+        Phase::Serving => (StatusCode::OK, "ok"),
+    };
+    (code, Json(json!({ "status": status })))
+}
+
+fn is_usable(adapter: &Adapter) -> bool {
+    adapter.health().status != HealthStatus::Offline
+}
+
+fn code(status: HealthStatus) -> StatusCode {
+    match status {
+        HealthStatus::Healthy | HealthStatus::Degraded => StatusCode::OK,
+        HealthStatus::Offline => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Detail {
+    Brief,
+    Profiles,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Health {
+    status: HealthStatus,
+    version: &'static str,
+    instance_id: String,
+    uptime_seconds: u64,
+    draining: bool,
+    store: StoreLine,
+    adapters: BTreeMap<String, AdapterLine>,
+    deliveries: DeliveryLine,
+}
+
+#[derive(Serialize)]
+struct StoreLine {
+    status: HealthStatus,
+}
+
+#[derive(Serialize)]
+struct DeliveryLine {
+    pending: u64,
+    dead: u64,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AdapterLine {
+    status: HealthStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    checked_at: Option<String>,
+    running: usize,
+    queued: u64,
+    max_concurrent: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<Profile>,
+}
+
+impl Health {
+    async fn of(store: &dyn Store, adapters: &[Adapter], life: &Life, detail: Detail) -> Self {
+        let queues = store.queues().await;
+        let store_status = match (&queues, store.status()) {
+            (Ok(_), Ok(())) => HealthStatus::Healthy,
+            (Err(_), _) | (_, Err(_)) => HealthStatus::Offline,
+        };
+        let lines = adapter_lines(adapters, queues.unwrap_or_default(), detail);
+        let counts = store.counts();
+        Self {
+            status: overall(store_status, adapters, &lines),
+            version: env!("CARGO_PKG_VERSION"),
+            instance_id: life.instance_id.to_string(),
+            uptime_seconds: life.started.elapsed().as_secs(),
+            draining: *life.phase.borrow() == Phase::Draining,
+            store: StoreLine {
+                status: store_status,
+            },
+            adapters: lines,
+            deliveries: DeliveryLine {
+                pending: counts.deliveries_pending,
+                dead: counts.deliveries_dead,
+            },
+        }
+    }
+}
+
+fn overall(
+    store: HealthStatus,
+    adapters: &[Adapter],
+    lines: &BTreeMap<String, AdapterLine>,
+) -> HealthStatus {
+    let mut statuses = lines.values().map(|line| line.status);
+    if store == HealthStatus::Offline || !adapters.iter().any(is_usable) {
+        HealthStatus::Offline
+    } else if statuses.all(|status| status == HealthStatus::Healthy) {
+        HealthStatus::Healthy
+    } else {
+        HealthStatus::Degraded
+    }
+}
+
+fn adapter_lines(
+    adapters: &[Adapter],
+    queues: Vec<(String, u64)>,
+    detail: Detail,
+) -> BTreeMap<String, AdapterLine> {
+    let mut queues: HashMap<String, u64> = queues.into_iter().collect();
+    let mut lines = BTreeMap::new();
+    for adapter in adapters {
+        let health = adapter.health();
+        let line = AdapterLine {
+            status: health.status,
+            message: health.message,
+            checked_at: Some(crate::time::format(health.checked_at)),
+            running: adapter.running(),
+            queued: queues.remove(adapter.provider()).unwrap_or(0),
+            max_concurrent: adapter.max_concurrent(),
+            profile: match detail {
+                Detail::Brief => None,
+                Detail::Profiles => adapter.profile().as_deref().cloned(),
+            },
+        };
+        lines.insert(adapter.provider().to_owned(), line);
+    }
+    lines.extend(
+        queues
+            .into_iter()
+            .map(|(provider, queued)| (provider, gone(queued))),
+    );
+    lines
+}
+
+/// An adapter that is not loaded any more and for which dispatches still wait.
+fn gone(queued: u64) -> AdapterLine {
+    AdapterLine {
+        status: HealthStatus::Offline,
+        message: Some("not loaded, but dispatches wait for it; name it in BRIDGE_ADAPTERS".into()),
+        checked_at: None,
+        running: 0,
+        queued,
+        max_concurrent: 0,
+        profile: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Phase;
+    use super::super::testing::Edge;
+
+    #[tokio::test]
+    async fn health_has_the_shape_of_the_contract() {
+        let edge = Edge::new();
+        edge.accept("task").await;
+        edge.done("done").await;
+        let answer = edge.get("/api/health?verbose").await;
+        assert_eq!(answer.status, 200);
+        let mut health = answer.json();
+        assert!(health["uptimeSeconds"].take().is_u64());
+        assert_eq!(health["version"].take(), env!("CARGO_PKG_VERSION"));
+        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":"1970-01-01T00:00:00.000Z","maxConcurrent":4,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
+    }
+
+    #[tokio::test]
+    async fn probes_follow_the_phase() {
+        let edge = Edge::new();
+        for (phase, status, text) in [
+            (Phase::Starting, 503, "starting"),
+            (Phase::Serving, 200, "ok"),
+            (Phase::Draining, 503, "draining"),
+        ] {
+            edge.phase.send_replace(phase);
+            let ready = edge.get("/api/health/ready").await;
+            assert_eq!(
+                (ready.status.as_u16(), ready.json()["status"].as_str()),
+                (status, Some(text))
+            );
+            assert_eq!(edge.get("/api/health/live").await.status, 200);
+        }
+        assert_eq!(edge.get("/api/health").await.json()["draining"], true);
+    }
+}

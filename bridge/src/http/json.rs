@@ -1,0 +1,401 @@
+//! Reads a body once into a bounded tree. Knows JSON and its limits; not what the fields mean, nor
+//! how the bytes arrived.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+
+use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// Arrays and objects may be nested so deep.
+pub const MAX_DEPTH: usize = 64;
+/// A tree of more values would cost many times the memory of its text.
+pub const MAX_VALUES: usize = 500_000;
+/// Keys of this form mean something to serde_json when a tree is read again, so they must not come
+/// from outside.
+const RESERVED_KEY_PREFIX: &str = "$serde_json::private::";
+
+/// Why a body is not a tree we work with.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum BodyError {
+    #[error("the body is empty; send a JSON object")]
+    Empty,
+    #[error("the body begins with a byte order mark; send plain UTF-8")]
+    ByteOrderMark,
+    #[error("the body is not UTF-8: byte {offset} is wrong")]
+    NotUtf8 { offset: usize },
+    #[error("the body is not JSON: {message}")]
+    Syntax { message: String },
+    #[error("the body is nested deeper than {MAX_DEPTH} levels")]
+    TooDeep,
+    #[error("the body holds more than {MAX_VALUES} values")]
+    TooManyValues,
+    #[error("{path:?} is given twice; keys must be unique")]
+    DuplicateKey { path: String },
+    #[error("{path:?} is a reserved name")]
+    ReservedKey { path: String },
+    #[error(
+        "the integer at line {line} column {column} does not fit into 64 bits; send it as a string"
+    )]
+    IntegerOutOfRange { line: usize, column: usize },
+}
+
+impl BodyError {
+    /// The field that is to blame; empty for the body as a whole.
+    pub fn field(&self) -> &str {
+        match self {
+            BodyError::DuplicateKey { path } | BodyError::ReservedKey { path } => path,
+            BodyError::Empty
+            | BodyError::ByteOrderMark
+            | BodyError::NotUtf8 { .. }
+            | BodyError::Syntax { .. }
+            | BodyError::TooDeep
+            | BodyError::TooManyValues
+            | BodyError::IntegerOutOfRange { .. } => "",
+        }
+    }
+}
+
+/// The one JSON value that `bytes` are.
+pub fn parse(bytes: &[u8]) -> Result<Value, BodyError> {
+    if bytes.starts_with(b"\xef\xbb\xbf") {
+        return Err(BodyError::ByteOrderMark);
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| BodyError::NotUtf8 {
+        offset: error.valid_up_to(),
+    })?;
+    if text.bytes().all(|byte| byte.is_ascii_whitespace()) {
+        return Err(BodyError::Empty);
+    }
+    let limits = Limits::default();
+    let mut source = serde_json::Deserializer::from_str(text);
+    let tree = Tree {
+        limits: &limits,
+        place: Place::Root,
+        depth: 0,
+    };
+    let value = tree
+        .deserialize(&mut source)
+        .and_then(|value| source.end().map(|()| value))
+        .map_err(|error| match limits.refusal.take() {
+            Some(refusal) => refusal,
+            None => BodyError::Syntax {
+                message: error.to_string(),
+            },
+        })?;
+    match wide_integer(text) {
+        Some(offset) => Err(out_of_range(text, offset)),
+        None => Ok(value),
+    }
+}
+
+#[derive(Default)]
+struct Limits {
+    values: Cell<usize>,
+    refusal: RefCell<Option<BodyError>>,
+}
+
+/// Where in the tree we are, as a list that lives on the stack.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Root,
+    Key(&'a Place<'a>, &'a str),
+    Index(&'a Place<'a>, usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Root => Ok(()),
+            Place::Key(Place::Root, key) => f.write_str(key),
+            Place::Key(parent, key) => write!(f, "{parent}.{key}"),
+            Place::Index(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+struct Tree<'a> {
+    limits: &'a Limits,
+    place: Place<'a>,
+    depth: usize,
+}
+
+impl Tree<'_> {
+    fn refuse<E: serde::de::Error>(&self, refusal: BodyError) -> E {
+        *self.limits.refusal.borrow_mut() = Some(refusal);
+        E::custom("refused")
+    }
+
+    fn below<'b>(&'b self, place: Place<'b>) -> Tree<'b> {
+        Tree {
+            limits: self.limits,
+            place,
+            depth: self.depth + 1,
+        }
+    }
+
+    fn check_depth<E: serde::de::Error>(&self) -> Result<(), E> {
+        if self.depth < MAX_DEPTH {
+            Ok(())
+        } else {
+            Err(self.refuse(BodyError::TooDeep))
+        }
+    }
+
+    fn check_key<E: serde::de::Error>(
+        &self,
+        seen: &Map<String, Value>,
+        key: &str,
+    ) -> Result<(), E> {
+        let path = || Place::Key(&self.place, key).to_string();
+        if seen.contains_key(key) {
+            return Err(self.refuse(BodyError::DuplicateKey { path: path() }));
+        }
+        if key.starts_with(RESERVED_KEY_PREFIX) {
+            return Err(self.refuse(BodyError::ReservedKey { path: path() }));
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Tree<'_> {
+    type Value = Value;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, source: D) -> Result<Value, D::Error> {
+        let values = self.limits.values.get() + 1;
+        self.limits.values.set(values);
+        if values > MAX_VALUES {
+            return Err(self.refuse(BodyError::TooManyValues));
+        }
+        source.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Tree<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        let number = Number::from_f64(value).ok_or_else(|| E::custom("number out of range"))?;
+        Ok(Value::Number(number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        self.check_depth()?;
+        let mut array = Vec::new();
+        while let Some(item) =
+            items.next_element_seed(self.below(Place::Index(&self.place, array.len())))?
+        {
+            array.push(item);
+        }
+        Ok(Value::Array(array))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        self.check_depth()?;
+        let mut object = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            self.check_key(&object, &key)?;
+            let value = entries.next_value_seed(self.below(Place::Key(&self.place, &key)))?;
+            object.insert(key, value);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+/// Where the first integer stands that only a rounded float could hold. `text` is valid JSON.
+fn wide_integer(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => at = after_string(bytes, at),
+            b'-' | b'0'..=b'9' => {
+                let end = at + number_length(&bytes[at..]);
+                let number = &text[at..end];
+                let integer = !number.contains(['.', 'e', 'E']);
+                if integer && number.parse::<i64>().is_err() && number.parse::<u64>().is_err() {
+                    return Some(at);
+                }
+                at = end;
+            }
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+fn after_string(bytes: &[u8], quote: usize) -> usize {
+    let mut at = quote + 1;
+    while at < bytes.len() && bytes[at] != b'"' {
+        at += if bytes[at] == b'\\' { 2 } else { 1 };
+    }
+    at + 1
+}
+
+fn number_length(bytes: &[u8]) -> usize {
+    bytes
+        .iter()
+        .take_while(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'))
+        .count()
+}
+
+fn out_of_range(text: &str, offset: usize) -> BodyError {
+    let before = &text[..offset];
+    BodyError::IntegerOutOfRange {
+        line: before.matches('\n').count() + 1,
+        column: offset - before.rfind('\n').map_or(0, |newline| newline + 1) + 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nested(depth: usize) -> Vec<u8> {
+        [vec![b'['; depth], vec![b']'; depth]].concat()
+    }
+
+    #[test]
+    fn what_is_well_formed_becomes_the_same_tree_as_serde_makes() {
+        for text in [
+            "null",
+            "true",
+            "-0.5e3",
+            "9223372036854775807",
+            "18446744073709551615",
+            "-9223372036854775808",
+            "1e30",
+            r#""\ud83d\ude00 \u0000 ü""#,
+            r#"{"a":{"b":[1,2,{"c":null}]},"":0}"#,
+            " \r\n\t[1, \"99999999999999999999999\\\"9999999999999999999999\"] ",
+        ] {
+            let expected: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(parse(text.as_bytes()).unwrap(), expected, "{text}");
+        }
+        assert!(parse(&nested(MAX_DEPTH)).is_ok());
+    }
+
+    #[test]
+    fn what_is_malformed_is_not_json() {
+        let cases: [&[u8]; 30] = [
+            b"{",
+            b"}",
+            b"[",
+            b"[1",
+            b"[1,]",
+            b"[,1]",
+            b"{\"a\"}",
+            b"{\"a\":}",
+            b"{\"a\":1,}",
+            b"{a:1}",
+            b"{'a':1}",
+            b"{\"a\" 1}",
+            b"{1:1}",
+            b"\"open",
+            b"\"\\x\"",
+            b"\"\\ud800\"",
+            b"\"\\udc00\"",
+            b"\"\\ud800\\u0041\"",
+            b"\"\\u12\"",
+            b"\"line\nbreak\"",
+            b"01",
+            b"1.",
+            b".5",
+            b"+1",
+            b"1e",
+            b"1e999",
+            b"NaN",
+            b"nul",
+            b"{} {}",
+            b"/* no */ 1",
+        ];
+        for body in cases {
+            let shown = String::from_utf8_lossy(body);
+            match parse(body) {
+                Err(BodyError::Syntax { .. }) => {}
+                other => panic!("{shown}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_we_refuse_is_named() {
+        use BodyError::{ByteOrderMark, DuplicateKey, Empty, IntegerOutOfRange, NotUtf8, TooDeep};
+        let path = |path: &str| path.to_owned();
+        let cases: [(&[u8], BodyError); 15] = [
+            (b"", Empty),
+            (b" \n\t ", Empty),
+            (b"\xef\xbb\xbf{}", ByteOrderMark),
+            (b"\xff\xfe{\x00}\x00", NotUtf8 { offset: 0 }),
+            (b"{\"a\":\"\xc3\"}", NotUtf8 { offset: 6 }),
+            (b"\"\xed\xa0\x80\"", NotUtf8 { offset: 1 }),
+            (b"\"\xc0\xaf\"", NotUtf8 { offset: 1 }),
+            (br#"{"a":1,"a":1}"#, DuplicateKey { path: path("a") }),
+            (
+                br#"{"a":[0,{"b":{"c":1,"\u0063":2}}]}"#,
+                DuplicateKey {
+                    path: path("a[1].b.c"),
+                },
+            ),
+            (br#"[{"":1,"":2}]"#, DuplicateKey { path: path("[0].") }),
+            (
+                br#"{"m":{"$serde_json::private::RawValue":"nonsense"}}"#,
+                BodyError::ReservedKey {
+                    path: path("m.$serde_json::private::RawValue"),
+                },
+            ),
+            (
+                b"{\n \"timeout\": 99999999999999999999}",
+                IntegerOutOfRange {
+                    line: 2,
+                    column: 13,
+                },
+            ),
+            (
+                b"-9223372036854775809",
+                IntegerOutOfRange { line: 1, column: 1 },
+            ),
+            (&[b'['; 10_000], TooDeep),
+            (&[b"{\"a\":".as_slice(); 10_000].concat(), TooDeep),
+        ];
+        for (body, expected) in cases {
+            let shown = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
+            assert_eq!(parse(body), Err(expected), "{shown}");
+        }
+        assert_eq!(parse(&nested(MAX_DEPTH + 1)), Err(TooDeep));
+    }
+
+    #[test]
+    fn a_tree_of_very_many_small_values_is_refused() {
+        let body = format!("[{}0]", "0,".repeat(MAX_VALUES));
+        assert_eq!(parse(body.as_bytes()), Err(BodyError::TooManyValues));
+    }
+}

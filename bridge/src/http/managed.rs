@@ -1,0 +1,121 @@
+//! One adapter, picked by `?provider=`, and calls of its management ops. Knows no single op.
+
+use std::time::Duration;
+
+use axum::extract::{FromRef, FromRequestParts};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use forge_adapter_api::AdapterError;
+use serde_json::{Value, json};
+
+use super::error::{Code, Failure};
+use super::query::Query;
+use super::{Life, Phase};
+use crate::plugin::{Adapter, Registry};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The adapter that a management request is for.
+pub(super) struct Managed(Adapter);
+
+impl<S> FromRequestParts<S> for Managed
+where
+    S: Sync,
+    Registry: FromRef<S>,
+    Life: FromRef<S>,
+{
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        if *Life::from_ref(state).phase.borrow() == Phase::Draining {
+            return Err(Failure::new(Code::Draining, "the bridge is shutting down"));
+        }
+        let Ok(mut query) = Query::from_request_parts(parts, state).await;
+        let named = query.text("provider");
+        query.finish()?;
+        pick(&Registry::from_ref(state), named.as_deref()).map(Self)
+    }
+}
+
+fn pick(registry: &Registry, named: Option<&str>) -> Result<Adapter, Failure> {
+    if let Some(provider) = named.or_else(|| registry.default_provider()) {
+        return registry.get(provider).ok_or_else(|| {
+            let message = format!("there is no adapter {provider:?}");
+            Failure::new(Code::UnknownProvider, message)
+        });
+    }
+    match registry.adapters().as_slice() {
+        [only] => Ok(only.clone()),
+        adapters => {
+            let names: Vec<&str> = adapters.iter().map(Adapter::provider).collect();
+            let message = format!("must name an adapter: {}", names.join(", "));
+            Err(Failure::field("provider", message))
+        }
+    }
+}
+
+/// An op and its arguments.
+pub(super) type Candidate = (&'static str, Value);
+
+impl Managed {
+    /// Asks for something; `null` is 404.
+    pub(super) async fn read(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
+        let answer = self.call(candidates).await?;
+        match answer.trim_ascii() {
+            b"null" => Err(Failure::new(
+                Code::NotFound,
+                "the adapter has nothing of this name",
+            )),
+            _ => Ok(raw(answer)),
+        }
+    }
+
+    /// Changes something; `false` is 404, an answer without content is 204.
+    pub(super) async fn change(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
+        let answer = self.call(candidates).await?;
+        match answer.trim_ascii() {
+            b"false" => Err(Failure::new(
+                Code::NotFound,
+                "the adapter has nothing of this name",
+            )),
+            b"" | b"null" | b"true" | b"{}" => Ok(StatusCode::NO_CONTENT.into_response()),
+            _ => Ok(raw(answer)),
+        }
+    }
+
+    /// The first of the candidates whose interface the adapter has and which it does not decline.
+    async fn call(&self, candidates: Vec<Candidate>) -> Result<Vec<u8>, Failure> {
+        let Self(adapter) = self;
+        for (op, arguments) in candidates {
+            let interface = op.split_once('.').map_or(op, |(interface, _)| interface);
+            if !adapter.has_interface(interface) {
+                continue;
+            }
+            let payload = arguments.to_string().into_bytes();
+            match adapter.call(op, payload, TIMEOUT).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) if error.code == "unsupported_op" => {}
+                Err(error) => return Err(failure(adapter.provider(), &error)),
+            }
+        }
+        let message = format!("the adapter {:?} does not support this", adapter.provider());
+        Err(Failure::new(Code::NotSupported, message))
+    }
+}
+
+fn raw(answer: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], answer).into_response()
+}
+
+fn failure(provider: &str, error: &AdapterError) -> Failure {
+    let code = match error.code.as_str() {
+        "invalid_request" => Code::InvalidRequest,
+        "not_found" => Code::NotFound,
+        "adapter_unavailable" | "adapter_crashed" => Code::AdapterUnavailable,
+        _ => Code::AdapterError,
+    };
+    let message = format!("the adapter {provider:?} says: {}", error.message);
+    let details = json!({ "errorCode": error.code, "retryable": error.retryable });
+    Failure::new(code, message).with_details(details)
+}

@@ -1,0 +1,83 @@
+//! What happens around every request: its id and span, the envelope of failures, a panic that becomes
+//! a 500, and the limits of headers.
+
+use std::panic::AssertUnwindSafe;
+
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt as _;
+use tracing::Instrument as _;
+
+use super::error::{Code, Failure, render};
+use crate::id::RequestId;
+
+/// The HTTP library answers without our envelope above twice these limits.
+pub(super) const MAX_HEADERS: usize = 100;
+pub(super) const MAX_HEADER_BYTES: usize = 64 * 1024;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+#[derive(Debug, thiserror::Error)]
+#[error("a handler panicked; the line above says where")]
+struct Panicked;
+
+/// Middleware, the outermost.
+pub(super) async fn observe(request: Request, next: Next) -> Response {
+    let id = RequestId::new();
+    let route = request.extensions().get::<MatchedPath>();
+    let span = tracing::info_span!(
+        "request",
+        request.id = %id,
+        http.method = %request.method(),
+        http.route = route.map_or("none", MatchedPath::as_str),
+        http.status = tracing::field::Empty,
+    );
+    let answer = async {
+        let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+        let response = answered.unwrap_or_else(|_| Failure::internal(Panicked).into_response());
+        let mut response = render(response, id);
+        let text = HeaderValue::try_from(id.to_string()).expect("an id is visible ASCII");
+        response.headers_mut().insert(REQUEST_ID, text);
+        let status = response.status().as_u16();
+        tracing::Span::current().record("http.status", status);
+        tracing::debug!(status, "request answered");
+        response
+    };
+    answer.instrument(span).await
+}
+
+/// Middleware: too many or too large headers are 431 with our envelope.
+pub(super) async fn limit_headers(request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    if headers.len() > MAX_HEADERS || size(request.uri(), headers) > MAX_HEADER_BYTES {
+        let message =
+            format!("more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them");
+        return Failure::new(Code::HeadersTooLarge, message).into_response();
+    }
+    next.run(request).await
+}
+
+fn size(uri: &Uri, headers: &HeaderMap) -> usize {
+    let line = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    headers.iter().fold(line, |sum, (name, value)| {
+        sum + name.as_str().len() + value.len() + ": \r\n".len()
+    })
+}
+
+pub(super) async fn unknown_route(uri: Uri) -> Failure {
+    Failure::new(
+        Code::NotFound,
+        format!("there is no route {:?}", uri.path()),
+    )
+}
+
+pub(super) async fn wrong_method(request: Request) -> Failure {
+    let message = format!(
+        "{} does not take {}",
+        request.uri().path(),
+        request.method()
+    );
+    Failure::new(Code::MethodNotAllowed, message)
+}

@@ -1,0 +1,191 @@
+//! Query parameters, read with all their mistakes at once. Both spellings of a name are taken;
+//! unknown names are left alone.
+
+use std::convert::Infallible;
+use std::ops::RangeInclusive;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::error::{Failure, problem};
+
+/// Ask for each parameter, then [`Query::finish`].
+#[derive(Debug)]
+pub(super) struct Query {
+    pairs: Vec<(String, String)>,
+    problems: Vec<Value>,
+}
+
+impl<S: Sync> FromRequestParts<S> for Query {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::parse(parts.uri.query().unwrap_or_default()))
+    }
+}
+
+impl Query {
+    fn parse(query: &str) -> Self {
+        let pairs = url::form_urlencoded::parse(query.as_bytes());
+        Self {
+            pairs: pairs.into_owned().collect(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// The value of `name`, given in camelCase or in snake_case; an empty one counts as absent.
+    pub(super) fn text(&mut self, name: &str) -> Option<String> {
+        let snake = snake_case(name);
+        let mut values: Vec<&str> = self
+            .pairs
+            .iter()
+            .filter(|(key, value)| (key == name || *key == snake) && !value.is_empty())
+            .map(|(_, value)| value.as_str())
+            .collect();
+        values.dedup();
+        match values.as_slice() {
+            [] => None,
+            [value] => Some((*value).to_owned()),
+            _ => {
+                self.refuse(name, "is given several times with different values");
+                None
+            }
+        }
+    }
+
+    /// RFC 3339.
+    pub(super) fn time(&mut self, name: &str) -> Option<Timestamp> {
+        let text = self.text(name)?;
+        let time = text.parse().ok();
+        if time.is_none() {
+            self.refuse(name, "must be a time such as 2026-11-21T02:41:12Z");
+        }
+        time
+    }
+
+    pub(super) fn number(&mut self, name: &str, range: RangeInclusive<u64>) -> Option<u64> {
+        let text = self.text(name)?;
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        if number.is_none() {
+            let (low, high) = range.into_inner();
+            self.refuse(name, format!("must be a whole number from {low} to {high}"));
+        }
+        number
+    }
+
+    /// `true` or `false`; absent is `false`, the name alone is `true`.
+    pub(super) fn flag(&mut self, name: &str) -> bool {
+        let snake = snake_case(name);
+        let named = |key: &str| key == name || key == snake;
+        if self
+            .pairs
+            .iter()
+            .any(|(key, value)| named(key) && value.is_empty())
+        {
+            return true;
+        }
+        self.choice(name, &[("true", true), ("false", false)])
+            .unwrap_or(false)
+    }
+
+    pub(super) fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> Option<T> {
+        let text = self.text(name)?;
+        let chosen = choices.iter().find(|(word, _)| *word == text);
+        if chosen.is_none() {
+            let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+            self.refuse(name, format!("must be one of {}", words.join(", ")));
+        }
+        chosen.map(|(_, value)| *value)
+    }
+
+    /// What [`page_cursor`] made.
+    pub(super) fn page(&mut self) -> Option<u64> {
+        let text = self.text("cursor")?;
+        let before = URL_SAFE_NO_PAD
+            .decode(text)
+            .ok()
+            .and_then(|bytes| <[u8; 8]>::try_from(bytes).ok())
+            .map(u64::from_be_bytes);
+        if before.is_none() {
+            self.refuse("cursor", "must be a nextCursor of an earlier answer");
+        }
+        before
+    }
+
+    pub(super) fn refuse(&mut self, name: &str, message: impl Into<String>) {
+        self.problems.push(problem(name, message));
+    }
+
+    /// Everything that was wrong with what was asked for.
+    pub(super) fn finish(self) -> Result<(), Failure> {
+        if self.problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::fields(self.problems))
+        }
+    }
+}
+
+/// `nextCursor` of a list; opaque to callers.
+pub(super) fn page_cursor(next: Option<u64>) -> Option<String> {
+    next.map(|next| URL_SAFE_NO_PAD.encode(next.to_be_bytes()))
+}
+
+fn snake_case(name: &str) -> String {
+    let mut snake = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() {
+            snake.push('_');
+        }
+        snake.push(letter.to_ascii_lowercase());
+    }
+    snake
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_spellings_are_read_and_must_agree() {
+        let mut query = Query::parse("agent_id=a&run_id=1&runId=2&x=&task_id=t&taskId=t");
+        assert_eq!(query.text("agentId").as_deref(), Some("a"));
+        assert_eq!(query.text("taskId").as_deref(), Some("t"));
+        assert_eq!(query.text("x"), None);
+        assert_eq!(query.text("runId"), None);
+        assert!(query.finish().is_err());
+    }
+
+    #[test]
+    fn every_mistake_is_told() {
+        let mut query = Query::parse("limit=0&since=yesterday&status=gone&cursor=x&all=maybe");
+        assert_eq!(query.number("limit", 1..=5), None);
+        assert_eq!(query.time("since"), None);
+        assert_eq!(query.choice("status", &[("dead", 1)]), None);
+        assert_eq!(query.page(), None);
+        assert!(!query.flag("all"));
+        assert_eq!(query.problems.len(), 5);
+    }
+
+    #[test]
+    fn a_page_cursor_is_read_back() {
+        let cursor = page_cursor(Some(77)).unwrap();
+        assert_eq!(Query::parse(&format!("cursor={cursor}")).page(), Some(77));
+    }
+
+    #[test]
+    fn a_flag_may_stand_alone() {
+        for (query, expected) in [
+            ("all", true),
+            ("all=true", true),
+            ("all=false", false),
+            ("", false),
+        ] {
+            assert_eq!(Query::parse(query).flag("all"), expected, "{query}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! How a stored dispatch looks on the wire, and how an id in a path finds it.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::error::{Code, Failure};
+use crate::id::DispatchId;
+use crate::store::Store;
+use crate::store::record::{Delivery, DeliveryState, Dispatch, State};
+
+/// One dispatch as `GET /api/v2/dispatch/{id}` shows it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct View {
+    task_id: String,
+    agent_id: String,
+    dispatch_id: DispatchId,
+    provider: String,
+    pinned: bool,
+    status: Status,
+    /// Of the finished: `ok` or `error`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<Outcome>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_code: Option<String>,
+    cancel_requested: bool,
+    priority: i8,
+    attempt: u32,
+    #[serde(serialize_with = "crate::time::millis")]
+    accepted_at: Timestamp,
+    #[serde(
+        serialize_with = "crate::time::millis_option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    not_before: Option<Timestamp>,
+    #[serde(serialize_with = "crate::time::millis")]
+    start_by: Timestamp,
+    #[serde(
+        serialize_with = "crate::time::millis_option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    started_at: Option<Timestamp>,
+    #[serde(
+        serialize_with = "crate::time::millis_option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    finished_at: Option<Timestamp>,
+    trace_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_of: Option<DispatchId>,
+    callback_url: Option<String>,
+    routing: Box<RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deliveries: Option<Vec<DeliveryLine>>,
+    links: Links,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Status {
+    Accepted,
+    Queued,
+    Running,
+    Finished,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Ok,
+    Error,
+}
+
+/// A delivery in a dispatch; its own route has the attempts.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct DeliveryLine {
+    id: crate::id::DeliveryId,
+    status: DeliveryState,
+    attempt_count: u32,
+    #[serde(
+        serialize_with = "crate::time::millis_option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    due_at: Option<Timestamp>,
+    href: String,
+}
+
+/// Where to go on from a dispatch.
+#[derive(Debug, Serialize)]
+pub(super) struct Links {
+    #[serde(rename = "self")]
+    pub(super) this: String,
+    pub(super) events: String,
+    pub(super) cancel: String,
+}
+
+impl Links {
+    pub(super) fn of(id: DispatchId) -> Self {
+        let this = format!("/api/v2/dispatch/{id}");
+        Self {
+            events: format!("{this}/events"),
+            cancel: format!("{this}/cancel"),
+            this,
+        }
+    }
+}
+
+impl View {
+    /// A dispatch in a list.
+    pub(super) fn brief(dispatch: Dispatch, now: Timestamp) -> Self {
+        let status = match &dispatch.state {
+            // Until its time has come it is accepted and stands in no queue.
+            State::Queued if dispatch.not_before.is_some_and(|at| at > now) => Status::Accepted,
+            State::Queued => Status::Queued,
+            State::Running { .. } => Status::Running,
+            State::Finished { .. } => Status::Finished,
+        };
+        let (outcome, error_code, finished_at) = match dispatch.state {
+            State::Queued | State::Running { .. } => (None, None, None),
+            State::Finished { at, error_code } => {
+                let outcome = match error_code {
+                    None => Outcome::Ok,
+                    Some(_) => Outcome::Error,
+                };
+                (Some(outcome), error_code, Some(at))
+            }
+        };
+        Self {
+            task_id: dispatch.task_id,
+            agent_id: dispatch.agent_id,
+            dispatch_id: dispatch.id,
+            provider: dispatch.provider,
+            pinned: dispatch.pinned,
+            status,
+            outcome,
+            error_code,
+            cancel_requested: dispatch.cancel_requested,
+            priority: dispatch.priority,
+            attempt: dispatch.attempts,
+            accepted_at: dispatch.accepted_at,
+            not_before: dispatch.not_before,
+            start_by: dispatch.start_by,
+            started_at: dispatch.first_started_at,
+            finished_at,
+            trace_id: dispatch.trace_id,
+            run_id: dispatch.run_id,
+            session_id: dispatch.session,
+            retry_of: dispatch.retry_of,
+            callback_url: dispatch.callback.map(|callback| callback.url),
+            routing: dispatch.routing,
+            result: dispatch.result,
+            deliveries: None,
+            links: Links::of(dispatch.id),
+        }
+    }
+
+    /// A dispatch with all that belongs to it.
+    pub(super) async fn whole(store: &dyn Store, dispatch: Dispatch) -> Result<Self, Failure> {
+        let deliveries = store.deliveries_of(dispatch.id).await?;
+        let mut view = Self::brief(dispatch, Timestamp::now());
+        view.deliveries = Some(deliveries.iter().map(DeliveryLine::of).collect());
+        Ok(view)
+    }
+}
+
+impl DeliveryLine {
+    fn of(delivery: &Delivery) -> Self {
+        Self {
+            id: delivery.id,
+            status: delivery.status,
+            attempt_count: delivery.attempt_count,
+            due_at: delivery.due_at,
+            href: format!("/api/v2/deliveries/{}", delivery.id),
+        }
+    }
+}
+
+/// The dispatch that a path names: by its own id, or the newest by its task id.
+pub(super) async fn find(store: &dyn Store, id: &str) -> Result<Dispatch, Failure> {
+    let found = if id.starts_with("dsp_") {
+        match id.parse() {
+            Ok(id) => store.dispatch(id).await?,
+            Err(_) => None,
+        }
+    } else {
+        store.by_task(id, 1).await?.into_iter().next()
+    };
+    found.ok_or_else(|| unknown(id))
+}
+
+/// All that a path names, newest first: several when it is a task id that was dispatched again.
+pub(super) async fn find_all(
+    store: &dyn Store,
+    id: &str,
+    limit: usize,
+) -> Result<Vec<Dispatch>, Failure> {
+    if id.starts_with("dsp_") {
+        return Ok(vec![find(store, id).await?]);
+    }
+    match store.by_task(id, limit).await? {
+        none if none.is_empty() => Err(unknown(id)),
+        found => Ok(found),
+    }
+}
+
+fn unknown(id: &str) -> Failure {
+    let message = format!("there is no dispatch {id:?}, or its retention is over");
+    Failure::new(Code::NotFound, message)
+}

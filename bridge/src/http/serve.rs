@@ -1,0 +1,294 @@
+//! The accept loop: how many connections, how long they may dawdle, and how they end. Knows nothing
+//! of routes.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use futures_util::future::BoxFuture;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+
+use super::Config;
+use super::observe::{MAX_HEADER_BYTES, MAX_HEADERS};
+
+/// After an answer that left a body unread, this much of it is still taken, so that the client gets
+/// to read the answer instead of a reset.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 32 * 1024 * 1024;
+
+/// Serves until `shutdown`; then the socket closes, requests under way end within
+/// `config.close_grace`, and the rest is cut off.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    config: &Config,
+    shutdown: CancellationToken,
+) {
+    let connections = TaskTracker::new();
+    let cut = CancellationToken::new();
+    let permits = Arc::new(Semaphore::new(config.max_connections));
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break,
+            accepted = accept(&listener, &permits) => accepted,
+        };
+        match accepted {
+            Ok((stream, permit)) => {
+                let connection = Connection {
+                    router: router.clone(),
+                    header_timeout: config.header_timeout,
+                    shutdown: shutdown.clone(),
+                };
+                let cut = cut.clone();
+                connections.spawn(async move {
+                    let _held = permit;
+                    tokio::select! {
+                        () = cut.cancelled() => {}
+                        () = connection.run(stream) => {}
+                    }
+                });
+            }
+            Err(error) => {
+                if is_of_one_connection(&error) {
+                    continue;
+                }
+                tracing::warn!("no connection was accepted: {error}");
+                // Out of descriptors, most likely: trying at once would only burn the processor.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    drop(listener);
+    connections.close();
+    let ended = tokio::time::timeout(config.close_grace, connections.wait()).await;
+    if ended.is_err() {
+        tracing::warn!(connections = connections.len(), "connections cut off");
+        cut.cancel();
+        connections.wait().await;
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(permits).acquire_owned();
+    let permit = permit.await.expect("this semaphore is never closed");
+    let (stream, _) = listener.accept().await?;
+    // Fails only when the connection is gone already, which its first read says better.
+    let _ = stream.set_nodelay(true);
+    Ok((stream, permit))
+}
+
+/// The client went away before it was accepted; the listener is well.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+    )
+}
+
+struct Connection {
+    router: Router,
+    header_timeout: Duration,
+    shutdown: CancellationToken,
+}
+
+impl Connection {
+    async fn run(self, stream: TcpStream) {
+        let router = self.router;
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let answer = router.clone().oneshot(request.map(Body::new));
+            let answer: BoxFuture<'static, Result<Response, Infallible>> = Box::pin(answer);
+            answer
+        });
+        let mut serving = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.header_timeout)
+            .max_headers(2 * MAX_HEADERS)
+            .max_header_size(2 * MAX_HEADER_BYTES)
+            .max_buf_size(4 * MAX_HEADER_BYTES)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut told = false;
+        let ended = loop {
+            tokio::select! {
+                ended = poll_fn(|context| serving.poll_without_shutdown(context)) => break ended,
+                () = self.shutdown.cancelled(), if !told => {
+                    told = true;
+                    std::pin::Pin::new(&mut serving).graceful_shutdown();
+                }
+            }
+        };
+        // Clients that go away and bytes that are no HTTP are not failures of ours.
+        if let Err(error) = ended {
+            tracing::debug!("connection ended: {error}");
+        }
+        let stream = serving.into_parts().io.into_inner();
+        let _ = tokio::time::timeout(LINGER, linger(stream)).await;
+    }
+}
+
+/// Closing with bytes unread makes the kernel send a reset, which can overtake the answer.
+async fn linger(mut stream: TcpStream) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut taken = 0;
+    let mut buffer = vec![0; 16 * 1024];
+    while taken < LINGER_BYTES {
+        match stream.read(&mut buffer).await? {
+            0 => break,
+            read => taken += read,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::super::auth;
+    use super::super::testing::Edge;
+    use super::*;
+
+    struct Served {
+        address: SocketAddr,
+        shutdown: CancellationToken,
+        tasks: TaskTracker,
+        edge: Edge,
+    }
+
+    async fn served(config: Config) -> Served {
+        let edge = Edge::with(config.clone(), &auth::Config::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (shutdown, tasks) = (edge.closing.clone(), TaskTracker::new());
+        let (router, token) = (edge.router.clone(), shutdown.clone());
+        tasks.spawn(async move { serve(listener, router, &config, token).await });
+        tasks.close();
+        Served {
+            address,
+            shutdown,
+            tasks,
+            edge,
+        }
+    }
+
+    /// Everything that the server says until it closes.
+    async fn exchange(address: SocketAddr, request: Vec<u8>) -> String {
+        let (mut read, mut write) = TcpStream::connect(address).await.unwrap().into_split();
+        let writing = async move {
+            // The server may have heard enough before it was all said.
+            let _ = write.write_all(&request).await;
+            write
+        };
+        let mut answer = Vec::new();
+        let (_write, read) = tokio::join!(writing, read.read_to_end(&mut answer));
+        read.unwrap();
+        String::from_utf8(answer).unwrap()
+    }
+
+    fn with_headers(headers: &str) -> Vec<u8> {
+        let request = format!("GET /api/health/live HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
+        request.into_bytes()
+    }
+
+    #[tokio::test]
+    async fn too_many_or_too_large_headers_are_431() {
+        let served = served(Config::default()).await;
+        let many = |count| "x: y\r\n".repeat(count);
+        let large = |bytes| format!("x: {}\r\n", "y".repeat(bytes));
+        let close = "connection: close\r\n";
+        for (headers, status, ours) in [
+            (many(90), "200", true),
+            (many(120), "431", true),
+            (many(300), "431", false),
+            (large(60_000), "200", true),
+            (large(70_000), "431", true),
+            (large(200_000), "431", false),
+        ] {
+            let answer = exchange(served.address, with_headers(&format!("{close}{headers}"))).await;
+            let line = answer.lines().next().unwrap_or_default();
+            assert!(line.starts_with(&format!("HTTP/1.1 {status}")), "{line}");
+            assert_eq!(answer.contains("x-request-id: req_"), ours, "{answer}");
+            assert_eq!(
+                answer.contains("HEADERS_TOO_LARGE"),
+                ours && status == "431"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_too_much_reads_why() {
+        let served = served(Config::default()).await;
+        let head = "POST /api/v2/dispatch HTTP/1.1\r\nhost: localhost\r\n";
+        let length = 11 << 20;
+        let mut declared = format!("{head}content-length: {length}\r\n\r\n").into_bytes();
+        declared.resize(declared.len() + length, b' ');
+        let mut chunked = format!("{head}transfer-encoding: chunked\r\n\r\n").into_bytes();
+        for _ in 0..11 {
+            chunked.extend_from_slice(b"100000\r\n");
+            chunked.resize(chunked.len() + (1 << 20), b' ');
+            chunked.extend_from_slice(b"\r\n");
+        }
+        for request in [declared, chunked] {
+            let answer = exchange(served.address, request).await;
+            assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+            assert!(answer.contains("PAYLOAD_TOO_LARGE"), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_408() {
+        let config = Config {
+            body_timeout: Duration::from_millis(20),
+            ..Config::default()
+        };
+        let served = served(config).await;
+        let head =
+            "POST /api/v2/dispatch HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{";
+        let answer = exchange(served.address, head.into()).await;
+        assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+        assert!(answer.contains("REQUEST_TIMEOUT"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn shutting_down_ends_streams_and_idle_connections() {
+        let served = served(Config::default()).await;
+        let id = served.edge.accept("task").await;
+        let path = format!("GET /api/v2/dispatch/{id}/events HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        stream.write_all(path.as_bytes()).await.unwrap();
+        let mut idle = TcpStream::connect(served.address).await.unwrap();
+        idle.write_all(&with_headers("")).await.unwrap();
+        let mut begin = [0; 12];
+        for connection in [&mut stream, &mut idle] {
+            connection.read_exact(&mut begin).await.unwrap();
+            assert_eq!(&begin, b"HTTP/1.1 200");
+        }
+        served.shutdown.cancel();
+        let (mut told, mut rest) = (String::new(), String::new());
+        stream.read_to_string(&mut told).await.unwrap();
+        idle.read_to_string(&mut rest).await.unwrap();
+        assert!(told.ends_with("0\r\n\r\n"), "the stream ends whole: {told}");
+        drop((stream, idle));
+        served.tasks.wait().await;
+        assert!(TcpStream::connect(served.address).await.is_err());
+    }
+}

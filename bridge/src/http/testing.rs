@@ -1,0 +1,214 @@
+//! A router over the store in memory, and dispatches in it, for the tests of this folder.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, StatusCode};
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use jiff::Timestamp;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::auth::{self, Auth};
+use super::{Config, Life, Phase, State, router};
+use crate::delivery::Deliverer;
+use crate::dispatch::Dispatcher;
+use crate::event::{NewEvent, kind};
+use crate::id::{DeliveryId, DispatchId};
+use crate::plugin::Registry;
+use crate::store::Store;
+use crate::store::memory::Memory;
+use crate::store::record::{
+    Callback, Claim, Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress,
+};
+
+pub(super) struct Edge {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) router: Router,
+    pub(super) phase: watch::Sender<Phase>,
+    pub(super) closing: CancellationToken,
+}
+
+pub(super) struct Answered {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+impl Answered {
+    pub(super) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    pub(super) fn header(&self, name: &str) -> &str {
+        self.headers
+            .get(name)
+            .map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The envelope with its request id checked and taken out.
+    pub(super) fn envelope(&self) -> Value {
+        let mut body = self.json();
+        let id = body["requestId"].take();
+        assert!(id.as_str().unwrap().starts_with("req_"), "{id}");
+        assert_eq!(id, self.header("x-request-id"));
+        body.as_object_mut().unwrap().remove("requestId");
+        body
+    }
+}
+
+impl Edge {
+    pub(super) fn new() -> Self {
+        Self::with(Config::default(), &auth::Config::default())
+    }
+
+    pub(super) fn with(config: Config, auth: &auth::Config) -> Self {
+        let (phase, phases) = watch::channel(Phase::Serving);
+        let closing = CancellationToken::new();
+        let store: Arc<dyn Store> = Arc::new(Memory::new());
+        let state = State {
+            store: Arc::clone(&store),
+            dispatcher: Dispatcher,
+            deliverer: Deliverer,
+            registry: Registry,
+            auth: Auth::new(auth).unwrap(),
+            config: Arc::new(config),
+            listen: SocketAddr::from(([127, 0, 0, 1], 7420)),
+            life: Life {
+                instance_id: "instance".into(),
+                started: Instant::now(),
+                phase: phases,
+                closing: closing.clone(),
+            },
+        };
+        Self {
+            store,
+            router: router(state),
+            phase,
+            closing,
+        }
+    }
+
+    pub(super) async fn send(&self, request: Request<Body>) -> Answered {
+        let (parts, body) = self
+            .router
+            .clone()
+            .oneshot(request)
+            .await
+            .unwrap()
+            .into_parts();
+        Answered {
+            status: parts.status,
+            headers: parts.headers,
+            body: body.collect().await.unwrap().to_bytes(),
+        }
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Answered {
+        self.send(Request::get(path).body(Body::empty()).unwrap())
+            .await
+    }
+
+    pub(super) async fn post(&self, path: &str, body: impl Into<Body>) -> Answered {
+        self.send(Request::post(path).body(body.into()).unwrap())
+            .await
+    }
+
+    /// An accepted dispatch with its first two events.
+    pub(super) async fn accept(&self, task_id: &str) -> DispatchId {
+        let now = Timestamp::now();
+        let id = DispatchId::new();
+        let key = IdempotencyKey {
+            space: KeySpace::Header,
+            value: id.to_string(),
+        };
+        let new = NewDispatch {
+            id,
+            key,
+            fingerprint: [0; 32],
+            task_id: task_id.to_owned(),
+            agent_id: "agent".to_owned(),
+            run_id: None,
+            trace_id: "trace".to_owned(),
+            provider: "echo".to_owned(),
+            pinned: false,
+            routing: raw(&json!([])),
+            request: raw(&json!({})),
+            secrets: None,
+            session: None,
+            priority: 0,
+            accepted_at: now,
+            not_before: None,
+            start_by: now,
+            callback: Some(callback()),
+            events: vec![event(kind::ACCEPTED), event(kind::QUEUED)],
+            queue_limit: 1000,
+        };
+        self.store.accept(new).await.unwrap();
+        id
+    }
+
+    pub(super) async fn begin(&self, id: DispatchId) -> Lease {
+        let begun = self.store.begin(id, "echo", event(kind::STARTED)).await;
+        begun.unwrap().lease
+    }
+
+    pub(super) async fn tell(&self, lease: &Lease, events: Vec<NewEvent>) {
+        let progress = Progress {
+            events,
+            ..Progress::default()
+        };
+        self.store.append(lease, progress).await.unwrap();
+    }
+
+    /// Finished `ok`, its callback owed.
+    pub(super) async fn finish(&self, lease: Lease, output: Option<&str>) -> DeliveryId {
+        let delivery = DeliveryId::new();
+        let finish = Finish {
+            at: Timestamp::now(),
+            error_code: None,
+            result: raw(&json!({ "status": "ok", "output": "short" })),
+            output: output.map(str::to_owned),
+            events: vec![event(kind::COMPLETED)],
+            delivery: Some(NewDelivery {
+                id: delivery,
+                callback: callback(),
+            }),
+            retention: Duration::from_secs(60),
+        };
+        self.store
+            .finish(Claim::Attempt(lease), finish)
+            .await
+            .unwrap();
+        delivery
+    }
+
+    /// Accepted, run and finished.
+    pub(super) async fn done(&self, task_id: &str) -> (DispatchId, DeliveryId) {
+        let id = self.accept(task_id).await;
+        let lease = self.begin(id).await;
+        (id, self.finish(lease, None).await)
+    }
+}
+
+pub(super) fn event(kind: &str) -> NewEvent {
+    NewEvent::new(kind, Timestamp::now(), None)
+}
+
+fn callback() -> Callback {
+    Callback {
+        url: "https://example.org/hook".to_owned(),
+        origin: "https://example.org:443".to_owned(),
+    }
+}
+
+fn raw(value: &Value) -> Box<RawValue> {
+    to_raw_value(value).unwrap()
+}

@@ -1,0 +1,409 @@
+//! Which addresses the bridge may call: the public internet, and what the operator allows by name.
+//! A pure rule on URLs and addresses; the resolver at the end applies it to every address of a name.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use url::{Host, Url};
+
+use super::special::special_range;
+
+/// Decides what may be called. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    allowed: Arc<[Rule]>,
+}
+
+/// Why a URL is not called.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("only http and https are called, not {0}")]
+    Scheme(String),
+    #[error("a user name or password does not belong in the URL")]
+    Userinfo,
+    #[error("the URL has no host")]
+    NoHost,
+    #[error("{address} is {range} and not in callback.allow")]
+    Address {
+        address: IpAddr,
+        range: &'static str,
+    },
+    #[error("{name} leads to {address}, which is {range} and not in callback.allow")]
+    Name {
+        name: String,
+        address: IpAddr,
+        range: &'static str,
+    },
+}
+
+/// An entry of `callback.allow` that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{entry:?} is not an entry of callback.allow; it takes a host, host:port, *.domain, an address, a network such as 10.0.0.0/8, or \"loopback\""
+)]
+pub struct BadRule {
+    entry: String,
+}
+
+/// How the addresses behind a URL are to be treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Each address of the name is checked before it is connected to.
+    Checked,
+    /// The operator named this host: wherever it leads.
+    Named,
+}
+
+impl Guard {
+    /// Reads the entries of `callback.allow`: `host`, `host:port`, `*.domain`, `*.domain:port`, an
+    /// address with or without a port, a network in CIDR form, or `loopback`.
+    pub fn new(allow: &[String]) -> Result<Self, BadRule> {
+        let rules: Result<Vec<_>, _> = allow.iter().map(|entry| Rule::parse(entry)).collect();
+        Ok(Self {
+            allowed: rules?.into_iter().flatten().collect(),
+        })
+    }
+
+    /// Checks all that the text of a URL tells: scheme, user info, and the address when the host is
+    /// a literal one. Names are checked when they are resolved.
+    pub fn check_url(&self, url: &Url) -> Result<(), Refused> {
+        self.trust(url).map(drop)
+    }
+
+    /// Checks one address that a name has led to.
+    pub fn check_address(&self, address: IpAddr) -> Result<(), Refused> {
+        let in_allowed_net = self.allowed.iter().any(|rule| match rule {
+            Rule::Net(net) => net.contains(&address),
+            Rule::Endpoint(_) | Rule::Name { .. } | Rule::Below { .. } => false,
+        });
+        match special_range(address) {
+            Some(range) if !in_allowed_net => Err(Refused::Address { address, range }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    pub(super) fn trust(&self, url: &Url) -> Result<Trust, Refused> {
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(Refused::Scheme(url.scheme().to_owned()));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(Refused::Userinfo);
+        }
+        let port = url.port_or_known_default().ok_or(Refused::NoHost)?;
+        let address = match url.host().ok_or(Refused::NoHost)? {
+            Host::Domain(name) => return self.trust_name(name, port),
+            Host::Ipv4(address) => IpAddr::V4(address),
+            Host::Ipv6(address) => IpAddr::V6(address),
+        };
+        let endpoint = Rule::Endpoint(SocketAddr::new(address, port));
+        if self.allowed.contains(&endpoint) {
+            return Ok(Trust::Named);
+        }
+        self.check_address(address).map(|()| Trust::Checked)
+    }
+
+    fn trust_name(&self, name: &str, port: u16) -> Result<Trust, Refused> {
+        let name = name.trim_end_matches('.');
+        if self.allowed.iter().any(|rule| rule.names(name, port)) {
+            return Ok(Trust::Named);
+        }
+        // Resolvers must answer loopback for these (RFC 6761), so the caller hears it at once.
+        if name == "localhost" || name.ends_with(".localhost") {
+            self.check_address(Ipv4Addr::LOCALHOST.into())
+                .map_err(|refused| refused.of_name(name))?;
+        }
+        Ok(Trust::Checked)
+    }
+}
+
+impl Refused {
+    fn of_name(self, name: &str) -> Self {
+        match self {
+            Refused::Address { address, range } => Refused::Name {
+                name: name.to_owned(),
+                address,
+                range,
+            },
+            Refused::Scheme(_) | Refused::Userinfo | Refused::NoHost | Refused::Name { .. } => self,
+        }
+    }
+}
+
+/// What one entry of `callback.allow` allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Rule {
+    Net(IpNet),
+    Endpoint(SocketAddr),
+    Name {
+        host: String,
+        port: Option<u16>,
+    },
+    /// Every name below this domain, not the domain itself.
+    Below {
+        domain: String,
+        port: Option<u16>,
+    },
+}
+
+impl Rule {
+    fn parse(entry: &str) -> Result<Vec<Rule>, BadRule> {
+        let bad = || BadRule {
+            entry: entry.to_owned(),
+        };
+        let text = entry.trim();
+        if text == "loopback" {
+            return Ok(vec![
+                Rule::Net(Ipv4Net::new_assert(Ipv4Addr::LOCALHOST, 8).trunc().into()),
+                Rule::Net(Ipv6Net::from(Ipv6Addr::LOCALHOST).into()),
+            ]);
+        }
+        if let Ok(net) = text.parse::<IpNet>() {
+            return Ok(vec![Rule::Net(net.trunc())]);
+        }
+        let bare = text.trim_start_matches('[').trim_end_matches(']');
+        if let Ok(address) = bare.parse::<IpAddr>() {
+            return Ok(vec![Rule::Net(address.into())]);
+        }
+        if let Ok(endpoint) = text.parse::<SocketAddr>() {
+            return Ok(vec![Rule::Endpoint(endpoint)]);
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port.parse().map_err(|_| bad())?)),
+            None => (text, None),
+        };
+        let (below, host) = match host.strip_prefix("*.") {
+            Some(domain) => (true, domain),
+            None => (false, host),
+        };
+        let name = match Host::parse(host) {
+            Ok(Host::Domain(name)) if !name.contains('*') => name,
+            Ok(_) | Err(_) => return Err(bad()),
+        };
+        let name = name.trim_end_matches('.').to_owned();
+        Ok(vec![if below {
+            Rule::Below { domain: name, port }
+        } else {
+            Rule::Name { host: name, port }
+        }])
+    }
+
+    fn names(&self, name: &str, at: u16) -> bool {
+        match self {
+            Rule::Net(_) | Rule::Endpoint(_) => false,
+            Rule::Name { host, port } => name == host && port.is_none_or(|port| port == at),
+            Rule::Below { domain, port } => {
+                let below = name
+                    .strip_suffix(domain.as_str())
+                    .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'));
+                below && port.is_none_or(|port| port == at)
+            }
+        }
+    }
+}
+
+/// Resolves names and lets only those addresses through that the guard allows, so that the address
+/// that was checked is the one that is connected to.
+pub(super) struct GuardedResolver {
+    pub(super) guard: Guard,
+}
+
+impl Resolve for GuardedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let guard = self.guard.clone();
+        Box::pin(async move {
+            // The port is filled in by the connector.
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let mut refused = None;
+            let mut passed = Vec::new();
+            for endpoint in found {
+                match guard.check_address(endpoint.ip()) {
+                    Ok(()) => passed.push(endpoint),
+                    Err(why) => refused = Some(why),
+                }
+            }
+            match refused {
+                Some(why) if passed.is_empty() => Err(why.of_name(name.as_str()).into()),
+                Some(_) | None => Ok(Box::new(passed.into_iter()) as Addrs),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(allow: &[&str]) -> Guard {
+        let allow: Vec<String> = allow.iter().map(|&entry| entry.to_owned()).collect();
+        Guard::new(&allow).unwrap()
+    }
+
+    fn check(allow: &[&str], url: &str) -> Result<(), Refused> {
+        guard(allow).check_url(&Url::parse(url).unwrap())
+    }
+
+    #[test]
+    fn addresses_that_are_not_public_are_refused_however_they_are_written() {
+        for url in [
+            "http://127.0.0.1/",
+            "http://127.1/",
+            "http://2130706433/",
+            "http://0x7f000001/",
+            "http://0177.0.0.1/",
+            "http://0/",
+            "http://0.0.0.0:80/",
+            "http://10.0.0.1/",
+            "http://172.16.0.1/",
+            "http://172.31.255.255/",
+            "http://192.168.1.1/",
+            "http://169.254.169.254/latest/meta-data/",
+            "http://168.63.129.16/",
+            "http://100.64.0.1/",
+            "http://100.127.255.255/",
+            "http://198.18.0.1/",
+            "http://192.0.2.1/",
+            "http://224.0.0.1/",
+            "http://255.255.255.255/",
+            "http://[::]/",
+            "http://[::1]/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://[::ffff:8.8.8.8]/",
+            "http://[::127.0.0.1]/",
+            "http://[64:ff9b::7f00:1]/",
+            "http://[64:ff9b:1::1]/",
+            "http://[2002:7f00:1::]/",
+            "http://[2001::1]/",
+            "http://[2001:db8::1]/",
+            "http://[fc00::1]/",
+            "http://[fd00:ec2::254]/",
+            "http://[fe80::1]/",
+            "http://[fec0::1]/",
+            "http://[ff02::1]/",
+            "http://[4000::1]/",
+            "http://localhost/",
+            "http://LOCALHOST./",
+            "http://a.localhost/",
+            "http://１２７.0.0.1/",
+        ] {
+            assert!(check(&[], url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn public_addresses_and_names_pass() {
+        for url in [
+            "http://8.8.8.8/",
+            "https://172.32.0.1/",
+            "https://100.128.0.1:8443/",
+            "http://[2606:4700::1111]/",
+            "https://example.com/hook",
+            "https://127.0.0.1.example.com/",
+        ] {
+            assert_eq!(check(&[], url), Ok(()), "{url}");
+        }
+    }
+
+    #[test]
+    fn only_http_without_user_info_is_called() {
+        assert_eq!(
+            check(&[], "ftp://example.com/"),
+            Err(Refused::Scheme("ftp".into()))
+        );
+        assert!(check(&[], "file:///etc/passwd").is_err());
+        assert_eq!(
+            check(&[], "http://a:b@example.com/"),
+            Err(Refused::Userinfo)
+        );
+        assert_eq!(check(&[], "http://a@example.com/"), Err(Refused::Userinfo));
+    }
+
+    #[test]
+    fn an_entry_allows_what_it_says_and_no_more() {
+        for (allow, url, passes) in [
+            ("loopback", "http://127.0.0.1:9/", true),
+            ("loopback", "http://127.8.8.8/", true),
+            ("loopback", "http://[::1]:9/", true),
+            ("loopback", "http://localhost/", true),
+            ("loopback", "http://10.0.0.1/", false),
+            ("loopback", "http://[::ffff:127.0.0.1]/", false),
+            ("10.0.0.0/8", "http://10.9.9.9/", true),
+            ("10.0.0.0/8", "http://11.0.0.1/", true),
+            ("10.0.0.0/8", "http://192.168.0.1/", false),
+            ("10.0.0.5", "http://10.0.0.5:81/", true),
+            ("10.0.0.5", "http://10.0.0.6/", false),
+            ("10.0.0.5:81", "http://10.0.0.5:81/", true),
+            ("10.0.0.5:81", "http://10.0.0.5/", false),
+            ("[::1]:81", "http://[::1]:81/", true),
+            ("[::1]:81", "http://[::1]:82/", false),
+            ("::1", "http://[::1]:82/", true),
+            ("[::1]", "http://[::1]:82/", true),
+            ("fd00::/8", "http://[fd12::1]/", true),
+            ("localhost", "http://localhost:1/", true),
+            ("localhost:80", "http://localhost/", true),
+            ("localhost:81", "http://localhost/", false),
+            ("LocalHost", "http://localhost/", true),
+        ] {
+            assert_eq!(check(&[allow], url).is_ok(), passes, "{allow} {url}");
+        }
+    }
+
+    #[test]
+    fn a_named_host_is_followed_wherever_it_leads() {
+        for (allow, url, expected) in [
+            ("hooks.internal", "http://hooks.internal/", Trust::Named),
+            ("hooks.internal", "http://hooks.internal./", Trust::Named),
+            ("hooks.internal", "http://a.hooks.internal/", Trust::Checked),
+            ("*.internal", "http://hooks.internal/", Trust::Named),
+            ("*.internal", "http://a.b.internal:9/", Trust::Named),
+            ("*.internal", "http://internal/", Trust::Checked),
+            ("*.internal", "http://evilinternal/", Trust::Checked),
+            ("*.internal:9", "http://a.internal/", Trust::Checked),
+            ("*.internal:9", "http://a.internal:9/", Trust::Named),
+            ("a.internal:443", "https://a.internal/", Trust::Named),
+            ("a.internal:443", "http://a.internal/", Trust::Checked),
+        ] {
+            let url = Url::parse(url).unwrap();
+            assert_eq!(guard(&[allow]).trust(&url), Ok(expected), "{allow} {url}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_means_nothing_is_refused() {
+        for entry in [
+            "",
+            "*",
+            "*.",
+            "a.*.b",
+            "http://example.com",
+            "example.com/path",
+            "example.com:port",
+            "example.com:99999",
+            "10.0.0.0/33",
+        ] {
+            let entry = entry.to_owned();
+            assert!(
+                Guard::new(std::slice::from_ref(&entry)).is_err(),
+                "{entry:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_is_refused_by_the_addresses_it_leads_to() {
+        let resolve = async |allow: &[&str]| {
+            let resolver = GuardedResolver {
+                guard: guard(allow),
+            };
+            let found = resolver.resolve("localhost".parse().unwrap()).await;
+            found.map(|addresses| addresses.collect::<Vec<_>>())
+        };
+        let refused = resolve(&[]).await.unwrap_err();
+        let refused = refused.downcast::<Refused>().unwrap();
+        assert!(matches!(*refused, Refused::Name { .. }), "{refused}");
+
+        let found = resolve(&["loopback"]).await.unwrap();
+        assert!(!found.is_empty() && found.iter().all(|a| a.ip().is_loopback()));
+    }
+}

@@ -1,0 +1,449 @@
+//! The boundary in motion: the functions the adapter calls, the functions of the adapter that we call,
+//! and the bytes between. What they mean is decided elsewhere; nothing here waits or holds a lock while
+//! foreign code runs.
+
+#![expect(unsafe_code, reason = "the boundary to adapter libraries")]
+
+use std::mem::size_of;
+use std::ptr;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use forge_adapter_abi::{
+    Completion, EMIT_CLOSED, EMIT_FULL, EMIT_OK, FBytes, FSlice, HostV1, InstanceV1, STATUS_ERROR,
+    STATUS_OK,
+};
+use forge_adapter_api::AdapterError;
+
+use super::load::{LoadError, RawCreate};
+use super::log::Logs;
+use super::prefix;
+use super::queue::{Answer, Emitted, Queue};
+use super::ticket::{Ticket, Tickets, Used};
+
+/// A completion that was refused.
+const NOT_TAKEN: i32 = -1;
+/// Longer messages of adapters are cut.
+const MESSAGE_BYTES: usize = 8 * 1024;
+
+/// What the second thread of an instance is told.
+pub(super) enum Cancel {
+    Call(Ticket),
+    Stop(tokio::sync::oneshot::Sender<()>),
+}
+
+/// What an instance may reach of us. Leaked on purpose: a callback after `destroy` must find it.
+pub(super) struct Host {
+    pub provider: String,
+    pub tickets: Tickets,
+    /// Events outside any call.
+    pub news: Queue,
+    pub logs: Logs,
+    /// At most one entry for each call that was given up, so bounded by the calls there are.
+    pub cancels: Sender<Cancel>,
+    /// The largest answer that is copied.
+    pub payload_bytes: usize,
+}
+
+impl Host {
+    /// Ends a call from our side and has the adapter told, once it has been told of the call.
+    pub(super) fn give_up(&self, ticket: Ticket, queue: &Queue) {
+        self.tickets.give_up(ticket);
+        if queue.has_begun() {
+            self.cancel(ticket);
+        }
+    }
+
+    /// Asks the second thread to drop a call in the adapter.
+    pub(super) fn cancel(&self, ticket: Ticket) {
+        // The receiver is gone only after the instance was destroyed: nothing is left to cancel.
+        let _ = self.cancels.send(Cancel::Call(ticket));
+    }
+
+    fn emit(&self, ticket: Ticket, event: &[u8]) -> i32 {
+        if ticket.0 == 0 {
+            return match self.news.emit(event, Instant::now()) {
+                Emitted::Taken => EMIT_OK,
+                Emitted::Full => EMIT_FULL,
+                Emitted::Closed | Emitted::TooMuch => EMIT_CLOSED,
+            };
+        }
+        let Some(queue) = self.tickets.find(ticket) else {
+            return EMIT_CLOSED;
+        };
+        match queue.emit(event, Instant::now()) {
+            Emitted::Taken => EMIT_OK,
+            Emitted::Full => EMIT_FULL,
+            Emitted::Closed => EMIT_CLOSED,
+            Emitted::TooMuch => {
+                queue.answer(Err(AdapterError::new(
+                    "output_too_large",
+                    "the execution emitted more events than it may",
+                )));
+                self.give_up(ticket, &queue);
+                EMIT_CLOSED
+            }
+        }
+    }
+
+    /// `answer` is made only for the one who spends the ticket.
+    fn complete(&self, ticket: Ticket, what: &str, answer: impl FnOnce() -> Answer) -> i32 {
+        match self.tickets.spend(ticket) {
+            Used::Now(queue) => {
+                let answer = answer();
+                if let Err(error) = &answer
+                    && error.code == "protocol_violation"
+                {
+                    self.logs.breach(&error.message);
+                }
+                if queue.answer(answer) { 0 } else { NOT_TAKEN }
+            }
+            Used::GivenUp => NOT_TAKEN,
+            Used::Never => {
+                self.logs.breach(&format!(
+                    "{what} of call {:#x}, which was answered before or never made",
+                    ticket.0
+                ));
+                NOT_TAKEN
+            }
+        }
+    }
+
+    /// Reads what `complete` was given.
+    ///
+    /// # Safety
+    ///
+    /// As for [`FBytes::into_vec`].
+    unsafe fn read_answer(&self, status: i32, payload: FBytes) -> Answer {
+        if payload.is_well_formed() && payload.len > self.payload_bytes {
+            let found = payload.len;
+            let head = FSlice {
+                ptr: payload.ptr,
+                len: found.min(prefix::LOOKED_AT_BYTES),
+            };
+            // SAFETY: passed on from the caller; the bytes are not freed before the next statement.
+            let details = prefix::details(unsafe { head.as_bytes() }, found);
+            // SAFETY: passed on from the caller.
+            unsafe { payload.release() };
+            return Err(AdapterError {
+                details: Some(details),
+                ..AdapterError::new(
+                    "output_too_large",
+                    format!(
+                        "the answer has {found} bytes, at most {} are taken",
+                        self.payload_bytes
+                    ),
+                )
+            });
+        }
+        // SAFETY: passed on from the caller.
+        let bytes = unsafe { payload.into_vec() }.map_err(|_| {
+            breach("the answer's bytes contradict themselves (length, capacity, pointer or free)")
+        })?;
+        match status {
+            STATUS_OK => Ok(bytes),
+            STATUS_ERROR => Err(read_error(&bytes)),
+            unknown => Err(breach(&format!("unknown completion status {unknown}"))),
+        }
+    }
+}
+
+fn breach(message: &str) -> AdapterError {
+    AdapterError::new("protocol_violation", message)
+}
+
+/// An error as the adapter wrote it; what cannot be read is a breach.
+fn read_error(bytes: &[u8]) -> AdapterError {
+    let Ok(mut error) = serde_json::from_slice::<AdapterError>(bytes) else {
+        return breach("an error answer that is not {\"code\", \"message\"} as JSON");
+    };
+    if error.code.is_empty() || error.code.len() > 256 {
+        return breach("an error answer whose code is empty or too long");
+    }
+    if error.message.len() > MESSAGE_BYTES {
+        let end = error.message.floor_char_boundary(MESSAGE_BYTES);
+        error.message.truncate(end);
+    }
+    error
+}
+
+/// # Safety
+///
+/// `ctx` is the one that [`Instance::create`] or [`Instance::start`] handed out.
+unsafe fn host(ctx: *const ()) -> &'static Host {
+    // SAFETY: those contexts are leaked hosts.
+    unsafe { &*ctx.cast::<Host>() }
+}
+
+unsafe extern "C" fn emit(ctx: *const (), call: u64, event: FSlice) -> i32 {
+    // SAFETY: the contract of the table: our context, and bytes lent for this call.
+    let (host, event) = unsafe { (host(ctx), event.as_bytes()) };
+    host.emit(Ticket(call), event)
+}
+
+unsafe extern "C" fn log(ctx: *const (), call: u64, level: i32, record: FSlice) {
+    // SAFETY: as in `emit`.
+    let (host, record) = unsafe { (host(ctx), record.as_bytes()) };
+    host.logs.push(call, level, record);
+}
+
+unsafe extern "C" fn query(_ctx: *const (), _name: FSlice, _version: u32) -> *const () {
+    ptr::null()
+}
+
+unsafe extern "C" fn complete(ctx: *const (), call: u64, status: i32, payload: FBytes) -> i32 {
+    // SAFETY: our context.
+    let host = unsafe { host(ctx) };
+    let mut payload = Some(payload);
+    let taken = host.complete(Ticket(call), "completion", || {
+        let payload = payload.take().expect("asked for once");
+        // SAFETY: the contract of the table: bytes that are ours now.
+        unsafe { host.read_answer(status, payload) }
+    });
+    if let Some(unread) = payload {
+        // SAFETY: the same; a refused payload is consumed too.
+        unsafe { unread.release() };
+    }
+    taken
+}
+
+unsafe extern "C" fn abandon(ctx: *const (), call: u64) -> i32 {
+    // SAFETY: our context.
+    let host = unsafe { host(ctx) };
+    host.complete(Ticket(call), "abandonment", || {
+        Err(AdapterError::new(
+            "adapter_error",
+            "the adapter gave the call up without an answer",
+        ))
+    })
+}
+
+type Start = unsafe extern "C" fn(*mut (), u64, FSlice, FBytes, Completion) -> i32;
+type CancelCall = unsafe extern "C" fn(*mut (), u64) -> i32;
+type Destroy = unsafe extern "C" fn(*mut ());
+
+/// `InstanceV1` before it is believed: a C adapter may leave functions out.
+#[repr(C)]
+pub(super) struct RawInstance {
+    size: usize,
+    data: *mut (),
+    start: Option<Start>,
+    cancel: Option<CancelCall>,
+    destroy: Option<Destroy>,
+}
+
+/// `CreateResult` before it is believed.
+#[repr(C)]
+pub(super) struct RawCreateResult {
+    status: i32,
+    error: FBytes,
+    instance: RawInstance,
+}
+
+const _: () = assert!(size_of::<RawInstance>() == size_of::<InstanceV1>());
+const _: () = assert!(
+    size_of::<RawCreateResult>() == size_of::<forge_adapter_abi::CreateResult>(),
+    "an optional function is a nullable pointer"
+);
+
+/// One instance of an adapter. `start` and `destroy` belong to its first thread, `cancel` to its second.
+#[derive(Clone, Copy)]
+pub(super) struct Instance {
+    host: &'static Host,
+    data: *mut (),
+    start: Start,
+    cancel: CancelCall,
+    destroy: Destroy,
+}
+
+// SAFETY: the table says that its functions may be called from any thread; which thread calls what is
+// the order kept by `instance.rs`.
+unsafe impl Send for Instance {}
+
+impl Instance {
+    /// Makes an instance of a library that passed all checks.
+    pub(super) fn create(
+        create: RawCreate,
+        host: &'static Host,
+        payload: Vec<u8>,
+    ) -> Result<Self, LoadError> {
+        let table: &'static HostV1 = Box::leak(Box::new(HostV1 {
+            size: size_of::<HostV1>(),
+            ctx: ptr::from_ref(host).cast(),
+            emit,
+            log,
+            query,
+        }));
+        // SAFETY: a checked library's own function; the table lives for ever, the bytes are handed over.
+        let result = unsafe { create(table, FBytes::from_vec(payload)) };
+        if result.status != STATUS_OK {
+            // SAFETY: the contract of the table: with a status, the error's bytes are ours.
+            let bytes = unsafe { result.error.into_vec() };
+            let error = bytes.map_or_else(
+                |_| breach("create failed with bytes that contradict themselves"),
+                |bytes| read_error(&bytes),
+            );
+            return Err(LoadError::Create(error));
+        }
+        let raw = result.instance;
+        if raw.size != size_of::<InstanceV1>() {
+            return Err(LoadError::Create(breach(&format!(
+                "create returned an instance table of {} bytes, wanted {}",
+                raw.size,
+                size_of::<InstanceV1>()
+            ))));
+        }
+        let (Some(start), Some(cancel), Some(destroy)) = (raw.start, raw.cancel, raw.destroy)
+        else {
+            return Err(LoadError::Create(breach(
+                "create returned an instance without start, cancel or destroy",
+            )));
+        };
+        Ok(Self {
+            host,
+            data: raw.data,
+            start,
+            cancel,
+            destroy,
+        })
+    }
+
+    /// Whether the adapter took the call.
+    pub(super) fn start(&self, ticket: Ticket, op: &str, payload: Vec<u8>) -> bool {
+        let completion = Completion {
+            ctx: ptr::from_ref(self.host).cast(),
+            call: ticket.0,
+            complete_fn: complete,
+            abandon_fn: abandon,
+        };
+        let payload = FBytes::from_vec(payload);
+        // SAFETY: the instance lives until `destroy`, which this thread calls last.
+        let status = unsafe {
+            (self.start)(
+                self.data,
+                ticket.0,
+                FSlice::of(op.as_bytes()),
+                payload,
+                completion,
+            )
+        };
+        if status != 0 {
+            self.host.complete(ticket, "refusal", || {
+                Err(AdapterError::new(
+                    "adapter_error",
+                    format!("the adapter refused the call {op:?} (start returned {status})"),
+                ))
+            });
+        }
+        status == 0
+    }
+
+    pub(super) fn cancel(&self, ticket: Ticket) {
+        // SAFETY: the thread that calls this has ended before `destroy` is called.
+        unsafe { (self.cancel)(self.data, ticket.0) };
+    }
+
+    pub(super) fn destroy(self) {
+        // SAFETY: called once, last, by the thread that made all other calls.
+        unsafe { (self.destroy)(self.data) };
+    }
+}
+
+/// What an adapter does on its own threads, for tests of what happens here.
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc;
+
+    use super::super::queue::{Bounds, Said};
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        queued: 10_000,
+        event: 100,
+        total: Some(150),
+    };
+
+    fn leaked_host() -> (&'static Host, mpsc::Receiver<Cancel>) {
+        let (cancels, inbox) = mpsc::channel();
+        let host = Host {
+            provider: "test".into(),
+            tickets: Tickets::default(),
+            news: Queue::new(BOUNDS),
+            logs: Logs::default(),
+            cancels,
+            payload_bytes: 100,
+        };
+        (Box::leak(Box::new(host)), inbox)
+    }
+
+    fn finish(host: &'static Host, ticket: Ticket, status: i32, payload: FBytes) -> i32 {
+        // SAFETY: a leaked host, and bytes made by the caller.
+        unsafe { complete(ptr::from_ref(host).cast(), ticket.0, status, payload) }
+    }
+
+    #[tokio::test]
+    async fn every_form_of_answer_has_a_clear_meaning() {
+        let json = |text: &str| FBytes::from_vec(text.as_bytes().to_vec());
+        let crooked = FBytes {
+            len: 9,
+            ..FBytes::empty()
+        };
+        let table = [
+            (STATUS_OK, json("{}"), None),
+            (STATUS_OK, FBytes::empty(), None),
+            (
+                STATUS_ERROR,
+                json(r#"{"code":"busy","message":"later"}"#),
+                Some("busy"),
+            ),
+            (STATUS_ERROR, json("busy"), Some("protocol_violation")),
+            (7, json("{}"), Some("protocol_violation")),
+            (STATUS_OK, crooked, Some("protocol_violation")),
+            (STATUS_OK, json(&"x".repeat(101)), Some("output_too_large")),
+        ];
+        let (host, _inbox) = leaked_host();
+        for (status, payload, code) in table {
+            let queue = Arc::new(Queue::new(BOUNDS));
+            let ticket = host.tickets.open(Arc::clone(&queue));
+            assert_eq!(finish(host, ticket, status, payload), 0);
+            assert_eq!(finish(host, ticket, STATUS_OK, FBytes::empty()), NOT_TAKEN);
+            let Said::Answer(answer) = queue.next().await else {
+                panic!("the answer comes first");
+            };
+            assert_eq!(answer.err().map(|error| error.code).as_deref(), code);
+        }
+    }
+
+    #[tokio::test]
+    async fn too_many_events_end_the_call_and_cancel_it() {
+        let (host, inbox) = leaked_host();
+        let queue = Arc::new(Queue::new(BOUNDS));
+        let ticket = host.tickets.open(Arc::clone(&queue));
+        queue.begin();
+        assert_eq!(host.emit(ticket, &[b'x'; 100]), EMIT_OK);
+        assert_eq!(host.emit(ticket, &[b'x'; 100]), EMIT_CLOSED);
+        assert_eq!(host.emit(ticket, b"x"), EMIT_CLOSED);
+        assert!(matches!(inbox.try_recv(), Ok(Cancel::Call(call)) if call == ticket));
+        assert!(matches!(queue.next().await, Said::Event(_)));
+        assert!(
+            matches!(queue.next().await, Said::Answer(Err(error)) if error.code == "output_too_large")
+        );
+    }
+
+    #[test]
+    fn of_many_threads_that_complete_one_is_taken() {
+        let (host, _inbox) = leaked_host();
+        let ticket = host.tickets.open(Arc::new(Queue::new(BOUNDS)));
+        let taken: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| finish(host, ticket, STATUS_OK, FBytes::empty())))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| usize::from(thread.join().unwrap() == 0))
+                .sum()
+        });
+        assert_eq!(taken, 1);
+    }
+}

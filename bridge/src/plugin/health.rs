@@ -1,0 +1,221 @@
+//! How each adapter is, as last heard: cached, with a bounded history, and told when it changes. Nobody
+//! waits here for an adapter.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use forge_adapter_api::{AdapterEvent, Health, HealthStatus};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::Relayed;
+use crate::event::kind;
+
+/// How many changes are remembered.
+const REMEMBERED: usize = 32;
+/// Longer messages are cut.
+const MESSAGE_BYTES: usize = 2 * 1024;
+
+/// How an adapter was at a moment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HealthReport {
+    pub status: HealthStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(serialize_with = "crate::time::millis")]
+    pub checked_at: Timestamp,
+}
+
+/// The health of one adapter.
+pub(super) struct Monitor {
+    provider: String,
+    board: Mutex<Board>,
+    /// An answer is being waited for.
+    asking: AtomicBool,
+    relay: mpsc::Sender<Relayed>,
+}
+
+struct Board {
+    current: HealthReport,
+    /// When each status and message was first seen; the newest last.
+    history: VecDeque<HealthReport>,
+}
+
+impl Monitor {
+    /// Before anything was heard.
+    pub(super) fn new(provider: String, relay: mpsc::Sender<Relayed>) -> Self {
+        let current = HealthReport {
+            status: HealthStatus::Offline,
+            message: Some("starting".to_owned()),
+            checked_at: Timestamp::now(),
+        };
+        Self {
+            provider,
+            board: Mutex::new(Board {
+                current,
+                history: VecDeque::new(),
+            }),
+            asking: AtomicBool::new(false),
+            relay,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn current(&self) -> HealthReport {
+        self.lock().current.clone()
+    }
+
+    pub(super) fn history(&self) -> Vec<HealthReport> {
+        self.lock().history.iter().cloned().collect()
+    }
+
+    /// A right to ask, when the last answer is older than `age` and nobody else asks.
+    pub(super) fn ask(&self, age: Duration, now: Timestamp) -> Option<Asking<'_>> {
+        let since = now.duration_since(self.lock().current.checked_at);
+        let stale = Duration::try_from(since).is_ok_and(|since| since >= age);
+        (stale && !self.asking.swap(true, Ordering::AcqRel)).then_some(Asking(self))
+    }
+
+    /// What was heard. A change is told.
+    pub(super) fn record(&self, health: Health, now: Timestamp) {
+        let report = HealthReport {
+            status: health.status,
+            message: health.message.map(|message| cut(&message)),
+            checked_at: now,
+        };
+        let mut board = self.lock();
+        let first = board.history.is_empty();
+        let changed = first
+            || (board.current.status, &board.current.message) != (report.status, &report.message);
+        let previous = std::mem::replace(&mut board.current, report.clone());
+        if changed {
+            if board.history.len() == REMEMBERED {
+                board.history.pop_front();
+            }
+            board.history.push_back(report.clone());
+        }
+        drop(board);
+        if changed {
+            self.tell(&report, (!first).then_some(previous.status));
+        }
+    }
+
+    fn tell(&self, report: &HealthReport, previous: Option<HealthStatus>) {
+        let provider = &self.provider;
+        let message = report.message.as_deref().unwrap_or_default();
+        match report.status {
+            HealthStatus::Healthy => {
+                tracing::info!(adapter.id = provider, "adapter {provider} is healthy");
+            }
+            HealthStatus::Degraded => tracing::warn!(
+                adapter.id = provider,
+                "adapter {provider} is degraded: {message}"
+            ),
+            HealthStatus::Offline => tracing::error!(
+                adapter.id = provider,
+                "adapter {provider} is offline: {message}"
+            ),
+        }
+        let event = AdapterEvent {
+            kind: kind::ADAPTER_HEALTH.to_owned(),
+            data: Some(json!({
+                "status": report.status, "message": report.message, "previous": previous,
+            })),
+            timestamp: Some(crate::time::format(report.checked_at)),
+        };
+        let relayed = Relayed {
+            provider: provider.clone(),
+            event,
+        };
+        if self.relay.try_send(relayed).is_err() {
+            tracing::warn!(
+                adapter.id = provider,
+                "a health change of {provider} is missing from the event log: its reader is behind"
+            );
+        }
+    }
+}
+
+/// The one question under way; dropping it ends it.
+pub(super) struct Asking<'a>(&'a Monitor);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.asking.store(false, Ordering::Release);
+    }
+}
+
+fn cut(message: &str) -> String {
+    message[..message.floor_char_boundary(MESSAGE_BYTES)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn monitor() -> (Monitor, mpsc::Receiver<Relayed>) {
+        let (relay, inbox) = mpsc::channel(100);
+        (Monitor::new("a".into(), relay), inbox)
+    }
+
+    #[test]
+    fn only_changes_are_told_and_remembered() {
+        let (monitor, mut inbox) = monitor();
+        let now = Timestamp::now();
+        for health in [
+            Health::healthy(),
+            Health::healthy(),
+            Health::degraded("no key"),
+            Health::degraded("no key"),
+            Health::offline("gone"),
+        ] {
+            monitor.record(health, now);
+        }
+        let told: Vec<_> = std::iter::from_fn(|| inbox.try_recv().ok())
+            .map(|relayed| relayed.event.data.unwrap())
+            .collect();
+        assert_eq!(
+            told,
+            [
+                json!({"status": "healthy", "message": null, "previous": null}),
+                json!({"status": "degraded", "message": "no key", "previous": "healthy"}),
+                json!({"status": "offline", "message": "gone", "previous": "degraded"}),
+            ]
+        );
+        assert_eq!(monitor.history().len(), 3);
+    }
+
+    #[test]
+    fn the_history_is_bounded() {
+        let (monitor, _inbox) = monitor();
+        for n in 0..100 {
+            monitor.record(Health::degraded(n.to_string()), Timestamp::now());
+        }
+        let history = monitor.history();
+        assert_eq!(history.len(), REMEMBERED);
+        assert_eq!(history[REMEMBERED - 1].message.as_deref(), Some("99"));
+    }
+
+    #[test]
+    fn one_question_at_a_time_and_only_when_the_answer_is_old() {
+        let (monitor, _inbox) = monitor();
+        let now = Timestamp::now();
+        monitor.record(Health::healthy(), now);
+        let age = Duration::from_secs(5);
+        assert!(monitor.ask(age, now + Duration::from_secs(4)).is_none());
+        let later = now + Duration::from_secs(5);
+        let asking = monitor.ask(age, later);
+        assert!(asking.is_some());
+        assert!(monitor.ask(age, later).is_none());
+        drop(asking);
+        assert!(monitor.ask(age, later).is_some());
+    }
+}

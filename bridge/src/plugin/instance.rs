@@ -1,0 +1,428 @@
+//! One instance of an adapter and its two threads: the first makes every call into it, from a bounded
+//! queue; the second only cancels. What the adapter does to them is never felt elsewhere.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::time::Duration;
+
+use forge_adapter_api::{AdapterError, AdapterEvent, Manifest};
+use tokio::sync::oneshot;
+
+use super::call::{Cancel, Host, Instance};
+use super::load::{self, LoadError};
+use super::log::Logs;
+use super::pulse::Pulse;
+use super::queue::{Answer, Bounds, Queue, Said};
+use super::ticket::{Ticket, Tickets};
+use super::trust::{Rules, Trust};
+
+/// Calls that wait for the first thread.
+const WAITING: usize = 256;
+/// Longer names of event types are refused.
+const KIND_BYTES: usize = 128;
+
+/// What an instance is made of.
+pub(super) struct Boot {
+    pub id: String,
+    /// What the library has to call itself.
+    pub library: String,
+    pub path: PathBuf,
+    pub copies: PathBuf,
+    pub trust: Trust,
+    pub digest: Option<String>,
+    /// The payload of `create`.
+    pub create: Vec<u8>,
+    pub bounds: Limits,
+    /// For loading and `create` together.
+    pub deadline: Duration,
+}
+
+/// The bounds of everything an instance may hand over, in bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub payload: usize,
+    pub execution: Bounds,
+    /// Requests that wait for the first thread.
+    pub waiting: usize,
+}
+
+/// What is known of a loaded library.
+pub(super) struct Facts {
+    pub manifest: Manifest,
+    pub path: PathBuf,
+    pub digest: String,
+}
+
+/// A running instance.
+#[derive(Clone)]
+pub(super) struct Handle {
+    shared: Arc<Shared>,
+    work: SyncSender<Work>,
+}
+
+struct Shared {
+    host: &'static Host,
+    bounds: Limits,
+    waiting: AtomicUsize,
+    first: Pulse,
+    second: Pulse,
+}
+
+enum Work {
+    Start {
+        ticket: Ticket,
+        queue: Arc<Queue>,
+        op: String,
+        payload: Vec<u8>,
+    },
+    Destroy(oneshot::Sender<()>),
+}
+
+impl Handle {
+    /// Loads the library and makes the instance, all on the instance's own thread.
+    pub(super) async fn boot(boot: Boot) -> Result<(Self, Facts), LoadError> {
+        let (cancels, canceller) = mpsc::channel();
+        let (work, inbox) = mpsc::sync_channel(WAITING);
+        let (ready, booted) = oneshot::channel();
+        // Late callbacks must find it, so it lives as long as the process.
+        let host: &'static Host = Box::leak(Box::new(Host {
+            provider: boot.id.clone(),
+            tickets: Tickets::default(),
+            news: Queue::new(Bounds {
+                total: None,
+                ..boot.bounds.execution
+            }),
+            logs: Logs::default(),
+            cancels,
+            payload_bytes: boot.bounds.payload,
+        }));
+        let shared = Arc::new(Shared {
+            host,
+            bounds: boot.bounds,
+            waiting: AtomicUsize::new(0),
+            first: Pulse::default(),
+            second: Pulse::default(),
+        });
+        let deadline = boot.deadline;
+        let first = FirstThread {
+            shared: Arc::clone(&shared),
+            inbox,
+            canceller,
+        };
+        std::thread::Builder::new()
+            .name(format!("adapter {}", boot.id))
+            .spawn(move || first.run(boot, ready))
+            .map_err(LoadError::Thread)?;
+        match tokio::time::timeout(deadline, booted).await {
+            Ok(Ok(Ok(facts))) => Ok((Self { shared, work }, facts)),
+            Ok(Ok(Err(error))) => {
+                // What it logged on its way may say more.
+                host.logs.write_rest(&host.provider);
+                Err(error)
+            }
+            Ok(Err(_)) => Err(LoadError::Create(AdapterError::new(
+                "adapter_crashed",
+                "its thread ended while it was loaded",
+            ))),
+            Err(_) => Err(LoadError::Timeout(deadline)),
+        }
+    }
+
+    /// Hands a call to the first thread. Events are kept only up to `events`.
+    pub(super) fn call(&self, op: &str, payload: Vec<u8>) -> Result<Call, AdapterError> {
+        if let Some(what) = self.blocked() {
+            return Err(blocked_in(what));
+        }
+        let shared = &self.shared;
+        let size = payload.len();
+        let before = shared.waiting.fetch_add(size, Ordering::AcqRel);
+        let refused = |why| {
+            shared.waiting.fetch_sub(size, Ordering::AcqRel);
+            unavailable(why)
+        };
+        const FULL: &str = "too much waits for the adapter's thread";
+        if before > 0 && before + size > shared.bounds.waiting {
+            return Err(refused(FULL));
+        }
+        let queue = Arc::new(Queue::new(shared.bounds.execution));
+        let ticket = shared.host.tickets.open(Arc::clone(&queue));
+        let call = Call {
+            queue: Arc::clone(&queue),
+            ticket,
+            host: shared.host,
+        };
+        let work = Work::Start {
+            ticket,
+            queue,
+            op: op.to_owned(),
+            payload,
+        };
+        // A call that was not sent is given up when `call` is dropped.
+        self.work.try_send(work).map_err(|error| match error {
+            TrySendError::Full(_) => refused(FULL),
+            TrySendError::Disconnected(_) => refused("the adapter has ended"),
+        })?;
+        if let Some(what) = self.blocked() {
+            self.fail_waiting(&blocked_in(what));
+        }
+        Ok(call)
+    }
+
+    /// The function of the adapter that does not return.
+    pub(super) fn blocked(&self) -> Option<&'static str> {
+        self.shared.first.blocked().or(self.shared.second.blocked())
+    }
+
+    /// Waits for a thread of ours to be kept longer than `patience`; the calls that wait for it fail.
+    pub(super) async fn overdue(&self, patience: Duration) -> &'static str {
+        let what = tokio::select! {
+            what = self.shared.first.overdue(patience) => what,
+            what = self.shared.second.overdue(patience) => what,
+        };
+        self.fail_waiting(&blocked_in(what));
+        what
+    }
+
+    /// Waits until no thread is blocked any more.
+    pub(super) async fn back(&self) {
+        while self.blocked().is_some() {
+            tokio::select! {
+                () = self.shared.first.back() => {}
+                () = self.shared.second.back() => {}
+            }
+        }
+    }
+
+    /// The next event outside any call. For one reader.
+    pub(super) async fn news(&self) -> Item {
+        self.shared.host.hear(&self.shared.host.news).await
+    }
+
+    /// Writes the adapter's log until dropped. For one task.
+    pub(super) async fn write_logs(&self) {
+        let host = self.shared.host;
+        host.logs.write(&host.provider).await;
+    }
+
+    /// Writes what is left of the adapter's log.
+    pub(super) fn write_rest_of_logs(&self) {
+        self.shared.host.logs.write_rest(&self.shared.host.provider);
+    }
+
+    fn fail_waiting(&self, error: &AdapterError) {
+        let host = self.shared.host;
+        for (ticket, queue) in host.tickets.all() {
+            if !queue.has_begun() {
+                queue.answer(Err(error.clone()));
+                host.give_up(ticket, &queue);
+            }
+        }
+    }
+
+    /// Ends every call, then the instance; false when it did not return in time and was left behind.
+    pub(super) async fn end(&self, grace: Duration) -> bool {
+        let host = self.shared.host;
+        for (ticket, queue) in host.tickets.all() {
+            queue.answer(Err(unavailable("the bridge shuts the adapter down")));
+            host.give_up(ticket, &queue);
+        }
+        host.news.close();
+        let ended = async {
+            let (stop, stopped) = oneshot::channel();
+            host.cancels.send(Cancel::Stop(stop)).ok()?;
+            stopped.await.ok()?;
+            let (destroy, destroyed) = oneshot::channel();
+            self.work.try_send(Work::Destroy(destroy)).ok()?;
+            destroyed.await.ok()
+        };
+        matches!(tokio::time::timeout(grace, ended).await, Ok(Some(())))
+    }
+}
+
+fn unavailable(message: &str) -> AdapterError {
+    AdapterError::new("adapter_unavailable", message).retryable()
+}
+
+fn blocked_in(what: &str) -> AdapterError {
+    unavailable(&format!("the adapter is blocked in {what}"))
+}
+
+struct FirstThread {
+    shared: Arc<Shared>,
+    inbox: Receiver<Work>,
+    canceller: Receiver<Cancel>,
+}
+
+impl FirstThread {
+    fn run(self, boot: Boot, ready: oneshot::Sender<Result<Facts, LoadError>>) {
+        let host = self.shared.host;
+        let (instance, facts) = match make(boot, host) {
+            Ok(made) => made,
+            Err(error) => {
+                // Nobody waits any more when the deadline has passed: then it was reported as that.
+                let _ = ready.send(Err(error));
+                return;
+            }
+        };
+        let second = Arc::clone(&self.shared);
+        let canceller = self.canceller;
+        let thread = std::thread::Builder::new()
+            .name(format!("cancel {}", host.provider))
+            .spawn(move || cancel_calls(instance, &canceller, &second.second));
+        let thread = match thread {
+            Ok(thread) => thread,
+            Err(error) => {
+                instance.destroy();
+                let _ = ready.send(Err(LoadError::Thread(error)));
+                return;
+            }
+        };
+        if ready.send(Ok(facts)).is_ok() {
+            while let Ok(work) = self.inbox.recv() {
+                match work {
+                    Work::Start {
+                        ticket,
+                        queue,
+                        op,
+                        payload,
+                    } => self.shared.start(instance, ticket, &queue, &op, payload),
+                    Work::Destroy(done) => {
+                        instance.destroy();
+                        let _ = done.send(());
+                        return;
+                    }
+                }
+            }
+        }
+        // Nobody is left who could call or shut it down: too late, or dropped.
+        let (stop, _) = oneshot::channel();
+        if host.cancels.send(Cancel::Stop(stop)).is_ok() && thread.join().is_ok() {
+            instance.destroy();
+        }
+    }
+}
+
+fn make(boot: Boot, host: &'static Host) -> Result<(Instance, Facts), LoadError> {
+    let rules = Rules {
+        trust: boot.trust,
+        digest: boot.digest.as_deref(),
+        copies: &boot.copies,
+    };
+    let image = load::open(&boot.path, &boot.library, &rules)?;
+    let instance = Instance::create(image.create, host, boot.create)?;
+    let facts = Facts {
+        manifest: image.manifest,
+        path: image.path,
+        digest: image.digest,
+    };
+    Ok((instance, facts))
+}
+
+impl Shared {
+    fn start(&self, instance: Instance, ticket: Ticket, queue: &Queue, op: &str, payload: Vec<u8>) {
+        self.waiting.fetch_sub(payload.len(), Ordering::AcqRel);
+        if !queue.is_open() {
+            return;
+        }
+        self.first.enter("start");
+        instance.start(ticket, op, payload);
+        self.first.leave();
+        queue.begin();
+        // Given up while the adapter did not know it yet: now it can be told.
+        if self.host.tickets.is_given_up(ticket) {
+            self.host.cancel(ticket);
+        }
+    }
+}
+
+fn cancel_calls(instance: Instance, inbox: &Receiver<Cancel>, pulse: &Pulse) {
+    while let Ok(cancel) = inbox.recv() {
+        match cancel {
+            Cancel::Call(ticket) => {
+                pulse.enter("cancel");
+                instance.cancel(ticket);
+                pulse.leave();
+            }
+            Cancel::Stop(stopped) => {
+                // Whoever asked may have stopped waiting.
+                let _ = stopped.send(());
+                return;
+            }
+        }
+    }
+}
+
+/// One call under way. Dropping it drops the call in the adapter.
+pub struct Call {
+    queue: Arc<Queue>,
+    ticket: Ticket,
+    host: &'static Host,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Call({} {:#x})", self.host.provider, self.ticket.0)
+    }
+}
+
+/// What a call says.
+#[derive(Debug, PartialEq)]
+pub enum Item {
+    Event(AdapterEvent),
+    /// So many events are missing here, because the adapter did not wait for us to take them.
+    Dropped(u64),
+    /// The last item, exactly once.
+    Done(Answer),
+}
+
+impl Call {
+    /// The next item. Cancel-safe. Never resolves after `Done`.
+    pub async fn next(&mut self) -> Item {
+        self.host.hear(&self.queue).await
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.queue.close() {
+            self.host.give_up(self.ticket, &self.queue);
+        }
+    }
+}
+
+impl Host {
+    async fn hear(&self, queue: &Queue) -> Item {
+        loop {
+            // A flood of unreadable events must not keep the other tasks of this worker waiting.
+            tokio::task::coop::consume_budget().await;
+            match queue.next().await {
+                Said::Event(bytes) => match read_event(&bytes) {
+                    Ok(event) => return Item::Event(event),
+                    // The first of a call, then ever fewer: a flood is one line, not one each.
+                    Err(why) if queue.unreadable().is_power_of_two() => {
+                        self.logs.breach(&format!("an event that {why}"));
+                    }
+                    Err(_) => {}
+                },
+                Said::Dropped(count) => return Item::Dropped(count),
+                Said::Answer(answer) => return Item::Done(answer),
+            }
+        }
+    }
+}
+
+fn read_event(bytes: &[u8]) -> Result<AdapterEvent, String> {
+    let event: AdapterEvent = serde_json::from_slice(bytes)
+        .map_err(|error| format!("is no JSON object with a type ({error})"))?;
+    let named = !event.kind.is_empty()
+        && event.kind.len() <= KIND_BYTES
+        && !event.kind.chars().any(char::is_control);
+    if named {
+        Ok(event)
+    } else {
+        Err("has an empty, overlong or unprintable type".to_owned())
+    }
+}

@@ -1,0 +1,336 @@
+//! From a file to the two functions of an adapter library, with one clear line for each way it can fail
+//! to fit. An image stays mapped until the process ends: nothing here is ever unloaded.
+
+#![expect(unsafe_code, reason = "the boundary to adapter libraries")]
+
+use std::io;
+use std::mem::{self, size_of};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use abi_stable::library::{AbiHeader, AbiHeaderRef, LibraryError};
+use forge_adapter_abi::{
+    ABI_MAJOR, C_ENTRY_SYMBOL, CEntryV1, FBytes, HostV1, ModuleV1Ref, ROOT_MODULE_SYMBOL,
+};
+use forge_adapter_api::{AdapterError, Manifest};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use super::call::RawCreateResult;
+use super::manifest;
+use super::trust::{self, Rules};
+
+/// The library stays in memory although nobody holds it. The same number on Linux, musl included;
+/// `libloading` does not name it.
+#[cfg(target_os = "linux")]
+const RTLD_NODELETE: i32 = 0x1000;
+#[cfg(target_os = "macos")]
+const RTLD_NODELETE: i32 = 0x80;
+
+/// A manifest beyond this is a mistake.
+const MANIFEST_BYTES: usize = 256 * 1024;
+
+pub(super) type RawCreate = unsafe extern "C" fn(*const HostV1, FBytes) -> RawCreateResult;
+type ManifestFn = unsafe extern "C" fn() -> FBytes;
+
+/// A library in memory that passed every check.
+pub(super) struct Image {
+    pub manifest: Manifest,
+    pub path: PathBuf,
+    pub digest: String,
+    pub create: RawCreate,
+}
+
+/// Why a library cannot serve. Each is one line: what was found, what was wanted, what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{name} is not on the allow-list; add its name and sha256 to plugin.allow")]
+    NotAllowed { name: String },
+    #[error("{0} is a symbolic link; put the library itself there")]
+    Symlink(PathBuf),
+    #[error("{0} is not a regular file")]
+    NoRegularFile(PathBuf),
+    #[error("{path} (mode {mode:04o}, uid {uid}) is not trusted: {why}")]
+    BadPermissions {
+        path: PathBuf,
+        mode: u32,
+        uid: u32,
+        why: &'static str,
+    },
+    #[error("{path} has sha256 {found}, the allow-list wants {wanted}; check where it came from")]
+    DigestMismatch {
+        path: PathBuf,
+        found: String,
+        wanted: String,
+    },
+    #[error("{path} cannot be read")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} cannot be copied to {folder}")]
+    Copy {
+        path: PathBuf,
+        folder: PathBuf,
+        source: io::Error,
+    },
+    #[error(
+        "{path} is {found}; wanted a shared library for {} on {}: build it there",
+        std::env::consts::ARCH,
+        std::env::consts::OS
+    )]
+    Platform { path: PathBuf, found: String },
+    #[error("{path} cannot be opened by the dynamic loader: {message}")]
+    Open { path: PathBuf, message: String },
+    #[error(
+        "{path} is a shared library but no adapter: it exports neither {ROOT_MODULE_SYMBOL} nor \
+         {C_ENTRY_SYMBOL}; build it with export_adapter! or forge_adapter.h"
+    )]
+    NoEntry { path: PathBuf },
+    #[error(
+        "{path} was built with another abi_stable (found {found}, wanted {wanted}); rebuild it \
+         against this forge-adapter-api"
+    )]
+    AbiHeader {
+        path: PathBuf,
+        found: String,
+        wanted: String,
+    },
+    #[error(
+        "{path} has another layout at the boundary: {summary}; rebuild it against this \
+         forge-adapter-api"
+    )]
+    Layout {
+        path: PathBuf,
+        summary: String,
+        full: String,
+    },
+    #[error(
+        "{path} speaks ABI {found}, this bridge ABI {wanted}; use a version of it built for ABI {wanted}"
+    )]
+    AbiVersion {
+        path: PathBuf,
+        found: String,
+        wanted: String,
+    },
+    #[error("{path} has an unusable manifest: {message}")]
+    Manifest { path: PathBuf, message: String },
+    #[error(
+        "{path} speaks JSON schemas {min} to {max}, this bridge {wanted}; use a version of it that \
+         speaks {wanted}"
+    )]
+    Schema {
+        path: PathBuf,
+        min: u32,
+        max: u32,
+        wanted: u32,
+    },
+    #[error(
+        "{path} was built with panic = {found:?}, wanted \"unwind\"; remove panic = \"abort\" from \
+         its Cargo profile"
+    )]
+    PanicStrategy { path: PathBuf, found: String },
+    #[error(
+        "{path} is the adapter {found:?}, wanted {wanted:?}; rename the file, or set library = \
+         {found:?} in [adapters.{wanted}]"
+    )]
+    Provider {
+        path: PathBuf,
+        found: String,
+        wanted: String,
+    },
+    #[error("create failed: {0}")]
+    Create(AdapterError),
+    #[error("loading it took longer than {0:?}; it blocks in its initialisers, manifest or create")]
+    Timeout(Duration),
+    #[error("no thread could be started for it")]
+    Thread(#[source] io::Error),
+}
+
+/// Checks, copies and opens the library at `path`, which has to call itself `provider`.
+pub(super) fn open(path: &Path, provider: &str, rules: &Rules<'_>) -> Result<Image, LoadError> {
+    let vetted = trust::vet(path, rules)?;
+    // SAFETY: this runs the library's initialisers. That is what naming an adapter allows; the file was
+    // checked first and the copy cannot be exchanged.
+    let library =
+        unsafe { Library::open(Some(&vetted.copy), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) }
+            .map_err(|error| LoadError::Open {
+                path: path.to_owned(),
+                message: one_line(&chain(&error)),
+            })?;
+    let found = entry(&library, path);
+    // Its threads and its destructors of thread-locals may outlive every instance.
+    mem::forget(library);
+    let entry = found?;
+
+    // SAFETY: the library's own function, found through a checked entry.
+    let bytes = unsafe { (entry.manifest)() };
+    if bytes.len > MANIFEST_BYTES {
+        return Err(LoadError::Manifest {
+            path: path.to_owned(),
+            message: format!("{} bytes, at most {MANIFEST_BYTES} are taken", bytes.len),
+        });
+    }
+    // SAFETY: the contract of the table: bytes that are ours now.
+    let bytes = unsafe { bytes.into_vec() }.map_err(|malformed| LoadError::Manifest {
+        path: path.to_owned(),
+        message: malformed.to_string(),
+    })?;
+    let manifest = manifest::read(&bytes, path, provider, entry.language)?;
+    Ok(Image {
+        manifest,
+        path: path.to_owned(),
+        digest: vetted.digest,
+        create: entry.create,
+    })
+}
+
+struct Entry {
+    manifest: ManifestFn,
+    create: RawCreate,
+    language: manifest::Language,
+}
+
+/// The typed entry where there is one: a library that has it and fails its check is not given the
+/// second chance of the plain one.
+fn entry(library: &Library, path: &Path) -> Result<Entry, LoadError> {
+    // SAFETY: the symbol is a static that begins with an `AbiHeader`; `AbiHeaderRef` is its address.
+    let header = unsafe { library.get::<AbiHeaderRef>(ROOT_MODULE_SYMBOL) };
+    if let Ok(header) = header {
+        return typed_entry(*header, path);
+    }
+    // SAFETY: the symbol is a static `CEntryV1`; the type asked for is its address.
+    let entry = unsafe { library.get::<*const RawEntry>(C_ENTRY_SYMBOL) };
+    match entry {
+        Ok(entry) if !entry.is_null() => plain_entry(*entry, path),
+        Ok(_) | Err(_) => Err(LoadError::NoEntry {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+fn typed_entry(header: AbiHeaderRef, path: &Path) -> Result<Entry, LoadError> {
+    let refused = |error| refusal(error, path);
+    let header = header.upgrade().map_err(refused)?;
+    let module = header.init_root_module::<ModuleV1Ref>().map_err(refused)?;
+    let create = module.create();
+    Ok(Entry {
+        manifest: module.manifest(),
+        // SAFETY: the same function with the same ABI; its result is declared as it may really be, with
+        // function pointers that can be null. `call.rs` asserts the sizes.
+        create: unsafe {
+            mem::transmute::<
+                unsafe extern "C" fn(*const HostV1, FBytes) -> forge_adapter_abi::CreateResult,
+                RawCreate,
+            >(create)
+        },
+        language: manifest::Language::Rust,
+    })
+}
+
+/// `CEntryV1` before it is believed.
+#[repr(C)]
+struct RawEntry {
+    abi_major: u32,
+    size: u32,
+    manifest: Option<ManifestFn>,
+    create: Option<RawCreate>,
+}
+
+const _: () = assert!(size_of::<RawEntry>() == size_of::<CEntryV1>());
+
+fn plain_entry(entry: *const RawEntry, path: &Path) -> Result<Entry, LoadError> {
+    let version = |found: String| LoadError::AbiVersion {
+        path: path.to_owned(),
+        found,
+        wanted: ABI_MAJOR.to_string(),
+    };
+    // SAFETY: an exported static has at least these two numbers whatever its version.
+    let (abi_major, size) = unsafe { ((*entry).abi_major, (*entry).size) };
+    if abi_major != ABI_MAJOR {
+        return Err(version(abi_major.to_string()));
+    }
+    if size as usize != size_of::<RawEntry>() {
+        return Err(LoadError::Layout {
+            path: path.to_owned(),
+            summary: format!(
+                "its entry has {size} bytes, wanted {}",
+                size_of::<RawEntry>()
+            ),
+            full: String::new(),
+        });
+    }
+    // SAFETY: of the size that it should have.
+    let (manifest, create) = unsafe { ((*entry).manifest, (*entry).create) };
+    match (manifest, create) {
+        (Some(manifest), Some(create)) => Ok(Entry {
+            manifest,
+            create,
+            language: manifest::Language::Other,
+        }),
+        (None, _) | (_, None) => Err(LoadError::Layout {
+            path: path.to_owned(),
+            summary: "its entry lacks manifest or create".to_owned(),
+            full: String::new(),
+        }),
+    }
+}
+
+fn refusal(error: LibraryError, path: &Path) -> LoadError {
+    let path = path.to_owned();
+    match error {
+        LibraryError::InvalidAbiHeader(found) => LoadError::AbiHeader {
+            path,
+            found: header_text(&found),
+            wanted: header_text(&AbiHeader::VALUE),
+        },
+        LibraryError::IncompatibleVersionNumber {
+            expected_version,
+            actual_version,
+            ..
+        } => LoadError::AbiVersion {
+            path,
+            found: actual_version.to_string(),
+            wanted: expected_version.to_string(),
+        },
+        other => {
+            let full = other.to_string();
+            LoadError::Layout {
+                path,
+                summary: summary(&full),
+                full,
+            }
+        }
+    }
+}
+
+fn header_text(header: &AbiHeader) -> String {
+    let magic = String::from_utf8_lossy(&header.magic_string);
+    let magic = magic.trim_end_matches(['\0', ' ']);
+    format!("{magic:?} {}.{}", header.abi_major, header.abi_minor)
+}
+
+/// The layout checker writes 16 KB; what matters begins at its first `Error:`.
+fn summary(full: &str) -> String {
+    let start = full.find("Error:").map_or(0, |at| at + "Error:".len());
+    let text = one_line(&full[start..]);
+    match text.char_indices().nth(300) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        // The loader's error repeats its cause in its own words.
+        if !text.contains(&cause.to_string()) {
+            text = format!("{text}: {cause}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,224 @@
+//! What adapters log, on its way into our log: copied on their threads, written on ours, bounded in
+//! bytes and in rate. A breach of the contract is logged the same way, because it is noticed there.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+/// Waiting records, in bytes.
+const QUEUED_BYTES: usize = 256 * 1024;
+/// One record; the rest is cut off.
+const RECORD_BYTES: usize = 8 * 1024;
+/// Records a second that are written; bursts of as many.
+const RATE: f64 = 200.0;
+
+#[derive(Default)]
+pub(super) struct Logs {
+    inner: Mutex<Inner>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Inner {
+    lines: VecDeque<Line>,
+    bytes: usize,
+    suppressed: u64,
+}
+
+/// One record on its way.
+#[derive(Debug)]
+pub(super) struct Line {
+    origin: Origin,
+    text: Box<[u8]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    /// Written by the adapter, at this level of the table.
+    Adapter { call: u64, level: i32 },
+    /// What we have against it.
+    Breach,
+}
+
+impl Logs {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A record of the adapter. Never waits.
+    pub(super) fn push(&self, call: u64, level: i32, record: &[u8]) {
+        self.queue(Origin::Adapter { call, level }, record);
+    }
+
+    /// Something the adapter must not do.
+    pub(super) fn breach(&self, message: &str) {
+        self.queue(Origin::Breach, message.as_bytes());
+    }
+
+    fn queue(&self, origin: Origin, text: &[u8]) {
+        let text = &text[..text.len().min(RECORD_BYTES)];
+        let mut inner = self.lock();
+        if inner.bytes + text.len() > QUEUED_BYTES {
+            inner.suppressed += 1;
+        } else {
+            inner.bytes += text.len() + size_of::<Line>();
+            inner.lines.push_back(Line {
+                origin,
+                text: text.into(),
+            });
+        }
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    /// Writes what comes, until dropped. For one task.
+    pub(super) async fn write(&self, provider: &str) {
+        let mut rate = Rate::starting(Instant::now());
+        loop {
+            self.changed.notified().await;
+            self.flush(provider, &mut rate);
+        }
+    }
+
+    /// Writes what is there, at the end.
+    pub(super) fn write_rest(&self, provider: &str) {
+        self.flush(provider, &mut Rate::starting(Instant::now()));
+    }
+
+    fn flush(&self, provider: &str, rate: &mut Rate) {
+        let mut held_back = 0;
+        loop {
+            let mut inner = self.lock();
+            let line = inner.lines.pop_front();
+            let Some(line) = line else {
+                held_back += std::mem::take(&mut inner.suppressed);
+                break;
+            };
+            inner.bytes -= line.text.len() + size_of::<Line>();
+            drop(inner);
+            if rate.allows(Instant::now()) {
+                line.write(provider);
+            } else {
+                held_back += 1;
+            }
+        }
+        if held_back > 0 {
+            tracing::warn!(
+                target: "adapter",
+                { adapter.id = provider, count = held_back },
+                "the adapter logs too much: {held_back} records of it were left out"
+            );
+        }
+    }
+}
+
+impl Line {
+    fn write(&self, provider: &str) {
+        let text = String::from_utf8_lossy(&self.text);
+        match self.origin {
+            Origin::Breach => tracing::warn!(
+                adapter.id = provider,
+                code = "protocol_violation",
+                "adapter {provider} broke the contract: {text}"
+            ),
+            Origin::Adapter { call, level } => {
+                let (message, fields) = read(&text);
+                match level {
+                    1 => {
+                        tracing::error!(target: "adapter", { adapter.id = provider, call, fields }, "{message}");
+                    }
+                    2 => {
+                        tracing::warn!(target: "adapter", { adapter.id = provider, call, fields }, "{message}");
+                    }
+                    3 => {
+                        tracing::info!(target: "adapter", { adapter.id = provider, call, fields }, "{message}");
+                    }
+                    4 => {
+                        tracing::debug!(target: "adapter", { adapter.id = provider, call, fields }, "{message}");
+                    }
+                    _ => {
+                        tracing::trace!(target: "adapter", { adapter.id = provider, call, fields }, "{message}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The message of a JSON record and the rest of it; a record that is no JSON object is a message.
+fn read(record: &str) -> (String, Option<String>) {
+    let Ok(serde_json::Value::Object(mut object)) = serde_json::from_str(record) else {
+        return (record.to_owned(), None);
+    };
+    let message = match object.remove("message") {
+        Some(serde_json::Value::String(message)) => message,
+        Some(other) => other.to_string(),
+        None => String::new(),
+    };
+    let rest = (!object.is_empty()).then(|| serde_json::Value::Object(object).to_string());
+    (message, rest)
+}
+
+/// A token bucket.
+struct Rate {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Rate {
+    fn starting(at: Instant) -> Self {
+        Self { tokens: RATE, at }
+    }
+
+    fn allows(&mut self, now: Instant) -> bool {
+        let elapsed: Duration = now.saturating_duration_since(self.at);
+        self.at = now;
+        self.tokens = (self.tokens + elapsed.as_secs_f64() * RATE).min(RATE);
+        let allowed = self.tokens >= 1.0;
+        if allowed {
+            self.tokens -= 1.0;
+        }
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_bounded_in_bytes_and_counted() {
+        let logs = Logs::default();
+        for _ in 0..10_000 {
+            logs.push(0, 3, &[b'x'; 1000]);
+        }
+        let inner = logs.lock();
+        assert!(inner.bytes <= QUEUED_BYTES + RECORD_BYTES);
+        assert_eq!(inner.lines.len() as u64 + inner.suppressed, 10_000);
+    }
+
+    #[test]
+    fn the_rate_is_bounded_and_recovers() {
+        let start = Instant::now();
+        let mut rate = Rate::starting(start);
+        let burst = (0..1000).filter(|_| rate.allows(start)).count();
+        assert_eq!(burst, 200);
+        assert!(rate.allows(start + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_record_is_a_message_and_the_rest() {
+        let table = [
+            (r#"{"message":"hello","n":1}"#, "hello", Some(r#"{"n":1}"#)),
+            (r#"{"message":"hello"}"#, "hello", None),
+            ("plain", "plain", None),
+            ("[1]", "[1]", None),
+        ];
+        for (record, message, rest) in table {
+            let (found, fields) = read(record);
+            assert_eq!((found.as_str(), fields.as_deref()), (message, rest));
+        }
+    }
+}

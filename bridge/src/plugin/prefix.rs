@@ -1,0 +1,123 @@
+//! The beginning of the output in an answer that is too large to be taken whole. Pure.
+
+use serde_json::{Value, json};
+
+/// So much of the output is kept.
+const KEPT_BYTES: usize = 1024 * 1024;
+/// So much of the answer is looked at: escapes make JSON longer than what it says.
+pub(super) const LOOKED_AT_BYTES: usize = 2 * KEPT_BYTES;
+/// The longest thing that a cut can split: two escapes that are one character.
+const SPLIT: usize = 12;
+
+/// What the error about an answer of `bytes` bytes carries: its size and the first of its `output`.
+pub(super) fn details(head: &[u8], bytes: usize) -> Value {
+    json!({"bytes": bytes, "output": output(head)})
+}
+
+/// The member `output` of a JSON object whose end may be missing.
+fn output(head: &[u8]) -> Option<String> {
+    let mut at = skip(head, 0, b"{")?;
+    loop {
+        let key_end = string_end(head, at);
+        let key: String = serde_json::from_slice(head.get(at..key_end)?).ok()?;
+        at = skip(head, key_end, b":")?;
+        if key == "output" {
+            return text(head.get(at..string_end(head, at))?);
+        }
+        at = skip(head, value_end(head, at)?, b",")?;
+    }
+}
+
+/// The position after white space, this byte and white space again.
+fn skip(head: &[u8], at: usize, byte: &[u8]) -> Option<usize> {
+    let blank = |at: usize| {
+        let rest = head.get(at..).unwrap_or_default();
+        at + rest.iter().take_while(|b| b.is_ascii_whitespace()).count()
+    };
+    let at = blank(at);
+    (head.get(at..at + 1)? == byte).then(|| blank(at + 1))
+}
+
+/// The position after the string that begins here, or the end of what there is.
+fn string_end(head: &[u8], at: usize) -> usize {
+    let mut escaped = false;
+    for (offset, byte) in head.iter().enumerate().skip(at + 1) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => return offset + 1,
+            _ => {}
+        }
+    }
+    head.len()
+}
+
+/// The position after the value that begins here.
+fn value_end(head: &[u8], mut at: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    loop {
+        match head.get(at)? {
+            b'"' => at = string_end(head, at),
+            b'{' | b'[' => {
+                depth += 1;
+                at += 1;
+            }
+            b'}' | b']' => {
+                depth = depth.checked_sub(1)?;
+                at += 1;
+            }
+            b',' if depth == 0 => return Some(at),
+            _ => at += 1,
+        }
+    }
+}
+
+/// As much of a JSON string as there is and as is kept, whatever the cut has split.
+fn text(literal: &[u8]) -> Option<String> {
+    let inner = literal.strip_prefix(b"\"")?;
+    let inner = inner.strip_suffix(b"\"").unwrap_or(inner);
+    let mut whole = (0..=SPLIT.min(inner.len())).find_map(|cut| {
+        let mut literal = vec![b'"'];
+        literal.extend_from_slice(&inner[..inner.len() - cut]);
+        literal.push(b'"');
+        serde_json::from_slice::<String>(&literal).ok()
+    })?;
+    whole.truncate(whole.floor_char_boundary(KEPT_BYTES));
+    Some(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_output_is_found_and_cut_cleanly() {
+        let table = [
+            (r#"{"status":"ok","output":"hello wor"#, Some("hello wor")),
+            (r#"{"output":"a\"b\\"#, Some("a\"b\\")),
+            (r#"{"output":"cut escape \"#, Some("cut escape ")),
+            (r#"{"output":"pair \ud83d\ude0"#, Some("pair ")),
+            (r#"{"output":"whole","error":"x"}"#, Some("whole")),
+            (
+                r#" { "usage" : {"a":[1,"}"]} , "n":1, "output" : "x"#,
+                Some("x"),
+            ),
+            (r#"{"status":"ok","error":"no output here"#, None),
+            (r#"{"output":null,"#, None),
+            ("xxxxxxxx", None),
+            ("", None),
+            (r#"{"output":"#, None),
+        ];
+        for (head, expected) in table {
+            assert_eq!(output(head.as_bytes()).as_deref(), expected, "{head}");
+        }
+        let split = "{\"output\":\"ü".as_bytes();
+        assert_eq!(output(&split[..split.len() - 1]).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn no_more_than_the_first_mebibyte_is_kept() {
+        let head = format!("{{\"output\":\"{}", "ü".repeat(KEPT_BYTES));
+        assert_eq!(output(head.as_bytes()).unwrap().len(), KEPT_BYTES);
+    }
+}

@@ -1,0 +1,425 @@
+//! What one call says, in order: its events and, last, its answer. Bounded in bytes; filled from the
+//! adapter's threads, emptied by one reader. Knows no pointers and no JSON.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forge_adapter_api::AdapterError;
+use tokio::sync::Notify;
+
+/// What one queued entry costs beyond its bytes.
+const ENTRY_COST: usize = 64;
+
+/// How many different refused events are remembered, to tell a retry from a loss.
+const REMEMBERED: usize = 1024;
+
+/// Several times the longest wait of the SDK between two attempts.
+const COMES_BACK_WITHIN: Duration = Duration::from_millis(250);
+
+pub(super) type Answer = Result<Vec<u8>, AdapterError>;
+
+/// The bounds of one queue, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// What waits for the reader.
+    pub queued: usize,
+    /// One event.
+    pub event: usize,
+    /// All events of the call together; `None` where there is no end.
+    pub total: Option<usize>,
+}
+
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Emitted {
+    Taken,
+    /// Nothing was kept; the emitter may try again.
+    Full,
+    /// The call has ended.
+    Closed,
+    /// This event would pass the call's total: the call has to end.
+    TooMuch,
+}
+
+/// What the reader gets.
+#[derive(Debug, PartialEq)]
+pub(super) enum Said {
+    Event(Box<[u8]>),
+    /// So many events are missing here.
+    Dropped(u64),
+    Answer(Answer),
+}
+
+pub(super) struct Queue {
+    bounds: Bounds,
+    inner: Mutex<Inner>,
+    changed: Notify,
+}
+
+struct Inner {
+    entries: VecDeque<Said>,
+    queued: usize,
+    total: usize,
+    refused: Refused,
+    phase: Phase,
+    /// `start` has returned.
+    begun: bool,
+    unreadable: u64,
+}
+
+#[derive(PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// The answer stands at the end of `entries`.
+    Answered,
+    /// Nobody reads any more, or the answer was read.
+    Closed,
+}
+
+/// The events that were answered `Full` and have not been taken since. An emitter that takes the answer
+/// seriously comes back soon with the same bytes; one that does not has lost them.
+#[derive(Default)]
+struct Refused {
+    prints: HashMap<u64, Attempt>,
+    unremembered: u64,
+    /// No attempt is older.
+    oldest: Option<Instant>,
+    hasher: RandomState,
+}
+
+struct Attempt {
+    last: Instant,
+    repeated: bool,
+}
+
+impl Refused {
+    fn is_empty(&self) -> bool {
+        self.prints.is_empty() && self.unremembered == 0
+    }
+
+    fn note(&mut self, event: &[u8], now: Instant) {
+        let print = self.hasher.hash_one(event);
+        self.oldest.get_or_insert(now);
+        if let Some(attempt) = self.prints.get_mut(&print) {
+            *attempt = Attempt {
+                last: now,
+                repeated: true,
+            };
+        } else if self.prints.len() < REMEMBERED {
+            let attempt = Attempt {
+                last: now,
+                repeated: false,
+            };
+            self.prints.insert(print, attempt);
+        } else {
+            self.unremembered += 1;
+        }
+    }
+
+    /// Whether this event was refused before.
+    fn knows(&self, event: &[u8]) -> bool {
+        self.prints.contains_key(&self.hasher.hash_one(event))
+    }
+
+    fn forget(&mut self, event: &[u8]) {
+        self.prints.remove(&self.hasher.hash_one(event));
+        if self.is_empty() {
+            self.oldest = None;
+        }
+    }
+
+    /// Whether somebody has not come back in time, so that what was refused once may count as lost.
+    fn is_stale(&mut self, now: Instant) -> bool {
+        let stale = |last: Instant| now.saturating_duration_since(last) >= COMES_BACK_WITHIN;
+        if !self.oldest.is_some_and(stale) {
+            return false;
+        }
+        self.oldest = self.prints.values().map(|attempt| attempt.last).min();
+        self.oldest.is_none_or(stale)
+    }
+
+    /// How many are lost, leaving those whose emitter keeps coming back.
+    fn take_lost(&mut self, now: Instant) -> u64 {
+        let before = self.prints.len();
+        self.prints.retain(|_, attempt| {
+            attempt.repeated && now.saturating_duration_since(attempt.last) < COMES_BACK_WITHIN
+        });
+        self.oldest = self.prints.values().map(|attempt| attempt.last).min();
+        (before - self.prints.len()) as u64 + std::mem::take(&mut self.unremembered)
+    }
+
+    fn take_all(&mut self) -> u64 {
+        self.oldest = None;
+        let all = self.prints.len() as u64 + std::mem::take(&mut self.unremembered);
+        self.prints = HashMap::new();
+        all
+    }
+}
+
+impl Queue {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            inner: Mutex::new(Inner {
+                entries: VecDeque::new(),
+                queued: 0,
+                total: 0,
+                refused: Refused::default(),
+                phase: Phase::Open,
+                begun: false,
+                unreadable: 0,
+            }),
+            changed: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing panics while it is held; an adapter's thread must not die of it either way.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one event, or says why not. Never waits for the reader. While refused events are expected
+    /// back, new ones are refused too, so that a gap is told where it is.
+    pub(super) fn emit(&self, event: &[u8], now: Instant) -> Emitted {
+        let mut inner = self.lock();
+        if inner.phase != Phase::Open {
+            return Emitted::Closed;
+        }
+        if event.len() > self.bounds.event {
+            // It would never fit: trying again cannot help, so it counts as lost on the spot.
+            inner.drop_here(1);
+            drop(inner);
+            self.changed.notify_one();
+            return Emitted::Taken;
+        }
+        let total = inner.total.saturating_add(event.len());
+        if self.bounds.total.is_some_and(|limit| total > limit) {
+            return Emitted::TooMuch;
+        }
+        let cost = event.len() + ENTRY_COST;
+        let expected = !inner.refused.is_empty();
+        let returning = expected && inner.refused.knows(event);
+        let fits = inner.queued + cost <= self.bounds.queued;
+        if !fits || (expected && !returning && !inner.refused.is_stale(now)) {
+            inner.refused.note(event, now);
+            return Emitted::Full;
+        }
+        if returning {
+            inner.refused.forget(event);
+        } else if expected {
+            let lost = inner.refused.take_lost(now);
+            inner.drop_here(lost);
+        }
+        inner.total = total;
+        inner.queued += cost;
+        inner.entries.push_back(Said::Event(event.into()));
+        drop(inner);
+        self.changed.notify_one();
+        Emitted::Taken
+    }
+
+    /// The one answer; false when there was one already or nobody reads.
+    pub(super) fn answer(&self, answer: Answer) -> bool {
+        let mut inner = self.lock();
+        if inner.phase != Phase::Open {
+            return false;
+        }
+        let lost = inner.refused.take_all();
+        inner.drop_here(lost);
+        inner.entries.push_back(Said::Answer(answer));
+        inner.phase = Phase::Answered;
+        drop(inner);
+        self.changed.notify_one();
+        true
+    }
+
+    /// The reader goes away; true when the call had not been answered.
+    pub(super) fn close(&self) -> bool {
+        let mut inner = self.lock();
+        let open = inner.phase == Phase::Open;
+        inner.phase = Phase::Closed;
+        inner.entries = VecDeque::new();
+        inner.queued = 0;
+        open
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.lock().phase == Phase::Open
+    }
+
+    /// `start` has returned for this call.
+    pub(super) fn begin(&self) {
+        self.lock().begun = true;
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.lock().begun
+    }
+
+    /// Counts an unreadable event: how many there are now.
+    pub(super) fn unreadable(&self) -> u64 {
+        let mut inner = self.lock();
+        inner.unreadable += 1;
+        inner.unreadable
+    }
+
+    /// The next thing said. Cancel-safe; for one reader. Never resolves after the answer.
+    pub(super) async fn next(&self) -> Said {
+        loop {
+            if let Some(said) = self.pop() {
+                return said;
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    fn pop(&self) -> Option<Said> {
+        let mut inner = self.lock();
+        let said = inner.entries.pop_front()?;
+        match &said {
+            Said::Event(event) => inner.queued -= event.len() + ENTRY_COST,
+            Said::Dropped(_) => inner.queued = inner.queued.saturating_sub(ENTRY_COST),
+            Said::Answer(_) => inner.phase = Phase::Closed,
+        }
+        Some(said)
+    }
+}
+
+impl Inner {
+    /// Marks a gap; neighbouring gaps are one, so that they cannot fill the queue.
+    fn drop_here(&mut self, count: u64) {
+        if count == 0 {
+            return;
+        }
+        if let Some(Said::Dropped(before)) = self.entries.back_mut() {
+            *before += count;
+        } else {
+            self.queued += ENTRY_COST;
+            self.entries.push_back(Said::Dropped(count));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Room for two small events.
+    const SMALL: Bounds = Bounds {
+        queued: 2 * (ENTRY_COST + 8),
+        event: 100,
+        total: Some(40_000),
+    };
+
+    fn drain(queue: &Queue) -> Vec<Said> {
+        std::iter::from_fn(|| queue.pop()).collect()
+    }
+
+    fn event(text: &str) -> Said {
+        Said::Event(text.as_bytes().into())
+    }
+
+    #[test]
+    fn events_and_the_answer_come_in_order_and_the_answer_once() {
+        let (queue, now) = (Queue::new(SMALL), Instant::now());
+        assert_eq!(queue.emit(b"a", now), Emitted::Taken);
+        assert_eq!(queue.emit(b"b", now), Emitted::Taken);
+        assert!(queue.answer(Ok(b"done".to_vec())));
+        assert!(!queue.answer(Ok(b"again".to_vec())));
+        assert_eq!(queue.emit(b"late", now), Emitted::Closed);
+        let said = drain(&queue);
+        assert_eq!(
+            said,
+            [event("a"), event("b"), Said::Answer(Ok(b"done".to_vec()))]
+        );
+    }
+
+    #[test]
+    fn emitters_that_come_back_lose_nothing_side_by_side() {
+        let (queue, start) = (Queue::new(SMALL), Instant::now());
+        assert_eq!(queue.emit(b"a", start), Emitted::Taken);
+        assert_eq!(queue.emit(b"b", start), Emitted::Taken);
+        // Two of them wait for longer than anybody is expected back.
+        for attempt in 0..20 {
+            let now = start + attempt * COMES_BACK_WITHIN / 5;
+            assert_eq!(queue.emit(b"c", now), Emitted::Full);
+            assert_eq!(queue.emit(b"d", now), Emitted::Full);
+        }
+        let now = start + 4 * COMES_BACK_WITHIN;
+        assert_eq!(queue.pop(), Some(event("a")));
+        assert_eq!(queue.emit(b"new", now), Emitted::Full, "others come first");
+        assert_eq!(queue.emit(b"d", now), Emitted::Taken);
+        assert_eq!(queue.pop(), Some(event("b")));
+        assert_eq!(queue.emit(b"c", now), Emitted::Taken);
+        assert_eq!(queue.pop(), Some(event("d")));
+        assert_eq!(queue.emit(b"new", now), Emitted::Taken);
+        assert!(queue.answer(Ok(Vec::new())));
+        let said = drain(&queue);
+        assert_eq!(
+            said,
+            [event("c"), event("new"), Said::Answer(Ok(Vec::new()))]
+        );
+    }
+
+    #[test]
+    fn an_emitter_that_ignores_full_gets_one_gap_in_place() {
+        let (queue, start) = (Queue::new(SMALL), Instant::now());
+        for text in [b"a", b"b", b"c", b"d", b"e"] {
+            queue.emit(text, start);
+        }
+        assert_eq!(queue.pop(), Some(event("a")));
+        assert_eq!(queue.pop(), Some(event("b")));
+        assert_eq!(queue.emit(b"f", start), Emitted::Full, "c may come back");
+        assert_eq!(queue.emit(b"g", start + COMES_BACK_WITHIN), Emitted::Taken);
+        assert_eq!(drain(&queue), [Said::Dropped(4), event("g")]);
+    }
+
+    #[test]
+    fn what_never_came_back_is_told_before_the_answer() {
+        let (queue, now) = (Queue::new(SMALL), Instant::now());
+        for n in 0..2002 {
+            queue.emit(n.to_string().as_bytes(), now);
+        }
+        assert!(queue.answer(Ok(Vec::new())));
+        let said = drain(&queue);
+        assert_eq!(
+            said[2..],
+            [Said::Dropped(2000), Said::Answer(Ok(Vec::new()))]
+        );
+    }
+
+    #[test]
+    fn an_event_beyond_its_bound_is_a_gap() {
+        let (queue, now) = (Queue::new(SMALL), Instant::now());
+        assert_eq!(queue.emit(&[b'x'; 101], now), Emitted::Taken);
+        assert_eq!(queue.emit(&[b'y'; 101], now), Emitted::Taken);
+        assert_eq!(drain(&queue), [Said::Dropped(2)]);
+    }
+
+    #[test]
+    fn the_total_of_a_call_is_bounded() {
+        let bounds = Bounds {
+            total: Some(40),
+            ..SMALL
+        };
+        let (queue, now) = (Queue::new(bounds), Instant::now());
+        for _ in 0..5 {
+            assert_eq!(queue.emit(b"12345678", now), Emitted::Taken);
+            queue.pop();
+        }
+        assert_eq!(queue.emit(b"1", now), Emitted::TooMuch);
+    }
+
+    #[test]
+    fn nothing_is_kept_for_a_reader_that_left() {
+        let (queue, now) = (Queue::new(SMALL), Instant::now());
+        queue.emit(b"a", now);
+        assert!(queue.close());
+        assert_eq!(queue.emit(b"b", now), Emitted::Closed);
+        assert!(!queue.answer(Ok(Vec::new())));
+        assert!(!queue.close());
+        assert_eq!(drain(&queue), []);
+    }
+}

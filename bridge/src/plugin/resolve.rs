@@ -1,0 +1,176 @@
+//! From the names that the configuration gives to library files. Looks at folders, opens nothing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::load::LoadError;
+use super::{AdapterTable, Error};
+
+/// What serves one id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    /// The provider id that the bridge serves.
+    pub id: String,
+    /// The library's own name.
+    pub library: String,
+}
+
+/// The ids to load and the library of each, or the first that is not unique or no name.
+pub(super) fn names(
+    ids: &[String],
+    tables: &BTreeMap<String, AdapterTable>,
+) -> Result<Vec<Named>, Error> {
+    let tables_and_ids = [tables.keys().collect::<Vec<_>>(), ids.iter().collect()];
+    for list in &tables_and_ids {
+        // `a-b` and `a_b` would be the same file and the same environment variables.
+        let mut seen = BTreeMap::new();
+        for &name in list {
+            if !is_name(name) {
+                return Err(Error::BadName(name.clone()));
+            }
+            if let Some(first) = seen.insert(stem(name), name) {
+                return Err(Error::DuplicateId {
+                    first: first.clone(),
+                    second: name.clone(),
+                });
+            }
+        }
+    }
+    ids.iter()
+        .map(|id| {
+            let library = tables.get(id).and_then(|table| table.library.clone());
+            let library = library.unwrap_or_else(|| id.clone());
+            if !is_name(&library) {
+                return Err(Error::BadName(library));
+            }
+            Ok(Named {
+                id: id.clone(),
+                library,
+            })
+        })
+        .collect()
+}
+
+/// The file of a library: the first folder that has one. Two candidates in one folder stop the start.
+pub(super) fn find(
+    library: &str,
+    folders: &[PathBuf],
+) -> Result<Result<PathBuf, LoadError>, Error> {
+    let file = format!(
+        "libforge_adapter_{}.{}",
+        stem(library),
+        std::env::consts::DLL_EXTENSION
+    );
+    let program = format!("forge-adapter-{library}");
+    let mut program_found = None;
+    for folder in folders {
+        let shared = Some(folder.join(&file)).filter(|path| exists(path));
+        let executable = Some(folder.join(&program)).filter(|path| exists(path));
+        match (shared, executable) {
+            (Some(first), Some(second)) => {
+                return Err(Error::DuplicateFile {
+                    id: library.to_owned(),
+                    first,
+                    second,
+                });
+            }
+            (Some(path), None) => return Ok(Ok(path)),
+            (None, found) => program_found = program_found.or(found),
+        }
+    }
+    Ok(Err(LoadError::NotFound(match program_found {
+        Some(path) => format!(
+            "found the program {}, but adapters that are programs are not supported yet; wanted \
+             the shared library {file}",
+            path.display()
+        ),
+        None => format!(
+            "no {file} in {}; put it there, or name its folder in BRIDGE_PLUGIN_PATH",
+            folders
+                .iter()
+                .map(|folder| folder.display().to_string())
+                .collect::<Vec<_>>()
+                .join(" or ")
+        ),
+    })))
+}
+
+/// A broken symbolic link is found too: it is refused later, by name.
+fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
+fn stem(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(library: &str) -> AdapterTable {
+        AdapterTable {
+            library: Some(library.to_owned()),
+            ..AdapterTable::default()
+        }
+    }
+
+    fn strings(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_table_serves_a_library_under_another_id() {
+        let tables = BTreeMap::from([("custom".to_owned(), table("http"))]);
+        let named = names(&strings(&["custom", "http"]), &tables).unwrap();
+        assert_eq!(named[0].library, "http");
+        assert_eq!(named[1].library, "http");
+    }
+
+    #[test]
+    fn ids_that_are_not_unique_or_no_names_stop_the_start() {
+        let none = BTreeMap::new();
+        for ids in [["a", "a"], ["a-b", "a_b"]] {
+            let line = names(&strings(&ids), &none).unwrap_err().to_string();
+            assert!(line.contains(ids[0]) && line.contains(ids[1]), "{line}");
+        }
+        let long = "x".repeat(65);
+        for id in ["", "../a", "a/b", "A", "a b", &long] {
+            assert!(names(&strings(&[id]), &none).is_err(), "{id:?}");
+        }
+        let tables = BTreeMap::from([("a".to_owned(), table("/tmp/x"))]);
+        assert!(names(&strings(&["a"]), &tables).is_err());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn folders_are_searched_in_order_and_a_program_is_not_supported_yet() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folders = [one.path().to_owned(), two.path().to_owned()];
+        let missing = find("a-b", &folders).unwrap().unwrap_err().to_string();
+        assert!(missing.contains("libforge_adapter_a_b.so"), "{missing}");
+
+        std::fs::write(one.path().join("forge-adapter-a-b"), "").unwrap();
+        let program = find("a-b", &folders).unwrap().unwrap_err().to_string();
+        assert!(program.contains("not supported yet"), "{program}");
+
+        let second = two.path().join("libforge_adapter_a_b.so");
+        std::fs::write(&second, "").unwrap();
+        assert_eq!(find("a-b", &folders).unwrap().unwrap(), second);
+
+        let first = one.path().join("libforge_adapter_a_b.so");
+        std::fs::write(&first, "").unwrap();
+        let both = find("a-b", &folders).unwrap_err().to_string();
+        assert!(
+            both.contains("forge-adapter-a-b") && both.contains("a_b.so"),
+            "{both}"
+        );
+    }
+}

@@ -1,0 +1,321 @@
+//! Whether a library file may be run at all, and the private copy that is run instead of it, so that
+//! nobody can exchange it between the check and the use.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::format;
+use super::load::LoadError;
+
+/// What to do with a library that others could have written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trust {
+    /// Refuse it.
+    #[default]
+    Enforce,
+    /// Say so and go on; for `dev` and `demo`.
+    Warn,
+}
+
+/// A library that may be loaded: a private copy of what was checked.
+pub(super) struct Vetted {
+    pub copy: PathBuf,
+    /// SHA-256 in lower-case hexadecimal digits.
+    pub digest: String,
+}
+
+/// What a library is checked against.
+pub(super) struct Rules<'a> {
+    pub trust: Trust,
+    /// The digest that the allow-list names, in hexadecimal digits.
+    pub digest: Option<&'a str>,
+    /// Where private copies lie.
+    pub copies: &'a Path,
+}
+
+/// Checks the file at an absolute path and copies it. Everything is done on one open file.
+pub(super) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
+    let unreadable = |source: io::Error| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mut file = open(path)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(LoadError::NoRegularFile(path.to_owned()));
+    }
+    let folder_metadata = std::fs::metadata(folder).map_err(unreadable)?;
+    for (path, metadata) in [(path, &metadata), (folder, &folder_metadata)] {
+        let groups = Groups::read();
+        let us = rustix::process::geteuid().as_raw();
+        if let Some(why) = objection(&Owner::of(metadata), us, &groups) {
+            let error = LoadError::BadPermissions {
+                path: path.to_owned(),
+                mode: metadata.mode() & 0o7777,
+                uid: metadata.uid(),
+                why,
+            };
+            match rules.trust {
+                Trust::Enforce => return Err(error),
+                Trust::Warn => tracing::warn!("{error} (loaded all the same: trust = \"warn\")"),
+            }
+        }
+    }
+
+    let mut head = [0; format::HEAD];
+    let read = read_head(&mut file, &mut head).map_err(unreadable)?;
+    let length = metadata.len();
+    format::check(&head[..read], length, std::env::consts::ARCH).map_err(|found| {
+        LoadError::Platform {
+            path: path.to_owned(),
+            found,
+        }
+    })?;
+    file.rewind().map_err(unreadable)?;
+
+    let vetted = copy(&mut file, path, rules.copies)?;
+    if let Some(wanted) = rules.digest
+        && !wanted.eq_ignore_ascii_case(&vetted.digest)
+    {
+        return Err(LoadError::DigestMismatch {
+            path: path.to_owned(),
+            found: vetted.digest,
+            wanted: wanted.to_owned(),
+        });
+    }
+    Ok(vetted)
+}
+
+fn open(path: &Path) -> Result<File, LoadError> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)
+        .map_err(|source| {
+            if path.is_symlink() {
+                LoadError::Symlink(path.to_owned())
+            } else {
+                LoadError::Read {
+                    path: path.to_owned(),
+                    source,
+                }
+            }
+        })
+}
+
+fn read_head(file: &mut File, head: &mut [u8]) -> io::Result<usize> {
+    let mut read = 0;
+    while read < head.len() {
+        match file.read(&mut head[read..])? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    Ok(read)
+}
+
+/// Who could change a file.
+struct Owner {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+impl Owner {
+    fn of(metadata: &std::fs::Metadata) -> Self {
+        Self {
+            mode: metadata.mode(),
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+        }
+    }
+}
+
+/// Why a file or folder of this owner is not to be trusted by the user `us`.
+fn objection(owner: &Owner, us: u32, groups: &Groups) -> Option<&'static str> {
+    if owner.uid != 0 && owner.uid != us {
+        return Some("it belongs to another user; make it root's or the bridge's own (chown)");
+    }
+    if owner.mode & 0o002 != 0 {
+        return Some("others may write it; take that away (chmod o-w)");
+    }
+    if owner.mode & 0o020 != 0 && !groups.is_own(owner.gid, owner.uid) {
+        return Some("a group may write it; take that away (chmod g-w)");
+    }
+    None
+}
+
+/// The local user and group names, to know a user's private group.
+struct Groups {
+    passwd: String,
+    group: String,
+}
+
+impl Groups {
+    fn read() -> Self {
+        // A system without these files has no names: then only equal numbers are a private group.
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        Self {
+            passwd: read("/etc/passwd"),
+            group: read("/etc/group"),
+        }
+    }
+
+    /// Whether the group is the user's private one: the same number, or the same name and no members.
+    fn is_own(&self, gid: u32, uid: u32) -> bool {
+        let user = line_of(&self.passwd, uid);
+        let group = line_of(&self.group, gid);
+        let members = group.and_then(|line| line.split(':').nth(3)).unwrap_or("");
+        let name =
+            |line: Option<&str>| line.and_then(|line| line.split(':').next().map(str::to_owned));
+        let own = gid == uid || (user.is_some() && name(user) == name(group));
+        own && members
+            .split(',')
+            .all(|member| member.is_empty() || Some(member.to_owned()) == name(user))
+    }
+}
+
+/// The line whose third field is this number.
+fn line_of(table: &str, id: u32) -> Option<&str> {
+    let id = id.to_string();
+    table
+        .lines()
+        .find(|line| line.split(':').nth(2) == Some(id.as_str()))
+}
+
+/// Copies an open file to `<folder>/<sha256>.<ext>`, 0444 in a folder of 0700, hashing what is written.
+fn copy(file: &mut File, path: &Path, folder: &Path) -> Result<Vetted, LoadError> {
+    let failed = |source: io::Error| LoadError::Copy {
+        path: path.to_owned(),
+        folder: folder.to_owned(),
+        source,
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(failed)?;
+    std::fs::set_permissions(folder, Permissions::from_mode(0o700)).map_err(failed)?;
+
+    let mut temporary = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 128 * 1024];
+    loop {
+        let read = file.read(&mut buffer).map_err(failed)?;
+        if read == 0 {
+            break;
+        }
+        hasher.update(&buffer[..read]);
+        temporary.write_all(&buffer[..read]).map_err(failed)?;
+    }
+    let digest = hex(&hasher.finalize());
+    let copy = folder.join(format!("{digest}.{}", std::env::consts::DLL_EXTENSION));
+    if !is_same(&copy, &digest) {
+        let permissions = Permissions::from_mode(0o444);
+        std::fs::set_permissions(temporary.path(), permissions).map_err(failed)?;
+        temporary
+            .persist(&copy)
+            .map_err(|error| failed(error.error))?;
+    }
+    Ok(Vetted { copy, digest })
+}
+
+/// Whether an earlier copy still is what its name says.
+fn is_same(copy: &Path, digest: &str) -> bool {
+    let hash = || -> io::Result<String> {
+        let mut hasher = Sha256::new();
+        let mut file = File::open(copy)?;
+        let mut buffer = vec![0; 128 * 1024];
+        loop {
+            match file.read(&mut buffer)? {
+                0 => return Ok(hex(&hasher.finalize())),
+                read => hasher.update(&buffer[..read]),
+            }
+        }
+    };
+    // A copy that is missing or unreadable is made anew.
+    !copy.is_symlink() && hash().is_ok_and(|found| found == digest)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a string cannot fail");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn groups() -> Groups {
+        Groups {
+            passwd: "root:x:0:0:::\nann:x:1000:1001:::\nbob:x:1002:100:::\n".into(),
+            group: "root:x:0:\nann:x:1001:\nusers:x:100:bob\nshared:x:1000:bob\n".into(),
+        }
+    }
+
+    #[test]
+    fn only_what_nobody_else_can_write_is_trusted() {
+        let table = [
+            ("own", 0o755, 1000, 1001, None),
+            ("root's", 0o644, 0, 0, None),
+            ("another user's", 0o755, 1002, 100, Some("another user")),
+            ("writable by others", 0o777, 1000, 1001, Some("others")),
+            ("its private group", 0o775, 1000, 1001, None),
+            ("a shared group", 0o775, 1000, 100, Some("a group")),
+            (
+                "the same number, members",
+                0o775,
+                1000,
+                1000,
+                Some("a group"),
+            ),
+        ];
+        for (name, mode, uid, gid, expected) in table {
+            let found = objection(&Owner { mode, uid, gid }, 1000, &groups());
+            assert_eq!(found.is_some(), expected.is_some(), "{name}: {found:?}");
+            assert!(
+                found
+                    .unwrap_or_default()
+                    .contains(expected.unwrap_or_default())
+            );
+        }
+    }
+
+    #[test]
+    fn a_copy_is_named_by_its_digest_and_mended_when_it_was_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.so");
+        std::fs::write(&path, "abc").unwrap();
+        let copies = folder.path().join("copies/a");
+        let vetted = copy(&mut File::open(&path).unwrap(), &path, &copies).unwrap();
+        assert!(
+            vetted
+                .digest
+                .starts_with("ba7816bf8f01cfea414140de5dae2223")
+        );
+        assert_eq!(
+            std::fs::metadata(&vetted.copy).unwrap().mode() & 0o777,
+            0o444
+        );
+        assert_eq!(std::fs::metadata(&copies).unwrap().mode() & 0o777, 0o700);
+
+        std::fs::remove_file(&vetted.copy).unwrap();
+        std::fs::write(&vetted.copy, "abd").unwrap();
+        let again = copy(&mut File::open(&path).unwrap(), &path, &copies).unwrap();
+        assert_eq!(std::fs::read(&again.copy).unwrap(), b"abc");
+        assert_eq!(std::fs::read_dir(&copies).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,72 @@
+//! What every store must do, as one suite of tests that runs on each of them.
+
+mod accept;
+mod deliver;
+mod events;
+mod execute;
+mod model;
+mod queue;
+mod read;
+pub(super) mod sample;
+
+use std::sync::Arc;
+
+use super::Store;
+use super::memory::Memory;
+use super::sqlite::Sqlite;
+
+/// A store that can be opened again; each time is the next boot.
+pub(super) trait Subject {
+    async fn open(&self) -> Arc<dyn Store>;
+}
+
+pub(super) struct InMemory(std::sync::Mutex<Memory>);
+
+impl Subject for InMemory {
+    async fn open(&self) -> Arc<dyn Store> {
+        let mut memory = self.0.lock().unwrap();
+        *memory = memory.restart();
+        Arc::new(memory.clone())
+    }
+}
+
+pub(super) struct OnDisk {
+    folder: tempfile::TempDir,
+    open: std::sync::Mutex<Option<Sqlite>>,
+}
+
+impl Subject for OnDisk {
+    async fn open(&self) -> Arc<dyn Store> {
+        let old = self.open.lock().unwrap().take();
+        if let Some(old) = old {
+            old.close().await;
+        }
+        let new = Sqlite::open(&super::Config::default(), self.folder.path()).unwrap();
+        *self.open.lock().unwrap() = Some(new.clone());
+        Arc::new(new)
+    }
+}
+
+pub(super) fn in_memory() -> InMemory {
+    InMemory(std::sync::Mutex::new(Memory::new()))
+}
+
+pub(super) fn on_disk() -> OnDisk {
+    OnDisk {
+        folder: tempfile::tempdir().unwrap(),
+        open: std::sync::Mutex::default(),
+    }
+}
+
+/// Declares each test of the suite once for each store.
+macro_rules! on_every_store {
+    ($($(#[$doc:meta])* $name:ident;)+) => {
+        mod in_memory {
+            $(#[tokio::test] async fn $name() { super::$name(crate::store::contract::in_memory()).await; })+
+        }
+        mod on_disk {
+            $(#[tokio::test] async fn $name() { super::$name(crate::store::contract::on_disk()).await; })+
+        }
+    };
+}
+use on_every_store;

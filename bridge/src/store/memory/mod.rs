@@ -1,0 +1,250 @@
+//! The store as plain maps behind one lock: the model that the real ones are compared with, and what
+//! tests of other components run on. Keeps nothing when the process ends.
+
+mod log;
+mod outbox;
+mod queue;
+mod state;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+
+use super::record::{
+    Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
+    Dispatch, DispatchFilter, DueDelivery, DueQuery, EventFilter, EventPage, Finish, Finished,
+    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
+    Ready, Replay, Requeue, Reroute, Settlement, Swept,
+};
+use super::{Result, Store};
+use crate::event::{Event, LogName, NewEvent};
+use crate::id::{DeliveryId, DispatchId};
+
+use state::State;
+
+/// A store in memory; clones are the same store.
+#[derive(Clone)]
+pub struct Memory {
+    state: Arc<Mutex<State>>,
+    log: LogName,
+    epoch: u64,
+    changes: Arc<watch::Sender<u64>>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Memory {
+    pub fn new() -> Self {
+        let log = LogName::random();
+        Self {
+            state: Arc::new(Mutex::new(State::new(log.clone()))),
+            log,
+            epoch: 1,
+            changes: Arc::new(watch::Sender::new(0)),
+        }
+    }
+
+    /// The same store as the next boot would find it: what runs now is interrupted, and leases of
+    /// older handles are stale.
+    pub fn restart(&self) -> Self {
+        let mut state = self.state();
+        state.epoch += 1;
+        Self {
+            epoch: state.epoch,
+            ..self.clone()
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write<T>(&self, change: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        let mut state = self.state();
+        let result = change(&mut state);
+        let issued = state.bounds.issued;
+        drop(state);
+        self.changes
+            .send_if_modified(|seen| std::mem::replace(seen, issued) != issued);
+        result
+    }
+}
+
+#[async_trait]
+impl Store for Memory {
+    fn store_id(&self) -> &str {
+        self.log.as_str()
+    }
+
+    fn log(&self) -> &LogName {
+        &self.log
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    fn status(&self) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn counts(&self) -> Counts {
+        self.state().counts()
+    }
+
+    async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {
+        Ok(self.state().recall(key))
+    }
+
+    async fn accept(&self, new: NewDispatch) -> Result<Acceptance> {
+        self.write(|state| state.accept(new))
+    }
+
+    async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>> {
+        Ok(self.state().ready(provider, limit))
+    }
+
+    async fn queues(&self) -> Result<Vec<(String, u64)>> {
+        Ok(self.state().queues())
+    }
+
+    async fn promote(&self, now: Timestamp, limit: usize) -> Result<usize> {
+        self.write(|state| Ok(state.promote(now, limit)))
+    }
+
+    async fn overdue(&self, now: Timestamp, limit: usize) -> Result<Vec<DispatchId>> {
+        Ok(self.state().overdue(now, limit))
+    }
+
+    async fn cancelled_in_queue(&self, limit: usize) -> Result<Vec<DispatchId>> {
+        Ok(self.state().cancelled_in_queue(limit))
+    }
+
+    async fn next_queue_event(&self) -> Result<Option<Timestamp>> {
+        Ok(self.state().next_queue_event())
+    }
+
+    async fn reroute(&self, reroute: Reroute) -> Result<()> {
+        self.write(|state| state.reroute(reroute))
+    }
+
+    async fn begin(&self, id: DispatchId, provider: &str, started: NewEvent) -> Result<Begun> {
+        self.write(|state| state.begin(id, provider, self.epoch, started))
+    }
+
+    async fn append(&self, lease: &Lease, progress: Progress) -> Result<()> {
+        self.write(|state| state.append(lease, progress))
+    }
+
+    async fn finish(&self, claim: Claim, finish: Finish) -> Result<Finished> {
+        self.write(|state| state.finish(&claim, finish))
+    }
+
+    async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()> {
+        self.write(|state| state.requeue(&claim, requeue))
+    }
+
+    async fn request_cancel(&self, id: DispatchId, _at: Timestamp) -> Result<CancelRequest> {
+        self.write(|state| Ok(state.request_cancel(id)))
+    }
+
+    async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>> {
+        Ok(self.state().interrupted(limit))
+    }
+
+    async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()> {
+        self.write(|state| {
+            state.log_unbound(provider, events);
+            Ok(())
+        })
+    }
+
+    async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>> {
+        Ok(self.state().due(&query))
+    }
+
+    async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>> {
+        Ok(self.state().next_due(exclude))
+    }
+
+    async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload> {
+        self.state().payload(id)
+    }
+
+    async fn settle(&self, id: DeliveryId, settlement: Settlement) -> Result<()> {
+        self.write(|state| state.settle(id, settlement))
+    }
+
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64> {
+        self.write(|state| state.replay(&replay, now))
+    }
+
+    async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>> {
+        Ok(self.state().dispatch(id))
+    }
+
+    async fn request(&self, id: DispatchId) -> Result<Box<RawValue>> {
+        self.state().request(id)
+    }
+
+    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<Dispatch>> {
+        Ok(self.state().by_task(task_id, limit))
+    }
+
+    async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<Dispatch>> {
+        Ok(self.state().dispatches(&filter))
+    }
+
+    async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>> {
+        Ok(self.state().output(id, offset, limit))
+    }
+
+    async fn delivery(&self, id: DeliveryId) -> Result<Option<Delivery>> {
+        Ok(self.state().delivery(id))
+    }
+
+    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<Delivery>> {
+        Ok(self.state().deliveries(&filter))
+    }
+
+    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<Delivery>> {
+        Ok(self.state().deliveries_of(id))
+    }
+
+    async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
+        Ok(self.state().events(filter, after, limit))
+    }
+
+    async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
+        Ok(self.state().last_event(id))
+    }
+
+    fn log_bounds(&self) -> LogBounds {
+        self.state().bounds
+    }
+
+    async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept> {
+        self.write(|state| Ok(state.sweep(now, limit)))
+    }
+
+    async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        Ok(self.state().sealed.get(name).cloned())
+    }
+
+    async fn seal_once(&self, name: &str, value: Vec<u8>) -> Result<Vec<u8>> {
+        self.write(|state| Ok(state.sealed.entry(name.to_owned()).or_insert(value).clone()))
+    }
+
+    async fn close(&self) {}
+}

@@ -1,0 +1,258 @@
+//! The model's outbox: what is owed to whom, and how it went.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use crate::id::{DeliveryId, DispatchId};
+use crate::store::record::{
+    AfterAttempt, Callback, Delivery, DeliveryFilter, DeliveryPayload, DeliveryState, DueDelivery,
+    DueQuery, NewDelivery, Page, Replay, Settlement,
+};
+use crate::store::{Error, Result, rules};
+
+use super::state::State;
+
+pub(super) struct Owed {
+    pub(super) dispatch: u64,
+    pub(super) record: Delivery,
+    origin: String,
+    since: Timestamp,
+}
+
+impl Owed {
+    fn due(&self, dispatch: DispatchId) -> DueDelivery {
+        DueDelivery {
+            id: self.record.id,
+            dispatch,
+            callback: Callback {
+                url: self.record.url.clone(),
+                origin: self.origin.clone(),
+            },
+            attempts: self.record.attempt_count,
+            since: self.since,
+        }
+    }
+}
+
+impl State {
+    pub(super) fn owe(&mut self, seq: u64, new: NewDelivery, at: Timestamp) {
+        let dispatch = &self.dispatches[&seq].record;
+        let owed = Owed {
+            dispatch: seq,
+            record: Delivery {
+                id: new.id,
+                dispatch_id: dispatch.id,
+                task_id: dispatch.task_id.clone(),
+                url: new.callback.url,
+                status: DeliveryState::Pending,
+                attempt_count: 0,
+                created_at: at,
+                due_at: Some(at),
+                settled_at: None,
+                attempts: Vec::new(),
+            },
+            origin: new.callback.origin,
+            since: at,
+        };
+        let next = self
+            .deliveries
+            .keys()
+            .next_back()
+            .map_or(1, |last| last + 1);
+        self.deliveries.insert(next, owed);
+    }
+
+    /// Makes the delivery of a finished dispatch due again, whatever became of it.
+    pub(super) fn owe_again(&mut self, seq: u64, now: Timestamp) {
+        let own = self.deliveries.values_mut();
+        for owed in own.filter(|owed| owed.dispatch == seq) {
+            owed.record.status = DeliveryState::Pending;
+            owed.record.due_at = Some(now);
+            owed.record.settled_at = None;
+            owed.since = now;
+            if let Some(kept) = self.dispatches.get_mut(&seq) {
+                kept.expires_at = None;
+            }
+        }
+    }
+
+    pub(super) fn supersede(&mut self, seq: u64, now: Timestamp) {
+        let own = self.deliveries.values_mut();
+        for owed in own.filter(|owed| owed.dispatch == seq) {
+            match owed.record.status {
+                DeliveryState::Pending | DeliveryState::Dead => {
+                    owed.record.status = DeliveryState::Superseded;
+                    owed.record.due_at = None;
+                    owed.record.settled_at = Some(now);
+                    if let Some(kept) = self.dispatches.get_mut(&seq) {
+                        kept.expires_at = Some(rules::later(now, kept.retention));
+                    }
+                }
+                DeliveryState::Delivered | DeliveryState::Superseded => {}
+            }
+        }
+    }
+
+    pub(super) fn due(&self, query: &DueQuery) -> Vec<DueDelivery> {
+        let mut origins: BTreeMap<&str, Vec<(Timestamp, u64)>> = BTreeMap::new();
+        for (key, owed) in &self.deliveries {
+            let wanted =
+                !query.exclude.contains(&owed.origin) && !query.in_flight.contains(&owed.record.id);
+            if let Some(due) = owed.record.due_at
+                && due <= query.now
+                && wanted
+            {
+                origins.entry(&owed.origin).or_default().push((due, *key));
+            }
+        }
+        let mut served = self.served.borrow_mut();
+        let later: Vec<&str> = origins.keys().copied().filter(|o| *o > &**served).collect();
+        let earlier: Vec<&str> = origins
+            .keys()
+            .copied()
+            .filter(|o| *o <= &**served)
+            .collect();
+        let mut found = Vec::new();
+        for origin in later.into_iter().chain(earlier) {
+            if found.len() >= query.limit {
+                break;
+            }
+            let mut own = origins[origin].clone();
+            own.sort_unstable();
+            own.truncate(query.per_origin.min(query.limit - found.len()));
+            for (_, key) in own {
+                let owed = &self.deliveries[&key];
+                found.push(owed.due(self.dispatches[&owed.dispatch].record.id));
+            }
+            origin.clone_into(&mut served);
+        }
+        found
+    }
+
+    pub(super) fn next_due(&self, exclude: &[String]) -> Option<Timestamp> {
+        let open = self.deliveries.values();
+        open.filter(|owed| !exclude.contains(&owed.origin))
+            .filter_map(|owed| owed.record.due_at)
+            .min()
+    }
+
+    fn owed(&self, id: DeliveryId) -> Option<u64> {
+        self.deliveries
+            .iter()
+            .find(|(_, owed)| owed.record.id == id)
+            .map(|(key, _)| *key)
+    }
+
+    pub(super) fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload> {
+        let key = self.owed(id).ok_or(Error::NotFound)?;
+        let kept = &self.dispatches[&self.deliveries[&key].dispatch];
+        let result = kept.result.as_ref().ok_or(Error::NotFound)?;
+        Ok(DeliveryPayload {
+            body: result.get().as_bytes().to_vec(),
+            trace_id: kept.record.trace_id.clone(),
+            request: kept.request.clone(),
+            secrets: kept.secrets.clone(),
+        })
+    }
+
+    pub(super) fn settle(&mut self, id: DeliveryId, settlement: Settlement) -> Result<()> {
+        let key = self.owed(id).ok_or(Error::NotFound)?;
+        let owed = self
+            .deliveries
+            .get_mut(&key)
+            .expect("its key was just found");
+        if owed.record.status != DeliveryState::Pending {
+            return Err(Error::InvalidState("the delivery is not pending"));
+        }
+        let at = settlement.attempt.at;
+        owed.record.attempt_count += 1;
+        owed.record.attempts.push(settlement.attempt);
+        let attempts = &mut owed.record.attempts;
+        let (first, last) = (
+            rules::FIRST_ATTEMPTS as usize,
+            rules::LAST_ATTEMPTS as usize,
+        );
+        if attempts.len() > first + last {
+            attempts.remove(first);
+        }
+        let ended = match settlement.next {
+            AfterAttempt::Retry { due } => {
+                owed.record.due_at = Some(due);
+                None
+            }
+            AfterAttempt::Delivered => Some(DeliveryState::Delivered),
+            AfterAttempt::Dead => Some(DeliveryState::Dead),
+        };
+        let seq = owed.dispatch;
+        if let Some(state) = ended {
+            owed.record.status = state;
+            owed.record.due_at = None;
+            owed.record.settled_at = Some(at);
+            let kept = self.kept(seq);
+            kept.retention = settlement.retention;
+            kept.expires_at = Some(rules::later(at, settlement.retention));
+        }
+        self.log_events(seq, settlement.events);
+        Ok(())
+    }
+
+    pub(super) fn replay(&mut self, replay: &Replay, now: Timestamp) -> Result<u64> {
+        let wanted: BTreeSet<u64> = match replay {
+            Replay::One(id) => {
+                let key = self.owed(*id).ok_or(Error::NotFound)?;
+                [self.deliveries[&key].dispatch].into()
+            }
+            Replay::Many {
+                host,
+                since,
+                status,
+            } => {
+                let owed = self.deliveries.values();
+                owed.filter(|owed| {
+                    owed.record.status == *status
+                        && since.is_none_or(|since| owed.record.created_at >= since)
+                        && rules::at_host(&owed.origin, host.as_deref())
+                })
+                .map(|owed| owed.dispatch)
+                .collect()
+            }
+        };
+        for seq in &wanted {
+            self.owe_again(*seq, now);
+        }
+        Ok(wanted.len() as u64)
+    }
+
+    pub(super) fn delivery(&self, id: DeliveryId) -> Option<Delivery> {
+        self.owed(id)
+            .map(|key| self.deliveries[&key].record.clone())
+    }
+
+    pub(super) fn deliveries(&self, filter: &DeliveryFilter) -> Page<Delivery> {
+        let before = filter.before.unwrap_or(u64::MAX);
+        let mut found = self.deliveries.range(..before).rev().filter(|(_, owed)| {
+            filter
+                .status
+                .is_none_or(|status| owed.record.status == status)
+                && rules::at_host(&owed.origin, filter.host.as_deref())
+        });
+        let page: Vec<_> = found.by_ref().take(filter.limit).collect();
+        let next = found.next().and(page.last()).map(|(key, _)| **key);
+        let items = page.into_iter().map(|(_, owed)| Delivery {
+            attempts: Vec::new(),
+            ..owed.record.clone()
+        });
+        Page {
+            items: items.collect(),
+            next,
+        }
+    }
+
+    pub(super) fn deliveries_of(&self, id: DispatchId) -> Vec<Delivery> {
+        let all = self.deliveries.values();
+        all.filter(|owed| owed.record.dispatch_id == id)
+            .map(|owed| owed.record.clone())
+            .collect()
+    }
+}

@@ -1,0 +1,300 @@
+//! The model's queue and attempts: who may start, who runs, how it ends.
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+
+use crate::event::NewEvent;
+use crate::id::DispatchId;
+use crate::store::record::{
+    self, Begun, CancelRequest, Claim, Finish, Finished, Interrupted, Lease, Progress, Ready,
+    Requeue, Reroute,
+};
+use crate::store::{Error, Result, rules};
+
+use super::state::{Kept, State};
+
+impl State {
+    /// Enters the queue of its session, at the end.
+    pub(super) fn take_turn(&mut self, seq: u64) {
+        let kept = &self.dispatches[&seq];
+        if kept.record.session.is_none() {
+            return;
+        }
+        let turns = self.same_session(kept).filter_map(|other| other.turn);
+        let turn = turns.max().unwrap_or(0) + 1;
+        self.kept(seq).turn = Some(turn);
+    }
+
+    fn same_session<'a>(&'a self, one: &'a Kept) -> impl Iterator<Item = &'a Kept> {
+        self.dispatches.values().filter(move |other| {
+            other.record.provider == one.record.provider
+                && other.record.session == one.record.session
+        })
+    }
+
+    fn blocked(&self, kept: &Kept) -> bool {
+        kept.turn.is_some_and(|turn| {
+            self.same_session(kept)
+                .any(|other| other.turn.is_some_and(|before| before < turn))
+        })
+    }
+
+    fn may_start(&self, kept: &Kept) -> bool {
+        kept.queued()
+            && !kept.delayed
+            && !kept.record.cancel_requested
+            && (kept.record.session.is_none() || !self.blocked(kept))
+    }
+
+    pub(super) fn ready(&self, provider: &str, limit: usize) -> Vec<Ready> {
+        let mut found: Vec<_> = self
+            .dispatches
+            .iter()
+            .filter(|(_, kept)| kept.record.provider == provider && self.may_start(kept))
+            .collect();
+        found.sort_by_key(|(seq, kept)| (-i16::from(kept.record.priority), **seq));
+        let best = found.into_iter().take(limit);
+        best.map(|(_, kept)| Ready {
+            id: kept.record.id,
+            provider: kept.record.provider.clone(),
+            pinned: kept.record.pinned,
+            attempts: kept.record.attempts,
+        })
+        .collect()
+    }
+
+    pub(super) fn queues(&self) -> Vec<(String, u64)> {
+        let mut queues = std::collections::BTreeMap::new();
+        for kept in self.dispatches.values().filter(|kept| kept.queued()) {
+            *queues.entry(kept.record.provider.clone()).or_insert(0) += 1;
+        }
+        queues.into_iter().collect()
+    }
+
+    pub(super) fn promote(&mut self, now: Timestamp, limit: usize) -> usize {
+        let mut due: Vec<_> = self
+            .dispatches
+            .iter()
+            .filter(|(_, kept)| {
+                let waits = kept.queued() && kept.delayed && !kept.record.cancel_requested;
+                waits && kept.record.not_before.is_some_and(|time| time <= now)
+            })
+            .map(|(seq, kept)| (kept.record.not_before, *seq))
+            .collect();
+        due.sort();
+        due.truncate(limit);
+        for (_, seq) in &due {
+            self.kept(*seq).delayed = false;
+            self.take_turn(*seq);
+        }
+        due.len()
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = (u64, &Kept)> {
+        self.dispatches
+            .iter()
+            .filter(|(_, kept)| kept.queued() && !kept.record.cancel_requested)
+            .map(|(seq, kept)| (*seq, kept))
+    }
+
+    pub(super) fn overdue(&self, now: Timestamp, limit: usize) -> Vec<DispatchId> {
+        let mut late: Vec<_> = self
+            .waiting()
+            .filter(|(_, kept)| kept.record.start_by <= now)
+            .collect();
+        late.sort_by_key(|(seq, kept)| (kept.record.start_by, *seq));
+        let late = late.into_iter().take(limit);
+        late.map(|(_, kept)| kept.record.id).collect()
+    }
+
+    pub(super) fn cancelled_in_queue(&self, limit: usize) -> Vec<DispatchId> {
+        let queued = self.dispatches.values().filter(|kept| kept.queued());
+        queued
+            .filter(|kept| kept.record.cancel_requested)
+            .map(|kept| kept.record.id)
+            .take(limit)
+            .collect()
+    }
+
+    pub(super) fn next_queue_event(&self) -> Option<Timestamp> {
+        let starts = self.waiting().map(|(_, kept)| kept.record.start_by);
+        let delays = self
+            .waiting()
+            .filter(|(_, kept)| kept.delayed)
+            .filter_map(|(_, kept)| kept.record.not_before);
+        starts.chain(delays).min()
+    }
+
+    pub(super) fn reroute(&mut self, reroute: Reroute) -> Result<()> {
+        let seq = self.seq(reroute.id).ok_or(Error::NotFound)?;
+        let kept = self.kept(seq);
+        if !kept.queued() || kept.record.attempts > 0 || kept.record.cancel_requested {
+            return Err(Error::Stale(reroute.id));
+        }
+        let moves =
+            kept.record.provider != reroute.provider || kept.record.session != reroute.session;
+        kept.record.provider = reroute.provider;
+        kept.record.session = reroute.session;
+        kept.record.routing = reroute.routing;
+        if moves {
+            kept.turn = None;
+            if !kept.delayed {
+                self.take_turn(seq);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin(
+        &mut self,
+        id: DispatchId,
+        provider: &str,
+        epoch: u64,
+        started: NewEvent,
+    ) -> Result<Begun> {
+        let seq = self.seq(id).ok_or(Error::NotFound)?;
+        let kept = &self.dispatches[&seq];
+        if !self.may_start(kept) || kept.record.provider != provider {
+            return Err(Error::Stale(id));
+        }
+        let kept = self.kept(seq);
+        kept.epoch = epoch;
+        kept.record.attempts += 1;
+        kept.record
+            .first_started_at
+            .get_or_insert(started.timestamp);
+        kept.record.state = record::State::Running {
+            attempt: kept.record.attempts,
+            started_at: started.timestamp,
+        };
+        self.log_events(seq, vec![started]);
+        let kept = &self.dispatches[&seq];
+        Ok(Begun {
+            lease: Lease {
+                id,
+                attempt: kept.record.attempts,
+                epoch,
+            },
+            dispatch: kept.record.clone(),
+            request: kept.request.clone(),
+            recorded_session: kept.recorded_session.clone(),
+            spent: kept.spent.clone(),
+        })
+    }
+
+    /// The dispatch that the claim is about, when the claim is current.
+    fn claimed(&self, claim: &Claim) -> Result<u64> {
+        let seq = self.seq(claim.id()).ok_or(Error::NotFound)?;
+        let kept = &self.dispatches[&seq];
+        let running = |attempt: u32| match &kept.record.state {
+            record::State::Running {
+                attempt: current, ..
+            } => *current == attempt,
+            record::State::Queued | record::State::Finished { .. } => false,
+        };
+        let current = match claim {
+            Claim::Unstarted(_) => kept.queued(),
+            Claim::Attempt(lease) => {
+                running(lease.attempt) && lease.epoch == kept.epoch && lease.epoch == self.epoch
+            }
+            Claim::Interrupted { attempt, .. } => running(*attempt) && kept.epoch < self.epoch,
+        };
+        if current {
+            Ok(seq)
+        } else {
+            Err(Error::Stale(claim.id()))
+        }
+    }
+
+    pub(super) fn append(&mut self, lease: &Lease, progress: Progress) -> Result<()> {
+        let seq = self
+            .claimed(&Claim::Attempt(lease.clone()))
+            .map_err(|_| Error::Stale(lease.id))?;
+        let kept = self.kept(seq);
+        if progress.session.is_some() {
+            kept.recorded_session = progress.session;
+        }
+        if progress.spent.is_some() {
+            kept.spent = progress.spent;
+        }
+        self.log_events(seq, progress.events);
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self, claim: &Claim, finish: Finish) -> Result<Finished> {
+        let seq = self.claimed(claim)?;
+        let honoured = finish.error_code.as_deref() == Some("cancelled");
+        if self.dispatches[&seq].record.cancel_requested && !honoured {
+            return Ok(Finished::CancelRequested);
+        }
+        let totals = self.totals_with(seq, finish.events.len() as u64);
+        let result = rules::with_events(&finish.result, &self.log, totals)?;
+        self.log_events(seq, finish.events);
+        let kept = self.kept(seq);
+        kept.result = Some(RawValue::from_string(result).expect("one more member leaves it JSON"));
+        kept.output = finish.output;
+        kept.turn = None;
+        kept.delayed = false;
+        kept.retention = finish.retention;
+        kept.record.state = record::State::Finished {
+            at: finish.at,
+            error_code: finish.error_code,
+        };
+        kept.expires_at = Some(rules::later(finish.at, finish.retention));
+        if let Some(delivery) = finish.delivery {
+            kept.expires_at = None;
+            self.owe(seq, delivery, finish.at);
+        }
+        Ok(Finished::Recorded(totals))
+    }
+
+    pub(super) fn requeue(&mut self, claim: &Claim, requeue: Requeue) -> Result<()> {
+        let seq = self.claimed(claim)?;
+        let kept = self.kept(seq);
+        if kept.queued() {
+            return Err(Error::InvalidState("it is in the queue already"));
+        }
+        if kept.record.cancel_requested {
+            return Err(Error::InvalidState("a cancel was requested"));
+        }
+        kept.record.state = record::State::Queued;
+        kept.record.start_by = rules::start_again_by(&kept.record, requeue.event.timestamp);
+        self.log_events(seq, vec![requeue.event]);
+        Ok(())
+    }
+
+    pub(super) fn request_cancel(&mut self, id: DispatchId) -> CancelRequest {
+        let Some(seq) = self.seq(id) else {
+            return CancelRequest::Unknown;
+        };
+        let kept = self.kept(seq);
+        let answer = match kept.record.state {
+            record::State::Queued => CancelRequest::Queued,
+            record::State::Running { attempt, .. } => CancelRequest::Running { attempt },
+            record::State::Finished { .. } => return CancelRequest::Finished,
+        };
+        kept.record.cancel_requested = true;
+        answer
+    }
+
+    pub(super) fn interrupted(&self, limit: usize) -> Vec<Interrupted> {
+        let older = self
+            .dispatches
+            .values()
+            .filter(|kept| kept.epoch < self.epoch);
+        older
+            .filter_map(|kept| match kept.record.state {
+                record::State::Running { attempt, .. } => Some(Interrupted {
+                    dispatch: kept.record.clone(),
+                    attempt,
+                    request: kept.request.clone(),
+                    recorded_session: kept.recorded_session.clone(),
+                    cancel_requested: kept.record.cancel_requested,
+                    spent: kept.spent.clone(),
+                }),
+                record::State::Queued | record::State::Finished { .. } => None,
+            })
+            .take(limit)
+            .collect()
+    }
+}

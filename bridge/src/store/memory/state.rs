@@ -1,0 +1,300 @@
+//! The maps, what a dispatch is in them, and how one comes in and is looked up.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+
+use crate::event::LogName;
+use crate::id::DispatchId;
+use crate::store::record::{
+    self, Acceptance, Counts, DeliveryState, Dispatch, DispatchFilter, Fingerprint, IdempotencyKey,
+    KeySpace, KeyVerdict, Known, LogBounds, NewDispatch, Output, Page, Status, Swept,
+};
+use crate::store::rules::UNBOUND_RETENTION;
+use crate::store::{Error, Result};
+
+use super::log::Logged;
+use super::outbox::Owed;
+
+pub(super) struct State {
+    pub(super) log: LogName,
+    pub(super) epoch: u64,
+    /// By acceptance order.
+    pub(super) dispatches: BTreeMap<u64, Kept>,
+    /// By creation order.
+    pub(super) deliveries: BTreeMap<u64, Owed>,
+    pub(super) events: BTreeMap<u64, Logged>,
+    pub(super) bounds: LogBounds,
+    pub(super) sealed: BTreeMap<String, Vec<u8>>,
+    /// The origin that `due` served last.
+    pub(super) served: std::cell::RefCell<String>,
+    last_dispatch: u64,
+}
+
+/// One dispatch with all that belongs to it.
+pub(super) struct Kept {
+    /// `result` stays empty in here.
+    pub(super) record: Dispatch,
+    pub(super) key: IdempotencyKey,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) request: Box<RawValue>,
+    pub(super) secrets: Option<Vec<u8>>,
+    /// Waits for `not_before`.
+    pub(super) delayed: bool,
+    /// Its place in the queue of its session, until it is finished.
+    pub(super) turn: Option<u64>,
+    /// The epoch of the attempt that runs.
+    pub(super) epoch: u64,
+    pub(super) recorded_session: Option<String>,
+    pub(super) spent: Option<Box<RawValue>>,
+    pub(super) events: u64,
+    pub(super) result: Option<Box<RawValue>>,
+    pub(super) output: Option<String>,
+    pub(super) retention: std::time::Duration,
+    /// Set while it is finished and nothing is pending.
+    pub(super) expires_at: Option<Timestamp>,
+}
+
+impl Kept {
+    pub(super) fn queued(&self) -> bool {
+        self.record.state == record::State::Queued
+    }
+
+    fn status(&self) -> Status {
+        match &self.record.state {
+            record::State::Queued => Status::Queued,
+            record::State::Running { .. } => Status::Running,
+            record::State::Finished {
+                error_code: None, ..
+            } => Status::Ok,
+            record::State::Finished {
+                error_code: Some(_),
+                ..
+            } => Status::Error,
+        }
+    }
+
+    fn with_result(&self) -> Dispatch {
+        Dispatch {
+            result: self.result.clone(),
+            ..self.record.clone()
+        }
+    }
+}
+
+impl State {
+    pub(super) fn new(log: LogName) -> Self {
+        Self {
+            log,
+            epoch: 1,
+            dispatches: BTreeMap::new(),
+            deliveries: BTreeMap::new(),
+            events: BTreeMap::new(),
+            bounds: LogBounds {
+                issued: 0,
+                removed: 0,
+            },
+            sealed: BTreeMap::new(),
+            served: std::cell::RefCell::default(),
+            last_dispatch: 0,
+        }
+    }
+
+    pub(super) fn seq(&self, id: DispatchId) -> Option<u64> {
+        self.dispatches
+            .iter()
+            .find(|(_, kept)| kept.record.id == id)
+            .map(|(seq, _)| *seq)
+    }
+
+    pub(super) fn kept(&mut self, seq: u64) -> &mut Kept {
+        self.dispatches
+            .get_mut(&seq)
+            .expect("the caller has just found it")
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let deliveries = |state| {
+            let owed = self.deliveries.values();
+            owed.filter(|owed| owed.record.status == state).count() as u64
+        };
+        let dispatches = |status| {
+            let kept = self.dispatches.values();
+            kept.filter(|kept| kept.status() == status).count() as u64
+        };
+        Counts {
+            queued: dispatches(Status::Queued),
+            running: dispatches(Status::Running),
+            deliveries_pending: deliveries(DeliveryState::Pending),
+            deliveries_dead: deliveries(DeliveryState::Dead),
+        }
+    }
+
+    fn holder(&self, key: &IdempotencyKey) -> Option<(u64, &Kept)> {
+        let mut newest_first = self.dispatches.iter().rev();
+        newest_first
+            .find(|(_, kept)| &kept.key == key)
+            .map(|(seq, kept)| (*seq, kept))
+    }
+
+    pub(super) fn recall(&self, key: &IdempotencyKey) -> Option<Known> {
+        self.holder(key).map(|(_, kept)| Known {
+            dispatch: kept.record.clone(),
+            fingerprint: kept.fingerprint,
+        })
+    }
+
+    pub(super) fn accept(&mut self, new: NewDispatch) -> Result<Acceptance> {
+        if new.key.space == KeySpace::Task && new.key.value != new.task_id {
+            return Err(Error::InvalidState("a task key is not the task id"));
+        }
+        let holder = self.holder(&new.key).map(|(seq, _)| seq);
+        let known = self.recall(&new.key);
+        let mut taken_over = None;
+        if let Some((seq, known)) = holder.zip(known) {
+            match known.verdict(new.key.space, &new.fingerprint) {
+                KeyVerdict::Same => {
+                    if matches!(known.dispatch.state, record::State::Finished { .. }) {
+                        self.owe_again(seq, new.accepted_at);
+                    }
+                    return Ok(Acceptance::Duplicate(Box::new(known.dispatch)));
+                }
+                KeyVerdict::Conflict => return Ok(Acceptance::Conflict(known.dispatch.id)),
+                KeyVerdict::TakeOver => taken_over = Some((seq, known.dispatch.id)),
+            }
+        }
+        if self.counts().queued >= new.queue_limit {
+            return Ok(Acceptance::QueueFull);
+        }
+        if let Some((seq, _)) = taken_over {
+            self.supersede(seq, new.accepted_at);
+        }
+        let retry_of = taken_over.map(|(_, id)| id);
+        self.insert(new, retry_of);
+        Ok(Acceptance::Accepted { retry_of })
+    }
+
+    fn insert(&mut self, new: NewDispatch, retry_of: Option<DispatchId>) {
+        self.last_dispatch += 1;
+        let seq = self.last_dispatch;
+        let delayed = new.not_before.is_some_and(|time| time > new.accepted_at);
+        let record = Dispatch {
+            id: new.id,
+            task_id: new.task_id,
+            agent_id: new.agent_id,
+            run_id: new.run_id,
+            trace_id: new.trace_id,
+            provider: new.provider,
+            pinned: new.pinned,
+            routing: new.routing,
+            session: new.session,
+            priority: new.priority,
+            state: record::State::Queued,
+            attempts: 0,
+            cancel_requested: false,
+            accepted_at: new.accepted_at,
+            not_before: new.not_before,
+            start_by: new.start_by,
+            first_started_at: None,
+            retry_of,
+            callback: new.callback,
+            result: None,
+        };
+        let kept = Kept {
+            record,
+            key: new.key,
+            fingerprint: new.fingerprint,
+            request: new.request,
+            secrets: new.secrets,
+            delayed,
+            turn: None,
+            epoch: 0,
+            recorded_session: None,
+            spent: None,
+            events: 0,
+            result: None,
+            output: None,
+            retention: std::time::Duration::ZERO,
+            expires_at: None,
+        };
+        self.dispatches.insert(seq, kept);
+        if !delayed {
+            self.take_turn(seq);
+        }
+        self.log_events(seq, new.events);
+    }
+
+    pub(super) fn dispatch(&self, id: DispatchId) -> Option<Dispatch> {
+        self.seq(id).map(|seq| self.dispatches[&seq].with_result())
+    }
+
+    pub(super) fn request(&self, id: DispatchId) -> Result<Box<RawValue>> {
+        let seq = self.seq(id).ok_or(Error::NotFound)?;
+        Ok(self.dispatches[&seq].request.clone())
+    }
+
+    pub(super) fn by_task(&self, task_id: &str, limit: usize) -> Vec<Dispatch> {
+        let newest_first = self.dispatches.values().rev();
+        newest_first
+            .filter(|kept| kept.record.task_id == task_id)
+            .take(limit)
+            .map(Kept::with_result)
+            .collect()
+    }
+
+    pub(super) fn dispatches(&self, filter: &DispatchFilter) -> Page<Dispatch> {
+        let before = filter.before.unwrap_or(u64::MAX);
+        let same = |wanted: &Option<String>, value: Option<&str>| {
+            wanted.is_none() || wanted.as_deref() == value
+        };
+        let mut found = self.dispatches.range(..before).rev().filter(|(_, kept)| {
+            let record = &kept.record;
+            filter.status.is_none_or(|status| kept.status() == status)
+                && same(&filter.provider, Some(&record.provider))
+                && same(&filter.agent_id, Some(&record.agent_id))
+                && same(&filter.run_id, record.run_id.as_deref())
+                && filter.since.is_none_or(|since| record.accepted_at >= since)
+        });
+        let page: Vec<_> = found.by_ref().take(filter.limit).collect();
+        let next = found.next().and(page.last()).map(|(seq, _)| **seq);
+        let items = page.into_iter().map(|(_, kept)| kept.record.clone());
+        Page {
+            items: items.collect(),
+            next,
+        }
+    }
+
+    pub(super) fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Option<Output> {
+        let whole = self.dispatches[&self.seq(id)?].output.as_ref()?.as_bytes();
+        let start = usize::try_from(offset)
+            .unwrap_or(usize::MAX)
+            .min(whole.len());
+        let end = start.saturating_add(limit).min(whole.len());
+        Some(Output {
+            bytes: whole[start..end].to_vec(),
+            total: whole.len() as u64,
+        })
+    }
+
+    pub(super) fn sweep(&mut self, now: Timestamp, limit: usize) -> Swept {
+        let mut expired: Vec<_> = self.dispatches.iter().collect();
+        expired.retain(|(_, kept)| kept.expires_at.is_some_and(|time| time <= now));
+        expired.sort_by_key(|(seq, kept)| (kept.expires_at, **seq));
+        let more = expired.len() > limit;
+        let gone: Vec<u64> = expired.iter().take(limit).map(|(seq, _)| **seq).collect();
+        for seq in &gone {
+            self.dispatches.remove(seq);
+            self.deliveries.retain(|_, owed| owed.dispatch != *seq);
+            self.forget_events(|logged| logged.dispatch == Some(*seq));
+        }
+        let oldest = now
+            .saturating_sub(UNBOUND_RETENTION)
+            .unwrap_or(Timestamp::MIN);
+        self.forget_events(|logged| logged.dispatch.is_none() && logged.event.timestamp < oldest);
+        Swept {
+            dispatches: gone.len() as u64,
+            more,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What every store decides in the same way, whatever it keeps its rows in.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+
+use super::record::{
+    Dispatch, EventFilter, EventTotals, Fingerprint, KeySpace, KeyVerdict, Known, State,
+};
+use super::{Error, Result};
+use crate::event::{Event, LogName};
+
+/// How many delivery attempts are kept from the beginning, and how many from the end.
+pub(super) const FIRST_ATTEMPTS: u32 = 5;
+pub(super) const LAST_ATTEMPTS: u32 = 20;
+
+/// How long events that belong to no dispatch are kept.
+pub(super) const UNBOUND_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+impl Known {
+    /// The key rules of `contract.md` §1, "Idempotency".
+    pub fn verdict(&self, space: KeySpace, fingerprint: &Fingerprint) -> KeyVerdict {
+        let failed = match &self.dispatch.state {
+            State::Finished {
+                error_code: Some(code),
+                ..
+            } => code != "cancelled",
+            State::Queued
+            | State::Running { .. }
+            | State::Finished {
+                error_code: None, ..
+            } => false,
+        };
+        if failed && space == KeySpace::Task {
+            KeyVerdict::TakeOver
+        } else if &self.fingerprint == fingerprint {
+            KeyVerdict::Same
+        } else {
+            KeyVerdict::Conflict
+        }
+    }
+}
+
+impl EventFilter {
+    /// Whether a reader with this filter wants the event.
+    pub fn matches(&self, event: &Event) -> bool {
+        let same = |wanted: &Option<String>, value: Option<&str>| {
+            wanted.is_none() || wanted.as_deref() == value
+        };
+        (self.dispatch.is_none() || self.dispatch == event.dispatch_id)
+            && same(&self.provider, event.provider.as_deref())
+            && same(&self.agent_id, event.agent_id.as_deref())
+            && same(&self.task_id, event.task_id.as_deref())
+            && same(&self.kind, Some(&event.kind))
+    }
+}
+
+/// The result as it is delivered: `"events": {"count", "lastCursor"}` is its last member.
+pub(super) fn with_events(result: &RawValue, log: &LogName, totals: EventTotals) -> Result<String> {
+    let open = result
+        .get()
+        .trim_end()
+        .strip_suffix('}')
+        .filter(|_| result.get().trim_start().starts_with('{'))
+        .ok_or(Error::InvalidState("a result is not a JSON object"))?
+        .trim_end();
+    let comma = if open.ends_with('{') { "" } else { "," };
+    let (count, last) = (totals.count, log.cursor(totals.last));
+    Ok(format!(
+        r#"{open}{comma}"events":{{"count":{count},"lastCursor":"{last}"}}}}"#
+    ))
+}
+
+/// A dispatch that goes back to the queue may wait there as long as a new one.
+pub(super) fn start_again_by(dispatch: &Dispatch, now: Timestamp) -> Timestamp {
+    let waits_from = dispatch
+        .not_before
+        .map_or(dispatch.accepted_at, |time| time.max(dispatch.accepted_at));
+    let patience = dispatch.start_by.duration_since(waits_from);
+    let again = now.saturating_add(patience).unwrap_or(Timestamp::MAX);
+    again.max(dispatch.start_by)
+}
+
+pub(super) fn later(time: Timestamp, by: Duration) -> Timestamp {
+    time.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// Whether an origin such as `https://example.org:443` is at this `host` or `host:port`.
+pub(super) fn at_host(origin: &str, host: Option<&str>) -> bool {
+    let Some(host) = host else { return true };
+    let authority = origin.split_once("://").map_or(origin, |(_, rest)| rest);
+    authority
+        .strip_prefix(host)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::DispatchId;
+    use KeySpace::{Header, Task};
+    use KeyVerdict::{Conflict, Same, TakeOver};
+
+    fn known(state: State) -> Known {
+        let at = Timestamp::UNIX_EPOCH;
+        let dispatch = Dispatch {
+            id: DispatchId::new(),
+            task_id: "t".into(),
+            agent_id: "a".into(),
+            run_id: None,
+            trace_id: String::new(),
+            provider: "echo".into(),
+            pinned: false,
+            routing: RawValue::from_string("[]".into()).unwrap(),
+            session: None,
+            priority: 0,
+            state,
+            attempts: 0,
+            cancel_requested: false,
+            accepted_at: at,
+            not_before: None,
+            start_by: at,
+            first_started_at: None,
+            retry_of: None,
+            callback: None,
+            result: None,
+        };
+        Known {
+            dispatch,
+            fingerprint: [1; 32],
+        }
+    }
+
+    #[test]
+    fn a_key_answers_as_the_contract_says() {
+        let finished = |code: Option<&str>| State::Finished {
+            at: Timestamp::UNIX_EPOCH,
+            error_code: code.map(str::to_owned),
+        };
+        let running = State::Running {
+            attempt: 1,
+            started_at: Timestamp::UNIX_EPOCH,
+        };
+        for (state, space, same_body, expected) in [
+            (State::Queued, Task, true, Same),
+            (State::Queued, Task, false, Conflict),
+            (running.clone(), Header, true, Same),
+            (running, Header, false, Conflict),
+            (finished(None), Task, true, Same),
+            (finished(None), Task, false, Conflict),
+            (finished(Some("timeout")), Task, true, TakeOver),
+            (finished(Some("timeout")), Task, false, TakeOver),
+            (finished(Some("timeout")), Header, true, Same),
+            (finished(Some("timeout")), Header, false, Conflict),
+            (finished(Some("cancelled")), Task, true, Same),
+            (finished(Some("cancelled")), Task, false, Conflict),
+        ] {
+            let fingerprint = if same_body { [1; 32] } else { [2; 32] };
+            let verdict = known(state.clone()).verdict(space, &fingerprint);
+            assert_eq!(
+                verdict, expected,
+                "{state:?} {space:?} same body: {same_body}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_result_gets_its_events_as_last_member() {
+        let log = LogName::from_stored("abc".into());
+        let totals = EventTotals { count: 3, last: 17 };
+        let events = r#""events":{"count":3,"lastCursor":"abc-17"}}"#;
+        for (result, expected) in [
+            ("{}", format!("{{{events}")),
+            (" { } ", format!("{{{events}")),
+            (r#"{"a":{}}"#, format!(r#"{{"a":{{}},{events}"#)),
+        ] {
+            let result = RawValue::from_string(result.into()).unwrap();
+            assert_eq!(with_events(&result, &log, totals).unwrap(), expected);
+        }
+        let list = RawValue::from_string("[]".into()).unwrap();
+        assert!(with_events(&list, &log, totals).is_err());
+    }
+
+    #[test]
+    fn a_host_is_named_with_or_without_its_port() {
+        for (host, expected) in [
+            ("example.org", true),
+            ("example.org:443", true),
+            ("example.org:44", false),
+            ("example", false),
+            ("ample.org", false),
+        ] {
+            assert_eq!(
+                at_host("https://example.org:443", Some(host)),
+                expected,
+                "{host}"
+            );
+        }
+        assert!(at_host("http://[::1]:80", Some("[::1]")));
+    }
+}

@@ -1,0 +1,121 @@
+//! Taking a dispatch in: its key decides, then its rows are written.
+
+use rusqlite::{Connection, params};
+
+use super::table::{self, nanos, phase, select_dispatch};
+use super::writer::{Failure, Tx};
+use super::{deliver, events, queue};
+use crate::id::DispatchId;
+use crate::store::Error;
+use crate::store::record::{
+    Acceptance, IdempotencyKey, KeySpace, KeyVerdict, Known, NewDispatch, State,
+};
+
+/// What is known under a key, and its row. The newest dispatch of a task without a header key holds
+/// the task's key.
+pub(super) fn recall(
+    connection: &Connection,
+    key: &IdempotencyKey,
+) -> rusqlite::Result<Option<(i64, Known)>> {
+    let sql = match key.space {
+        KeySpace::Header => select_dispatch!(
+            " FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.header_key = ?1"
+        ),
+        KeySpace::Task => select_dispatch!(
+            " FROM dispatch d JOIN body b ON b.dispatch = d.seq
+             WHERE d.task_id = ?1 AND d.header_key IS NULL ORDER BY d.seq DESC LIMIT 1"
+        ),
+    };
+    table::one(connection, sql, [&key.value], |row| {
+        let known = Known {
+            dispatch: table::dispatch(row)?,
+            fingerprint: row.get(table::FINGERPRINT)?,
+        };
+        Ok((row.get(table::SEQ)?, known))
+    })
+}
+
+pub(super) fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, Failure> {
+    if new.key.space == KeySpace::Task && new.key.value != new.task_id {
+        return Err(Error::InvalidState("a task key is not the task id").into());
+    }
+    let mut taken_over = None;
+    if let Some((seq, known)) = recall(tx.conn, &new.key)? {
+        match known.verdict(new.key.space, &new.fingerprint) {
+            KeyVerdict::Same => {
+                if matches!(known.dispatch.state, State::Finished { .. }) {
+                    deliver::owe_again(tx, seq, new.accepted_at)?;
+                }
+                return Ok(Acceptance::Duplicate(Box::new(known.dispatch)));
+            }
+            KeyVerdict::Conflict => return Ok(Acceptance::Conflict(known.dispatch.id)),
+            KeyVerdict::TakeOver => taken_over = Some((seq, known.dispatch.id)),
+        }
+    }
+    if tx.ledger.numbers.counts.queued >= new.queue_limit {
+        return Ok(Acceptance::QueueFull);
+    }
+    if let Some((seq, _)) = taken_over {
+        deliver::supersede(tx, seq, new.accepted_at)?;
+    }
+    let retry_of = taken_over.map(|(_, id)| id);
+    insert(tx, new, retry_of)?;
+    Ok(Acceptance::Accepted { retry_of })
+}
+
+fn insert(tx: &mut Tx<'_>, new: &NewDispatch, retry_of: Option<DispatchId>) -> Result<(), Failure> {
+    tx.ledger.numbers.last_dispatch += 1;
+    let seq = i64::try_from(tx.ledger.numbers.last_dispatch).unwrap_or(i64::MAX);
+    let delayed = new.not_before.is_some_and(|time| time > new.accepted_at);
+    let (phase, turn) = if delayed {
+        (phase::DELAYED, None)
+    } else {
+        queue::turn(tx, &new.provider, new.session.as_deref())?
+    };
+    let header_key = match new.key.space {
+        KeySpace::Header => Some(&new.key.value),
+        KeySpace::Task => None,
+    };
+    tx.execute(
+        "INSERT INTO dispatch (seq, id, phase, provider, pinned, priority, events, session, turn,
+           accepted_at, not_before, start_by, header_key, fingerprint, task_id, agent_id, run_id,
+           trace_id, retry_of, callback_url, callback_origin)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        params![
+            seq,
+            new.id.as_bytes(),
+            phase,
+            new.provider,
+            new.pinned,
+            new.priority,
+            new.events.len(),
+            new.session,
+            turn,
+            nanos(new.accepted_at),
+            new.not_before.map(nanos),
+            nanos(new.start_by),
+            header_key,
+            new.fingerprint,
+            new.task_id,
+            new.agent_id,
+            new.run_id,
+            new.trace_id,
+            retry_of.as_ref().map(DispatchId::as_bytes),
+            new.callback.as_ref().map(|callback| &callback.url),
+            new.callback.as_ref().map(|callback| &callback.origin),
+        ],
+    )?;
+    tx.execute(
+        "INSERT INTO body (dispatch, routing, secrets, request) VALUES (?, ?, ?, ?)",
+        params![seq, new.routing.get(), new.secrets, new.request.get()],
+    )?;
+    let owner = events::Owner {
+        seq,
+        provider: &new.provider,
+        attempt: 0,
+        events_before: 0,
+    };
+    events::append(tx, &owner, &new.events)?;
+    tx.ledger.entered_queue(&new.provider);
+    Ok(())
+}

@@ -1,0 +1,291 @@
+//! The event log. What one write appends is one row: its positions are `first..=last`, its body a list
+//! of `[type, time, data]`. Positions come from the writer and never come twice, because the highest
+//! one that was ever removed is kept in `meta`.
+
+use std::borrow::Cow;
+
+use rusqlite::{Connection, Row, params};
+use serde_json::value::RawValue;
+
+use super::table::{self, nanos};
+use super::writer::{Failure, Tx};
+use crate::event::{Event, LogName, NewEvent};
+use crate::id::DispatchId;
+use crate::store::record::{EventFilter, EventPage, EventTotals};
+
+/// A page ends after so many bytes of events.
+const PAGE_BYTES: usize = 1 << 20;
+
+/// The dispatch that events belong to, as it was before them.
+pub(super) struct Owner<'a> {
+    pub(super) seq: i64,
+    pub(super) provider: &'a str,
+    pub(super) attempt: u32,
+    pub(super) events_before: u64,
+}
+
+type Line<'a> = (Cow<'a, str>, i64, Option<Cow<'a, RawValue>>);
+
+fn body(events: &[NewEvent]) -> Result<String, Failure> {
+    let lines: Vec<Line<'_>> = events
+        .iter()
+        .map(|event| {
+            let data = event.data.as_deref().map(Cow::Borrowed);
+            (
+                Cow::Borrowed(event.kind.as_str()),
+                nanos(event.timestamp),
+                data,
+            )
+        })
+        .collect();
+    serde_json::to_string(&lines)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)).into())
+}
+
+/// The caller raises `dispatch.events`.
+pub(super) fn append(
+    tx: &mut Tx<'_>,
+    owner: &Owner<'_>,
+    events: &[NewEvent],
+) -> Result<(), Failure> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let bounds = &mut tx.ledger.numbers.bounds;
+    let first = bounds.issued + 1;
+    bounds.issued += events.len() as u64;
+    let last = bounds.issued;
+    tx.execute(
+        "INSERT INTO event (first, last, dispatch, seq, attempt, provider, body)
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
+        params![
+            first,
+            last,
+            owner.seq,
+            owner.events_before + 1,
+            owner.attempt,
+            owner.provider,
+            body(events)?
+        ],
+    )?;
+    Ok(())
+}
+
+pub(super) fn append_unbound(
+    tx: &mut Tx<'_>,
+    provider: &str,
+    events: &[NewEvent],
+) -> Result<(), Failure> {
+    let Some(newest) = events.iter().map(|event| event.timestamp).max() else {
+        return Ok(());
+    };
+    let bounds = &mut tx.ledger.numbers.bounds;
+    let first = bounds.issued + 1;
+    bounds.issued += events.len() as u64;
+    let last = bounds.issued;
+    tx.execute(
+        "INSERT INTO event (first, last, seq, attempt, provider, unbound_at, body)
+         VALUES (?, ?, 0, 0, ?, ?, ?)",
+        params![first, last, provider, nanos(newest), body(events)?],
+    )?;
+    Ok(())
+}
+
+/// What the totals of the owner will be after so many more events.
+pub(super) fn totals_with(
+    tx: &Tx<'_>,
+    owner: &Owner<'_>,
+    more: usize,
+) -> rusqlite::Result<EventTotals> {
+    let more = more as u64;
+    let last = match more {
+        0 => table::one(
+            tx.conn,
+            "SELECT last FROM event WHERE dispatch = ? ORDER BY first DESC LIMIT 1",
+            [owner.seq],
+            |row| row.get(0),
+        )?
+        .unwrap_or(0),
+        more => tx.ledger.numbers.bounds.issued + more,
+    };
+    Ok(EventTotals {
+        count: owner.events_before + more,
+        last,
+    })
+}
+
+const OF_ALL: &str = "
+SELECT e.first, e.last, e.seq, e.attempt, e.provider, e.body,
+       d.id, d.task_id, d.agent_id, d.run_id, d.trace_id
+FROM event e LEFT JOIN dispatch d ON d.seq = e.dispatch
+WHERE e.first >= coalesce((SELECT max(first) FROM event WHERE first <= ?1), 0)
+ORDER BY e.first";
+
+const OF_ONE: &str = "
+SELECT e.first, e.last, e.seq, e.attempt, e.provider, e.body,
+       d.id, d.task_id, d.agent_id, d.run_id, d.trace_id
+FROM dispatch d CROSS JOIN event e INDEXED BY event_dispatch ON e.dispatch = d.seq
+WHERE d.id = ?2
+  AND e.first >= coalesce((SELECT max(first) FROM event WHERE dispatch = d.seq AND first <= ?1), 0)
+ORDER BY e.first";
+
+pub(super) fn read(
+    connection: &Connection,
+    log: &LogName,
+    filter: &EventFilter,
+    after: u64,
+    limit: usize,
+) -> rusqlite::Result<EventPage> {
+    // Both statements must see the same commit, or the page would claim to have seen more.
+    let transaction = connection.unchecked_transaction()?;
+    let newest = "SELECT last FROM event ORDER BY first DESC LIMIT 1";
+    let newest = table::one(&transaction, newest, [], |row| row.get(0))?.unwrap_or(0);
+    let sought = i64::try_from(after).unwrap_or(i64::MAX).saturating_add(1);
+    let mut page = EventPage {
+        events: Vec::new(),
+        scanned: after,
+        more: false,
+    };
+    let mut statement;
+    let mut rows = match &filter.dispatch {
+        None => {
+            statement = transaction.prepare_cached(OF_ALL)?;
+            statement.query([sought])?
+        }
+        Some(id) => {
+            statement = transaction.prepare_cached(OF_ONE)?;
+            statement.query(params![sought, id.as_bytes()])?
+        }
+    };
+    let (mut looked_at, mut bytes) = (0, 0);
+    while let Some(row) = rows.next()? {
+        let batch = Batch::read(row)?;
+        if batch.last <= after {
+            continue;
+        }
+        let mut lines = batch.lines(log, filter)?;
+        for position in batch.first..=batch.last {
+            let event = lines.next();
+            if position <= after {
+                continue;
+            }
+            if looked_at == limit || bytes > PAGE_BYTES {
+                page.more = true;
+                return Ok(page);
+            }
+            looked_at += 1;
+            page.scanned = position;
+            if let Some(event) = event.filter(|event| filter.matches(event)) {
+                bytes += event.data.as_ref().map_or(0, |data| data.get().len());
+                page.events.push(event);
+            }
+        }
+    }
+    page.scanned = after.max(newest);
+    Ok(page)
+}
+
+pub(super) fn last(
+    connection: &Connection,
+    log: &LogName,
+    id: DispatchId,
+) -> rusqlite::Result<Option<Event>> {
+    let sql = "
+        SELECT e.first, e.last, e.seq, e.attempt, e.provider, e.body,
+               d.id, d.task_id, d.agent_id, d.run_id, d.trace_id
+        FROM dispatch d CROSS JOIN event e INDEXED BY event_dispatch ON e.dispatch = d.seq
+        WHERE d.id = ? ORDER BY e.first DESC LIMIT 1";
+    let newest = table::one(connection, sql, [id.as_bytes()], |row| {
+        let lines = Batch::read(row)?.lines(log, &EventFilter::default())?;
+        Ok(lines.last())
+    })?;
+    Ok(newest.flatten())
+}
+
+/// One row of the log with the columns of its dispatch.
+struct Batch {
+    first: u64,
+    last: u64,
+    seq: u64,
+    attempt: u32,
+    provider: String,
+    body: String,
+    dispatch: Option<Context>,
+}
+
+struct Context {
+    id: DispatchId,
+    task_id: String,
+    agent_id: String,
+    run_id: Option<String>,
+    trace_id: String,
+}
+
+impl Batch {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let dispatch = match row.get::<_, Option<[u8; 16]>>(6)? {
+            None => None,
+            Some(id) => Some(Context {
+                id: DispatchId::from_bytes(id),
+                task_id: row.get(7)?,
+                agent_id: row.get(8)?,
+                run_id: row.get(9)?,
+                trace_id: row.get(10)?,
+            }),
+        };
+        Ok(Self {
+            first: row.get(0)?,
+            last: row.get(1)?,
+            seq: row.get(2)?,
+            attempt: row.get(3)?,
+            provider: row.get(4)?,
+            body: row.get(5)?,
+            dispatch,
+        })
+    }
+
+    /// Whether no event of the batch can match, so that its body need not be parsed.
+    fn is_out(&self, filter: &EventFilter) -> bool {
+        let differs = |wanted: &Option<String>, value: Option<&str>| {
+            wanted.is_some() && wanted.as_deref() != value
+        };
+        let dispatch = self.dispatch.as_ref();
+        differs(&filter.provider, Some(&self.provider))
+            || differs(&filter.task_id, dispatch.map(|d| d.task_id.as_str()))
+            || differs(&filter.agent_id, dispatch.map(|d| d.agent_id.as_str()))
+    }
+
+    /// The events in their order; none when none can match.
+    fn lines(
+        &self,
+        log: &LogName,
+        filter: &EventFilter,
+    ) -> rusqlite::Result<std::vec::IntoIter<Event>> {
+        if self.is_out(filter) {
+            return Ok(Vec::new().into_iter());
+        }
+        let lines: Vec<(String, i64, Option<Box<RawValue>>)> = serde_json::from_str(&self.body)
+            .map_err(|error| {
+                let kind = rusqlite::types::Type::Text;
+                rusqlite::Error::FromSqlConversionFailure(5, kind, Box::new(error))
+            })?;
+        let dispatch = self.dispatch.as_ref();
+        let event =
+            |(place, (kind, at, data)): (u64, (String, i64, Option<Box<RawValue>>))| Event {
+                id: log.cursor(self.first + place),
+                seq: dispatch.map_or(0, |_| self.seq + place),
+                kind,
+                task_id: dispatch.map(|d| d.task_id.clone()),
+                agent_id: dispatch.map(|d| d.agent_id.clone()),
+                dispatch_id: dispatch.map(|d| d.id),
+                provider: Some(self.provider.clone()),
+                timestamp: table::from_nanos(at),
+                run_id: dispatch.and_then(|d| d.run_id.clone()),
+                trace_id: dispatch.map(|d| d.trace_id.clone()),
+                attempt: self.attempt,
+                data,
+            };
+        let events: Vec<Event> = (0..).zip(lines).map(event).collect();
+        Ok(events.into_iter())
+    }
+}

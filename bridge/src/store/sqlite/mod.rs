@@ -1,0 +1,504 @@
+//! The store in one SQLite file: one thread writes, a few connections read. SQL is spoken here and
+//! nowhere else.
+
+mod accept;
+mod deliver;
+mod events;
+mod execute;
+mod ledger;
+mod lock;
+mod queue;
+mod read;
+mod readers;
+mod schema;
+mod shared;
+mod sweep;
+mod table;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use rusqlite::Connection;
+use serde_json::value::RawValue;
+use tokio::sync::{Semaphore, oneshot, watch};
+
+use super::record::{
+    Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
+    Dispatch, DispatchFilter, DueDelivery, DueQuery, EventFilter, EventPage, Finish, Finished,
+    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
+    Ready, Replay, Requeue, Reroute, Settlement, Swept,
+};
+use super::{Config, Error, Result, Store};
+use crate::event::{Event, LogName, NewEvent};
+use crate::id::{DeliveryId, DispatchId};
+
+use ledger::Ledger;
+use lock::Lock;
+use readers::Readers;
+use schema::Tuning;
+use shared::{Published, Shared, lock};
+use writer::{Failure, Message, Op, Tx, Writer};
+
+/// The room that an op takes in the queue besides its bodies.
+const OP_BYTES: usize = 512;
+
+/// The file in the store's folder.
+const FILE: &str = "bridge.db";
+
+/// A replay of many goes in steps of this size, so that it holds nobody up.
+const REPLAY_STEP: usize = 500;
+
+/// Why the store cannot be opened. Nothing was changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot use {} as the store's folder", folder.display())]
+    Folder { folder: PathBuf, source: io::Error },
+    #[error(
+        "{} is on {kind}, a network file system, where a store may be damaged; put it on a local disk",
+        folder.display()
+    )]
+    NetworkFileSystem { folder: PathBuf, kind: &'static str },
+    #[error(
+        "another bridge (process {holder}) uses the store in {}; stop it or name another folder",
+        folder.display()
+    )]
+    Locked { folder: PathBuf, holder: String },
+    #[error("cannot open {}", file.display())]
+    File { file: PathBuf, source: io::Error },
+    #[error("cannot open {}", file.display())]
+    Open {
+        file: PathBuf,
+        source: rusqlite::Error,
+    },
+    #[error(
+        "{} is not a store of forge-bridge and was left as it is; name another folder, or move the file away",
+        file.display()
+    )]
+    Foreign { file: PathBuf },
+    #[error(
+        "{} is damaged ({reason}) and was left as it is; restore a backup, or move it away with its -wal and -shm files to begin an empty store",
+        file.display()
+    )]
+    Corrupt { file: PathBuf, reason: String },
+    #[error(
+        "{} was written by a newer forge-bridge (version {version}, this one knows up to {known}); use that one",
+        file.display()
+    )]
+    Newer {
+        file: PathBuf,
+        version: i64,
+        known: usize,
+    },
+    #[error("the SQLite that is linked is {version}; at least 3.51.3 is needed")]
+    SqliteTooOld { version: &'static str },
+    #[error("cannot start the store's thread")]
+    Thread { source: io::Error },
+}
+
+/// A store in a folder of the local disk; clones are the same store.
+#[derive(Clone)]
+pub struct Sqlite {
+    shared: Arc<Shared>,
+    queue: mpsc::Sender<Message>,
+    /// Room in the queue, by number and by bytes.
+    ops: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+    queue_bytes: u32,
+    /// The origin that `due` served last.
+    served: Arc<Mutex<String>>,
+}
+
+impl Sqlite {
+    /// A named sealed value of the store in this folder, which another process may be using; `None`
+    /// where there is no store or no such value.
+    pub fn peek_sealed(
+        data_dir: &Path,
+        name: &str,
+    ) -> std::result::Result<Option<Vec<u8>>, OpenError> {
+        let file = data_dir.join(FILE);
+        if !file.exists() {
+            return Ok(None);
+        }
+        schema::open_reader(&file)
+            .and_then(|connection| read::sealed(&connection, name))
+            .map_err(|source| OpenError::Open { file, source })
+    }
+
+    /// Opens the store in this folder, or makes one; it belongs to this process until it is closed.
+    pub fn open(config: &Config, data_dir: &Path) -> std::result::Result<Self, OpenError> {
+        let held = Lock::take(data_dir)?;
+        let file = data_dir.join(FILE);
+        let tuning = Tuning {
+            wal_limit_bytes: config.wal_limit_bytes,
+        };
+        let connection = schema::open(&file, tuning)?;
+        let identity = schema::boot(&connection, &file)?;
+        let mut ledger = Ledger::load(&connection).map_err(|source| OpenError::Open {
+            file: file.clone(),
+            source,
+        })?;
+        let shared = Arc::new(Shared {
+            store_id: identity.store_id,
+            log: identity.log,
+            epoch: identity.epoch,
+            readers: Arc::new(Readers::new(file.clone(), config.readers)),
+            status: Mutex::new(Ok(())),
+            published: Mutex::new(Published::default()),
+            removed: AtomicU64::new(0),
+            issued: watch::Sender::new(0),
+        });
+        shared.publish(&mut ledger);
+        let (queue, receiver) = mpsc::channel();
+        let writer = Writer {
+            file,
+            tuning,
+            shared: Arc::clone(&shared),
+            queue: receiver,
+            connection,
+            ledger,
+            lock: held,
+        };
+        std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || writer.run())
+            .map_err(|source| OpenError::Thread { source })?;
+        let queue_bytes = u32::try_from(config.queue_bytes).unwrap_or(u32::MAX).max(1);
+        let bytes = queue_bytes as usize;
+        Ok(Self {
+            shared,
+            queue,
+            ops: Arc::new(Semaphore::new(
+                config.queue_ops.clamp(1, Semaphore::MAX_PERMITS),
+            )),
+            bytes: Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))),
+            queue_bytes,
+            served: Arc::default(),
+        })
+    }
+
+    /// Waits for room in the queue, then for the commit.
+    async fn write<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T> {
+        let closed = || Error::Unavailable("it is closed".to_owned());
+        let bytes = bytes.saturating_add(OP_BYTES);
+        // One that is larger than the queue takes all of it.
+        let share = u32::try_from(bytes)
+            .unwrap_or(u32::MAX)
+            .min(self.queue_bytes);
+        let ops = Arc::clone(&self.ops).acquire_owned().await;
+        let room = Arc::clone(&self.bytes).acquire_many_owned(share).await;
+        let (Ok(ops), Ok(room)) = (ops, room) else {
+            return Err(closed());
+        };
+        let (op, done) = Op::new(change, bytes, (ops, room));
+        self.queue.send(Message::Op(op)).map_err(|_| closed())?;
+        done.await.map_err(|_| closed())?
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let query = |connection: &Connection| Ok(query(connection)?);
+        self.shared.readers.read(query).await
+    }
+
+    async fn replay_many(
+        &self,
+        host: Option<String>,
+        since: Option<Timestamp>,
+        status: super::record::DeliveryState,
+        now: Timestamp,
+    ) -> Result<u64> {
+        let (mut after, mut replayed) = (0, 0);
+        loop {
+            let host = host.clone();
+            let chosen = self
+                .read(move |connection| {
+                    let chosen = deliver::Chosen {
+                        status,
+                        host: host.as_deref(),
+                        since,
+                        after,
+                    };
+                    deliver::choose(connection, &chosen, REPLAY_STEP)
+                })
+                .await?;
+            let Some(last) = chosen.last() else {
+                return Ok(replayed);
+            };
+            after = *last;
+            replayed += self
+                .write(0, move |tx| deliver::replay(tx, &chosen, status, now))
+                .await?;
+        }
+    }
+}
+
+fn size_of_events(events: &[NewEvent]) -> usize {
+    let data = |event: &NewEvent| event.data.as_ref().map_or(0, |data| data.get().len());
+    events.iter().map(|event| 64 + data(event)).sum()
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    fn store_id(&self) -> &str {
+        &self.shared.store_id
+    }
+
+    fn log(&self) -> &LogName {
+        &self.shared.log
+    }
+
+    fn epoch(&self) -> u64 {
+        self.shared.epoch
+    }
+
+    fn status(&self) -> std::result::Result<(), String> {
+        lock(&self.shared.status).clone()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.shared.issued.subscribe()
+    }
+
+    fn counts(&self) -> Counts {
+        lock(&self.shared.published).counts
+    }
+
+    async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {
+        let key = key.clone();
+        let found = self.read(move |connection| accept::recall(connection, &key));
+        Ok(found.await?.map(|(_, known)| known))
+    }
+
+    async fn accept(&self, new: NewDispatch) -> Result<Acceptance> {
+        let bytes = new.request.get().len() + new.routing.get().len() + 512;
+        self.write(bytes, move |tx| accept::accept(tx, &new)).await
+    }
+
+    async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>> {
+        let provider = provider.to_owned();
+        self.read(move |connection| queue::ready(connection, &provider, limit))
+            .await
+    }
+
+    async fn queues(&self) -> Result<Vec<(String, u64)>> {
+        let published = lock(&self.shared.published);
+        let queues = published.queues.iter();
+        Ok(queues.map(|(name, count)| (name.clone(), *count)).collect())
+    }
+
+    async fn promote(&self, now: Timestamp, limit: usize) -> Result<usize> {
+        self.write(0, move |tx| queue::promote(tx, now, limit))
+            .await
+    }
+
+    async fn overdue(&self, now: Timestamp, limit: usize) -> Result<Vec<DispatchId>> {
+        self.read(move |connection| queue::overdue(connection, now, limit))
+            .await
+    }
+
+    async fn cancelled_in_queue(&self, limit: usize) -> Result<Vec<DispatchId>> {
+        self.read(move |connection| queue::cancelled(connection, limit))
+            .await
+    }
+
+    async fn next_queue_event(&self) -> Result<Option<Timestamp>> {
+        self.read(queue::next_event).await
+    }
+
+    async fn reroute(&self, reroute: Reroute) -> Result<()> {
+        let bytes = reroute.routing.get().len();
+        self.write(bytes, move |tx| queue::reroute(tx, &reroute))
+            .await
+    }
+
+    async fn begin(&self, id: DispatchId, provider: &str, started: NewEvent) -> Result<Begun> {
+        let candidate = self
+            .read(move |connection| execute::candidate(connection, id))
+            .await?
+            .ok_or(Error::NotFound)?;
+        let expected = candidate.expected();
+        let provider = provider.to_owned();
+        let started = self
+            .write(0, move |tx| {
+                execute::begin(tx, &expected, &provider, &started)
+            })
+            .await?;
+        Ok(candidate.begun(started))
+    }
+
+    async fn append(&self, lease: &Lease, progress: Progress) -> Result<()> {
+        let lease = lease.clone();
+        let bytes = size_of_events(&progress.events);
+        self.write(bytes, move |tx| execute::append(tx, &lease, &progress))
+            .await
+    }
+
+    async fn finish(&self, claim: Claim, finish: Finish) -> Result<Finished> {
+        let bytes = finish.result.get().len()
+            + finish.output.as_ref().map_or(0, String::len)
+            + size_of_events(&finish.events);
+        self.write(bytes, move |tx| execute::finish(tx, &claim, &finish))
+            .await
+    }
+
+    async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()> {
+        self.write(0, move |tx| execute::requeue(tx, &claim, &requeue))
+            .await
+    }
+
+    async fn request_cancel(&self, id: DispatchId, _at: Timestamp) -> Result<CancelRequest> {
+        self.write(0, move |tx| execute::request_cancel(tx, id))
+            .await
+    }
+
+    async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>> {
+        let epoch = self.shared.epoch;
+        self.read(move |connection| execute::interrupted(connection, epoch, limit))
+            .await
+    }
+
+    async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()> {
+        let provider = provider.to_owned();
+        let bytes = size_of_events(&events);
+        self.write(bytes, move |tx| {
+            events::append_unbound(tx, &provider, &events)
+        })
+        .await
+    }
+
+    async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>> {
+        let served = Arc::clone(&self.served);
+        self.read(move |connection| deliver::due(connection, &query, &mut lock(&served)))
+            .await
+    }
+
+    async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>> {
+        let exclude = exclude.to_vec();
+        self.read(move |connection| deliver::next_due(connection, &exclude))
+            .await
+    }
+
+    async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload> {
+        let found = self.read(move |connection| deliver::payload(connection, id));
+        found.await?.ok_or(Error::NotFound)
+    }
+
+    async fn settle(&self, id: DeliveryId, settlement: Settlement) -> Result<()> {
+        let answer = settlement.attempt.answer.as_ref().map_or(0, String::len);
+        let bytes = answer + size_of_events(&settlement.events);
+        self.write(bytes, move |tx| deliver::settle(tx, id, &settlement))
+            .await
+    }
+
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64> {
+        match replay {
+            Replay::One(id) => {
+                self.write(0, move |tx| deliver::replay_one(tx, id, now))
+                    .await
+            }
+            Replay::Many {
+                host,
+                since,
+                status,
+            } => self.replay_many(host, since, status, now).await,
+        }
+    }
+
+    async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>> {
+        self.read(move |connection| read::dispatch(connection, id))
+            .await
+    }
+
+    async fn request(&self, id: DispatchId) -> Result<Box<RawValue>> {
+        let found = self.read(move |connection| read::request(connection, id));
+        found.await?.ok_or(Error::NotFound)
+    }
+
+    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<Dispatch>> {
+        let task_id = task_id.to_owned();
+        self.read(move |connection| read::by_task(connection, &task_id, limit))
+            .await
+    }
+
+    async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<Dispatch>> {
+        self.read(move |connection| read::dispatches(connection, &filter))
+            .await
+    }
+
+    async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>> {
+        self.read(move |connection| read::output(connection, id, offset, limit))
+            .await
+    }
+
+    async fn delivery(&self, id: DeliveryId) -> Result<Option<Delivery>> {
+        self.read(move |connection| read::delivery(connection, id))
+            .await
+    }
+
+    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<Delivery>> {
+        self.read(move |connection| read::deliveries(connection, &filter))
+            .await
+    }
+
+    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<Delivery>> {
+        self.read(move |connection| read::deliveries_of(connection, id))
+            .await
+    }
+
+    async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
+        let (filter, log) = (filter.clone(), self.shared.log.clone());
+        self.read(move |connection| events::read(connection, &log, &filter, after, limit))
+            .await
+    }
+
+    async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
+        let log = self.shared.log.clone();
+        self.read(move |connection| events::last(connection, &log, id))
+            .await
+    }
+
+    fn log_bounds(&self) -> LogBounds {
+        LogBounds {
+            issued: *self.shared.issued.borrow(),
+            removed: self.shared.removed.load(Ordering::Acquire),
+        }
+    }
+
+    async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept> {
+        self.write(0, move |tx| sweep::sweep(tx, now, limit)).await
+    }
+
+    async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let name = name.to_owned();
+        self.read(move |connection| read::sealed(connection, &name))
+            .await
+    }
+
+    async fn seal_once(&self, name: &str, value: Vec<u8>) -> Result<Vec<u8>> {
+        let name = name.to_owned();
+        self.write(value.len(), move |tx| sweep::seal_once(tx, &name, &value))
+            .await
+    }
+
+    async fn close(&self) {
+        self.shared.readers.close();
+        let (done, closed) = oneshot::channel();
+        if self.queue.send(Message::Close(done)).is_ok() {
+            // An error says that the writer had closed already.
+            let _ = closed.await;
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What operators and callers look at: records, lists, outputs, deliveries.
+
+use rusqlite::{Connection, Row, params};
+use serde_json::value::RawValue;
+
+use super::deliver::AT_HOST;
+use super::execute::OUTPUT_PART_BYTES;
+use super::table::{self, nanos, select_dispatch, state_code};
+use crate::id::{DeliveryId, DispatchId};
+use crate::store::record::{
+    Delivery, DeliveryAttempt, DeliveryFilter, Dispatch, DispatchFilter, Output, Page, Status,
+};
+
+/// A page of a list looks at no more rows than this.
+const PAGE_ROWS: i64 = 50_000;
+
+fn with_result(row: &Row<'_>) -> rusqlite::Result<Dispatch> {
+    Ok(Dispatch {
+        result: table::json_option(row, table::MORE)?,
+        ..table::dispatch(row)?
+    })
+}
+
+pub(super) fn dispatch(
+    connection: &Connection,
+    id: DispatchId,
+) -> rusqlite::Result<Option<Dispatch>> {
+    let sql = select_dispatch!(
+        ", r.body FROM dispatch d JOIN body b ON b.dispatch = d.seq
+         LEFT JOIN result r ON r.dispatch = d.seq WHERE d.id = ?"
+    );
+    table::one(connection, sql, [id.as_bytes()], with_result)
+}
+
+pub(super) fn request(
+    connection: &Connection,
+    id: DispatchId,
+) -> rusqlite::Result<Option<Box<RawValue>>> {
+    table::one(
+        connection,
+        "SELECT b.request FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.id = ?",
+        [id.as_bytes()],
+        |row| table::json(row, 0),
+    )
+}
+
+pub(super) fn by_task(
+    connection: &Connection,
+    task_id: &str,
+    limit: usize,
+) -> rusqlite::Result<Vec<Dispatch>> {
+    let sql = select_dispatch!(
+        ", r.body FROM dispatch d JOIN body b ON b.dispatch = d.seq
+         LEFT JOIN result r ON r.dispatch = d.seq WHERE d.task_id = ? ORDER BY d.seq DESC LIMIT ?"
+    );
+    let params = params![task_id, table::limit(limit)];
+    table::all(connection, sql, params, with_result)
+}
+
+pub(super) fn dispatches(
+    connection: &Connection,
+    filter: &DispatchFilter,
+) -> rusqlite::Result<Page<Dispatch>> {
+    let rows = match (&filter.run_id, filter.status) {
+        (Some(_), _) => Rows::FewByIndex("INDEXED BY dispatch_run"),
+        (None, Some(Status::Running)) => Rows::FewByIndex("INDEXED BY dispatch_running"),
+        (None, Some(Status::Queued | Status::Ok | Status::Error) | None) => Rows::InOrder,
+    };
+    let status = match filter.status {
+        None => "1",
+        Some(Status::Queued) => "d.phase < 4",
+        Some(Status::Running) => "d.phase = 4",
+        Some(Status::Ok) => "d.phase = 5 AND d.error_code IS NULL",
+        Some(Status::Error) => "d.phase = 5 AND d.error_code IS NOT NULL",
+    };
+    // A partial index is used only where the query spells its condition.
+    let run = match &filter.run_id {
+        None => "?6 IS NULL",
+        Some(_) => "d.run_id = ?6 AND d.run_id IS NOT NULL",
+    };
+    let range = Range::new(connection, "dispatch", "seq", filter.before, &rows)?;
+    let select = select_dispatch!("");
+    let sql = format!(
+        "{select} FROM dispatch d {} CROSS JOIN body b ON b.dispatch = d.seq
+         WHERE d.seq < ?1 AND d.seq >= ?2 AND {status} AND {run}
+           AND (?3 IS NULL OR d.provider = ?3) AND (?4 IS NULL OR d.agent_id = ?4)
+           AND d.accepted_at >= ?5
+         ORDER BY d.seq DESC LIMIT ?7",
+        rows.hint()
+    );
+    let found = table::all(
+        connection,
+        &sql,
+        params![
+            range.before,
+            range.floor,
+            filter.provider,
+            filter.agent_id,
+            filter.since.map_or(i64::MIN, nanos),
+            filter.run_id,
+            table::limit(filter.limit.saturating_add(1)),
+        ],
+        |row| Ok((row.get(table::SEQ)?, table::dispatch(row)?)),
+    )?;
+    Ok(range.page(found, filter.limit))
+}
+
+pub(super) fn deliveries(
+    connection: &Connection,
+    filter: &DeliveryFilter,
+) -> rusqlite::Result<Page<Delivery>> {
+    let rows = Rows::InOrder;
+    let range = Range::new(connection, "delivery", "dispatch", filter.before, &rows)?;
+    let state = filter.status.map_or("1".to_owned(), |state| {
+        format!("v.state = {}", state_code(state))
+    });
+    let sql = format!(
+        "{DELIVERY} WHERE v.dispatch < ?1 AND v.dispatch >= ?2 AND {state} AND {AT_HOST}
+         ORDER BY v.dispatch DESC LIMIT ?4"
+    );
+    let found = table::all(
+        connection,
+        &sql,
+        params![
+            range.before,
+            range.floor,
+            filter.host,
+            table::limit(filter.limit.saturating_add(1))
+        ],
+        |row| Ok((row.get(9)?, read_delivery(row)?)),
+    )?;
+    Ok(range.page(found, filter.limit))
+}
+
+/// How a list finds its rows.
+enum Rows {
+    /// By an index that holds few, all of them at once.
+    FewByIndex(&'static str),
+    /// Newest first through the table, a bounded number at a time.
+    InOrder,
+}
+
+impl Rows {
+    fn hint(&self) -> &'static str {
+        match self {
+            Rows::FewByIndex(hint) => hint,
+            Rows::InOrder => "",
+        }
+    }
+}
+
+/// The rows that one page may look at, by their numbers.
+struct Range {
+    before: i64,
+    floor: i64,
+    /// There are rows below the floor.
+    rest: bool,
+}
+
+impl Range {
+    fn new(
+        connection: &Connection,
+        table: &str,
+        key: &str,
+        before: Option<u64>,
+        rows: &Rows,
+    ) -> rusqlite::Result<Self> {
+        // Each end alone is one step in the table; both in one statement would be a scan.
+        let end = |of: &str| {
+            let sql = format!("SELECT {of}({key}) FROM {table}");
+            let end = table::one(connection, &sql, [], |row| row.get::<_, Option<i64>>(0))?;
+            Ok::<_, rusqlite::Error>(end.flatten().unwrap_or(0))
+        };
+        let lowest = end("min")?;
+        let highest = end("max")?;
+        let before = before
+            .map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX))
+            .min(highest.saturating_add(1));
+        let floor = match rows {
+            Rows::FewByIndex(_) => lowest,
+            Rows::InOrder => before.saturating_sub(PAGE_ROWS).max(lowest),
+        };
+        Ok(Self {
+            before,
+            floor,
+            rest: floor > lowest,
+        })
+    }
+
+    /// `found` holds one more than the page may, when there are so many.
+    fn page<T>(&self, mut found: Vec<(i64, T)>, limit: usize) -> Page<T> {
+        let full = found.len() > limit;
+        found.truncate(limit);
+        let next = match found.last() {
+            Some((last, _)) if full => Some(*last),
+            Some(_) | None => self.rest.then_some(self.floor),
+        };
+        Page {
+            items: found.into_iter().map(|(_, item)| item).collect(),
+            next: next.and_then(|next| u64::try_from(next).ok()),
+        }
+    }
+}
+
+pub(super) fn output(
+    connection: &Connection,
+    id: DispatchId,
+    offset: u64,
+    limit: usize,
+) -> rusqlite::Result<Option<Output>> {
+    let sql = "SELECT o.dispatch, o.part, length(o.bytes) FROM dispatch d
+               JOIN output o ON o.dispatch = d.seq WHERE d.id = ? ORDER BY o.part DESC LIMIT 1";
+    let last: Option<(i64, u64, u64)> = table::one(connection, sql, [id.as_bytes()], |row| {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+    })?;
+    let Some((seq, last_part, last_bytes)) = last else {
+        return Ok(None);
+    };
+    let part_bytes = OUTPUT_PART_BYTES as u64;
+    let total = last_part * part_bytes + last_bytes;
+    let end = offset.saturating_add(limit as u64).min(total);
+    let mut bytes = Vec::new();
+    if offset < end {
+        let (first, last) = (offset / part_bytes, (end - 1) / part_bytes);
+        let sql = "SELECT part, bytes FROM output WHERE dispatch = ? AND part BETWEEN ? AND ?
+                   ORDER BY part";
+        let mut statement = connection.prepare_cached(sql)?;
+        let mut rows = statement.query(params![seq, first, last])?;
+        while let Some(row) = rows.next()? {
+            let starts = row.get::<_, u64>(0)? * part_bytes;
+            let part = row.get_ref(1)?.as_blob()?;
+            let within = |place: u64| {
+                let place = place.saturating_sub(starts);
+                usize::try_from(place).map_or(part.len(), |place| place.min(part.len()))
+            };
+            bytes.extend_from_slice(&part[within(offset)..within(end)]);
+        }
+    }
+    Ok(Some(Output { bytes, total }))
+}
+
+const DELIVERY: &str = "
+SELECT v.id, d.id, d.task_id, v.url, v.state, v.attempts, v.created_at, v.due_at, v.settled_at,
+       v.dispatch
+FROM delivery v CROSS JOIN dispatch d ON d.seq = v.dispatch";
+
+fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
+    Ok(Delivery {
+        id: table::delivery_id(row, 0)?,
+        dispatch_id: table::dispatch_id(row, 1)?,
+        task_id: row.get(2)?,
+        url: row.get(3)?,
+        status: table::delivery_state(row, 4)?,
+        attempt_count: row.get(5)?,
+        created_at: table::time(row, 6)?,
+        due_at: table::time_option(row, 7)?,
+        settled_at: table::time_option(row, 8)?,
+        attempts: Vec::new(),
+    })
+}
+
+fn with_attempts(
+    connection: &Connection,
+    found: Option<(i64, Delivery)>,
+) -> rusqlite::Result<Option<Delivery>> {
+    let Some((seq, mut delivery)) = found else {
+        return Ok(None);
+    };
+    let sql = "SELECT number, at, duration_ms, status, error, answer FROM attempt
+               WHERE delivery = ? ORDER BY number";
+    delivery.attempts = table::all(connection, sql, [seq], |row| {
+        Ok(DeliveryAttempt {
+            number: row.get(0)?,
+            at: table::time(row, 1)?,
+            duration_ms: row.get(2)?,
+            status: row.get(3)?,
+            error: row.get(4)?,
+            answer: row.get(5)?,
+        })
+    })?;
+    Ok(Some(delivery))
+}
+
+pub(super) fn delivery(
+    connection: &Connection,
+    id: DeliveryId,
+) -> rusqlite::Result<Option<Delivery>> {
+    let transaction = connection.unchecked_transaction()?;
+    let sql = format!("{DELIVERY} WHERE v.id = ?");
+    let found = table::one(&transaction, &sql, [id.as_bytes()], |row| {
+        Ok((row.get(9)?, read_delivery(row)?))
+    })?;
+    with_attempts(&transaction, found)
+}
+
+pub(super) fn deliveries_of(
+    connection: &Connection,
+    id: DispatchId,
+) -> rusqlite::Result<Vec<Delivery>> {
+    let transaction = connection.unchecked_transaction()?;
+    let sql = format!("{DELIVERY} WHERE v.dispatch = (SELECT seq FROM dispatch WHERE id = ?)");
+    let found = table::one(&transaction, &sql, [id.as_bytes()], |row| {
+        Ok((row.get(9)?, read_delivery(row)?))
+    })?;
+    Ok(with_attempts(&transaction, found)?.into_iter().collect())
+}
+
+pub(super) fn sealed(connection: &Connection, name: &str) -> rusqlite::Result<Option<Vec<u8>>> {
+    let sql = "SELECT value FROM sealed WHERE name = ?";
+    table::one(connection, sql, [name], |row| row.get(0))
+}

@@ -1,0 +1,314 @@
+//! The file: how it is opened and checked, its tables, and how older ones become the present one.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
+
+use super::OpenError;
+use crate::event::LogName;
+
+/// `FgBr`, so that `file` and we can tell it from other databases.
+const APPLICATION_ID: i64 = 0x4667_4272;
+
+/// Before this one a reset of the WAL could lose a commit.
+const OLDEST_SQLITE: i32 = 3_051_003;
+
+/// One entry for each version of the file, never changed once released.
+const MIGRATIONS: &[&str] = &[V1];
+
+/// `dispatch.phase`: 0 ready, 1 waits for its time, 2 waits for its session, 3 cancelled in the queue,
+/// 4 running, 5 finished. What waits or runs has partial indexes, so their cost does not grow with
+/// history. Times are nanoseconds. `seq` and `event.first` are given out by the writer.
+const V1: &str = "
+CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE sealed (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dispatch (
+  seq INTEGER PRIMARY KEY,
+  id BLOB NOT NULL,
+  phase INTEGER NOT NULL,
+  provider TEXT NOT NULL,
+  pinned INTEGER NOT NULL,
+  priority INTEGER NOT NULL,
+  attempts INTEGER NOT NULL DEFAULT 0,
+  epoch INTEGER NOT NULL DEFAULT 0,
+  events INTEGER NOT NULL,
+  cancel_requested INTEGER NOT NULL DEFAULT 0,
+  session TEXT,
+  turn INTEGER,
+  recorded_session TEXT,
+  spent TEXT,
+  accepted_at INTEGER NOT NULL,
+  not_before INTEGER,
+  start_by INTEGER NOT NULL,
+  first_started_at INTEGER,
+  started_at INTEGER,
+  finished_at INTEGER,
+  expires_at INTEGER,
+  retention INTEGER,
+  error_code TEXT,
+  header_key TEXT,
+  fingerprint BLOB NOT NULL,
+  task_id TEXT NOT NULL,
+  agent_id TEXT NOT NULL,
+  run_id TEXT,
+  trace_id TEXT NOT NULL,
+  retry_of BLOB,
+  callback_url TEXT,
+  callback_origin TEXT
+) STRICT;
+CREATE UNIQUE INDEX dispatch_id ON dispatch (id);
+CREATE UNIQUE INDEX dispatch_header_key ON dispatch (header_key) WHERE header_key IS NOT NULL;
+CREATE INDEX dispatch_task ON dispatch (task_id);
+CREATE INDEX dispatch_run ON dispatch (run_id) WHERE run_id IS NOT NULL;
+CREATE INDEX dispatch_ready ON dispatch (provider, priority DESC, seq) WHERE phase = 0;
+CREATE INDEX dispatch_delayed ON dispatch (not_before) WHERE phase = 1;
+CREATE INDEX dispatch_start_by ON dispatch (start_by) WHERE phase < 3;
+CREATE INDEX dispatch_cancelled ON dispatch (seq) WHERE phase = 3;
+CREATE INDEX dispatch_running ON dispatch (epoch) WHERE phase = 4;
+CREATE UNIQUE INDEX dispatch_turn ON dispatch (provider, session, turn) WHERE turn IS NOT NULL;
+CREATE INDEX dispatch_expires ON dispatch (expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE TABLE body (
+  dispatch INTEGER PRIMARY KEY REFERENCES dispatch ON DELETE CASCADE,
+  routing TEXT NOT NULL,
+  secrets BLOB,
+  request TEXT NOT NULL
+) STRICT;
+CREATE TABLE result (
+  dispatch INTEGER PRIMARY KEY REFERENCES dispatch ON DELETE CASCADE,
+  body TEXT NOT NULL
+) STRICT;
+CREATE TABLE output (
+  dispatch INTEGER NOT NULL REFERENCES dispatch ON DELETE CASCADE,
+  part INTEGER NOT NULL,
+  bytes BLOB NOT NULL,
+  PRIMARY KEY (dispatch, part)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE delivery (
+  dispatch INTEGER PRIMARY KEY REFERENCES dispatch ON DELETE CASCADE,
+  id BLOB NOT NULL,
+  state INTEGER NOT NULL,
+  origin TEXT NOT NULL,
+  url TEXT NOT NULL,
+  attempts INTEGER NOT NULL DEFAULT 0,
+  created_at INTEGER NOT NULL,
+  since INTEGER NOT NULL,
+  due_at INTEGER,
+  settled_at INTEGER
+) STRICT;
+CREATE UNIQUE INDEX delivery_id ON delivery (id);
+CREATE INDEX delivery_due ON delivery (origin, due_at) WHERE state = 0;
+CREATE INDEX delivery_dead ON delivery (dispatch) WHERE state = 2;
+CREATE TABLE attempt (
+  delivery INTEGER NOT NULL REFERENCES delivery ON DELETE CASCADE,
+  number INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  duration_ms INTEGER NOT NULL,
+  status INTEGER,
+  error TEXT,
+  answer TEXT,
+  PRIMARY KEY (delivery, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE event (
+  first INTEGER PRIMARY KEY,
+  last INTEGER NOT NULL,
+  dispatch INTEGER,
+  seq INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  provider TEXT NOT NULL,
+  unbound_at INTEGER,
+  body TEXT NOT NULL
+) STRICT;
+CREATE INDEX event_dispatch ON event (dispatch, first) WHERE dispatch IS NOT NULL;
+CREATE INDEX event_unbound ON event (unbound_at) WHERE unbound_at IS NOT NULL;
+";
+
+/// What the file says about itself.
+#[derive(Debug)]
+pub(super) struct Identity {
+    pub(super) store_id: String,
+    pub(super) log: LogName,
+    pub(super) epoch: u64,
+}
+
+/// How the writer's connection is set up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tuning {
+    pub(super) wal_limit_bytes: u64,
+}
+
+/// Opens the file for writing, and makes or migrates it.
+pub(super) fn open(file: &Path, tuning: Tuning) -> Result<Connection, OpenError> {
+    if rusqlite::version_number() < OLDEST_SQLITE {
+        return Err(OpenError::SqliteTooOld {
+            version: rusqlite::version(),
+        });
+    }
+    make_private(file).map_err(|source| OpenError::File {
+        file: file.to_owned(),
+        source,
+    })?;
+    let failed = |source| classify(file, source);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(file, flags).map_err(failed)?;
+    let version = inspect(&connection, file)?;
+    configure(&connection, tuning).map_err(failed)?;
+    migrate(&connection, version).map_err(failed)?;
+    Ok(connection)
+}
+
+/// Opens the file for reading. It must have been opened for writing before.
+pub(super) fn open_reader(file: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(file, flags)?;
+    connection.execute_batch(
+        "PRAGMA busy_timeout = 5000; PRAGMA cache_size = -1024; PRAGMA temp_store = MEMORY;
+         PRAGMA trusted_schema = OFF; PRAGMA query_only = ON;",
+    )?;
+    keep_plans(&connection)?;
+    Ok(connection)
+}
+
+/// The database and the files beside it take the mode of the database.
+fn make_private(file: &Path) -> io::Result<()> {
+    let open = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(file)?;
+    let mode = open.metadata()?.permissions().mode();
+    if mode & 0o077 != 0 {
+        open.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(())
+}
+
+/// Reads before anything is written: a file that is not ours stays as it is.
+fn inspect(connection: &Connection, file: &Path) -> Result<usize, OpenError> {
+    let failed = |source| classify(file, source);
+    let number = |pragma| connection.query_row(pragma, [], |row| row.get::<_, i64>(0));
+    let application = number("PRAGMA application_id").map_err(failed)?;
+    let version = number("PRAGMA user_version").map_err(failed)?;
+    let tables = number("SELECT count(*) FROM sqlite_schema").map_err(failed)?;
+    let untouched = application == 0 && version == 0 && tables == 0;
+    if application != APPLICATION_ID && !untouched {
+        return Err(OpenError::Foreign {
+            file: file.to_owned(),
+        });
+    }
+    match usize::try_from(version) {
+        Ok(version) if version <= MIGRATIONS.len() => Ok(version),
+        Ok(_) | Err(_) => Err(OpenError::Newer {
+            file: file.to_owned(),
+            version,
+            known: MIGRATIONS.len(),
+        }),
+    }
+}
+
+fn configure(connection: &Connection, tuning: Tuning) -> rusqlite::Result<()> {
+    connection.execute_batch(&format!(
+        "PRAGMA busy_timeout = 5000;
+         PRAGMA journal_mode = WAL;
+         PRAGMA synchronous = FULL;
+         PRAGMA fullfsync = ON;
+         PRAGMA foreign_keys = ON;
+         PRAGMA wal_autocheckpoint = 0;
+         PRAGMA journal_size_limit = {};
+         PRAGMA temp_store = MEMORY;
+         PRAGMA cache_size = -8192;
+         PRAGMA trusted_schema = OFF;",
+        tuning.wal_limit_bytes
+    ))?;
+    keep_plans(connection)
+}
+
+/// A statement is prepared once. Without the second line one that compares with a bound value would be
+/// planned again for each value.
+fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(128);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
+}
+
+fn migrate(connection: &Connection, version: usize) -> rusqlite::Result<()> {
+    if version == MIGRATIONS.len() {
+        return Ok(());
+    }
+    let transaction = connection.unchecked_transaction()?;
+    for step in &MIGRATIONS[version..] {
+        transaction.execute_batch(step)?;
+    }
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", MIGRATIONS.len() as i64)?;
+    for (name, value) in [
+        ("store_id", LogName::random().as_str().to_owned()),
+        ("log", LogName::random().as_str().to_owned()),
+    ] {
+        transaction.execute(
+            "INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)",
+            params![name, value],
+        )?;
+    }
+    for name in ["epoch", "removed"] {
+        transaction.execute(
+            "INSERT OR IGNORE INTO meta (name, value) VALUES (?, 0)",
+            [name],
+        )?;
+    }
+    transaction.commit()
+}
+
+/// Takes the next epoch.
+pub(super) fn boot(connection: &Connection, file: &Path) -> Result<Identity, OpenError> {
+    let next = || {
+        connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'", [])?;
+        identity(connection)
+    };
+    next()
+        .map_err(|source| classify(file, source))?
+        .ok_or_else(|| OpenError::Corrupt {
+            file: file.to_owned(),
+            reason: "its name and epoch are missing".to_owned(),
+        })
+}
+
+pub(super) fn identity(connection: &Connection) -> rusqlite::Result<Option<Identity>> {
+    connection
+        .query_row(
+            "SELECT (SELECT value FROM meta WHERE name = 'store_id'),
+                    (SELECT value FROM meta WHERE name = 'log'),
+                    (SELECT value FROM meta WHERE name = 'epoch')
+             WHERE (SELECT count(*) FROM meta WHERE name IN ('store_id', 'log', 'epoch')) = 3",
+            [],
+            |row| {
+                Ok(Identity {
+                    store_id: row.get(0)?,
+                    log: LogName::from_stored(row.get(1)?),
+                    epoch: row.get(2)?,
+                })
+            },
+        )
+        .optional()
+}
+
+fn classify(file: &Path, source: rusqlite::Error) -> OpenError {
+    let file = file.to_owned();
+    match source.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => OpenError::Foreign { file },
+        Some(ErrorCode::DatabaseCorrupt) => OpenError::Corrupt {
+            file,
+            reason: source.to_string(),
+        },
+        Some(_) | None => OpenError::Open { file, source },
+    }
+}

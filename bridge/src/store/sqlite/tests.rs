@@ -1,0 +1,246 @@
+//! What only a store on a disk can get wrong: files, locks, crashes, a full disk.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::*;
+use crate::store::contract::sample::{accept, begin, ok, task};
+
+fn open(folder: &Path) -> Sqlite {
+    Sqlite::open(&Config::default(), folder).unwrap()
+}
+
+fn refused(folder: &Path) -> OpenError {
+    match Sqlite::open(&Config::default(), folder) {
+        Ok(_) => panic!("the store was opened"),
+        Err(error) => error,
+    }
+}
+
+#[tokio::test]
+async fn a_second_process_is_refused_and_told_who_holds_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let error = refused(folder.path());
+    let OpenError::Locked { holder, .. } = error else {
+        panic!("{error}");
+    };
+    assert_eq!(holder, std::process::id().to_string());
+    store.close().await;
+    open(folder.path()).close().await;
+}
+
+#[tokio::test]
+async fn folder_and_file_are_for_their_owner_alone() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("deep/data");
+    let store = open(&folder);
+    accept(&store, task("t")).await;
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&folder), 0o700);
+    for file in ["bridge.db", "bridge.db-wal", "bridge.lock"] {
+        assert_eq!(mode(&folder.join(file)), 0o600, "{file}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_something_else_is_left_as_it_is() {
+    let database = |sql: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("bridge.db");
+        let other = Connection::open(&file).unwrap();
+        other.execute_batch(sql).unwrap();
+        other.close().unwrap();
+        folder
+    };
+    let text = tempfile::tempdir().unwrap();
+    std::fs::write(
+        text.path().join("bridge.db"),
+        "something else, and long enough",
+    )
+    .unwrap();
+    for (folder, expected) in [
+        (text, "is not a store of forge-bridge"),
+        (database("CREATE TABLE other (x)"), "is not a store"),
+        (database("PRAGMA application_id = 7"), "is not a store"),
+        (
+            database("PRAGMA application_id = 1181172338; PRAGMA user_version = 99"),
+            "written by a newer forge-bridge",
+        ),
+    ] {
+        let file = folder.path().join("bridge.db");
+        let before = std::fs::read(&file).unwrap();
+        let message = refused(folder.path()).to_string();
+        assert!(message.contains(expected), "{message}");
+        assert!(!message.contains('\n'));
+        assert_eq!(std::fs::read(&file).unwrap(), before);
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    accept(&store, task("t")).await;
+    store.close().await;
+    let file = folder.path().join("bridge.db");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[100..4096].fill(0xff);
+    std::fs::write(&file, &bytes).unwrap();
+    let message = refused(folder.path()).to_string();
+    assert!(message.contains("is damaged"), "{message}");
+    assert_eq!(std::fs::read(&file).unwrap(), bytes);
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let mut ids = Vec::new();
+    for n in 0..50 {
+        let id = accept(&store, task(&n.to_string())).await;
+        let begun = begin(&store, id, 1).await;
+        if n % 2 == 0 {
+            let claim = Claim::Attempt(begun.lease);
+            store.finish(claim, ok(2)).await.unwrap();
+        }
+        ids.push(id);
+    }
+    // The files as a killed process leaves them: no checkpoint, no goodbye.
+    let killed = tempfile::tempdir().unwrap();
+    for file in ["bridge.db", "bridge.db-wal"] {
+        std::fs::copy(folder.path().join(file), killed.path().join(file)).unwrap();
+    }
+    let after = open(killed.path());
+    assert_eq!(after.epoch(), store.epoch() + 1);
+    assert_eq!(after.log(), store.log());
+    assert_eq!(after.counts(), store.counts());
+    assert_eq!(after.log_bounds(), store.log_bounds());
+    assert_eq!(after.interrupted(100).await.unwrap().len(), 25);
+    for id in ids {
+        let (before, after) = (store.dispatch(id).await, after.dispatch(id).await);
+        let (before, after) = (before.unwrap().unwrap(), after.unwrap().unwrap());
+        assert_eq!(before.state, after.state);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_accepts_at_once_are_all_acknowledged_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        queue_ops: 16,
+        queue_bytes: 10_000,
+        ..Config::default()
+    };
+    let store = Sqlite::open(&config, folder.path()).unwrap();
+    let tracker = tokio_util::task::TaskTracker::new();
+    for n in 0..300 {
+        let store = store.clone();
+        tracker.spawn(async move { accept(&store, task(&n.to_string())).await });
+    }
+    tracker.close();
+    tracker.wait().await;
+    assert_eq!(store.counts().queued, 300);
+    store.close().await;
+    let store = open(folder.path());
+    assert_eq!(store.counts().queued, 300);
+    assert_eq!(store.ready("echo", 1000).await.unwrap().len(), 300);
+}
+
+#[tokio::test]
+async fn after_a_full_disk_nobody_is_acknowledged_and_the_store_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    accept(&store, task("before")).await;
+    let bounds = store.log_bounds();
+    // A limit of the connection: it is gone when the file is opened anew.
+    store
+        .write(0, |tx| {
+            Ok(tx.conn.pragma_update(None, "max_page_count", 1)?)
+        })
+        .await
+        .unwrap();
+    let large = || NewDispatch {
+        secrets: Some(vec![0; 4 << 20]),
+        ..task("large")
+    };
+    let failed = store.accept(large()).await;
+    assert!(matches!(failed, Err(Error::Unavailable(_))), "{failed:?}");
+    // Writes that come too early are refused; the store opens itself again.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while store.accept(large()).await.is_err() {
+        assert!(std::time::Instant::now() < deadline);
+        tokio::task::yield_now().await;
+    }
+    assert!(store.status().is_ok());
+    assert_eq!(store.counts().queued, 2);
+    assert_eq!(store.log_bounds().issued, bounds.issued + 2);
+    assert_eq!(store.epoch(), 1);
+}
+
+#[tokio::test]
+async fn a_change_that_fails_takes_only_itself_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let (id, bounds) = (accept(&store, task("t")).await, store.log_bounds());
+    let half = store.write(0, |tx| {
+        events::append_unbound(tx, "echo", &task("t").events)?;
+        tx.execute("DELETE FROM body", [])?;
+        tx.ledger.entered_queue("nowhere");
+        Err::<(), _>(Error::InvalidState("on second thoughts").into())
+    });
+    let other = store.accept(task("u"));
+    let (half, other) = tokio::join!(half, other);
+    assert!(matches!(half, Err(Error::InvalidState(_))));
+    assert!(matches!(other, Ok(Acceptance::Accepted { .. })));
+    assert!(store.dispatch(id).await.unwrap().is_some());
+    assert_eq!(store.counts().queued, 2);
+    assert_eq!(store.queues().await.unwrap(), [("echo".to_owned(), 2)]);
+    assert_eq!(store.log_bounds().issued, bounds.issued + 2);
+}
+
+#[tokio::test]
+async fn a_closed_store_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let id = accept(&store, task("t")).await;
+    store.close().await;
+    store.close().await;
+    assert!(store.status().is_err());
+    let written = store.accept(task("u")).await;
+    assert!(matches!(written, Err(Error::Unavailable(_))));
+    let read = store.dispatch(id).await;
+    assert!(matches!(read, Err(Error::Unavailable(_))));
+    assert!(!folder.path().join("bridge.db-wal").exists());
+}
+
+#[tokio::test]
+async fn the_scheduler_never_scans() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for sql in [
+        "SELECT id FROM dispatch INDEXED BY dispatch_ready
+         WHERE phase = 0 AND provider = 'a' ORDER BY priority DESC, seq LIMIT 1",
+        "SELECT id FROM dispatch INDEXED BY dispatch_start_by
+         WHERE phase < 3 AND start_by <= 1 ORDER BY start_by, seq LIMIT 1",
+        "SELECT seq FROM dispatch INDEXED BY dispatch_delayed
+         WHERE phase = 1 AND not_before <= 1 ORDER BY not_before, seq LIMIT 1",
+        "SELECT origin FROM delivery INDEXED BY delivery_due
+         WHERE state = 0 AND origin > 'a' ORDER BY origin LIMIT 1",
+        "SELECT dispatch FROM delivery INDEXED BY delivery_due
+         WHERE state = 0 AND origin = 'a' AND due_at <= 1 ORDER BY due_at, dispatch",
+    ] {
+        let plan = store
+            .read(move |connection| {
+                let explain = format!("EXPLAIN QUERY PLAN {sql}");
+                table::all(connection, &explain, [], |row| row.get::<_, String>(3))
+            })
+            .await
+            .unwrap()
+            .join("; ");
+        assert!(plan.starts_with("SEARCH"), "{sql}: {plan}");
+        assert!(!plan.contains("TEMP B-TREE"), "{sql}: {plan}");
+    }
+}

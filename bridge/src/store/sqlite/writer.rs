@@ -1,0 +1,370 @@
+//! The one thread that writes. It takes what is queued, runs it in one transaction, each piece in a
+//! savepoint, and answers all of it after the commit is on disk. When the disk or the database fails,
+//! nobody is told yes, and the file is opened anew before the next write.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use backoff::ExponentialBackoffBuilder;
+use backoff::backoff::Backoff;
+use rusqlite::{Connection, ErrorCode};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::ledger::Ledger;
+use super::lock::Lock;
+use super::schema::{self, Tuning};
+use super::shared::Shared;
+use super::table;
+use crate::event::LogName;
+use crate::store::Error;
+
+const BATCH_OPS: usize = 1024;
+const BATCH_BYTES: usize = 8 << 20;
+/// After so long without a write the WAL is folded into the file and cut to nothing.
+const IDLE: Duration = Duration::from_secs(1);
+/// Frames in the WAL that are not in the file yet before the next checkpoint.
+const CHECKPOINT_FRAMES: i64 = 2000;
+
+/// Why a piece of work came to nothing.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// By the rules of the domain; nothing is wrong with the store.
+    Refused(Error),
+    Sql(rusqlite::Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Refused(error)
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Failure::Sql(error)
+    }
+}
+
+impl Failure {
+    pub(super) fn into_error(self) -> Error {
+        match self {
+            Failure::Refused(error) => error,
+            Failure::Sql(error) => Error::Unavailable(error.to_string()),
+        }
+    }
+
+    /// Whether the medium failed, so that nothing later in the same transaction can be trusted.
+    fn is_of_the_medium(&self) -> bool {
+        match self {
+            Failure::Refused(_) => false,
+            Failure::Sql(error) => !matches!(
+                error.sqlite_error_code(),
+                None | Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig)
+            ),
+        }
+    }
+}
+
+/// What a piece of work sees.
+pub(super) struct Tx<'a> {
+    pub(super) conn: &'a Connection,
+    pub(super) ledger: &'a mut Ledger,
+    pub(super) log: &'a LogName,
+    pub(super) epoch: u64,
+}
+
+impl Tx<'_> {
+    /// Runs one statement that is prepared once and kept.
+    pub(super) fn execute(
+        &self,
+        sql: &str,
+        params: impl rusqlite::Params,
+    ) -> rusqlite::Result<usize> {
+        self.conn.prepare_cached(sql)?.execute(params)
+    }
+}
+
+trait Job: Send {
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Failure>;
+    fn answer(self: Box<Self>, outcome: Result<(), Error>);
+}
+
+struct Work<T, F> {
+    change: Option<F>,
+    done: Option<T>,
+    reply: oneshot::Sender<Result<T, Error>>,
+}
+
+impl<T, F> Job for Work<T, F>
+where
+    T: Send,
+    F: FnOnce(&mut Tx<'_>) -> Result<T, Failure> + Send,
+{
+    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Failure> {
+        if let Some(change) = self.change.take() {
+            self.done = Some(change(tx)?);
+        }
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, outcome: Result<(), Error>) {
+        let Self { done, reply, .. } = *self;
+        let not_run = || Error::Unavailable("the write was not made".to_owned());
+        let result = outcome.and_then(|()| done.ok_or_else(not_run));
+        // Nobody waits any more when the caller went away; the change stands all the same.
+        let _ = reply.send(result);
+    }
+}
+
+/// One change on its way to the writer, with the room in the queue that it takes up.
+pub(super) struct Op {
+    job: Box<dyn Job>,
+    bytes: usize,
+    _room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+}
+
+impl Op {
+    pub(super) fn new<T: Send + 'static>(
+        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
+        bytes: usize,
+        room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    ) -> (Self, oneshot::Receiver<Result<T, Error>>) {
+        let (reply, receiver) = oneshot::channel();
+        let work = Work {
+            change: Some(change),
+            done: None,
+            reply,
+        };
+        let op = Self {
+            job: Box::new(work),
+            bytes,
+            _room: room,
+        };
+        (op, receiver)
+    }
+}
+
+pub(super) enum Message {
+    Op(Op),
+    Close(oneshot::Sender<()>),
+}
+
+pub(super) struct Writer {
+    pub(super) file: PathBuf,
+    pub(super) tuning: Tuning,
+    pub(super) shared: Arc<Shared>,
+    pub(super) queue: Receiver<Message>,
+    pub(super) connection: Connection,
+    pub(super) ledger: Ledger,
+    pub(super) lock: Lock,
+}
+
+impl Writer {
+    pub(super) fn run(mut self) {
+        let mut closing = None;
+        let mut wal_is_empty = false;
+        while closing.is_none() {
+            let first = match self.queue.recv_timeout(IDLE) {
+                Ok(message) => message,
+                Err(RecvTimeoutError::Timeout) => {
+                    if !wal_is_empty {
+                        match self.checkpoint("TRUNCATE") {
+                            Ok(()) => wal_is_empty = true,
+                            Err(error) => closing = self.recover(&error),
+                        }
+                    }
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let batch = self.collect(first, &mut closing);
+            wal_is_empty = false;
+            if let Err(error) = self
+                .commit(batch)
+                .and_then(|()| self.checkpoint_if_needed())
+            {
+                closing = closing.or(self.recover(&error));
+            }
+        }
+        if let Err(error) = self.checkpoint("TRUNCATE") {
+            tracing::warn!(%error, "the last checkpoint failed; the next start makes up for it");
+        }
+        drop(self.connection);
+        drop(self.lock);
+        self.shared.set_status(Err("it is closed".to_owned()));
+        if let Some(closed) = closing {
+            // The one who asked may have gone.
+            let _ = closed.send(());
+        }
+    }
+
+    fn collect(&self, first: Message, closing: &mut Option<oneshot::Sender<()>>) -> Vec<Op> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        let mut next = Ok(first);
+        loop {
+            match next {
+                Ok(Message::Op(op)) => {
+                    bytes += op.bytes;
+                    batch.push(op);
+                }
+                Ok(Message::Close(done)) => {
+                    *closing = Some(done);
+                    break;
+                }
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+            }
+            if batch.len() >= BATCH_OPS || bytes >= BATCH_BYTES {
+                break;
+            }
+            next = self.queue.try_recv();
+        }
+        batch
+    }
+
+    /// All of the batch in one transaction, then the answers. After an error the outcome is unknown and
+    /// everybody has been told so.
+    fn commit(&mut self, mut batch: Vec<Op>) -> rusqlite::Result<()> {
+        let mut outcomes = Vec::with_capacity(batch.len());
+        match self.run_batch(&mut batch, &mut outcomes) {
+            Ok(()) => {
+                self.shared.publish(&mut self.ledger);
+                for (op, outcome) in batch.into_iter().zip(outcomes) {
+                    op.job.answer(outcome);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                self.shared.set_status(Err(reason.clone()));
+                for op in batch {
+                    op.job.answer(Err(Error::Unavailable(reason.clone())));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn run_batch(
+        &mut self,
+        batch: &mut [Op],
+        outcomes: &mut Vec<Result<(), Error>>,
+    ) -> rusqlite::Result<()> {
+        let connection = &self.connection;
+        let statement = |sql: &str| connection.prepare_cached(sql)?.execute([]).map(|_| ());
+        statement("BEGIN IMMEDIATE")?;
+        for op in batch {
+            statement("SAVEPOINT op")?;
+            let before = self.ledger.numbers;
+            let mut tx = Tx {
+                conn: connection,
+                ledger: &mut self.ledger,
+                log: &self.shared.log,
+                epoch: self.shared.epoch,
+            };
+            match op.job.run(&mut tx) {
+                Ok(()) => {
+                    self.ledger.keep();
+                    outcomes.push(Ok(()));
+                }
+                Err(failure) => {
+                    if failure.is_of_the_medium() || connection.is_autocommit() {
+                        return Err(match failure {
+                            Failure::Sql(error) => error,
+                            Failure::Refused(_) => rusqlite::Error::InvalidQuery,
+                        });
+                    }
+                    statement("ROLLBACK TO op")?;
+                    self.ledger.forget(before);
+                    if let Failure::Sql(error) = &failure {
+                        tracing::error!(%error, "a change does not fit the store");
+                    }
+                    outcomes.push(Err(failure.into_error()));
+                }
+            }
+            statement("RELEASE op")?;
+        }
+        statement("COMMIT")
+    }
+
+    fn checkpoint_if_needed(&mut self) -> rusqlite::Result<()> {
+        let (in_wal, in_file) = self.wal("NOOP")?;
+        let limit = i64::try_from(self.tuning.wal_limit_bytes / table::PAGE_BYTES);
+        if in_wal > limit.unwrap_or(i64::MAX) {
+            self.checkpoint("TRUNCATE")
+        } else if in_wal - in_file >= CHECKPOINT_FRAMES {
+            self.checkpoint("PASSIVE")
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A checkpoint that readers hinder does what it can; that is not an error.
+    fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
+        self.wal(mode).map(|_| ())
+    }
+
+    /// Frames in the WAL, and how many of them are in the file.
+    fn wal(&self, mode: &str) -> rusqlite::Result<(i64, i64)> {
+        let sql = format!("PRAGMA wal_checkpoint({mode})");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        statement.query_row([], |row| Ok((row.get(1)?, row.get(2)?)))
+    }
+
+    /// Opens the file anew until it works. Whoever writes meanwhile is told that the store is away.
+    fn recover(&mut self, error: &rusqlite::Error) -> Option<oneshot::Sender<()>> {
+        let mut reason = error.to_string();
+        tracing::error!(error = %reason, "the store failed and is opened anew");
+        let mut delays = ExponentialBackoffBuilder::new()
+            .with_initial_interval(Duration::from_millis(50))
+            .with_max_interval(Duration::from_secs(5))
+            .with_max_elapsed_time(None)
+            .build();
+        loop {
+            self.shared.set_status(Err(reason.clone()));
+            match self.reopen() {
+                Ok(()) => {
+                    tracing::info!("the store is back");
+                    self.shared.set_status(Ok(()));
+                    return None;
+                }
+                Err(error) => reason = error,
+            }
+            let delay = delays.next_backoff().unwrap_or(Duration::from_secs(5));
+            let until = Instant::now() + delay;
+            while let Some(left) = until.checked_duration_since(Instant::now()) {
+                match self.queue.recv_timeout(left) {
+                    Ok(Message::Op(op)) => {
+                        op.job.answer(Err(Error::Unavailable(reason.clone())));
+                    }
+                    Ok(Message::Close(done)) => return Some(done),
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => return Some(oneshot::channel().0),
+                }
+            }
+        }
+    }
+
+    fn reopen(&mut self) -> Result<(), String> {
+        // The old connection is closed before the file is opened again: it may hold a broken
+        // transaction and locks.
+        let nowhere = Connection::open_in_memory().map_err(|error| error.to_string())?;
+        drop(std::mem::replace(&mut self.connection, nowhere));
+        self.shared.readers.forget();
+        let connection =
+            schema::open(&self.file, self.tuning).map_err(|error| error.to_string())?;
+        let identity = schema::identity(&connection).map_err(|error| error.to_string())?;
+        let ours = identity.is_some_and(|found| {
+            found.store_id == self.shared.store_id && found.epoch == self.shared.epoch
+        });
+        if !ours {
+            return Err("the file was replaced by another store; restart the bridge".to_owned());
+        }
+        self.ledger = Ledger::load(&connection).map_err(|error| error.to_string())?;
+        self.connection = connection;
+        self.shared.publish(&mut self.ledger);
+        Ok(())
+    }
+}

@@ -1,0 +1,153 @@
+//! The program as a shell sees it: what it prints and its exit code.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// The program in an empty environment, with a home of its own.
+fn bridge(home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forge-bridge"));
+    command.env_clear().env("HOME", home).current_dir(home);
+    command
+}
+
+/// Where this build's adapter libraries lie: beside the test binary.
+fn plugins() -> String {
+    let program = std::env::current_exe().unwrap();
+    program.parent().unwrap().display().to_string()
+}
+
+fn run(command: &mut Command) -> (i32, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+#[test]
+fn help_lists_the_commands_and_the_exit_codes() {
+    let home = tempfile::tempdir().unwrap();
+    let (code, out, _) = run(bridge(home.path()).arg("--help"));
+    assert_eq!(code, 0);
+    let commands = [
+        "serve",
+        "demo",
+        "dev",
+        "check",
+        "secrets",
+        "adapters",
+        "dispatch",
+        "tail",
+        "deliveries",
+    ];
+    for word in commands.into_iter().chain(["Exit codes:", "BRIDGE_URL"]) {
+        assert!(out.contains(word), "{word} is not in {out}");
+    }
+}
+
+#[test]
+fn an_unknown_argument_is_a_usage_error() {
+    let home = tempfile::tempdir().unwrap();
+    let (code, _, err) = run(bridge(home.path()).arg("--colour"));
+    assert_eq!(code, 2);
+    assert!(err.contains("--colour"), "{err}");
+    let (code, _, err) = run(bridge(home.path()).args(["--url", "nowhere", "adapters"]));
+    assert_eq!(code, 2);
+    assert!(err.contains("\"nowhere\" is not an address"), "{err}");
+}
+
+#[test]
+fn check_says_everything_at_once_and_never_a_secret() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(
+        home.path().join("forge-bridge.toml"),
+        "listen = 7\nstrcit = true\n[secret]\nkey = [\"hunter2\"]\n[drain]\ngrace = \"20\"\n",
+    )
+    .unwrap();
+    let mut check = bridge(home.path());
+    let check = check.env("BRIDGE_LITSEN", "x").arg("check");
+    let (code, out, err) = run(check);
+    assert_eq!((code, err.as_str()), (1, ""));
+    let wanted = [
+        "warning: BRIDGE_LITSEN is not a setting; did you mean BRIDGE_LISTEN?",
+        "error: listen (file forge-bridge.toml): ",
+        "error: strcit (file forge-bridge.toml): no such key; did you mean strict?",
+        "error: secret.key (file forge-bridge.toml): ",
+        "error: drain.grace (file forge-bridge.toml): wanted a duration",
+    ];
+    for line in wanted {
+        assert!(out.contains(line), "{line:?} is not in {out}");
+    }
+    assert_eq!(out.lines().count(), wanted.len(), "{out}");
+
+    let (code, out, _) = run(check.arg("--json"));
+    assert_eq!(code, 1);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["ok"], false);
+    assert_eq!(report["problems"].as_array().unwrap().len(), 4);
+    assert!(!out.contains("hunter2"));
+}
+
+#[test]
+fn serve_refuses_an_invalid_configuration() {
+    let home = tempfile::tempdir().unwrap();
+    let (code, _, err) = run(bridge(home.path()).env("BRIDGE_LISTEN", "here"));
+    assert_eq!(code, 1);
+    assert!(err.contains("listen (environment BRIDGE_LISTEN)"), "{err}");
+}
+
+#[test]
+fn a_bridge_that_is_not_there_is_exit_code_3() {
+    let home = tempfile::tempdir().unwrap();
+    // Bound and dropped: nobody listens there now.
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let url = format!("http://127.0.0.1:{port}");
+    for arguments in [
+        ["adapters", "list"].as_slice(),
+        &["dispatch", "hello"],
+        &["tail"],
+        &["deliveries"],
+    ] {
+        let (code, out, err) = run(bridge(home.path()).args(arguments).args(["--url", &url]));
+        assert_eq!((code, out.as_str()), (3, ""), "{arguments:?}: {err}");
+        assert!(err.contains("cannot reach the bridge"), "{err}");
+    }
+}
+
+#[test]
+fn the_demo() {
+    let home = tempfile::tempdir().unwrap();
+    let mut demo = bridge(home.path());
+    let demo = demo.env("BRIDGE_PLUGIN_PATH", plugins()).arg("demo");
+    let (code, out, err) = run(demo);
+    assert_eq!(code, 0, "{out}\n{err}");
+    for line in [
+        "202 Accepted",
+        "execution.completed",
+        "callback.delivered",
+        "the signature is right",
+    ] {
+        assert!(out.contains(line), "{line:?} is not in {out}");
+    }
+    let (code, out, err) = run(demo.arg("--json"));
+    assert_eq!(code, 0, "{err}");
+    let record: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(record["callback"]["verified"], true);
+    assert_eq!(record["callback"]["body"]["status"], "ok");
+    assert_eq!(
+        record["callback"]["body"]["dispatchId"],
+        record["accepted"]["dispatchId"]
+    );
+    let left: Vec<_> = fs::read_dir(home.path()).unwrap().collect();
+    assert!(left.is_empty(), "the demo left {left:?}");
+}

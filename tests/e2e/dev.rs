@@ -1,0 +1,241 @@
+//! `forge-bridge dev` as a newcomer uses it: the lines of the README, copied, and the commands that
+//! talk to a running bridge.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The program under `dev`, on free ports.
+struct Dev {
+    child: Child,
+    url: String,
+    receiver: String,
+    home: TempDir,
+}
+
+impl Dev {
+    fn start() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let program = std::env::current_exe().unwrap();
+        let mut child = command(home.path())
+            .args(["dev", "--json"])
+            .env("BRIDGE_LISTEN", "127.0.0.1:0")
+            .env("BRIDGE_PLUGIN_PATH", program.parent().unwrap())
+            .env("BRIDGE_DRAIN_ACCEPT", "0s")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut first = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut first).unwrap();
+        // Nobody else reads the callbacks that it prints.
+        std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
+        let greeting: Value = serde_json::from_str(&first).unwrap();
+        assert_eq!(greeting["adapters"][0]["provider"], "echo");
+        let text = |name: &str| greeting[name].as_str().unwrap().to_owned();
+        assert!(text("curl").contains(&text("url")), "{greeting}");
+        Self {
+            url: text("url"),
+            receiver: text("callbackUrl"),
+            child,
+            home,
+        }
+    }
+
+    fn run(&self, arguments: &[&str]) -> (i32, String) {
+        let mut command = command(self.home.path());
+        let output = command.env("BRIDGE_URL", &self.url).args(arguments);
+        let output = output.output().unwrap();
+        let out = String::from_utf8(output.stdout).unwrap();
+        (output.status.code().unwrap(), out)
+    }
+
+    fn json(&self, arguments: &[&str]) -> (i32, Value) {
+        let (code, out) = self.run(&[arguments, &["--json"]].concat());
+        (code, serde_json::from_str(&out).unwrap())
+    }
+
+    /// SIGTERM, and its exit code.
+    fn stop(mut self) -> Option<i32> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        // Ended already, unless the test failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command(home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forge-bridge"));
+    command.env_clear().env("HOME", home).current_dir(home);
+    command
+}
+
+/// What a line of curl sends; only the options that the README uses.
+#[derive(Debug, Default, PartialEq)]
+struct Curl {
+    method: Option<String>,
+    url: String,
+    headers: Vec<String>,
+    body: String,
+}
+
+impl Curl {
+    fn parse(line: &str) -> Self {
+        let mut curl = Self::default();
+        let mut words = words(line).into_iter().skip(1);
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "-sS" | "-sSN" => {}
+                "-X" => curl.method = words.next(),
+                "-H" => curl.headers.extend(words.next()),
+                "-d" => curl.body = words.next().unwrap(),
+                option if option.starts_with('-') => panic!("{option} is not known here: {line}"),
+                _ => curl.url = word,
+            }
+        }
+        curl
+    }
+
+    /// The whole answer, to its end.
+    fn send(&self) -> String {
+        let rest = self.url.strip_prefix("http://").unwrap();
+        let (host, path) = rest.split_at(rest.find('/').unwrap());
+        let method = match (&self.method, self.body.is_empty()) {
+            (Some(method), _) => method,
+            (None, true) => "GET",
+            (None, false) => "POST",
+        };
+        let headers: String = self.headers.iter().map(|h| format!("{h}\r\n")).collect();
+        let length = self.body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{}",
+            self.body
+        );
+        let mut stream = TcpStream::connect(host).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        String::from_utf8(answer).unwrap()
+    }
+}
+
+/// As a shell takes a line apart, as far as the README needs it.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for c in line.chars() {
+        match (quote, c) {
+            (Some(open), _) if open == c => quote = None,
+            (None, '\'' | '"') => quote = Some(c),
+            (None, ' ') => words.push(String::new()),
+            (Some(_) | None, _) => words.last_mut().unwrap().push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+#[test]
+fn a_line_is_taken_apart_as_a_shell_does() {
+    let curl = Curl::parse("curl -sS http://a/b -H 'A: b c' -d '{\"x\": \"y z\"}'");
+    let wanted = Curl {
+        method: None,
+        url: "http://a/b".to_owned(),
+        headers: vec!["A: b c".to_owned()],
+        body: "{\"x\": \"y z\"}".to_owned(),
+    };
+    assert_eq!(curl, wanted);
+}
+
+#[test]
+fn the_lines_of_the_readme_work_when_copied() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let lines: Vec<&str> = readme
+        .lines()
+        .filter(|line| line.starts_with("curl "))
+        .collect();
+    assert_eq!(lines.len(), 8);
+    let dev = Dev::start();
+    let expected = [
+        ("202", "\"duplicate\":false"),
+        ("200", "event: callback.delivered"),
+        ("200", "\"status\":\"finished\""),
+        ("200", "\"status\":\"delivered\""),
+        ("200", "\"provider\":\"echo\""),
+        ("200", "\"status\":\"healthy\""),
+        ("202", "\"duplicate\":false"),
+        ("200", "{\"cancelled\":true}"),
+    ];
+    for (line, (status, part)) in lines.iter().zip(expected) {
+        let here = line
+            .replace("http://127.0.0.1:7421/callback", &dev.receiver)
+            .replace("http://127.0.0.1:7420", &dev.url);
+        let answer = Curl::parse(&here).send();
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{line}\n{answer}"
+        );
+        assert!(
+            answer.contains(part),
+            "{part:?} is not in the answer to {line}\n{answer}"
+        );
+    }
+    assert_eq!(dev.stop(), Some(0));
+}
+
+#[test]
+fn the_commands_ask_the_bridge() {
+    let dev = Dev::start();
+    let hello = [
+        "dispatch",
+        "Hello",
+        "--task",
+        "t-1",
+        "--callback",
+        &dev.receiver,
+    ];
+    let (code, out) = dev.run(&hello);
+    assert_eq!((code, out.as_str()), (0, "Hello\n"));
+    let (code, record) = dev.json(&["dispatch", "x", "--task", "t-2", "--model", "fail"]);
+    assert_eq!(code, 1);
+    assert_eq!(record["result"]["status"], "error");
+
+    let (code, out) = dev.run(&["tail", "t-1", "--until-delivered", "--json"]);
+    assert_eq!(code, 0);
+    let events = out
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let kinds: Vec<Value> = events.map(|event| event["type"].clone()).collect();
+    assert_eq!(kinds.first(), Some(&json!("execution.accepted")));
+    assert_eq!(kinds.last(), Some(&json!("callback.delivered")));
+
+    let (code, page) = dev.json(&["deliveries", "list", "--status", "delivered"]);
+    assert_eq!(code, 0);
+    let delivery = page["deliveries"][0]["id"].as_str().unwrap();
+    let (code, out) = dev.run(&["deliveries", "show", delivery]);
+    assert_eq!(code, 0);
+    assert!(out.contains("delivered") && out.contains(" 204"), "{out}");
+    let (code, retried) = dev.json(&["deliveries", "retry", delivery]);
+    assert_eq!((code, &retried["retried"]), (0, &json!(1)));
+    assert_eq!(dev.run(&["deliveries", "show", "dlv_nothing"]).0, 4);
+
+    let (code, out) = dev.run(&["adapters"]);
+    assert_eq!(code, 0);
+    assert!(out.contains("echo") && out.contains("healthy"), "{out}");
+    let (code, adapter) = dev.json(&["adapters", "inspect", "echo"]);
+    assert_eq!((code, &adapter["provider"]), (0, &json!("echo")));
+    assert_eq!(dev.run(&["adapters", "inspect", "nobody"]).0, 4);
+}

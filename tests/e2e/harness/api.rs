@@ -1,0 +1,103 @@
+//! A client that looks at answers instead of believing them.
+
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+
+/// One bridge's HTTP interface.
+#[derive(Clone)]
+pub(crate) struct Api {
+    pub(crate) url: String,
+    http: reqwest::Client,
+}
+
+impl Api {
+    pub(crate) fn new(url: String) -> Self {
+        let provider = rustls::crypto::ring::default_provider();
+        // The first one stays; they are all the same.
+        let _ = provider.install_default();
+        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(90));
+        Self { url, http: http.build().unwrap() }
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url))
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> (StatusCode, Value) {
+        answer(self.request(Method::GET, path)).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
+        answer(self.request(Method::POST, path).json_body(body)).await
+    }
+
+    /// Posts a dispatch that has to be accepted; its id.
+    pub(crate) async fn dispatch(&self, body: Value) -> String {
+        let (status, answer) = self.post("/api/v2/dispatch", &body).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
+        answer["dispatchId"].as_str().unwrap().to_owned()
+    }
+
+    /// Waits for the end of a dispatch; its record.
+    pub(crate) async fn finished(&self, id: &str) -> Value {
+        let (status, record) = self.get(&format!("/api/v2/dispatch/{id}?wait=60")).await;
+        assert_eq!(status, StatusCode::OK, "{record}");
+        assert_eq!(record["status"], "finished", "{record}");
+        record
+    }
+
+    /// Posts a dispatch and waits for its result.
+    pub(crate) async fn run(&self, body: Value) -> Value {
+        let id = self.dispatch(body).await;
+        self.finished(&id).await["result"].clone()
+    }
+
+    /// All events of a dispatch so far.
+    pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
+        let path = format!("/api/v2/dispatch/{id}/events?limit=1000");
+        let request = self.request(Method::GET, &path).header("accept", "application/json");
+        let (status, page) = answer(request).await;
+        assert_eq!(status, StatusCode::OK, "{page}");
+        page["events"].as_array().unwrap().clone()
+    }
+}
+
+pub(crate) trait JsonBody {
+    fn json_body(self, body: &Value) -> Self;
+}
+
+impl JsonBody for RequestBuilder {
+    fn json_body(self, body: &Value) -> Self {
+        self.header("content-type", "application/json").body(body.to_string())
+    }
+}
+
+/// Sends, and reads the answer as JSON; `null` when there is none.
+pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
+    let response = request.send().await.unwrap();
+    let status = response.status();
+    let body = response.bytes().await.unwrap();
+    let value = serde_json::from_slice(&body).unwrap_or_else(|_| {
+        assert!(body.is_empty(), "{status}: {}", String::from_utf8_lossy(&body));
+        Value::Null
+    });
+    (status, value)
+}
+
+/// A dispatch that asks echo for something and owes no callback.
+pub(crate) fn quiet(task: &str, model: &str) -> Value {
+    json!({
+        "taskId": task, "agentId": "agent", "message": "hello", "model": model,
+        "callbackUrl": null,
+    })
+}
+
+/// The same, with a callback.
+pub(crate) fn owed(task: &str, model: &str, callback: &str) -> Value {
+    json!({
+        "taskId": task, "agentId": "agent", "message": "hello", "model": model,
+        "callbackUrl": callback,
+    })
+}

@@ -1,0 +1,87 @@
+//! What the tests start and talk to: bridges in this process and in their own, and a client.
+
+pub(crate) mod api;
+pub(crate) mod callback;
+pub(crate) mod process;
+pub(crate) mod wait;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use forge_bridge::app::{self, Options};
+use forge_bridge::config::{Config, File, Loaded, Sources};
+use tempfile::TempDir;
+
+pub(crate) use api::Api;
+pub(crate) use callback::{Answer, CallbackSink};
+pub(crate) use process::Process;
+pub(crate) use wait::until;
+
+/// Where this build's adapter libraries lie: beside the test binary.
+pub(crate) fn plugins() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.parent().unwrap().to_owned()
+}
+
+/// Settings of a bridge that tests use, as variables: everything below `home`, callbacks to loopback
+/// allowed, no waiting at the end.
+pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
+    let home = home.display();
+    [
+        ("HOME", home.to_string()),
+        ("BRIDGE_LISTEN", "127.0.0.1:0".to_owned()),
+        ("BRIDGE_DATA_DIR", format!("{home}/data")),
+        ("BRIDGE_SECRET_KEY_FILE", format!("{home}/secret.key")),
+        ("BRIDGE_PLUGIN_PATH", plugins().display().to_string()),
+        ("BRIDGE_ADAPTERS", "echo".to_owned()),
+        ("BRIDGE_CALLBACK_ALLOW", "loopback".to_owned()),
+        ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
+        ("BRIDGE_DRAIN_GRACE", "5s".to_owned()),
+        ("BRIDGE_DISPATCH_WORKSPACE_ROOTS", format!("{home}/work")),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+/// The configuration that these variables make.
+pub(crate) fn config(environment: &BTreeMap<String, String>) -> Config {
+    let sources = Sources { file: File::Nowhere, environment: environment.clone() };
+    let Loaded { config, warnings, .. } = sources.load().unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    config
+}
+
+/// A bridge in this process.
+pub(crate) struct Bridge {
+    pub(crate) app: Option<app::Bridge>,
+    pub(crate) api: Api,
+    pub(crate) home: TempDir,
+}
+
+impl Bridge {
+    /// With the echo adapter and nothing else said.
+    pub(crate) async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// With further variables.
+    pub(crate) async fn with(variables: &[(&str, &str)]) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join("work")).unwrap();
+        let mut environment = settings(home.path());
+        environment.extend(variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
+        let app = app::Bridge::start(config(&environment), Options::new(environment)).await;
+        let app = app.unwrap();
+        let api = Api::new(format!("http://{}", app.addr));
+        Self { app: Some(app), api, home }
+    }
+
+    /// Stops it in good order and fails the test when a result is still owed.
+    pub(crate) async fn stop(mut self) {
+        let app = self.app.take().unwrap();
+        let counts = app.store.counts();
+        assert_eq!((counts.running, counts.queued), (0, 0), "dispatches are left behind");
+        assert_eq!(counts.deliveries_pending, 0, "deliveries are left behind");
+        app.stop().await;
+    }
+}

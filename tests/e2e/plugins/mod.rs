@@ -1,0 +1,157 @@
+//! The plugin host against real libraries: good ones, hostile ones, broken ones.
+
+mod broken;
+mod good;
+mod hostile;
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use forge_bridge::plugin::{
+    Adapter, AdapterTable, Call, Config, Error, Item, Registry, Relayed, Setup, Trust,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+
+/// Longer than anything here takes, shorter than anybody's patience.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A folder of libraries and a folder for their copies.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("plugins")).unwrap();
+        fs::set_permissions(folder.path().join("plugins"), Permissions::from_mode(0o755)).unwrap();
+        Self { folder }
+    }
+
+    fn library(&self, name: &str) -> PathBuf {
+        let extension = std::env::consts::DLL_EXTENSION;
+        let file = format!("libforge_adapter_{}.{extension}", name.replace('-', "_"));
+        self.folder.path().join("plugins").join(file)
+    }
+
+    /// Compiles a C adapter of `tests/fixtures`.
+    fn compile(&self, name: &str, source: &str, defines: &[&str]) -> PathBuf {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let library = self.library(name);
+        let output = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-pthread"])
+            .args(defines.iter().map(|define| format!("-D{define}")))
+            .arg("-I")
+            .arg(root.join("adapter-api/abi"))
+            .arg("-o")
+            .args([&library, &root.join("tests/fixtures").join(source)])
+            .output()
+            .unwrap();
+        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{complaints}");
+        fs::set_permissions(&library, Permissions::from_mode(0o755)).unwrap();
+        library
+    }
+
+    /// The echo adapter that cargo built beside this binary, changed by `edit`.
+    fn echo_as(&self, name: &str, edit: impl FnOnce(Vec<u8>) -> Vec<u8>) -> PathBuf {
+        let binary = std::env::current_exe().unwrap();
+        let built = binary.parent().unwrap().join(format!(
+            "libforge_adapter_echo.{}",
+            std::env::consts::DLL_EXTENSION
+        ));
+        let library = self.library(name);
+        fs::write(&library, edit(fs::read(built).unwrap())).unwrap();
+        fs::set_permissions(&library, Permissions::from_mode(0o755)).unwrap();
+        library
+    }
+
+    fn setup(&self, ids: &[&str]) -> Setup {
+        Setup {
+            config: Config {
+                adapters: ids.iter().map(|&id| id.to_owned()).collect(),
+                path: vec![self.folder.path().join("plugins")],
+                trust: Trust::Enforce,
+                ..Config::default()
+            },
+            tables: BTreeMap::new(),
+            env: BTreeMap::new(),
+            store_id: "store".to_owned(),
+            state_dir: self.folder.path().join("state"),
+            supervisor: Vec::new(),
+            tracker: TaskTracker::new(),
+        }
+    }
+}
+
+async fn start(setup: Setup) -> (Registry, mpsc::Receiver<Relayed>) {
+    Registry::start(setup).await.unwrap()
+}
+
+/// Why nothing could be started.
+async fn refusal(setup: Setup) -> Error {
+    match Registry::start(setup).await {
+        Ok(_) => panic!("it started"),
+        Err(error) => error,
+    }
+}
+
+fn table(value: Value) -> AdapterTable {
+    serde_json::from_value(value).unwrap()
+}
+
+/// A request for this model.
+fn request(model: &str) -> Vec<u8> {
+    let request = json!({
+        "executionId": "dsp_1/1", "taskId": "task", "agentId": "agent", "attempt": 1,
+        "message": "hello", "model": model, "timeoutSeconds": 60, "outputStrategy": "stream",
+    });
+    request.to_string().into_bytes()
+}
+
+/// Everything a call said, in order, down to its answer.
+async fn listen(mut call: Call) -> (Vec<Item>, Result<Value, String>) {
+    let mut items = Vec::new();
+    loop {
+        match tokio::time::timeout(SOON, call.next()).await.unwrap() {
+            Item::Done(answer) => {
+                let answer = answer
+                    .map(|bytes| serde_json::from_slice(&bytes).unwrap())
+                    .map_err(|error| error.code);
+                return (items, answer);
+            }
+            item @ (Item::Event(_) | Item::Dropped(_)) => items.push(item),
+        }
+    }
+}
+
+async fn run(adapter: &Adapter, model: &str) -> (Vec<Item>, Result<Value, String>) {
+    listen(adapter.execute(request(model)).unwrap()).await
+}
+
+/// The adapter still does what it should.
+async fn assert_well(adapter: &Adapter) {
+    let (items, answer) = run(adapter, "ok").await;
+    assert!(!items.is_empty());
+    assert_eq!(answer.unwrap()["status"], "ok");
+}
+
+/// Waits until a file is there and reads it.
+async fn appears(path: &Path) -> String {
+    let mut tick = tokio::time::interval(Duration::from_millis(5));
+    tokio::time::timeout(SOON, async {
+        while !path.exists() {
+            tick.tick().await;
+        }
+    })
+    .await
+    .unwrap();
+    fs::read_to_string(path).unwrap()
+}

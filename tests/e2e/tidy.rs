@@ -1,0 +1,457 @@
+//! Reads the workspace's sources against the rules of the house: who may import whom, how long a
+//! file may be, how it may be called, and where the sharp tools may be used.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const LONGEST_FILE: usize = 500;
+const LONGEST_MAIN: usize = 40;
+const REFUSED_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types", "manager"];
+
+/// What everything may import.
+const GROUND: [&str; 4] = ["id", "time", "event", "vault"];
+
+/// Who may import whom inside `bridge/src`, besides `GROUND` and itself.
+const IMPORTS: [(&str, &[&str]); 15] = [
+    ("id", &[]),
+    ("time", &[]),
+    ("event", &[]),
+    ("vault", &[]),
+    ("telemetry", &[]),
+    ("store", &[]),
+    ("net", &[]),
+    ("process", &[]),
+    ("delivery", &["store", "net", "process"]),
+    ("plugin", &["store", "net", "process"]),
+    (
+        "dispatch",
+        &["plugin", "delivery", "store", "net", "process"],
+    ),
+    ("http", &["dispatch", "plugin", "delivery", "store", "net"]),
+    (
+        "config",
+        &[
+            "telemetry",
+            "http",
+            "dispatch",
+            "plugin",
+            "delivery",
+            "store",
+            "net",
+            "process",
+        ],
+    ),
+    ("app", ALL),
+    ("cli", &["app", "config", "telemetry"]),
+];
+const ALL: &[&str] = &[
+    "cli",
+    "config",
+    "telemetry",
+    "http",
+    "dispatch",
+    "plugin",
+    "delivery",
+    "store",
+    "net",
+    "process",
+];
+
+/// A word, where in the workspace it is looked for, and the only places where it may stand.
+const ONLY_IN: [(&str, &str, &[&str]); 8] = [
+    (
+        "axum",
+        "bridge/src/",
+        &["bridge/src/http/", "bridge/src/app"],
+    ),
+    ("rusqlite", "bridge/src/", &["bridge/src/store/"]),
+    (
+        "anyhow",
+        "bridge/src/",
+        &["bridge/src/cli/", "bridge/src/app", "bridge/src/main.rs"],
+    ),
+    ("forge_adapter_abi", "bridge/src/", BOUNDARY),
+    ("abi_stable", "bridge/src/", BOUNDARY),
+    ("libloading", "bridge/src/", BOUNDARY),
+    (
+        "abi_stable",
+        "adapter",
+        &["adapter-api/abi/", "adapter-api/src/export"],
+    ),
+    (
+        "unsafe",
+        "",
+        &[
+            "bridge/src/plugin/load.rs",
+            "bridge/src/plugin/call.rs",
+            "adapter-api/abi/",
+            "adapter-api/src/export",
+        ],
+    ),
+];
+const BOUNDARY: &[&str] = &["bridge/src/plugin/load.rs", "bridge/src/plugin/call.rs"];
+
+const SQL: [&str; 5] = [
+    "SELECT ",
+    "INSERT INTO ",
+    "DELETE FROM ",
+    "CREATE TABLE ",
+    "PRAGMA ",
+];
+
+#[test]
+fn the_sources_keep_the_rules() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    for folder in ["bridge", "adapter-api", "adapters", "plugins", "tests"] {
+        rust_files(&root.join(folder), &mut files);
+    }
+    assert!(files.len() > 20, "only {} sources found", files.len());
+    let mut broken = Vec::new();
+    for file in files {
+        let path = file.strip_prefix(&root).unwrap().to_str().unwrap();
+        broken.extend(check(path, &fs::read_to_string(&file).unwrap()));
+    }
+    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+}
+
+fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+            rust_files(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+fn check(path: &str, text: &str) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut refuse = |why: String| broken.push(format!("{path}: {why}"));
+    let lines = text.lines().count();
+    if lines > LONGEST_FILE {
+        refuse(format!(
+            "{lines} lines, at most {LONGEST_FILE}: split it by stage or noun"
+        ));
+    }
+    if path.ends_with("src/main.rs") && lines > LONGEST_MAIN {
+        refuse(format!(
+            "{lines} lines, at most {LONGEST_MAIN}: main parses, matches, returns"
+        ));
+    }
+    if let Some(name) = path
+        .split('/')
+        .map(|part| part.trim_end_matches(".rs"))
+        .find(|part| REFUSED_NAMES.contains(part))
+    {
+        refuse(format!("{name} says nothing; name the file by its noun"));
+    }
+    if !text.trim_start().starts_with("//!") {
+        refuse("does not begin with //! and what it is for".to_owned());
+    }
+    let text = Text::read(text);
+    for (word, below, places) in ONLY_IN {
+        let allowed = places.iter().any(|place| path.starts_with(place));
+        if path.starts_with(below) && !allowed && text.has_word(word) {
+            refuse(format!("{word} may stand only in {}", places.join(", ")));
+        }
+    }
+    if let Some(inside) = path.strip_prefix("bridge/src/") {
+        if !inside.starts_with("store/") && SQL.iter().any(|sql| text.literals.contains(sql)) {
+            refuse("SQL may stand only in bridge/src/store/".to_owned());
+        }
+        if !inside.ends_with("tests.rs") && !inside.contains("/tests/") {
+            for why in forbidden_imports(inside, &text) {
+                refuse(why);
+            }
+        }
+    }
+    broken
+}
+
+fn forbidden_imports(inside: &str, text: &Text) -> Vec<String> {
+    let component = inside
+        .split('/')
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches(".rs");
+    if ["lib", "main"].contains(&component) {
+        return Vec::new();
+    }
+    let Some((_, allowed)) = IMPORTS.iter().find(|(name, _)| *name == component) else {
+        return vec![format!("{component} has no row in the import table")];
+    };
+    let mut refused = Vec::new();
+    for path in text.before_tests().crate_paths() {
+        let target = path.split("::").next().unwrap_or_default();
+        let known = IMPORTS.iter().any(|(name, _)| *name == target);
+        let database = path.starts_with("store::sqlite") && !["store", "app"].contains(&component);
+        let allowed = target == component
+            || GROUND.contains(&target) && !GROUND.contains(&component)
+            || GROUND.contains(&component) && ["id", "time"].contains(&target)
+            || allowed.contains(&target)
+            || path.starts_with("config::duration");
+        if known && (!allowed || database) {
+            refused.push(format!("{component} may not import crate::{path}"));
+        }
+    }
+    refused
+}
+
+/// A source taken apart: code with blanked comments and literals, and the literals.
+struct Text {
+    code: String,
+    literals: String,
+}
+
+impl Text {
+    fn read(source: &str) -> Self {
+        let (mut code, mut literals) = (String::new(), String::new());
+        let mut rest = source;
+        while let Some(first) = rest.chars().next() {
+            let (length, literal) = token(rest);
+            if literal {
+                literals.push_str(&rest[..length]);
+                literals.push('\n');
+            }
+            if length > 0 {
+                let lines = rest[..length].matches('\n').count();
+                code.push_str(&"\n".repeat(lines));
+                code.push(' ');
+                rest = &rest[length..];
+            } else {
+                code.push(first);
+                rest = &rest[first.len_utf8()..];
+            }
+        }
+        Self { code, literals }
+    }
+
+    fn before_tests(&self) -> Text {
+        let code = match self.code.find("#[cfg(test)]\nmod ") {
+            Some(at) => &self.code[..at],
+            None => &self.code,
+        };
+        Text {
+            code: code.to_owned(),
+            literals: String::new(),
+        }
+    }
+
+    fn has_word(&self, word: &str) -> bool {
+        let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
+        self.code.match_indices(word).any(|(at, _)| {
+            !self.code[..at].ends_with(part_of_name)
+                && !self.code[at + word.len()..].starts_with(part_of_name)
+        })
+    }
+
+    /// `a::b` of each `crate::a::b`, with `crate::{a, b::{c, d}}` taken apart at the first level.
+    fn crate_paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        for (at, found) in self.code.match_indices("crate::") {
+            let before = &self.code[..at];
+            if before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '$') {
+                continue;
+            }
+            let rest = &self.code[at + found.len()..];
+            match rest.strip_prefix('{') {
+                Some(group) => paths.extend(members(group)),
+                None => paths.push(plain(rest)),
+            }
+        }
+        paths
+    }
+}
+
+fn members(group: &str) -> Vec<String> {
+    let mut depth = 0_usize;
+    let mut members = vec![String::new()];
+    for c in group.chars() {
+        match c {
+            '}' if depth == 0 => break,
+            ',' if depth == 0 => members.push(String::new()),
+            _ => {
+                depth = match c {
+                    '{' => depth + 1,
+                    '}' => depth - 1,
+                    _ => depth,
+                };
+                members.last_mut().unwrap().push(c);
+            }
+        }
+    }
+    members.iter().map(|member| plain(member.trim())).collect()
+}
+
+fn plain(rest: &str) -> String {
+    let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
+    rest[..end.unwrap_or(rest.len())].to_owned()
+}
+
+/// The length of the comment or literal that `rest` begins with, and whether it is a string.
+fn token(rest: &str) -> (usize, bool) {
+    if rest.starts_with("//") {
+        return (rest.find('\n').unwrap_or(rest.len()), false);
+    }
+    if rest.starts_with("/*") {
+        return (rest.find("*/").map_or(rest.len(), |at| at + 2), false);
+    }
+    if let Some(raw) = rest.strip_prefix('r') {
+        let hashes = raw.len() - raw.trim_start_matches('#').len();
+        if raw[hashes..].starts_with('"') {
+            let end = format!("\"{}", "#".repeat(hashes));
+            let body = 1 + hashes + 1;
+            let length = rest[body..].find(&end);
+            return (length.map_or(rest.len(), |at| body + at + end.len()), true);
+        }
+    }
+    if rest.starts_with('"') {
+        return (quoted(rest, '"'), true);
+    }
+    if let Some(after) = rest.strip_prefix('\'') {
+        let mut chars = after.chars();
+        let escaped = chars.next() == Some('\\');
+        if escaped || chars.next() == Some('\'') {
+            return (quoted(rest, '\''), false);
+        }
+    }
+    (0, false)
+}
+
+fn quoted(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in rest.char_indices().skip(1) {
+        if !escaped && c == quote {
+            return at + 1;
+        }
+        escaped = !escaped && c == '\\';
+    }
+    rest.len()
+}
+
+#[test]
+fn each_rule_can_fail() {
+    let long = "//! a\n".repeat(LONGEST_FILE + 1);
+    let table = [
+        ("bridge/src/http/a.rs", long.as_str(), "501 lines"),
+        ("bridge/src/main.rs", &long[..6 * 41], "41 lines"),
+        ("adapters/echo/src/utils.rs", "//! a", "utils says nothing"),
+        ("bridge/src/common/mod.rs", "//! a", "common says nothing"),
+        ("tests/e2e/a.rs", "fn a() {}", "does not begin with //!"),
+        (
+            "bridge/src/dispatch/a.rs",
+            "//! a\nuse axum::Json;",
+            "axum may stand only",
+        ),
+        (
+            "bridge/src/http/a.rs",
+            "//! a\nuse rusqlite::Row;",
+            "rusqlite may stand only",
+        ),
+        (
+            "bridge/src/http/a.rs",
+            "//! a\nfn a() { q(\"SELECT 1\") }",
+            "SQL may stand only",
+        ),
+        (
+            "bridge/src/net/a.rs",
+            "//! a\nfn a() -> anyhow::Result<()> {}",
+            "anyhow may stand",
+        ),
+        (
+            "bridge/src/plugin/health.rs",
+            "//! a\nuse libloading::Library;",
+            "libloading may",
+        ),
+        (
+            "adapters/echo/src/a.rs",
+            "//! a\nunsafe fn a() {}",
+            "unsafe may stand only",
+        ),
+        (
+            "bridge/src/store/a.rs",
+            "//! a\nuse crate::http::State;",
+            "may not import crate::http",
+        ),
+        (
+            "bridge/src/plugin/a.rs",
+            "//! a\nuse crate::{id, delivery::Deliverer};",
+            "crate::delivery",
+        ),
+        (
+            "bridge/src/net/a.rs",
+            "//! a\nuse crate::{\n  id::{A, B},\n  store,\n};",
+            "crate::store",
+        ),
+        (
+            "bridge/src/delivery/a.rs",
+            "//! a\nfn a(x: &crate::plugin::Registry) {}",
+            "crate::plugin",
+        ),
+        (
+            "bridge/src/http/a.rs",
+            "//! a\nuse crate::store::sqlite::Sqlite;",
+            "store::sqlite",
+        ),
+        (
+            "bridge/src/event/mod.rs",
+            "//! a\nuse crate::vault::Vault;",
+            "crate::vault",
+        ),
+        ("bridge/src/shelf.rs", "//! a", "no row in the import table"),
+    ];
+    for (path, text, wanted) in table {
+        let found = check(path, text).join("\n");
+        assert!(
+            found.contains(wanted),
+            "{path}: {wanted:?} not in {found:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_allowed_passes() {
+    let table = [
+        (
+            "bridge/src/http/a.rs",
+            "//! a\nuse axum::Json;\nuse crate::{dispatch, store::Store};",
+        ),
+        (
+            "bridge/src/store/sqlite/a.rs",
+            "//! a\nconst A: &str = \"SELECT 1\";",
+        ),
+        (
+            "bridge/src/plugin/load.rs",
+            "//! a\nuse libloading::Library;\nunsafe fn a() {}",
+        ),
+        (
+            "bridge/src/net/a.rs",
+            "//! a\n// use crate::http\nconst A: &str = \"crate::http unsafe\";",
+        ),
+        (
+            "bridge/src/net/a.rs",
+            "//! a\n#[expect(unsafe_code)]\nconst A: char = '\"';",
+        ),
+        (
+            "bridge/src/net/a.rs",
+            "//! a\n#[cfg(test)]\nmod tests { use crate::store; }",
+        ),
+        (
+            "bridge/src/app.rs",
+            "//! a\nuse crate::{http, store::sqlite::Sqlite};\nuse axum::Router;",
+        ),
+        ("bridge/src/main.rs", "//! a\nuse forge_bridge::cli;"),
+        (
+            "bridge/src/dispatch/a.rs",
+            "//! a\nfn a<'a>(x: &'a str) { r#\"axum \" \"#; }",
+        ),
+    ];
+    for (path, text) in table {
+        assert_eq!(check(path, text), Vec::<String>::new());
+    }
+}
