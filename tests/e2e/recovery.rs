@@ -126,7 +126,7 @@ async fn what_kills_the_process_is_tried_three_times_and_the_rest_is_served() {
     bridge.wait();
     for _ in 0..2 {
         // It crashes by itself, now or while it starts.
-        home.start_and_forget();
+        home.run_to_its_end();
     }
 
     let bridge = home.start();

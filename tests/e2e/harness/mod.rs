@@ -14,7 +14,6 @@ use tempfile::TempDir;
 
 pub(crate) use api::Api;
 pub(crate) use callback::{Answer, CallbackSink};
-pub(crate) use process::Process;
 pub(crate) use wait::until;
 
 /// Where this build's adapter libraries lie: beside the test binary.
