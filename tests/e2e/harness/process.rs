@@ -34,10 +34,24 @@ impl Home {
 
     /// Starts a bridge here and waits until it listens.
     pub(crate) fn start(&self) -> Process {
+        match self.launch() {
+            Ok(process) => process,
+            Err(log) => panic!("the bridge did not start:\n{log}"),
+        }
+    }
+
+    /// Starts a bridge here and waits for its end, which it has to come to by itself.
+    pub(crate) fn run_to_its_end(&self) {
+        // It may end before it listens or after.
+        if let Ok(process) = self.launch() {
+            process.wait();
+        }
+    }
+
+    fn launch(&self) -> Result<Process, String> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_forge-bridge"))
             .env_clear()
             .envs(&self.variables)
-            .env("BRIDGE_LOG_LEVEL", "info")
             .current_dir(self.dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -59,17 +73,12 @@ impl Home {
             }
             let _ = address.send(Err(log));
         });
-        let address = addresses.recv_timeout(Duration::from_secs(30)).unwrap();
-        let address = address.unwrap_or_else(|log| panic!("the bridge did not start:\n{log}"));
-        Process { child, api: Api::new(format!("http://{address}")) }
+        let address = addresses.recv_timeout(Duration::from_secs(30)).unwrap()?;
+        Ok(Process { child, api: Api::new(format!("http://{address}")) })
     }
 }
 
 impl Process {
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// `kill -9`, and waits until it is gone.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
