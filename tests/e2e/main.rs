@@ -5,6 +5,8 @@ mod children;
 mod cli;
 mod config;
 mod dev;
+mod edge;
+mod events;
 mod harness;
 mod plugins;
 mod recovery;
