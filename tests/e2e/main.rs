@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod children;
+mod claude;
 mod cli;
 mod config;
 mod dev;
@@ -11,3 +12,6 @@ mod harness;
 mod plugins;
 mod recovery;
 mod tidy;
+
+#[path = "../runtimes/mod.rs"]
+mod runtimes;

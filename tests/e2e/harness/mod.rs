@@ -2,6 +2,7 @@
 
 pub(crate) mod api;
 pub(crate) mod callback;
+pub(crate) mod model;
 pub(crate) mod process;
 pub(crate) mod wait;
 
