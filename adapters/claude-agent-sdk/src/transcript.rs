@@ -342,3 +342,47 @@ fn camel_case(name: &str) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::outcome::{End, Wanted, outcome};
+
+    /// Lines as the real program wrote them, and what they become.
+    #[test]
+    fn recorded_runs_become_events_and_a_result() {
+        let cases = [
+            ("background_subagent", Wanted::Text),
+            ("callers_tool", Wanted::Text),
+            ("foreground_subagent", Wanted::Text),
+            ("interrupted", Wanted::Text),
+            ("max_turns", Wanted::Text),
+            ("overloaded", Wanted::Text),
+            ("permission", Wanted::Text),
+            ("refused", Wanted::Text),
+            ("structured", Wanted::Structured),
+            ("structured_missing", Wanted::Structured),
+            ("two_turns", Wanted::Text),
+            ("unknown_session", Wanted::Text),
+        ];
+        for (name, wanted) in cases {
+            let path = format!("{}/tests/golden/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
+            let mut transcript = Transcript::default();
+            let mut events = Vec::new();
+            for line in fs::read_to_string(path).unwrap().lines() {
+                let line: Value = serde_json::from_str(line).unwrap();
+                events.extend(transcript.line(&line, |name| name.to_owned()));
+            }
+            let told = json!({
+                "over": transcript.is_over(),
+                "events": events,
+                "result": outcome(transcript, End::Result, &wanted),
+            });
+            insta::with_settings!({snapshot_path => "../tests/golden", prepend_module_to_snapshot => false}, {
+                insta::assert_json_snapshot!(name, told);
+            });
+        }
+    }
+}

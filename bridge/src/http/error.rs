@@ -324,7 +324,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_refusal_has_the_envelope() {
-        let edge = Edge::new();
+        let edge = Edge::new().await;
         insta::assert_snapshot!(shown(&edge.get("/nowhere").await), @r#"404 {"code":"NOT_FOUND","error":"there is no route \"/nowhere\""}"#);
         insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch").await), @r#"405 {"code":"METHOD_NOT_ALLOWED","error":"/api/v2/dispatch does not take GET"}"#);
         insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch/dsp_1").await), @r#"404 {"code":"NOT_FOUND","error":"there is no dispatch \"dsp_1\", or its retention is over"}"#);
@@ -345,7 +345,7 @@ mod tests {
             tokens: vec!["token".to_owned().into()],
             token: Vec::new(),
         };
-        let edge = Edge::with(super::super::Config::default(), &auth);
+        let edge = Edge::with(super::super::Config::default(), &auth).await;
         for (method, path) in [
             ("POST", "/api/v2/dispatch"),
             ("GET", "/api/v2/dispatch/x"),
