@@ -1,22 +1,19 @@
-//! One attempt from the durable mark to the durable end: begin, assemble, execute, finish.
+//! One attempt from the durable mark to the durable end: assemble, execute, finish.
 
 use std::sync::Arc;
 
 use forge_adapter_api::OutputStrategy;
-use serde_json::json;
 
-use crate::event::{NewEvent, kind};
-use crate::id::DispatchId;
 use crate::plugin::Adapter;
 use crate::store;
-use crate::store::record::{Begun, Claim};
+use crate::store::record::{Begun, Claim, DeliveryPayload};
 
 use super::Inner;
 use super::assemble::{self, assemble};
 use super::budget::Meter;
 use super::capture::{self, Captured};
 use super::execute::{Attempt, Cut, End, execute};
-use super::finish::Conclusion;
+use super::finish::{Conclusion, Owed};
 use super::gather::Gathered;
 use super::normalise::{Ending, Raw};
 use super::request::{Dispatch, Recovery};
@@ -32,24 +29,16 @@ enum Outcome {
 }
 
 impl Inner {
-    /// Runs one attempt of a queued dispatch. An error is the store's; the dispatch is then still
-    /// queued, or running under an epoch that the next start finds.
+    /// Runs one attempt that has begun, and has its result delivered. An error is the store's; the
+    /// dispatch is then running under an epoch that the next start finds.
     pub(super) async fn attempt(
         &self,
-        id: DispatchId,
+        begun: Begun,
         adapter: &Adapter,
         stop: &Stop,
     ) -> Result<(), store::Error> {
         let finisher = &self.finisher;
-        let provider = adapter.provider();
-        let data = json!({ "provider": provider });
-        let started = NewEvent::new(kind::STARTED, finisher.clock.now(), Some(data));
-        let begun = match finisher.store.begin(id, provider, started).await {
-            Ok(begun) => begun,
-            // Cancelled or finished since it was picked.
-            Err(store::Error::Stale(_)) => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        let id = begun.lease.id;
         let request = Dispatch::from_record(&begun.request);
         let claim = Claim::Attempt(begun.lease.clone());
         let ended = match self.run(&begun, &request, adapter, stop).await {
@@ -58,15 +47,26 @@ impl Inner {
                     .finish(claim, &begun.dispatch, &request, *conclusion)
                     .await
             }
-            Outcome::Requeue(why) => finisher.requeue(claim, why).await,
-            Outcome::Nothing => Ok(()),
+            Outcome::Requeue(why) => finisher.requeue(claim, why).await.map(|()| None),
+            Outcome::Nothing => Ok(None),
         };
         match ended {
             Err(store::Error::Stale(_)) => {
                 tracing::error!(dispatch.id = %id, "a late result of {id} was refused");
                 Ok(())
             }
-            ended => ended,
+            Err(error) => Err(error),
+            Ok(None) => Ok(()),
+            Ok(Some(Owed { due, body })) => {
+                let payload = DeliveryPayload {
+                    body: body.into_bytes(),
+                    trace_id: begun.dispatch.trace_id,
+                    request: begun.request,
+                    secrets: begun.secrets,
+                };
+                self.deliverer.offer(due, payload);
+                Ok(())
+            }
         }
     }
 

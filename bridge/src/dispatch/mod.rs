@@ -4,6 +4,7 @@
 mod agenda;
 pub mod assemble;
 mod attempt;
+mod backlog;
 pub mod budget;
 mod cancel;
 pub mod capture;
@@ -19,6 +20,7 @@ pub mod route;
 mod running;
 mod schedule;
 pub mod schema;
+mod start;
 pub mod submit;
 pub mod trace;
 pub mod validate;
@@ -42,6 +44,7 @@ use crate::store;
 use crate::vault::Vault;
 
 use agenda::Agenda;
+use backlog::Backlog;
 use finish::Finisher;
 use running::Running;
 use validate::FieldError;
@@ -135,6 +138,7 @@ struct Inner {
     tracker: TaskTracker,
     running: Running,
     agenda: Agenda,
+    backlog: Backlog,
     wake: Notify,
     /// What runs its last attempt runs alone.
     last_attempts: Arc<Semaphore>,
@@ -183,6 +187,7 @@ impl Dispatcher {
             tracker,
             running: Running::new(),
             agenda: Agenda::new(),
+            backlog: Backlog::default(),
             wake: Notify::new(),
             last_attempts: Arc::new(Semaphore::new(1)),
         };

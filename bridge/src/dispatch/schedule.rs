@@ -1,6 +1,7 @@
 //! Takes from the store what may start, when an adapter has room. Picking is in memory; the durable
 //! mark is written by the execution itself. One `tick` is a whole round and may be repeated at will.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use serde_json::value::to_raw_value;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use crate::plugin::{Adapter, Permit};
+use crate::plugin::Adapter;
 use crate::store;
 use crate::store::record::{Ready, Reroute};
 
 use super::normalise::Ending;
 use super::request::Dispatch;
-use super::running::Place;
+use super::start::Held;
 use super::{Dispatcher, Error};
 
 /// How many of one kind a round looks at; what is left is the next round's.
@@ -25,6 +26,14 @@ const STEP: usize = 64;
 const IDLE: Duration = Duration::from_secs(5);
 /// The pause after a round that the store refused.
 const REFUSED: Duration = Duration::from_millis(500);
+
+/// What is left in an adapter's queue after a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Nothing,
+    /// Some wait for room, or for the next round.
+    Waits,
+}
 
 impl Dispatcher {
     /// Rounds until `shutdown`; what runs then goes on until it is drained.
@@ -43,6 +52,7 @@ impl Dispatcher {
                 () = tokio::time::sleep(pause) => {}
             }
         }
+        self.inner.backlog.close();
     }
 
     /// One round: what is overdue ends, what is due may start, and adapters with room get work. Says
@@ -59,10 +69,17 @@ impl Dispatcher {
             );
             kept?;
         }
+        let mut waiting = BTreeSet::new();
         for adapter in inner.registry.adapters() {
-            if adapter.health().status != HealthStatus::Offline {
-                self.fill(&adapter).await?;
+            if adapter.health().status != HealthStatus::Offline
+                && self.fill(&adapter).await? == Rest::Waits
+            {
+                waiting.insert(adapter.provider().to_owned());
             }
+        }
+        inner.backlog.set(waiting);
+        if self.has_room_for_waiting() {
+            self.wake();
         }
         self.reroute_stranded(now).await?;
         Ok(inner.agenda.pause(now).min(IDLE))
@@ -93,22 +110,35 @@ impl Dispatcher {
         }
     }
 
-    /// Starts what this adapter has room for.
-    async fn fill(&self, adapter: &Adapter) -> Result<(), store::Error> {
+    /// An execution that ended before the backlog was known has woken nobody.
+    fn has_room_for_waiting(&self) -> bool {
         let inner = &self.inner;
+        let adapters = inner.registry.adapters();
+        let mut waited_for = adapters
+            .iter()
+            .filter(|adapter| inner.backlog.is_at(adapter.provider()));
+        waited_for.any(|adapter| adapter.running() < adapter.max_concurrent())
+    }
+
+    /// Starts what this adapter has room for.
+    async fn fill(&self, adapter: &Adapter) -> Result<Rest, store::Error> {
+        let inner = &self.inner;
+        let store = &inner.finisher.store;
         let free = adapter.max_concurrent().saturating_sub(adapter.running());
         if free == 0 {
-            return Ok(());
+            let queues = store.queues().await?;
+            let queued = queues.iter().any(|(name, _)| name == adapter.provider());
+            return Ok(if queued { Rest::Waits } else { Rest::Nothing });
         }
         // Those that were picked and are not yet marked are still in the answer.
         let picked = inner.running.len().min(adapter.running());
         let limit = free.min(STEP) + picked;
-        for ready in inner
-            .finisher
-            .store
-            .ready(adapter.provider(), limit)
-            .await?
-        {
+        let found = store.ready(adapter.provider(), limit).await?;
+        let rest = match found.len() < limit {
+            true => Rest::Nothing,
+            false => Rest::Waits,
+        };
+        for ready in found {
             let Some(place) = inner.running.enter(ready.id) else {
                 continue;
             };
@@ -116,19 +146,16 @@ impl Dispatcher {
                 continue;
             };
             let Some(permit) = adapter.reserve() else {
-                return Ok(());
+                return Ok(Rest::Waits);
             };
-            self.start(
-                ready.id,
-                adapter.clone(),
-                Held {
-                    place,
-                    permit,
-                    alone,
-                },
-            );
+            let held = Held {
+                place,
+                permit,
+                alone,
+            };
+            self.start(&ready, adapter.clone(), held);
         }
-        Ok(())
+        Ok(rest)
     }
 
     /// A dispatch on its last attempt may be what kills the process. It runs alone among its kind, so
@@ -144,23 +171,6 @@ impl Dispatcher {
                 .map(Some),
             false => Ok(None),
         }
-    }
-
-    fn start(&self, id: crate::id::DispatchId, adapter: Adapter, held: Held) {
-        let dispatcher = self.clone();
-        self.inner.tracker.spawn(async move {
-            let inner = &dispatcher.inner;
-            let ended = inner.attempt(id, &adapter, &held.place.stop).await;
-            inner.deliverer.wake();
-            match ended {
-                Ok(()) => {
-                    drop(held);
-                    dispatcher.wake();
-                }
-                // It is picked again when the scheduler comes round, not at once.
-                Err(error) => tracing::warn!(dispatch.id = %id, "{id} was not executed: {error}"),
-            }
-        });
     }
 
     /// Routes unpinned dispatches again whose adapter cannot take them, as far as they never started.
@@ -217,13 +227,4 @@ impl Dispatcher {
             rerouted => rerouted,
         }
     }
-}
-
-/// What an execution holds while it runs.
-struct Held {
-    place: Place,
-    #[expect(dead_code, reason = "given back when dropped")]
-    permit: Permit,
-    #[expect(dead_code, reason = "given back when dropped")]
-    alone: Option<OwnedSemaphorePermit>,
 }
