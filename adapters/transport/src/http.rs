@@ -350,7 +350,7 @@ mod tests {
 
     fn http() -> Http {
         Http::new(Limits {
-            silence: Duration::from_millis(300),
+            silence: Duration::from_secs(2),
             body_bytes: 1000,
             event_bytes: 1000,
             ..Limits::default()
