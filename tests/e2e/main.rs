@@ -6,6 +6,8 @@ mod claude;
 mod cli;
 mod config;
 mod dev;
+mod edge;
+mod events;
 mod harness;
 mod plugins;
 mod recovery;

@@ -62,6 +62,7 @@ fn environment(own: &Environment, folder: &Path) -> anyhow::Result<Environment> 
         ("BRIDGE_STRICT", "true".to_owned()),
         ("BRIDGE_PLUGIN_TRUST", "warn".to_owned()),
         ("BRIDGE_CALLBACK_ALLOW", "loopback".to_owned()),
+        ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
         ("BRIDGE_LOG_LEVEL", "error".to_owned()),
     ];
     environment.extend(settings.map(|(name, value)| (name.to_owned(), value)));

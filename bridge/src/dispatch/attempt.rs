@@ -54,7 +54,9 @@ impl Inner {
         let claim = Claim::Attempt(begun.lease.clone());
         let ended = match self.run(&begun, &request, adapter, stop).await {
             Outcome::Conclude(conclusion) => {
-                finisher.finish(claim, &begun.dispatch, &request, *conclusion).await
+                finisher
+                    .finish(claim, &begun.dispatch, &request, *conclusion)
+                    .await
             }
             Outcome::Requeue(why) => finisher.requeue(claim, why).await,
             Outcome::Nothing => Ok(()),
@@ -81,7 +83,10 @@ impl Inner {
         let spent = begun.spent.as_deref();
         let silent = |ending| {
             let silent = Conclusion::silent(ending, spent);
-            conclude(Conclusion { attempt_started: Some(now), ..silent })
+            conclude(Conclusion {
+                attempt_started: Some(now),
+                ..silent
+            })
         };
         let strategy = match capture::decide(request, adapter.profile().as_deref()) {
             Ok(strategy) => strategy,
@@ -130,9 +135,10 @@ impl Inner {
                     let exceeded = observer.gathered.meter.exceeded(request.budget.as_ref());
                     (Ending::OverBudget(exceeded.unwrap_or_default()), None)
                 }
-                Cut::Halted if request.recovery == Recovery::Fail => {
-                    (Ending::Interrupted("the bridge was stopped while it ran".to_owned()), None)
-                }
+                Cut::Halted if request.recovery == Recovery::Fail => (
+                    Ending::Interrupted("the bridge was stopped while it ran".to_owned()),
+                    None,
+                ),
                 Cut::Halted => return Outcome::Requeue("the bridge was stopped while it ran"),
             },
             End::Lost => return Outcome::Nothing,
@@ -145,7 +151,11 @@ impl Inner {
             session: assembled.session_id,
             events: observer.take().events,
             hints: observer.hints,
-            raw: Raw { ending, file, gathered: observer.gathered },
+            raw: Raw {
+                ending,
+                file,
+                gathered: observer.gathered,
+            },
             attempt_started: Some(now),
         })
     }
@@ -155,8 +165,7 @@ impl Inner {
         let dir = request.workspace_dir()?.clone();
         let file = request.output_file().to_owned();
         let config = Arc::clone(&self.finisher.config);
-        let read =
-            move || capture::read(&dir, &file, config.output_limit_bytes);
+        let read = move || capture::read(&dir, &file, config.output_limit_bytes);
         // A reader that panicked has read nothing.
         tokio::task::spawn_blocking(read).await.ok()
     }

@@ -25,7 +25,11 @@ pub(super) struct Observer {
 
 impl Observer {
     pub(super) fn new(gathered: Gathered) -> Self {
-        Self { gathered, hints: Map::new(), batch: Progress::default() }
+        Self {
+            gathered,
+            hints: Map::new(),
+            batch: Progress::default(),
+        }
     }
 
     /// Takes one event of the adapter.
@@ -41,20 +45,27 @@ impl Observer {
             Noticed::Nothing => {}
         }
         // An adapter's clock is its own affair: a time that cannot be read is the time of arrival.
-        let timestamp = event.timestamp.and_then(|text| text.parse().ok()).unwrap_or(now);
+        let timestamp = event
+            .timestamp
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(now);
         // The wire promises an object or nothing.
         let data = event.data.map(|data| match data {
             Value::Object(_) => data,
             other => json!({ "value": other }),
         });
-        self.batch.events.push(NewEvent::new(&event.kind, timestamp, data));
+        self.batch
+            .events
+            .push(NewEvent::new(&event.kind, timestamp, data));
         noticed
     }
 
     /// Events that an adapter lost because it did not wait.
     pub(super) fn dropped(&mut self, count: u64, now: Timestamp) {
         let data = json!({ "count": count });
-        self.batch.events.push(NewEvent::new(kind::EVENTS_DROPPED, now, Some(data)));
+        self.batch
+            .events
+            .push(NewEvent::new(kind::EVENTS_DROPPED, now, Some(data)));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -79,7 +90,9 @@ impl Observer {
     }
 
     fn hint(&mut self, data: Option<Value>) {
-        let Some(Value::Object(data)) = data else { return };
+        let Some(Value::Object(data)) = data else {
+            return;
+        };
         let room = HINTS.saturating_sub(self.hints.len());
         self.hints.extend(data.into_iter().take(room));
     }
@@ -90,7 +103,11 @@ mod tests {
     use super::*;
 
     fn event(kind: &str, data: Value) -> AdapterEvent {
-        AdapterEvent { kind: kind.into(), data: Some(data), timestamp: None }
+        AdapterEvent {
+            kind: kind.into(),
+            data: Some(data),
+            timestamp: None,
+        }
     }
 
     fn observer() -> Observer {
@@ -106,7 +123,11 @@ mod tests {
         observer.event(event("session.updated", json!({"sessionId": "s"})), at);
         observer.put_back(first);
         let batch = observer.take();
-        let kinds: Vec<_> = batch.events.iter().map(|event| event.kind.as_str()).collect();
+        let kinds: Vec<_> = batch
+            .events
+            .iter()
+            .map(|event| event.kind.as_str())
+            .collect();
         assert_eq!(kinds, ["assistant.text", "session.updated"]);
         assert_eq!(batch.session.as_deref(), Some("s"));
         assert!(observer.is_empty());
@@ -115,7 +136,10 @@ mod tests {
     #[test]
     fn names_of_the_bridge_are_hints() {
         let mut observer = observer();
-        observer.event(event("execution.completed", json!({"turns": 3})), Timestamp::UNIX_EPOCH);
+        observer.event(
+            event("execution.completed", json!({"turns": 3})),
+            Timestamp::UNIX_EPOCH,
+        );
         assert!(observer.is_empty());
         assert_eq!(observer.hints["turns"], 3);
     }
@@ -125,6 +149,9 @@ mod tests {
         let mut observer = observer();
         observer.event(event("acme.tick", json!(7)), Timestamp::UNIX_EPOCH);
         let batch = observer.take();
-        assert_eq!(batch.events[0].data.as_ref().unwrap().get(), r#"{"value":7}"#);
+        assert_eq!(
+            batch.events[0].data.as_ref().unwrap().get(),
+            r#"{"value":7}"#
+        );
     }
 }

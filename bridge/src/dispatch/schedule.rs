@@ -11,8 +11,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use crate::plugin::{Adapter, Permit};
-use crate::store::record::{Ready, Reroute};
 use crate::store;
+use crate::store::record::{Ready, Reroute};
 
 use super::normalise::Ending;
 use super::request::Dispatch;
@@ -53,7 +53,10 @@ impl Dispatcher {
         if inner.agenda.take_due(now) {
             // Should the store refuse, the round is made again.
             let kept = self.keep_times(now).await;
-            inner.agenda.add(kept.as_ref().map_or(now, |next| next.unwrap_or(Timestamp::MAX)));
+            inner.agenda.add(
+                kept.as_ref()
+                    .map_or(now, |next| next.unwrap_or(Timestamp::MAX)),
+            );
             kept?;
         }
         for adapter in inner.registry.adapters() {
@@ -72,7 +75,9 @@ impl Dispatcher {
         loop {
             let cancelled = store.cancelled_in_queue(STEP).await?;
             for id in &cancelled {
-                finisher.end_queued(*id, Ending::Cancelled { answer: None }).await?;
+                finisher
+                    .end_queued(*id, Ending::Cancelled { answer: None })
+                    .await?;
             }
             let overdue = store.overdue(now, STEP).await?;
             for id in &overdue {
@@ -98,21 +103,45 @@ impl Dispatcher {
         // Those that were picked and are not yet marked are still in the answer.
         let picked = inner.running.len().min(adapter.running());
         let limit = free.min(STEP) + picked;
-        for ready in inner.finisher.store.ready(adapter.provider(), limit).await? {
-            let Some(place) = inner.running.enter(ready.id) else { continue };
-            let Ok(alone) = self.alone(&ready) else { continue };
-            let Some(permit) = adapter.reserve() else { return Ok(()) };
-            self.start(ready.id, adapter.clone(), Held { place, permit, alone });
+        for ready in inner
+            .finisher
+            .store
+            .ready(adapter.provider(), limit)
+            .await?
+        {
+            let Some(place) = inner.running.enter(ready.id) else {
+                continue;
+            };
+            let Ok(alone) = self.alone(&ready) else {
+                continue;
+            };
+            let Some(permit) = adapter.reserve() else {
+                return Ok(());
+            };
+            self.start(
+                ready.id,
+                adapter.clone(),
+                Held {
+                    place,
+                    permit,
+                    alone,
+                },
+            );
         }
         Ok(())
     }
 
     /// A dispatch on its last attempt may be what kills the process. It runs alone among its kind, so
     /// that those which only stood beside it do not use their attempts up with it.
-    fn alone(&self, ready: &Ready) -> Result<Option<OwnedSemaphorePermit>, tokio::sync::TryAcquireError> {
+    fn alone(
+        &self,
+        ready: &Ready,
+    ) -> Result<Option<OwnedSemaphorePermit>, tokio::sync::TryAcquireError> {
         let last = ready.attempts > 0 && ready.attempts + 1 >= self.inner.config.max_attempts;
         match last {
-            true => Arc::clone(&self.inner.last_attempts).try_acquire_owned().map(Some),
+            true => Arc::clone(&self.inner.last_attempts)
+                .try_acquire_owned()
+                .map(Some),
             false => Ok(None),
         }
     }

@@ -17,8 +17,13 @@ impl Api {
         let provider = rustls::crypto::ring::default_provider();
         // The first one stays; they are all the same.
         let _ = provider.install_default();
-        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(90));
-        Self { url, http: http.build().unwrap() }
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(90));
+        Self {
+            url,
+            http: http.build().unwrap(),
+        }
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -57,7 +62,9 @@ impl Api {
     /// All events of a dispatch so far.
     pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
         let path = format!("/api/v2/dispatch/{id}/events?limit=1000");
-        let request = self.request(Method::GET, &path).header("accept", "application/json");
+        let request = self
+            .request(Method::GET, &path)
+            .header("accept", "application/json");
         let (status, page) = answer(request).await;
         assert_eq!(status, StatusCode::OK, "{page}");
         page["events"].as_array().unwrap().clone()
@@ -70,7 +77,8 @@ pub(crate) trait JsonBody {
 
 impl JsonBody for RequestBuilder {
     fn json_body(self, body: &Value) -> Self {
-        self.header("content-type", "application/json").body(body.to_string())
+        self.header("content-type", "application/json")
+            .body(body.to_string())
     }
 }
 
@@ -80,7 +88,11 @@ pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
     let status = response.status();
     let body = response.bytes().await.unwrap();
     let value = serde_json::from_slice(&body).unwrap_or_else(|_| {
-        assert!(body.is_empty(), "{status}: {}", String::from_utf8_lossy(&body));
+        assert!(
+            body.is_empty(),
+            "{status}: {}",
+            String::from_utf8_lossy(&body)
+        );
         Value::Null
     });
     (status, value)

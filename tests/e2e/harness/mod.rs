@@ -45,8 +45,13 @@ pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
 
 /// The configuration that these variables make.
 pub(crate) fn config(environment: &BTreeMap<String, String>) -> Config {
-    let sources = Sources { file: File::Nowhere, environment: environment.clone() };
-    let Loaded { config, warnings, .. } = sources.load().unwrap();
+    let sources = Sources {
+        file: File::Nowhere,
+        environment: environment.clone(),
+    };
+    let Loaded {
+        config, warnings, ..
+    } = sources.load().unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
     config
 }
@@ -69,18 +74,30 @@ impl Bridge {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join("work")).unwrap();
         let mut environment = settings(home.path());
-        environment.extend(variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
+        environment.extend(
+            variables
+                .iter()
+                .map(|(n, v)| ((*n).to_owned(), (*v).to_owned())),
+        );
         let app = app::Bridge::start(config(&environment), Options::new(environment)).await;
         let app = app.unwrap();
         let api = Api::new(format!("http://{}", app.addr));
-        Self { app: Some(app), api, home }
+        Self {
+            app: Some(app),
+            api,
+            home,
+        }
     }
 
     /// Stops it in good order and fails the test when a result is still owed.
     pub(crate) async fn stop(mut self) {
         let app = self.app.take().unwrap();
         let counts = app.store.counts();
-        assert_eq!((counts.running, counts.queued), (0, 0), "dispatches are left behind");
+        assert_eq!(
+            (counts.running, counts.queued),
+            (0, 0),
+            "dispatches are left behind"
+        );
         assert_eq!(counts.deliveries_pending, 0, "deliveries are left behind");
         app.stop().await;
     }

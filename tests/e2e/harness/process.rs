@@ -28,8 +28,15 @@ impl Home {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("work")).unwrap();
         let mut settings = settings(dir.path());
-        settings.extend(variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
-        Self { dir, variables: settings }
+        settings.extend(
+            variables
+                .iter()
+                .map(|(n, v)| ((*n).to_owned(), (*v).to_owned())),
+        );
+        Self {
+            dir,
+            variables: settings,
+        }
     }
 
     /// Starts a bridge here and waits until it listens.
@@ -74,7 +81,10 @@ impl Home {
             let _ = address.send(Err(log));
         });
         let address = addresses.recv_timeout(Duration::from_secs(30)).unwrap()?;
-        Ok(Process { child, api: Api::new(format!("http://{address}")) })
+        Ok(Process {
+            child,
+            api: Api::new(format!("http://{address}")),
+        })
     }
 }
 

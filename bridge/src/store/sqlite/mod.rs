@@ -41,7 +41,7 @@ use crate::id::{DeliveryId, DispatchId};
 
 use ledger::Ledger;
 use lock::Lock;
-use readers::Readers;
+use readers::{Length, Readers};
 use schema::Tuning;
 use shared::{Published, Shared, lock};
 use writer::{Failure, Message, Op, Tx, Writer};
@@ -98,7 +98,7 @@ pub enum OpenError {
     },
     #[error("the SQLite that is linked is {version}; at least 3.51.3 is needed")]
     SqliteTooOld { version: &'static str },
-    #[error("cannot start the store's thread")]
+    #[error("cannot start the store's threads")]
     Thread { source: io::Error },
 }
 
@@ -144,11 +144,13 @@ impl Sqlite {
             file: file.clone(),
             source,
         })?;
+        let thread = |source| OpenError::Thread { source };
+        let readers = Readers::start(&file, config.readers).map_err(thread)?;
         let shared = Arc::new(Shared {
             store_id: identity.store_id,
             log: identity.log,
             epoch: identity.epoch,
-            readers: Arc::new(Readers::new(file.clone(), config.readers)),
+            readers,
             status: Mutex::new(Ok(())),
             published: Mutex::new(Published::default()),
             removed: AtomicU64::new(0),
@@ -168,7 +170,7 @@ impl Sqlite {
         std::thread::Builder::new()
             .name("store".to_owned())
             .spawn(move || writer.run())
-            .map_err(|source| OpenError::Thread { source })?;
+            .map_err(thread)?;
         let queue_bytes = u32::try_from(config.queue_bytes).unwrap_or(u32::MAX).max(1);
         let bytes = queue_bytes as usize;
         Ok(Self {
@@ -187,7 +189,7 @@ impl Sqlite {
     async fn write<T: Send + 'static>(
         &self,
         bytes: usize,
-        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
+        change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T> {
         let closed = || Error::Unavailable("it is closed".to_owned());
         let bytes = bytes.saturating_add(OP_BYTES);
@@ -205,12 +207,20 @@ impl Sqlite {
         done.await.map_err(|_| closed())?
     }
 
+    /// Asks what takes a few steps in an index.
+    async fn look_up<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.shared.readers.read(Length::Short, query).await
+    }
+
+    /// Asks what may take a while.
     async fn read<T: Send + 'static>(
         &self,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let query = |connection: &Connection| Ok(query(connection)?);
-        self.shared.readers.read(query).await
+        self.shared.readers.read(Length::Long, query).await
     }
 
     async fn replay_many(
@@ -278,7 +288,7 @@ impl Store for Sqlite {
 
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {
         let key = key.clone();
-        let found = self.read(move |connection| accept::recall(connection, &key));
+        let found = self.look_up(move |connection| accept::recall(connection, &key));
         Ok(found.await?.map(|(_, known)| known))
     }
 
@@ -289,7 +299,7 @@ impl Store for Sqlite {
 
     async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>> {
         let provider = provider.to_owned();
-        self.read(move |connection| queue::ready(connection, &provider, limit))
+        self.look_up(move |connection| queue::ready(connection, &provider, limit))
             .await
     }
 
@@ -305,17 +315,17 @@ impl Store for Sqlite {
     }
 
     async fn overdue(&self, now: Timestamp, limit: usize) -> Result<Vec<DispatchId>> {
-        self.read(move |connection| queue::overdue(connection, now, limit))
+        self.look_up(move |connection| queue::overdue(connection, now, limit))
             .await
     }
 
     async fn cancelled_in_queue(&self, limit: usize) -> Result<Vec<DispatchId>> {
-        self.read(move |connection| queue::cancelled(connection, limit))
+        self.look_up(move |connection| queue::cancelled(connection, limit))
             .await
     }
 
     async fn next_queue_event(&self) -> Result<Option<Timestamp>> {
-        self.read(queue::next_event).await
+        self.look_up(queue::next_event).await
     }
 
     async fn reroute(&self, reroute: Reroute) -> Result<()> {
@@ -326,7 +336,7 @@ impl Store for Sqlite {
 
     async fn begin(&self, id: DispatchId, provider: &str, started: NewEvent) -> Result<Begun> {
         let candidate = self
-            .read(move |connection| execute::candidate(connection, id))
+            .look_up(move |connection| execute::candidate(connection, id))
             .await?
             .ok_or(Error::NotFound)?;
         let expected = candidate.expected();
@@ -381,18 +391,18 @@ impl Store for Sqlite {
 
     async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>> {
         let served = Arc::clone(&self.served);
-        self.read(move |connection| deliver::due(connection, &query, &mut lock(&served)))
+        self.look_up(move |connection| deliver::due(connection, &query, &mut lock(&served)))
             .await
     }
 
     async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>> {
         let exclude = exclude.to_vec();
-        self.read(move |connection| deliver::next_due(connection, &exclude))
+        self.look_up(move |connection| deliver::next_due(connection, &exclude))
             .await
     }
 
     async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload> {
-        let found = self.read(move |connection| deliver::payload(connection, id));
+        let found = self.look_up(move |connection| deliver::payload(connection, id));
         found.await?.ok_or(Error::NotFound)
     }
 
@@ -418,7 +428,7 @@ impl Store for Sqlite {
     }
 
     async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>> {
-        self.read(move |connection| read::dispatch(connection, id))
+        self.look_up(move |connection| read::dispatch(connection, id))
             .await
     }
 
@@ -444,7 +454,7 @@ impl Store for Sqlite {
     }
 
     async fn delivery(&self, id: DeliveryId) -> Result<Option<Delivery>> {
-        self.read(move |connection| read::delivery(connection, id))
+        self.look_up(move |connection| read::delivery(connection, id))
             .await
     }
 
@@ -483,7 +493,7 @@ impl Store for Sqlite {
 
     async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let name = name.to_owned();
-        self.read(move |connection| read::sealed(connection, &name))
+        self.look_up(move |connection| read::sealed(connection, &name))
             .await
     }
 
