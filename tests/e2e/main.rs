@@ -4,8 +4,16 @@
 mod children;
 mod cli;
 mod config;
+mod demo;
 mod dev;
+mod dispatch;
 mod harness;
+mod hostile;
+mod idempotency;
+mod limits;
+mod output;
 mod plugins;
+mod queue;
 mod recovery;
+mod routing;
 mod tidy;
