@@ -5,12 +5,20 @@ mod children;
 mod claude;
 mod cli;
 mod config;
+mod demo;
 mod dev;
+mod dispatch;
 mod edge;
 mod events;
 mod harness;
+mod hostile;
+mod idempotency;
+mod limits;
+mod output;
 mod plugins;
+mod queue;
 mod recovery;
+mod routing;
 mod tidy;
 
 #[path = "../runtimes/mod.rs"]
