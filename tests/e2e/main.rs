@@ -1,6 +1,8 @@
 //! Everything with a socket, a process or a plugin, in one binary.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod acme;
+mod callbacks;
 mod children;
 mod cli;
 mod config;
@@ -8,4 +10,7 @@ mod dev;
 mod harness;
 mod plugins;
 mod recovery;
+mod retention;
+mod secrets;
+mod shutdown;
 mod tidy;

@@ -64,6 +64,8 @@ fn environment(own: &Environment, folder: &Path) -> anyhow::Result<Environment> 
         ("BRIDGE_CALLBACK_ALLOW", "loopback".to_owned()),
         ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
         ("BRIDGE_LOG_LEVEL", "error".to_owned()),
+        // Nobody else knows this bridge.
+        ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
     ];
     environment.extend(settings.map(|(name, value)| (name.to_owned(), value)));
     Ok(environment)

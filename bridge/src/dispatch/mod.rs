@@ -197,9 +197,11 @@ impl Dispatcher {
     }
 
     /// Waits until nothing runs, at most until `until`; then tells what is left that the process
-    /// ends, and waits at most until `end` for it to be written. To be called when `run` has ended.
+    /// ends, and waits at most until `end` for it to be written.
     pub async fn drain(&self, until: Instant, end: Instant) {
         let running = &self.inner.running;
+        // A round of the scheduler may still be under way.
+        running.close();
         if timeout_at(until, running.idle()).await.is_ok() {
             return;
         }

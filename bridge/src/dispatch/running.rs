@@ -20,9 +20,15 @@ pub(crate) struct Stop {
 /// The executions of this process. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Running {
-    entries: Arc<Mutex<HashMap<DispatchId, CancellationToken>>>,
+    entries: Arc<Mutex<Entries>>,
     count: watch::Sender<usize>,
     halt: CancellationToken,
+}
+
+#[derive(Default)]
+struct Entries {
+    tokens: HashMap<DispatchId, CancellationToken>,
+    closed: bool,
 }
 
 impl Running {
@@ -36,15 +42,15 @@ impl Running {
     }
 
     /// Takes a place before the durable mark is written, so that a cancel request always finds
-    /// whom to tell. `None` when the dispatch has one already.
+    /// whom to tell. `None` when the dispatch has one already, or when no more are given.
     pub(crate) fn enter(&self, id: DispatchId) -> Option<Place> {
         let cancel = CancellationToken::new();
         let mut entries = self.lock();
-        if entries.contains_key(&id) {
+        if entries.closed || entries.tokens.contains_key(&id) {
             return None;
         }
-        entries.insert(id, cancel.clone());
-        self.count.send_replace(entries.len());
+        entries.tokens.insert(id, cancel.clone());
+        self.count.send_replace(entries.tokens.len());
         let stop = Stop {
             cancel,
             halt: self.halt.clone(),
@@ -58,9 +64,14 @@ impl Running {
 
     /// Tells an execution that it is cancelled.
     pub(crate) fn cancel(&self, id: DispatchId) {
-        if let Some(token) = self.lock().get(&id) {
+        if let Some(token) = self.lock().tokens.get(&id) {
             token.cancel();
         }
+    }
+
+    /// Gives no more places: what is idle now stays idle.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
     }
 
     /// Tells all of them that the process ends.
@@ -69,7 +80,7 @@ impl Running {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().tokens.len()
     }
 
     /// Waits until nothing runs.
@@ -79,7 +90,7 @@ impl Running {
         let _ = count.wait_for(|count| *count == 0).await;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<DispatchId, CancellationToken>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,8 +105,8 @@ pub(crate) struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut entries = self.running.lock();
-        entries.remove(&self.id);
-        self.running.count.send_replace(entries.len());
+        entries.tokens.remove(&self.id);
+        self.running.count.send_replace(entries.tokens.len());
     }
 }
 
@@ -114,5 +125,7 @@ mod tests {
         drop(place);
         running.idle().await;
         assert!(running.enter(id).is_some());
+        running.close();
+        assert!(running.enter(id).is_none());
     }
 }
