@@ -4,9 +4,12 @@
 mod acme;
 mod callbacks;
 mod children;
+mod claude;
 mod cli;
 mod config;
 mod dev;
+mod edge;
+mod events;
 mod harness;
 mod plugins;
 mod recovery;
@@ -14,3 +17,6 @@ mod retention;
 mod secrets;
 mod shutdown;
 mod tidy;
+
+#[path = "../runtimes/mod.rs"]
+mod runtimes;

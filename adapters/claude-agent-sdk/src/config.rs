@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use forge_adapter_api::{Config, Result};
-use serde::Deserialize;
+use forge_adapter_api::{self as api, Config};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// Variables of the program that reach it when they are set; any other needs `env`.
@@ -72,9 +73,12 @@ pub(crate) struct Table {
     pub(crate) max_concurrent: u32,
     pub(crate) max_turns: Option<u32>,
     /// The tools there are at all; by default the program's own set.
+    #[serde(deserialize_with = "some_words")]
     pub(crate) tools: Option<Vec<String>>,
     /// Rules of the program's own kind, such as `Bash(git status:*)`, that need no decision.
+    #[serde(deserialize_with = "words")]
     pub(crate) allowed_tools: Vec<String>,
+    #[serde(deserialize_with = "words")]
     pub(crate) disallowed_tools: Vec<String>,
     /// What happens to a call that no rule decides.
     pub(crate) permission: Permission,
@@ -113,8 +117,35 @@ pub(crate) enum Permission {
     Allow,
 }
 
+/// A list, or, from a variable, its words between commas; a comma inside of parentheses is a rule's own.
+fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    match Value::deserialize(deserializer)? {
+        Value::String(text) => Ok(split(&text)),
+        list => serde_json::from_value(list).map_err(D::Error::custom),
+    }
+}
+
+fn some_words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    words(deserializer).map(Some)
+}
+
+fn split(text: &str) -> Vec<String> {
+    let mut depth = 0_u32;
+    text.split(|c| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
+    .map(|word| word.trim().to_owned())
+    .filter(|word| !word.is_empty())
+    .collect()
+}
+
 impl Settings {
-    pub(crate) fn read(config: &Config) -> Result<Self> {
+    pub(crate) fn read(config: &Config) -> api::Result<Self> {
         let table: Table = config.parse()?;
         let mut env: BTreeMap<String, String> = FORWARDED
             .iter()
@@ -161,6 +192,14 @@ mod tests {
             ]
         );
         assert!(settings.has_credentials());
+    }
+
+    #[test]
+    fn a_list_may_be_words_between_commas() {
+        let settings = read(json!({"allowed_tools": "Bash(a,b), Read,", "tools": ["Bash"]}));
+        assert_eq!(settings.table.allowed_tools, ["Bash(a,b)", "Read"]);
+        assert_eq!(settings.table.tools, Some(vec!["Bash".to_owned()]));
+        assert!(settings.table.disallowed_tools.is_empty());
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::config::Settings;
 use crate::control::{self, Control};
+use crate::folder;
 use crate::launch::{self, Conversation};
 use crate::outcome::{End, Wanted, outcome};
 use crate::policy::Policy;
@@ -53,10 +54,8 @@ async fn attempt(
     events: &Events,
     run: &Run,
 ) -> Result<ExecutionResult> {
-    let folder = tempfile::Builder::new()
-        .prefix("forge-claude-")
-        .tempdir()
-        .map_err(|error| internal("make a folder for the run", &error))?;
+    let folder =
+        folder::create(host).map_err(|error| internal("make a folder for the run", &error))?;
     let mut control = Control {
         policy: Policy {
             permission: settings.table.permission,

@@ -202,6 +202,26 @@ async fn a_change_that_fails_takes_only_itself_back() {
 }
 
 #[tokio::test]
+async fn the_write_ahead_log_stays_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        wal_limit_bytes: 1 << 20,
+        ..Config::default()
+    };
+    let store = Sqlite::open(&config, folder.path()).unwrap();
+    for n in 0..100 {
+        let large = NewDispatch {
+            secrets: Some(vec![0; 100_000]),
+            ..task(&n.to_string())
+        };
+        accept(&store, large).await;
+        let wal = folder.path().join("bridge.db-wal");
+        let bytes = wal.metadata().unwrap().len();
+        assert!(bytes < 2 << 20, "{bytes} after {n}");
+    }
+}
+
+#[tokio::test]
 async fn a_change_or_a_question_that_panics_does_not_end_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
