@@ -52,6 +52,15 @@ async fn attempted(api: &Api, id: &str, attempts: u64) -> Value {
     .await
 }
 
+/// The events of a dispatch, those after its result included.
+async fn all_events(api: &Api, id: &str) -> Vec<Value> {
+    let path = format!("/api/v2/dispatch/{id}/events?until=delivered&limit=1000");
+    let request = api.request(Method::GET, &path);
+    let (status, page) = answer(request.header("accept", "application/json")).await;
+    assert_eq!(status, StatusCode::OK, "{page}");
+    page["events"].as_array().unwrap().clone()
+}
+
 fn headers<'a>(received: &'a [Received], name: &str) -> Vec<&'a str> {
     received
         .iter()
@@ -176,7 +185,7 @@ async fn each_kind_of_receiver_gets_what_the_contract_says() {
             let signed = SECRETS.map(|secret| is_signed_with(request, secret));
             assert_eq!(signed, [true, true], "{name}");
         }
-        let events = bridge.api.events(id).await;
+        let events = all_events(&bridge.api, id).await;
         let told: Vec<_> = events
             .iter()
             .filter_map(|event| event["type"].as_str()?.strip_prefix("callback."))

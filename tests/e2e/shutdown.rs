@@ -19,6 +19,14 @@ async fn draining(process: &Process) {
     .await;
 }
 
+async fn running(process: &Process, id: &str) {
+    until("the execution to begin", || async {
+        let (_, record) = process.api.get(&format!("/api/v2/dispatch/{id}")).await;
+        (record["status"] == "running").then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn with_nothing_to_do_it_ends_although_it_may_wait() {
     let ill = CallbackSink::start().await;
@@ -67,11 +75,7 @@ async fn what_runs_and_what_is_due_is_waited_for() {
         .api
         .dispatch(owed("t", "slow:1000", &sink.url("/cb")))
         .await;
-    until("the execution to begin", || async {
-        let (_, record) = bridge.api.get("/api/v2/dispatch/t").await;
-        (record["status"] == "running").then_some(())
-    })
-    .await;
+    running(&bridge, "t").await;
     bridge.terminate();
     assert!(bridge.ended().await.success());
     let received = sink.received();
@@ -84,7 +88,8 @@ async fn what_runs_and_what_is_due_is_waited_for() {
 async fn the_second_signal_ends_it_at_once_and_loses_nothing() {
     let home = Home::new(&[("BRIDGE_DRAIN_GRACE", HOUR), ("BRIDGE_DRAIN_ACCEPT", HOUR)]);
     let bridge = home.start();
-    let running = bridge.api.dispatch(quiet("running", "hang")).await;
+    let hanging = bridge.api.dispatch(quiet("hanging", "hang")).await;
+    running(&bridge, &hanging).await;
     bridge.terminate();
     draining(&bridge).await;
     // Accepted while it drains, so it is owed; but not begun.
@@ -97,7 +102,7 @@ async fn the_second_signal_ends_it_at_once_and_loses_nothing() {
     let bridge = home.start();
     let record = bridge.api.finished(&late).await;
     assert_eq!(record["result"]["status"], "ok", "{record}");
-    let record = bridge.api.finished(&running).await;
+    let record = bridge.api.finished(&hanging).await;
     assert_eq!(record["result"]["errorCode"], "interrupted", "{record}");
 }
 
