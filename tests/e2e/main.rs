@@ -1,6 +1,8 @@
 //! Everything with a socket, a process or a plugin, in one binary.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod acme;
+mod callbacks;
 mod children;
 mod claude;
 mod cli;
@@ -19,6 +21,9 @@ mod plugins;
 mod queue;
 mod recovery;
 mod routing;
+mod retention;
+mod secrets;
+mod shutdown;
 mod tidy;
 
 #[path = "../runtimes/mod.rs"]

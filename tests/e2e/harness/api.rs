@@ -170,3 +170,10 @@ pub(crate) fn owed(task: &str, model: &str, callback: &str) -> Value {
         "callbackUrl": callback,
     })
 }
+
+/// The same body with further members, or other ones.
+pub(crate) fn with(mut body: Value, members: &Value) -> Value {
+    let body_members = body.as_object_mut().unwrap();
+    body_members.extend(members.as_object().unwrap().clone());
+    body
+}

@@ -2,6 +2,8 @@
 
 pub(crate) mod api;
 pub(crate) mod callback;
+pub(crate) mod library;
+pub(crate) mod model;
 pub(crate) mod process;
 pub(crate) mod wait;
 
@@ -59,7 +61,8 @@ fn config(file: PathBuf, environment: &BTreeMap<String, String>) -> Config {
 pub(crate) struct Bridge {
     pub(crate) app: Option<app::Bridge>,
     pub(crate) api: Api,
-    pub(crate) home: TempDir,
+    #[expect(dead_code, reason = "removed when dropped")]
+    home: TempDir,
 }
 
 impl Bridge {
