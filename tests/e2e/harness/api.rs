@@ -99,9 +99,9 @@ impl Api {
         answer
     }
 
-    /// All events of a dispatch so far.
+    /// All events of a dispatch so far, those of its callback included.
     pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
-        let path = format!("/api/v2/dispatch/{id}/events?limit=1000");
+        let path = format!("/api/v2/dispatch/{id}/events?limit=1000&until=delivered");
         let request = self.request(Method::GET, &path).header("accept", "application/json");
         let (status, page) = answer(request).await;
         assert_eq!(status, StatusCode::OK, "{page}");
