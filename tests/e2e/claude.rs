@@ -98,6 +98,48 @@ async fn a_tool_round_trip_ends_in_a_signed_callback_with_usage_and_cost() {
 }
 
 #[tokio::test]
+async fn the_demo_shows_a_tool_and_the_signed_callback() {
+    let model = Model::start().await;
+    let home = home(&model);
+    let demo = tokio::process::Command::new(env!("CARGO_BIN_EXE_forge-bridge"))
+        .env_clear()
+        .envs(&home.variables)
+        .env_remove("ANTHROPIC_BASE_URL")
+        .args([
+            "demo",
+            "--json",
+            "--adapter",
+            "claude-agent-sdk",
+            "--model",
+            "claude-sonnet-4-5",
+        ])
+        .args(["--model-url", model.url()])
+        .args([
+            "--message",
+            "CALL Bash {\"command\":\"echo demo-$((40+2))\",\"description\":\"d\"}",
+        ])
+        .output()
+        .await
+        .unwrap();
+    assert!(
+        demo.status.success(),
+        "{}",
+        String::from_utf8_lossy(&demo.stderr)
+    );
+    let shown: Value = serde_json::from_slice(&demo.stdout).unwrap();
+    let events = shown["events"].as_array().unwrap();
+    let tool = events
+        .iter()
+        .find(|event| event["type"] == "tool.completed")
+        .unwrap();
+    assert_eq!(tool["data"]["output"], "demo-42");
+    let callback = &shown["callback"];
+    assert_eq!(callback["verified"], true);
+    assert_eq!(callback["body"]["usage"]["outputTokens"], 2 * CALL_OUTPUT);
+    assert!((callback["body"]["costUsd"].as_f64().unwrap() - 2.0 * CALL_COST).abs() < 1e-9);
+}
+
+#[tokio::test]
 async fn time_is_up_for_a_slow_and_for_a_silent_model() {
     let model = Model::start().await;
     let home = home(&model);

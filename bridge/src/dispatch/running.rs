@@ -27,7 +27,8 @@ pub(crate) struct Running {
 
 #[derive(Default)]
 struct Entries {
-    tokens: HashMap<DispatchId, CancellationToken>,
+    by_id: HashMap<DispatchId, CancellationToken>,
+    /// The process ends: nothing starts any more.
     closed: bool,
 }
 
@@ -42,15 +43,15 @@ impl Running {
     }
 
     /// Takes a place before the durable mark is written, so that a cancel request always finds
-    /// whom to tell. `None` when the dispatch has one already, or when no more are given.
+    /// whom to tell. `None` when the dispatch has one already, or nothing may start any more.
     pub(crate) fn enter(&self, id: DispatchId) -> Option<Place> {
         let cancel = CancellationToken::new();
         let mut entries = self.lock();
-        if entries.closed || entries.tokens.contains_key(&id) {
+        if entries.closed || entries.by_id.contains_key(&id) {
             return None;
         }
-        entries.tokens.insert(id, cancel.clone());
-        self.count.send_replace(entries.tokens.len());
+        entries.by_id.insert(id, cancel.clone());
+        self.count.send_replace(entries.by_id.len());
         let stop = Stop {
             cancel,
             halt: self.halt.clone(),
@@ -64,12 +65,12 @@ impl Running {
 
     /// Tells an execution that it is cancelled.
     pub(crate) fn cancel(&self, id: DispatchId) {
-        if let Some(token) = self.lock().tokens.get(&id) {
+        if let Some(token) = self.lock().by_id.get(&id) {
             token.cancel();
         }
     }
 
-    /// Gives no more places: what is idle now stays idle.
+    /// Gives no place away any more, so that what is idle stays so.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
     }
@@ -80,7 +81,7 @@ impl Running {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().tokens.len()
+        self.lock().by_id.len()
     }
 
     /// Waits until nothing runs.
@@ -105,8 +106,8 @@ pub(crate) struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut entries = self.running.lock();
-        entries.tokens.remove(&self.id);
-        self.running.count.send_replace(entries.tokens.len());
+        entries.by_id.remove(&self.id);
+        self.running.count.send_replace(entries.by_id.len());
     }
 }
 
