@@ -12,6 +12,7 @@ pub mod id;
 pub mod net;
 pub mod plugin;
 pub mod process;
+pub mod registration;
 pub mod store;
 pub mod telemetry;
 pub mod time;

@@ -8,4 +8,5 @@ mod dev;
 mod harness;
 mod plugins;
 mod recovery;
+mod registration;
 mod tidy;

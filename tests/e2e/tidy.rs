@@ -12,7 +12,7 @@ const REFUSED_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types",
 const GROUND: [&str; 4] = ["id", "time", "event", "vault"];
 
 /// Who may import whom inside `bridge/src`, besides `GROUND` and itself.
-const IMPORTS: [(&str, &[&str]); 15] = [
+const IMPORTS: [(&str, &[&str]); 16] = [
     ("id", &[]),
     ("time", &[]),
     ("event", &[]),
@@ -23,6 +23,7 @@ const IMPORTS: [(&str, &[&str]); 15] = [
     ("process", &[]),
     ("delivery", &["store", "net", "process"]),
     ("plugin", &["store", "net", "process"]),
+    ("registration", &["store", "net", "process"]),
     (
         "dispatch",
         &["plugin", "delivery", "store", "net", "process"],
@@ -39,6 +40,7 @@ const IMPORTS: [(&str, &[&str]); 15] = [
             "store",
             "net",
             "process",
+            "registration",
         ],
     ),
     ("app", ALL),
@@ -57,6 +59,7 @@ const ALL: &[&str] = &[
     "store",
     "net",
     "process",
+    "registration",
 ];
 
 /// A word, where in the workspace it is looked for, and the only places where it may stand.

@@ -3,6 +3,7 @@
 pub(crate) mod api;
 pub(crate) mod callback;
 pub(crate) mod process;
+pub(crate) mod registry;
 pub(crate) mod wait;
 
 use std::collections::BTreeMap;
