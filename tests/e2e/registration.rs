@@ -204,7 +204,8 @@ async fn a_new_token_is_registered_by_its_hash_and_never_itself() {
     }
 }
 
-#[tokio::test]
+// The registry has to answer while the test waits for the end of a process.
+#[tokio::test(flavor = "multi_thread")]
 async fn in_a_rolling_deploy_the_old_instance_leaves_the_new_ones_registration_alone() {
     let registry = Registry::start();
     let start = || Home::new(&[("BRIDGE_REGISTRATION_URL", &registry.url()), ID, ONCE]);
