@@ -198,7 +198,9 @@ async fn a_new_token_is_registered_by_its_hash_and_never_itself() {
         home.variables.insert("BRIDGE_TOKENS".into(), tokens.into());
         let process = home.start();
         let hash = sha256(tokens.split(',').next().unwrap());
-        let entry = registry.holds("gw", |entry| entry["tokenHash"] == hash.as_str()).await;
+        let entry = registry
+            .holds("gw", |entry| entry["tokenHash"] == hash.as_str())
+            .await;
         assert!(!entry.to_string().contains("token-"), "{entry}");
         process.kill();
     }
@@ -213,7 +215,9 @@ async fn in_a_rolling_deploy_the_old_instance_leaves_the_new_ones_registration_a
     let old = old_home.start();
     let first = registry.holds("gw", |_| true).await;
     let new = new_home.start();
-    let second = registry.holds("gw", |entry| entry["instanceId"] != first["instanceId"]).await;
+    let second = registry
+        .holds("gw", |entry| entry["instanceId"] != first["instanceId"])
+        .await;
 
     old.terminate();
     assert!(old.wait().success());

@@ -125,7 +125,13 @@ impl Auth {
     pub fn announced(&self) -> Option<String> {
         let may_dispatch = |token: &&Token| token.scopes & Scope::Dispatch.bit() != 0;
         let token = self.tokens.iter().find(may_dispatch)?;
-        Some(token.hash.iter().map(|byte| format!("{byte:02x}")).collect())
+        Some(
+            token
+                .hash
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+        )
     }
 
     /// Refuses to stand open on an address that others can reach.

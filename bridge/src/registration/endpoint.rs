@@ -146,8 +146,8 @@ fn bearer(token: &SecretString) -> Result<HeaderValue, Error> {
     if token.is_empty() {
         return Err(Error::MalformedToken);
     }
-    let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-        .map_err(|_| Error::MalformedToken)?;
+    let mut value =
+        HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| Error::MalformedToken)?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -218,7 +218,10 @@ mod tests {
             let endpoint = open(&config(url), LISTEN).unwrap().unwrap();
             let guard = endpoint.client.guard();
             assert_eq!(guard.check_url(&endpoint.url), Ok(()), "{url}");
-            assert!(guard.check_url(&Url::parse(other).unwrap()).is_err(), "{other}");
+            assert!(
+                guard.check_url(&Url::parse(other).unwrap()).is_err(),
+                "{other}"
+            );
         }
     }
 
@@ -228,7 +231,11 @@ mod tests {
         let table = [
             (config("registry.example"), LISTEN, "registration.url"),
             (config("ftp://registry.example"), LISTEN, "registration.url"),
-            (config("http://a:b@registry.example"), LISTEN, "registration.url"),
+            (
+                config("http://a:b@registry.example"),
+                LISTEN,
+                "registration.url",
+            ),
             (
                 Config {
                     public_url: Some("bridge".into()),
@@ -272,11 +279,31 @@ mod tests {
     #[test]
     fn a_registration_is_named_by_its_gateway_and_guarded_by_its_instance() {
         for (url, gateway, expected) in [
-            ("http://r.example/g", "a", "http://r.example/g/a?instanceId=i"),
-            ("http://r.example/g/", "a", "http://r.example/g/a?instanceId=i"),
-            ("http://r.example", "a:echo", "http://r.example/a:echo?instanceId=i"),
-            ("http://r.example/g", "a/../b", "http://r.example/g/a%2F..%2Fb?instanceId=i"),
-            ("http://r.example/g?k=1", "a", "http://r.example/g/a?k=1&instanceId=i"),
+            (
+                "http://r.example/g",
+                "a",
+                "http://r.example/g/a?instanceId=i",
+            ),
+            (
+                "http://r.example/g/",
+                "a",
+                "http://r.example/g/a?instanceId=i",
+            ),
+            (
+                "http://r.example",
+                "a:echo",
+                "http://r.example/a:echo?instanceId=i",
+            ),
+            (
+                "http://r.example/g",
+                "a/../b",
+                "http://r.example/g/a%2F..%2Fb?instanceId=i",
+            ),
+            (
+                "http://r.example/g?k=1",
+                "a",
+                "http://r.example/g/a?k=1&instanceId=i",
+            ),
         ] {
             let url = Url::parse(url).unwrap();
             assert_eq!(registration(&url, gateway, "i").as_str(), expected);

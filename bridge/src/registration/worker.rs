@@ -65,7 +65,9 @@ impl Worker {
         }
         let replies = join_all(entries.iter().map(|entry| self.endpoint.register(entry))).await;
         for (entry, reply) in entries.into_iter().zip(&replies) {
-            let before = self.standing.insert(entry.gateway_id.clone(), Some(reply.clone()));
+            let before = self
+                .standing
+                .insert(entry.gateway_id.clone(), Some(reply.clone()));
             self.tell(&entry.gateway_id, before.flatten().as_ref(), reply);
         }
         self.schedule.after(&replies)
@@ -77,7 +79,10 @@ impl Worker {
         match (before, now) {
             (Some(Reply::Done), Reply::Done) | (Some(Reply::Away { .. }), Reply::Away { .. }) => {}
             (_, Reply::Done) => {
-                tracing::info!(gateway.id = gateway, "{gateway} is registered at {registry}");
+                tracing::info!(
+                    gateway.id = gateway,
+                    "{gateway} is registered at {registry}"
+                );
             }
             (Some(Reply::Refused(before)), Reply::Refused(status)) if before == status => {}
             (_, Reply::Refused(status)) => tracing::warn!(

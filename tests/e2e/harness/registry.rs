@@ -79,7 +79,11 @@ impl Reserved {
             let serving = axum::serve(listener, router).into_future();
             stopped.run_until_cancelled(serving).await
         });
-        Registry { address, state, stop }
+        Registry {
+            address,
+            state,
+            stop,
+        }
     }
 }
 
@@ -116,7 +120,11 @@ impl Registry {
     /// Waits until this gateway is registered so.
     pub(crate) async fn holds(&self, gateway: &str, so: impl Fn(&Value) -> bool) -> Value {
         until(gateway, || async {
-            self.book().gateways.get(gateway).filter(|entry| so(entry)).cloned()
+            self.book()
+                .gateways
+                .get(gateway)
+                .filter(|entry| so(entry))
+                .cloned()
         })
         .await
     }
@@ -168,7 +176,10 @@ async fn deregister(
         return status;
     }
     let gateways = &mut state.lock().unwrap().gateways;
-    match gateways.get(&gateway).map(|entry| entry["instanceId"] == instance) {
+    match gateways
+        .get(&gateway)
+        .map(|entry| entry["instanceId"] == instance)
+    {
         None => StatusCode::NOT_FOUND,
         Some(false) => StatusCode::CONFLICT,
         Some(true) => {
