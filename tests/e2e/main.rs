@@ -13,6 +13,7 @@ mod events;
 mod harness;
 mod plugins;
 mod recovery;
+mod registration;
 mod retention;
 mod secrets;
 mod shutdown;
