@@ -9,6 +9,7 @@ mod dev;
 mod edge;
 mod events;
 mod harness;
+mod model;
 mod plugins;
 mod recovery;
 mod tidy;
