@@ -98,6 +98,48 @@ async fn a_tool_round_trip_ends_in_a_signed_callback_with_usage_and_cost() {
 }
 
 #[tokio::test]
+async fn the_demo_shows_a_tool_and_the_signed_callback() {
+    let model = Model::start().await;
+    let home = home(&model);
+    let demo = tokio::process::Command::new(env!("CARGO_BIN_EXE_forge-bridge"))
+        .env_clear()
+        .envs(&home.variables)
+        .env_remove("ANTHROPIC_BASE_URL")
+        .args([
+            "demo",
+            "--json",
+            "--adapter",
+            "claude-agent-sdk",
+            "--model",
+            "claude-sonnet-4-5",
+        ])
+        .args(["--model-url", model.url()])
+        .args([
+            "--message",
+            "CALL Bash {\"command\":\"echo demo-$((40+2))\",\"description\":\"d\"}",
+        ])
+        .output()
+        .await
+        .unwrap();
+    assert!(
+        demo.status.success(),
+        "{}",
+        String::from_utf8_lossy(&demo.stderr)
+    );
+    let shown: Value = serde_json::from_slice(&demo.stdout).unwrap();
+    let events = shown["events"].as_array().unwrap();
+    let tool = events
+        .iter()
+        .find(|event| event["type"] == "tool.completed")
+        .unwrap();
+    assert_eq!(tool["data"]["output"], "demo-42");
+    let callback = &shown["callback"];
+    assert_eq!(callback["verified"], true);
+    assert_eq!(callback["body"]["usage"]["outputTokens"], 2 * CALL_OUTPUT);
+    assert!((callback["body"]["costUsd"].as_f64().unwrap() - 2.0 * CALL_COST).abs() < 1e-9);
+}
+
+#[tokio::test]
 async fn time_is_up_for_a_slow_and_for_a_silent_model() {
     let model = Model::start().await;
     let home = home(&model);
@@ -164,6 +206,39 @@ async fn killed_in_the_middle_it_leaves_no_program_and_goes_on_with_the_session(
         last.matches("SLOW plums").count() >= 2,
         "the first attempt's prompt is history: {last}"
     );
+}
+
+#[tokio::test]
+async fn a_call_of_the_callers_tool_is_answered_by_the_next_dispatch() {
+    let model = Model::start().await;
+    let home = home(&model);
+    let bridge = home.start();
+    let tools = json!({"tools": [{"name": "crm.find", "inputSchema": {"type": "object"}}]});
+    let asking = with(
+        task("a", "CALL mcp__forge__crm_find {\"who\":\"bob\"}"),
+        &tools,
+    );
+
+    let asked = bridge.api.run(asking).await;
+
+    assert_eq!(asked["errorCode"], "input_required", "{asked}");
+    let call = &asked["toolCalls"][0];
+    assert_eq!(
+        (&call["name"], &call["input"]["who"]),
+        (&json!("crm.find"), &json!("bob"))
+    );
+
+    let answer = json!({
+        "sessionId": asked["sessionId"],
+        "toolResults": [{"toolCallId": call["toolCallId"], "name": "crm.find", "output": "id 7"}],
+    });
+    let answered = bridge
+        .api
+        .run(with(with(task("b", "and now?"), &tools), &answer))
+        .await;
+    assert_eq!(answered["status"], "ok", "{answered}");
+    let last = model.requests().pop().unwrap().body["messages"].to_string();
+    assert!(last.contains("id 7") && last.contains("and now?"), "{last}");
 }
 
 #[tokio::test]

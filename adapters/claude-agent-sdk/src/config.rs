@@ -68,9 +68,12 @@ pub(crate) struct Table {
     /// The `claude` program: a path, or a name to look for in `PATH`.
     #[serde(alias = "CLAUDE_AGENT_SDK_PROGRAM")]
     pub(crate) program: PathBuf,
+    /// Where the model answers; the same as the program's own `ANTHROPIC_BASE_URL`, and goes before it.
+    pub(crate) model_url: Option<String>,
     /// For dispatches that name no model; else the program's own default.
     pub(crate) model: Option<String>,
     pub(crate) max_concurrent: u32,
+    #[serde(deserialize_with = "number")]
     pub(crate) max_turns: Option<u32>,
     /// The tools there are at all; by default the program's own set.
     #[serde(deserialize_with = "some_words")]
@@ -94,6 +97,7 @@ impl Default for Table {
     fn default() -> Self {
         Self {
             program: PathBuf::from("claude"),
+            model_url: None,
             model: None,
             // Each run is a process of some hundred megabytes.
             max_concurrent: 4,
@@ -125,6 +129,14 @@ fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
     }
 }
 
+/// A number, also as the text of a variable.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    match Value::deserialize(deserializer)? {
+        Value::String(text) => text.trim().parse().map(Some).map_err(D::Error::custom),
+        value => serde_json::from_value(value).map_err(D::Error::custom),
+    }
+}
+
 fn some_words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
     words(deserializer).map(Some)
 }
@@ -151,6 +163,12 @@ impl Settings {
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), config.string(name)?.to_owned())))
             .collect();
+        env.extend(
+            table
+                .model_url
+                .clone()
+                .map(|url| ("ANTHROPIC_BASE_URL".to_owned(), url)),
+        );
         env.extend(FIXED.map(|(name, value)| (name.to_owned(), value.to_owned())));
         env.extend(table.env.clone());
         Ok(Self { table, env })
@@ -195,7 +213,15 @@ mod tests {
     }
 
     #[test]
-    fn a_list_may_be_words_between_commas() {
+    fn the_tables_model_url_goes_before_the_variable() {
+        let settings = read(json!({"ANTHROPIC_BASE_URL": "http://a", "model_url": "http://b"}));
+        assert_eq!(settings.env["ANTHROPIC_BASE_URL"], "http://b");
+    }
+
+    #[test]
+    fn a_variable_gives_lists_and_numbers_as_text() {
+        assert_eq!(read(json!({"max_turns": "3"})).table.max_turns, Some(3));
+        assert_eq!(read(json!({"max_turns": 3})).table.max_turns, Some(3));
         let settings = read(json!({"allowed_tools": "Bash(a,b), Read,", "tools": ["Bash"]}));
         assert_eq!(settings.table.allowed_tools, ["Bash(a,b)", "Read"]);
         assert_eq!(settings.table.tools, Some(vec!["Bash".to_owned()]));

@@ -1,8 +1,11 @@
 //! One attempt from the durable mark to the durable end: assemble, execute, finish.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use forge_adapter_api::OutputStrategy;
+use futures_util::FutureExt;
+use tokio::time::Instant;
 
 use crate::plugin::Adapter;
 use crate::store;
@@ -12,12 +15,17 @@ use super::Inner;
 use super::assemble::{self, assemble};
 use super::budget::Meter;
 use super::capture::{self, Captured};
-use super::execute::{Attempt, Cut, End, execute};
+use super::execute::{Attempt, Cut, End, Written};
 use super::finish::{Conclusion, Owed};
 use super::gather::Gathered;
 use super::normalise::{Ending, Raw};
-use super::request::{Dispatch, Recovery};
+use super::observe::Observer;
+use super::recover::{self, Fate};
+use super::request::Dispatch;
 use super::running::Stop;
+
+/// Why an attempt did not end by itself when the process does.
+const STOPPED: &str = "the bridge was stopped while it ran";
 
 /// What becomes of an attempt.
 enum Outcome {
@@ -41,14 +49,31 @@ impl Inner {
         let id = begun.lease.id;
         let request = Dispatch::from_record(&begun.request);
         let claim = Claim::Attempt(begun.lease.clone());
-        let ended = match self.run(&begun, &request, adapter, stop).await {
-            Outcome::Conclude(conclusion) => {
-                finisher
-                    .finish(claim, &begun.dispatch, &request, *conclusion)
-                    .await
+        let conclude = |conclusion: Conclusion| {
+            finisher.finish(claim.clone(), &begun.dispatch, &request, conclusion)
+        };
+        let silent = |ending| conclude(Conclusion::silent(ending, begun.spent.as_deref()));
+        let run = async {
+            match self.run(&begun, &request, adapter, stop).await {
+                Outcome::Conclude(conclusion) => conclude(*conclusion).await,
+                Outcome::Requeue(why) => match finisher.requeue(claim.clone(), why).await {
+                    // A cancel was recorded while it stopped.
+                    Err(store::Error::InvalidState(_)) => {
+                        silent(Ending::Cancelled { answer: None }).await
+                    }
+                    requeued => requeued.map(|()| None),
+                },
+                Outcome::Nothing => Ok(None),
             }
-            Outcome::Requeue(why) => finisher.requeue(claim, why).await.map(|()| None),
-            Outcome::Nothing => Ok(None),
+        };
+        // The mark is on disk, so an end is owed even if this code fails.
+        let ended = match AssertUnwindSafe(run).catch_unwind().await {
+            Ok(ended) => ended,
+            Err(_panic) => {
+                tracing::error!(dispatch.id = %id, "the bridge itself failed while {id} ran");
+                let text = "the bridge failed while it ran".to_owned();
+                silent(Ending::Interrupted(text)).await
+            }
         };
         match ended {
             Err(store::Error::Stale(_)) => {
@@ -109,21 +134,22 @@ impl Inner {
             Ok(assembled) => assembled,
             Err(error) => return silent(Ending::Unavailable(error.to_string())),
         };
-        let gathered = Gathered::new(spent, self.config.output_limit_bytes);
+        let session = assembled.session_id.clone();
         let attempt = Attempt {
             store: &*finisher.store,
             clock: &finisher.clock,
             adapter,
             lease: &begun.lease,
             task_id: &request.task_id,
-            request: serde_json::to_vec(&assembled).expect("a request has only text keys"),
-            timeout: request.time_left(now),
+            deadline: Instant::now() + request.time_left(now),
             idle_timeout: request.idle_timeout,
             grace: self.config.cancel_grace,
             budget: request.budget.as_ref(),
             stop,
         };
-        let (end, mut observer) = execute(attempt, gathered).await;
+        let gathered = Gathered::new(spent, self.config.output_limit_bytes);
+        let mut observer = Observer::new(gathered);
+        let end = self.rounds(&attempt, assembled, &mut observer).await;
         let (ending, mut file) = match end {
             End::Answered(Ok(answer)) => (Ending::Answered(answer), None),
             End::Answered(Err(error)) => (Ending::Failed(error), None),
@@ -135,11 +161,22 @@ impl Inner {
                     let exceeded = observer.gathered.meter.exceeded(request.budget.as_ref());
                     (Ending::OverBudget(exceeded.unwrap_or_default()), None)
                 }
-                Cut::Halted if request.recovery == Recovery::Fail => (
-                    Ending::Interrupted("the bridge was stopped while it ran".to_owned()),
-                    None,
-                ),
-                Cut::Halted => return Outcome::Requeue("the bridge was stopped while it ran"),
+                Cut::Halted => {
+                    let (number, most) = (begun.lease.attempt, self.config.max_attempts);
+                    match recover::fate(request.recovery, false, number, most) {
+                        Fate::Again => {
+                            // What it used and its session count for the next attempt.
+                            return match attempt.write(&mut observer).await {
+                                Written::Lost => Outcome::Nothing,
+                                Written::Yes | Written::Stopped | Written::Late => {
+                                    Outcome::Requeue(STOPPED)
+                                }
+                            };
+                        }
+                        Fate::Cancelled => (Ending::Cancelled { answer }, None),
+                        Fate::Interrupted => (Ending::Interrupted(STOPPED.to_owned()), None),
+                    }
+                }
             },
             End::Lost => return Outcome::Nothing,
         };
@@ -148,7 +185,7 @@ impl Inner {
         }
         conclude(Conclusion {
             strategy,
-            session: assembled.session_id,
+            session,
             events: observer.take().events,
             hints: observer.hints,
             raw: Raw {

@@ -22,6 +22,7 @@ mod schedule;
 pub mod schema;
 mod start;
 pub mod submit;
+mod tool_loop;
 pub mod trace;
 pub mod validate;
 
@@ -38,6 +39,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::delivery::Deliverer;
 use crate::id::DispatchId;
+use crate::mcp::Servers;
 use crate::net::guard::Guard;
 use crate::plugin::Registry;
 use crate::store;
@@ -84,6 +86,8 @@ pub struct Config {
     /// How long an adapter may take to end what was cancelled or ran out of time.
     #[serde(with = "crate::config::duration")]
     pub cancel_grace: Duration,
+    /// How often an adapter that hands tool calls back is called again in one attempt.
+    pub max_tool_rounds: u32,
     /// An adapter that is away for less is waited for, when it is pinned or the only one.
     #[serde(with = "crate::config::duration")]
     pub patience: Duration,
@@ -103,6 +107,7 @@ impl Default for Config {
             output_limit_bytes: 16 * MIB,
             schema_limit_bytes: MIB / 4,
             cancel_grace: 5 * SECOND,
+            max_tool_rounds: 32,
             patience: 60 * SECOND,
         }
     }
@@ -115,8 +120,7 @@ pub struct Setup {
     pub deliverer: Deliverer,
     pub vault: Vault,
     pub guard: Guard,
-    /// Configured MCP servers by name.
-    pub mcp_servers: BTreeMap<String, Value>,
+    pub mcp: Servers,
     pub tracker: TaskTracker,
 }
 
@@ -133,12 +137,16 @@ struct Inner {
     deliverer: Deliverer,
     vault: Vault,
     guard: Guard,
+    mcp: Servers,
+    /// As adapters are given them.
     mcp_servers: BTreeMap<String, Value>,
     mcp_names: BTreeSet<String>,
     tracker: TaskTracker,
     running: Running,
     agenda: Agenda,
     backlog: Backlog,
+    /// When stranded dispatches are next routed again.
+    rescue: Agenda,
     wake: Notify,
     /// What runs its last attempt runs alone.
     last_attempts: Arc<Semaphore>,
@@ -171,9 +179,10 @@ impl Dispatcher {
             deliverer,
             vault,
             guard,
-            mcp_servers,
+            mcp,
             tracker,
         } = setup;
+        let mcp_servers = mcp.described();
         let mcp_names = mcp_servers.keys().cloned().collect();
         let inner = Inner {
             config: Arc::clone(&finisher.config),
@@ -182,12 +191,14 @@ impl Dispatcher {
             deliverer,
             vault,
             guard,
+            mcp,
             mcp_servers,
             mcp_names,
             tracker,
             running: Running::new(),
             agenda: Agenda::new(),
             backlog: Backlog::default(),
+            rescue: Agenda::new(),
             wake: Notify::new(),
             last_attempts: Arc::new(Semaphore::new(1)),
         };
@@ -201,10 +212,11 @@ impl Dispatcher {
         self.inner.wake.notify_one();
     }
 
-    /// Waits until nothing runs, at most until `until`; then tells what is left that the process
-    /// ends, and waits at most until `end` for it to be written. To be called when `run` has ended.
+    /// Starts nothing any more and waits until nothing runs, at most until `until`; then tells what is
+    /// left that the process ends, and waits at most until `end` for it to be written.
     pub async fn drain(&self, until: Instant, end: Instant) {
         let running = &self.inner.running;
+        running.close();
         if timeout_at(until, running.idle()).await.is_ok() {
             return;
         }

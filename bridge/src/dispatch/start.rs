@@ -15,6 +15,7 @@ use crate::store::record::{Acceptance, Begun, Claim, Lease, NewDispatch, Ready};
 
 use super::Dispatcher;
 use super::running::Place;
+use super::schedule::BLINK;
 
 /// The first and the longest pause while the store is away.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -111,8 +112,13 @@ impl Dispatcher {
             let started = started(&adapter, finisher.clock.now());
             match finisher.store.begin(id, adapter.provider(), started).await {
                 Ok(begun) => dispatcher.go_on(begun, &adapter, held).await,
-                // Cancelled or finished since it was picked.
-                Err(store::Error::Stale(_)) => {}
+                // Cancelled or moved since it was picked. Should the store ever offer what it then
+                // refuses, this is no circle that burns.
+                Err(store::Error::Stale(_)) => {
+                    drop(held);
+                    tokio::time::sleep(BLINK).await;
+                    dispatcher.wake();
+                }
                 Err(error) => {
                     tracing::warn!(dispatch.id = %id, "{id} was not executed: {error}");
                     dispatcher.give_back(id, attempt).await;

@@ -50,7 +50,6 @@ fn conforms() {
         slow: Some(ExecutionRequest::sample("SLOW please")),
         failing: Some(ExecutionRequest::sample("FAIL400 now")),
         patience: std::time::Duration::from_secs(30),
-        ..Options::default()
     })
     .assert_ok();
 }
