@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::profile::OutputStrategy;
+use crate::result::ToolCall;
 
 /// Everything is resolved: the prompt is assembled, tools have one shape, the output strategy is
 /// decided. Unknown fields of later schema versions are ignored.
@@ -31,6 +32,15 @@ pub struct ExecutionRequest {
     /// Tools of the caller, in one shape whatever they came as.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Tool>,
+    /// Answers to tool calls that the adapter handed back. With [`turns`](Self::turns) this is a
+    /// further round of the same attempt, and they answer the last turn. Without, they answer an
+    /// earlier execution of the session, and `message` comes after them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_results: Vec<ToolResult>,
+    /// The rounds of this attempt so far, oldest first. `message` and all of them have been said: an
+    /// adapter whose runtime keeps the session says only `tool_results`, another says everything again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub turns: Vec<Turn>,
     /// Seconds from the start of this attempt; the bridge enforces it too.
     pub timeout_seconds: f64,
     /// With no event for so long the bridge ends it as `stalled`.
@@ -78,6 +88,37 @@ pub struct Tool {
     pub description: Option<String>,
     /// A JSON Schema of the arguments.
     pub input_schema: Value,
+}
+
+/// The answer to a [`ToolCall`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolResult {
+    /// The call's own.
+    pub tool_call_id: String,
+    /// The tool.
+    pub name: String,
+    /// What it gave: a text, or what the tool has instead.
+    #[serde(default)]
+    pub output: Value,
+    /// `output` says what went wrong. The run goes on: the model is to be told.
+    #[serde(default)]
+    pub is_error: bool,
+}
+
+/// One round of the tool loop: what the runtime said, and what it was answered.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Turn {
+    /// The text beside the calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// The calls that were handed back.
+    #[serde(default)]
+    pub tool_calls: Vec<ToolCall>,
+    /// One for each call, in the same order.
+    #[serde(default)]
+    pub tool_results: Vec<ToolResult>,
 }
 
 /// The folder of a run.
@@ -130,6 +171,8 @@ impl ExecutionRequest {
             system_prompt: None,
             model: None,
             tools: Vec::new(),
+            tool_results: Vec::new(),
+            turns: Vec::new(),
             timeout_seconds: 30.0,
             idle_timeout_seconds: None,
             output_strategy: OutputStrategy::Stream,

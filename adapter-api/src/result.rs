@@ -50,7 +50,8 @@ pub struct ExecutionResult {
     /// The conversation, to go on with later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// Calls of tools that the adapter hands back to the bridge.
+    /// Calls of tools that the adapter hands back to the bridge, which sends their events. The bridge
+    /// runs those it can and executes again with the results; the caller is given the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
     /// A question to a human.

@@ -52,7 +52,10 @@ pub struct Options {
 
 impl Options {
     pub fn new(environment: BTreeMap<String, String>) -> Self {
-        Self { environment, trust: None }
+        Self {
+            environment,
+            trust: None,
+        }
     }
 }
 
@@ -82,7 +85,15 @@ pub async fn serve(
     options: Options,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let bridge = Bridge::start(config, options).await?;
+    // A start that is given up, perhaps because an adapter hangs, ends as a crash does: nothing was
+    // answered yet.
+    let Some(started) = shutdown
+        .run_until_cancelled(Bridge::start(config, options))
+        .await
+    else {
+        return Ok(());
+    };
+    let bridge = started?;
     shutdown.cancelled().await;
     bridge.stop().await;
     Ok(())
@@ -190,15 +201,23 @@ impl Bridge {
             },
         });
         let closing = self.closing.clone();
-        self.tracker.spawn(async move { http::serve(listener, router, &config, closing).await });
+        self.tracker
+            .spawn(async move { http::serve(listener, router, &config, closing).await });
     }
 
     /// Starts everything that goes on by itself.
     async fn work(&self, relayed: mpsc::Receiver<Relayed>) {
         let (tracker, ending) = (&self.tracker, &self.ending);
-        let relay = Relay { store: Arc::clone(&self.store), dispatcher: self.dispatcher.clone() };
+        let relay = Relay {
+            store: Arc::clone(&self.store),
+            dispatcher: self.dispatcher.clone(),
+        };
         let recording = ending.clone();
-        tracker.spawn(async move { recording.run_until_cancelled_owned(relay.run(relayed)).await });
+        tracker.spawn(async move {
+            recording
+                .run_until_cancelled_owned(relay.run(relayed))
+                .await
+        });
         self.registry.start_relays().await;
         let children = self.children.clone().run(ending.clone());
         tracker.spawn(async move {
@@ -235,10 +254,15 @@ impl Bridge {
         };
         tokio::join!(accepting, running);
         self.ending.cancel();
-        self.deliverer.drain(grace.max(Instant::now() + Duration::from_millis(100))).await;
+        self.deliverer
+            .drain(grace.max(Instant::now() + Duration::from_millis(100)))
+            .await;
         self.registry.shutdown(HALT).await;
         self.tracker.close();
-        if timeout_at(Instant::now() + HALT, self.tracker.wait()).await.is_err() {
+        if timeout_at(Instant::now() + HALT, self.tracker.wait())
+            .await
+            .is_err()
+        {
             tracing::warn!("{} tasks did not end", self.tracker.len());
         }
         self.store.close().await;
@@ -266,7 +290,10 @@ async fn reap(children: &Children) -> anyhow::Result<()> {
     let children = children.clone();
     let swept = tokio::task::spawn_blocking(move || children.reap_leftovers()).await?;
     if swept.killed > 0 {
-        tracing::warn!("{} processes of an earlier bridge were killed", swept.killed);
+        tracing::warn!(
+            "{} processes of an earlier bridge were killed",
+            swept.killed
+        );
     }
     Ok(())
 }
@@ -304,7 +331,10 @@ impl Relay {
             }
             for (provider, events) in by_provider {
                 if let Err(error) = self.store.append_unbound(&provider, events).await {
-                    tracing::warn!(adapter.id = provider, "events of {provider} are lost: {error}");
+                    tracing::warn!(
+                        adapter.id = provider,
+                        "events of {provider} are lost: {error}"
+                    );
                 }
             }
         }
@@ -362,19 +392,30 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
             problems.push(format!("{error:#}"));
         }
     };
-    note(Auth::new(&config.auth).map_err(Into::into).and_then(|auth| {
-        auth.check_listen(config.listen)?;
-        Ok(())
-    }));
+    note(
+        Auth::new(&config.auth)
+            .map_err(Into::into)
+            .and_then(|auth| {
+                auth.check_listen(config.listen)?;
+                Ok(())
+            }),
+    );
     note(Signer::check(&config.callback).map_err(Into::into));
-    note(Guard::new(&config.callback.allow).map_err(Into::into).and_then(|guard| {
-        net::Client::new(&config.net, guard)?;
-        Ok(())
-    }));
+    note(
+        Guard::new(&config.callback.allow)
+            .map_err(Into::into)
+            .and_then(|guard| {
+                net::Client::new(&config.net, guard)?;
+                Ok(())
+            }),
+    );
     let state = tempfile::tempdir()?;
     let tracker = TaskTracker::new();
     let started = Registry::start(plugin::Setup {
-        config: plugin::Config { strict: true, ..config.plugin.clone() },
+        config: plugin::Config {
+            strict: true,
+            ..config.plugin.clone()
+        },
         tables: config.adapters.clone(),
         env: options.environment.clone(),
         store_id: "check".to_owned(),

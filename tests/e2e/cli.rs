@@ -151,3 +151,39 @@ fn the_demo() {
     let left: Vec<_> = fs::read_dir(home.path()).unwrap().collect();
     assert!(left.is_empty(), "the demo left {left:?}");
 }
+
+#[test]
+fn secrets_shows_the_configured_and_says_when_there_is_none() {
+    let home = tempfile::tempdir().unwrap();
+    let (code, out, err) = run(bridge(home.path()).arg("secrets"));
+    assert_eq!((code, out.as_str()), (0, ""), "{err}");
+    assert!(err.contains("none yet"), "{err}");
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let mut secrets = bridge(home.path());
+    let secrets = secrets
+        .env("BRIDGE_CALLBACK_SECRETS", secret)
+        .arg("secrets");
+    let (code, out, err) = run(secrets);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.starts_with(secret), "{out}");
+    let (_, out, _) = run(secrets.arg("--json"));
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        report["callbackSecrets"][0]["secrets"],
+        serde_json::json!([secret])
+    );
+}
+
+#[test]
+fn check_loads_the_adapters() {
+    let home = tempfile::tempdir().unwrap();
+    let mut check = bridge(home.path());
+    let check = check.env("BRIDGE_PLUGIN_PATH", plugins()).arg("check");
+    let (code, out, err) = run(check);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.starts_with("all is well"), "{out}");
+    let (code, out, _) = run(check.env("BRIDGE_ADAPTERS", "echo,nobody"));
+    assert_eq!(code, 1);
+    assert_eq!(out.lines().count(), 1, "{out}");
+    assert!(out.contains("libforge_adapter_nobody"), "{out}");
+}

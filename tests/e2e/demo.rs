@@ -22,7 +22,9 @@ async fn the_demo() {
         owed("review-auth", "stream:3", &sink.url("/done?step=1")),
         &json!({"runId": "run-7", "stepId": "step-1", "gatewayId": "gw", "metadata": {"k": [1]}}),
     );
-    let request = api.request(Method::POST, "/api/v2/dispatch").json_body(&body);
+    let request = api
+        .request(Method::POST, "/api/v2/dispatch")
+        .json_body(&body);
     let request = request.header("traceparent", format!("00-{TRACE}-b7ad6b7169203331-01"));
     let response = request.send().await.unwrap();
     assert_eq!(response.status(), 202);
@@ -45,7 +47,10 @@ async fn the_demo() {
     assert_eq!(received.len(), 1);
     let result = verified(&bridge, &received[0]);
     assert_eq!(received[0].path, "/done?step=1");
-    assert_eq!(received[0].headers["webhook-id"], record["deliveries"][0]["id"]);
+    assert_eq!(
+        received[0].headers["webhook-id"],
+        record["deliveries"][0]["id"]
+    );
     assert!(received[0].headers["traceparent"].starts_with(&format!("00-{TRACE}-")));
     for (member, expected) in [
         ("taskId", json!("review-auth")),
@@ -67,7 +72,10 @@ async fn the_demo() {
     assert_eq!(result.get("errorCode"), None);
 
     let events = api.events(id).await;
-    let kinds: Vec<_> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let kinds: Vec<_> = events
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect();
     assert_eq!(
         kinds,
         [
@@ -87,7 +95,10 @@ async fn the_demo() {
         assert_eq!(event["traceId"], TRACE, "{event}");
         assert_eq!(event["runId"], "run-7", "{event}");
     }
-    assert_eq!(result["events"], json!({"count": 7, "lastCursor": events[6]["id"]}));
+    assert_eq!(
+        result["events"],
+        json!({"count": 7, "lastCursor": events[6]["id"]})
+    );
 
     assert_eq!(record["status"], "finished");
     assert_eq!(record["outcome"], "ok");
@@ -96,7 +107,10 @@ async fn the_demo() {
     assert_eq!(record["deliveries"].as_array().unwrap().len(), 1);
     assert_eq!(record["deliveries"][0]["attemptCount"], 1);
     let layers = record["routing"].as_array().unwrap();
-    assert!(layers.iter().all(|layer| layer["kept"] == json!(["echo"])), "{layers:?}");
+    assert!(
+        layers.iter().all(|layer| layer["kept"] == json!(["echo"])),
+        "{layers:?}"
+    );
     bridge.stop().await;
 }
 

@@ -18,7 +18,10 @@ async fn every_misdeed_has_its_result_and_the_others_work_on() {
     let sink = CallbackSink::start().await;
     let bridge = Bridge::configured(
         ADAPTERS,
-        &[("BRIDGE_ADAPTERS", "bad,good"), ("BRIDGE_DISPATCH_CANCEL_GRACE", "50ms")],
+        &[
+            ("BRIDGE_ADAPTERS", "bad,good"),
+            ("BRIDGE_DISPATCH_CANCEL_GRACE", "50ms"),
+        ],
     )
     .await;
     let api = &bridge.api;
@@ -47,7 +50,9 @@ async fn every_misdeed_has_its_result_and_the_others_work_on() {
     });
     tokio::join!(join_all(runs), join_all(bystanders));
     for provider in ["bad", "good"] {
-        let result = api.run(on(provider, quiet(&format!("{provider}-after"), "ok"))).await;
+        let result = api
+            .run(on(provider, quiet(&format!("{provider}-after"), "ok")))
+            .await;
         assert_eq!(result["status"], "ok", "{provider} is as before");
     }
     sink.until(misdeeds.len()).await;
@@ -65,7 +70,11 @@ async fn a_flood_of_events_is_recorded_and_gives_its_place_back() {
     let id = api.dispatch(quiet("flood", "stream:5000")).await;
     let next = api.dispatch(quiet("next", "ok")).await;
     let record = api.finished(&id).await;
-    assert_eq!(record["result"]["status"], "ok", "{}", record["result"]["error"]);
+    assert_eq!(
+        record["result"]["status"], "ok",
+        "{}",
+        record["result"]["error"]
+    );
     assert_eq!(record["result"]["events"]["count"], 5_004);
     assert_eq!(api.finished(&next).await["result"]["status"], "ok");
     bridge.stop().await;

@@ -10,7 +10,10 @@ use super::harness::api::{JsonBody, answer, owed, quiet, with};
 use super::harness::{Answer, Bridge, CallbackSink};
 
 async fn keyed(bridge: &Bridge, key: &str, body: &Value) -> (StatusCode, Value) {
-    let request = bridge.api.request(Method::POST, "/api/v2/dispatch").json_body(body);
+    let request = bridge
+        .api
+        .request(Method::POST, "/api/v2/dispatch")
+        .json_body(body);
     answer(request.header("idempotency-key", key)).await
 }
 
@@ -22,7 +25,10 @@ async fn again(bridge: &Bridge, body: &Value) -> (String, bool) {
 }
 
 async fn all(bridge: &Bridge, task: &str) -> Vec<Value> {
-    let (_, all) = bridge.api.get(&format!("/api/v2/dispatch/{task}?all=true")).await;
+    let (_, all) = bridge
+        .api
+        .get(&format!("/api/v2/dispatch/{task}?all=true"))
+        .await;
     all["dispatches"].as_array().unwrap().clone()
 }
 
@@ -33,17 +39,27 @@ async fn the_same_again_is_the_stored_one_and_its_callback_comes_again() {
     let api = &bridge.api;
     let body = owed("t", "slow:300", &sink.url("/cb"));
     let id = api.dispatch(body.clone()).await;
-    assert_eq!(again(&bridge, &body).await, (id.clone(), true), "while it runs");
+    assert_eq!(
+        again(&bridge, &body).await,
+        (id.clone(), true),
+        "while it runs"
+    );
     api.delivery_is(&id, "delivered").await;
 
     // What may differ between two sendings of one step does not count, nor does spelling.
-    let mut same = with(body.clone(), &json!({"metadata": {"try": 2}, "unknown": "field"}));
+    let mut same = with(
+        body.clone(),
+        &json!({"metadata": {"try": 2}, "unknown": "field"}),
+    );
     let members = same.as_object_mut().unwrap();
     let agent = members.remove("agentId").unwrap();
     members.insert("agent_id".to_owned(), agent);
     assert_eq!(again(&bridge, &same).await, (id.clone(), true));
     let received = sink.until(2).await;
-    assert_eq!(received[0].headers["webhook-id"], received[1].headers["webhook-id"]);
+    assert_eq!(
+        received[0].headers["webhook-id"],
+        received[1].headers["webhook-id"]
+    );
     assert_eq!(received[0].body, received[1].body);
     let record = api.delivery_is(&id, "delivered").await;
     assert_eq!(record["deliveries"].as_array().unwrap().len(), 1);
@@ -81,11 +97,17 @@ async fn a_failed_task_is_tried_again_as_a_new_dispatch() {
     sink.answer(Answer::status(200));
     let (third, duplicate) = again(&bridge, &fixed).await;
     assert!(!duplicate);
-    assert_eq!(api.delivery_is(&third, "delivered").await["retryOf"], second);
+    assert_eq!(
+        api.delivery_is(&third, "delivered").await["retryOf"],
+        second
+    );
     assert_eq!(again(&bridge, &fixed).await, (third.clone(), true));
     api.refused(&body, 409, "CONFLICT").await;
     let tries = all(&bridge, "t").await;
-    let ids: Vec<_> = tries.iter().map(|dispatch| dispatch["dispatchId"].clone()).collect();
+    let ids: Vec<_> = tries
+        .iter()
+        .map(|dispatch| dispatch["dispatchId"].clone())
+        .collect();
     assert_eq!(ids, [third.clone(), second, first], "the newest first");
     api.delivery_is(&third, "delivered").await;
     let (_, newest) = api.get("/api/v2/dispatch/t").await;
@@ -99,19 +121,28 @@ async fn with_a_header_the_stored_one_stays_even_when_it_failed() {
     let body = quiet("t", "fail");
     let (status, first) = keyed(&bridge, "key-1", &body).await;
     assert_eq!(status, StatusCode::ACCEPTED);
-    bridge.api.finished(first["dispatchId"].as_str().unwrap()).await;
+    bridge
+        .api
+        .finished(first["dispatchId"].as_str().unwrap())
+        .await;
     let (_, second) = keyed(&bridge, "key-1", &body).await;
     assert_eq!(second["dispatchId"], first["dispatchId"]);
     assert_eq!(second["duplicate"], true);
     let (status, refused) = keyed(&bridge, "key-1", &quiet("other", "fail")).await;
-    assert_eq!((status.as_u16(), &refused["code"]), (409, &json!("CONFLICT")));
+    assert_eq!(
+        (status.as_u16(), &refused["code"]),
+        (409, &json!("CONFLICT"))
+    );
     // The header and the task id are two namespaces.
     let (third, duplicate) = again(&bridge, &body).await;
     assert!(!duplicate);
     bridge.api.finished(&third).await;
     let (_, fourth) = keyed(&bridge, "t", &body).await;
     assert_eq!(fourth["duplicate"], false);
-    bridge.api.finished(fourth["dispatchId"].as_str().unwrap()).await;
+    bridge
+        .api
+        .finished(fourth["dispatchId"].as_str().unwrap())
+        .await;
     bridge.stop().await;
 }
 
@@ -141,19 +172,27 @@ async fn many_at_once_are_one() {
                 false => bridge.api.post("/api/v2/dispatch", body).await,
             };
             assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
-            (answer["dispatchId"].as_str().unwrap().to_owned(), answer["duplicate"] == true)
+            (
+                answer["dispatchId"].as_str().unwrap().to_owned(),
+                answer["duplicate"] == true,
+            )
         });
         let answers = join_all(posts).await;
         let ids: BTreeSet<_> = answers.iter().map(|(id, _)| id.clone()).collect();
         assert_eq!(ids.len(), 1);
-        assert_eq!(answers.iter().filter(|(_, duplicate)| !duplicate).count(), 1);
+        assert_eq!(
+            answers.iter().filter(|(_, duplicate)| !duplicate).count(),
+            1
+        );
         seen.extend(ids);
     }
     for id in &seen {
         let record = bridge.api.delivery_is(id, "delivered").await;
         assert_eq!(record["attempt"], 1);
         let events = bridge.api.events(id).await;
-        let ends = events.iter().filter(|event| event["type"] == "execution.completed");
+        let ends = events
+            .iter()
+            .filter(|event| event["type"] == "execution.completed");
         assert_eq!(ends.count(), 1);
     }
     bridge.stop().await;

@@ -32,14 +32,22 @@ async fn post(bridge: SocketAddr, body: &[u8]) -> (u16, Value) {
     };
     let ((), answer) = tokio::join!(send, receive);
     let text = String::from_utf8(answer).unwrap();
-    let status = text.split(' ').nth(1).unwrap_or_else(|| panic!("no answer: {text:?}"));
+    let status = text
+        .split(' ')
+        .nth(1)
+        .unwrap_or_else(|| panic!("no answer: {text:?}"));
     let (_, envelope) = text.split_once("\r\n\r\n").unwrap();
-    (status.parse().unwrap(), serde_json::from_str(envelope).unwrap())
+    (
+        status.parse().unwrap(),
+        serde_json::from_str(envelope).unwrap(),
+    )
 }
 
 /// A good dispatch with one member that is not.
-fn wrong(member: &str, value: Value) -> Vec<u8> {
-    with(quiet("t", "ok"), &json!({ member: value })).to_string().into_bytes()
+fn wrong(member: &str, value: &Value) -> Vec<u8> {
+    with(quiet("t", "ok"), &json!({ member: value }))
+        .to_string()
+        .into_bytes()
 }
 
 /// A good dispatch as text, with more of it.
@@ -52,8 +60,24 @@ fn malformed() -> Vec<Vec<u8>> {
     let long = "x".repeat(257);
     let good = quiet("t", "ok").to_string();
     let mut bodies: Vec<Vec<u8>> = [
-        "", " ", "null", "true", "7", "\"text\"", "[]", "{}", "{", "}", "[1,2", "{\"a\":}", "{'a':1}",
-        "NaN", "// no\n{}", "{}{}", "<xml/>", "taskId=t&agentId=a",
+        "",
+        " ",
+        "null",
+        "true",
+        "7",
+        "\"text\"",
+        "[]",
+        "{}",
+        "{",
+        "}",
+        "[1,2",
+        "{\"a\":}",
+        "{'a':1}",
+        "NaN",
+        "// no\n{}",
+        "{}{}",
+        "<xml/>",
+        "taskId=t&agentId=a",
     ]
     .map(|body| body.as_bytes().to_vec())
     .into();
@@ -75,34 +99,44 @@ fn malformed() -> Vec<Vec<u8>> {
         b"{\"taskId\":\"\xed\xa0\x80\"}".to_vec(),
         vec![b'['; 10_000],
         b"{\"a\":".repeat(10_000),
-        text(&format!("\"metadata\":{{\"deep\":{}{}}}", "[".repeat(10_000), "]".repeat(10_000))),
-        text(&format!("\"metadata\":{{\"wide\":[{}0]}}", "0,".repeat(600_000))),
+        text(&format!(
+            "\"metadata\":{{\"deep\":{}{}}}",
+            "[".repeat(10_000),
+            "]".repeat(10_000)
+        )),
+        text(&format!(
+            "\"metadata\":{{\"wide\":[{}0]}}",
+            "0,".repeat(600_000)
+        )),
     ]);
     bodies.extend([
-        wrong("taskId", json!("")),
-        wrong("taskId", json!(7)),
-        wrong("taskId", json!("dsp_mine")),
-        wrong("taskId", json!(long)),
-        wrong("agentId", json!("a\nb")),
-        wrong("message", json!(["hello"])),
-        wrong("message", Value::Null),
-        wrong("callbackUrl", json!("ftp://example.com/")),
-        wrong("callbackUrl", json!("http://10.0.0.1/")),
-        wrong("timeout", json!(-1)),
-        wrong("timeout", json!("60")),
-        wrong("priority", json!(11)),
-        wrong("priority", json!(0.5)),
-        wrong("notBefore", json!("tomorrow")),
-        wrong("deadline", json!("2001-01-01T00:00:00")),
-        wrong("tools", json!({"name": "t"})),
-        wrong("workspace", json!({"files": [{"path": "../x", "content": ""}]})),
-        wrong("workspace", json!({"dir": "/etc"})),
-        wrong("outputSchema", json!({"type": 7})),
-        wrong("outputStrategy", json!("telepathy")),
-        wrong("recovery", json!("maybe")),
-        wrong("budget", json!({"maxTokens": -5})),
-        wrong("callback", json!({"headers": {"host": "evil"}})),
-        wrong("callback", json!({"headers": {"x-a": "1\r\nx-b: 2"}})),
+        wrong("taskId", &json!("")),
+        wrong("taskId", &json!(7)),
+        wrong("taskId", &json!("dsp_mine")),
+        wrong("taskId", &json!(long)),
+        wrong("agentId", &json!("a\nb")),
+        wrong("message", &json!(["hello"])),
+        wrong("message", &Value::Null),
+        wrong("callbackUrl", &json!("ftp://example.com/")),
+        wrong("callbackUrl", &json!("http://10.0.0.1/")),
+        wrong("timeout", &json!(-1)),
+        wrong("timeout", &json!("60")),
+        wrong("priority", &json!(11)),
+        wrong("priority", &json!(0.5)),
+        wrong("notBefore", &json!("tomorrow")),
+        wrong("deadline", &json!("2001-01-01T00:00:00")),
+        wrong("tools", &json!({"name": "t"})),
+        wrong(
+            "workspace",
+            &json!({"files": [{"path": "../x", "content": ""}]}),
+        ),
+        wrong("workspace", &json!({"dir": "/etc"})),
+        wrong("outputSchema", &json!({"type": 7})),
+        wrong("outputStrategy", &json!("telepathy")),
+        wrong("recovery", &json!("maybe")),
+        wrong("budget", &json!({"maxTokens": -5})),
+        wrong("callback", &json!({"headers": {"host": "evil"}})),
+        wrong("callback", &json!({"headers": {"x-a": "1\r\nx-b: 2"}})),
     ]);
     bodies
 }
@@ -119,13 +153,20 @@ async fn what_is_malformed_is_refused_with_the_envelope_and_the_bridge_lives() {
         assert_eq!(status, 400, "{shown}: {envelope}");
         assert_eq!(envelope["code"], "INVALID_REQUEST", "{shown}: {envelope}");
         assert!(!envelope["error"].as_str().unwrap().is_empty(), "{shown}");
-        assert!(envelope["requestId"].as_str().unwrap().starts_with("req_"), "{shown}");
+        assert!(
+            envelope["requestId"].as_str().unwrap().starts_with("req_"),
+            "{shown}"
+        );
         let details = envelope["details"].as_array().unwrap();
         assert!(!details.is_empty(), "{shown}: {envelope}");
     }
-    let large = wrong("message", json!("x".repeat(11 << 20)));
+    let large = wrong("message", &json!("x".repeat(11 << 20)));
     let (status, envelope) = post(address, &large).await;
-    assert_eq!((status, &envelope["code"]), (413, &json!("PAYLOAD_TOO_LARGE")), "{envelope}");
+    assert_eq!(
+        (status, &envelope["code"]),
+        (413, &json!("PAYLOAD_TOO_LARGE")),
+        "{envelope}"
+    );
     let (_, page) = bridge.api.get("/api/v2/dispatches").await;
     assert_eq!(page["dispatches"], json!([]), "nothing was taken");
     assert_eq!(bridge.api.run(quiet("t", "ok")).await["status"], "ok");
@@ -142,7 +183,10 @@ async fn all_that_is_wrong_is_said_at_once() {
     });
     let envelope = bridge.api.refused(&body, 400, "INVALID_REQUEST").await;
     let details = envelope["details"].as_array().unwrap();
-    let fields: Vec<_> = details.iter().map(|detail| detail["field"].as_str().unwrap()).collect();
+    let fields: Vec<_> = details
+        .iter()
+        .map(|detail| detail["field"].as_str().unwrap())
+        .collect();
     for field in [
         "taskId",
         "agentId",
@@ -158,7 +202,10 @@ async fn all_that_is_wrong_is_said_at_once() {
     ] {
         assert!(fields.contains(&field), "{field} is missing in {fields:?}");
     }
-    assert!(details.iter().all(|detail| detail["message"].is_string()), "{details:?}");
+    assert!(
+        details.iter().all(|detail| detail["message"].is_string()),
+        "{details:?}"
+    );
     bridge.stop().await;
 }
 
@@ -167,7 +214,10 @@ async fn without_its_store_nothing_is_promised() {
     let bridge = Bridge::start().await;
     bridge.app.as_ref().unwrap().store.close().await;
     let body = quiet("t", "ok");
-    let request = bridge.api.request(Method::POST, "/api/v2/dispatch").json_body(&body);
+    let request = bridge
+        .api
+        .request(Method::POST, "/api/v2/dispatch")
+        .json_body(&body);
     let response = request.send().await.unwrap();
     assert_eq!(response.status(), 503);
     assert!(response.headers().contains_key("retry-after"));

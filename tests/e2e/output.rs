@@ -19,7 +19,8 @@ async fn an_output_is_captured_as_it_was_asked_for() {
     let dir = |name: &str| json!({"dir": work.join(name)});
     std::fs::create_dir(work.join("a")).unwrap();
     std::fs::create_dir(work.join("b")).unwrap();
-    let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}});
+    let schema =
+        json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}});
     let rows = [
         (
             "file",
@@ -41,7 +42,11 @@ async fn an_output_is_captured_as_it_was_asked_for() {
             json!({"outputStrategy": "file", "workspace": dir("linked")}),
             json!({"status": "error", "errorCode": "output_missing"}),
         ),
-        ("stream:2", json!({"outputStrategy": "stream"}), json!({"output": "hello 1\nhello 2\n"})),
+        (
+            "stream:2",
+            json!({"outputStrategy": "stream"}),
+            json!({"output": "hello 1\nhello 2\n"}),
+        ),
         (
             "structured",
             json!({"outputSchema": schema}),
@@ -64,7 +69,10 @@ async fn an_output_is_captured_as_it_was_asked_for() {
         ),
     ];
     for (number, (model, extra, expected)) in rows.into_iter().enumerate() {
-        let result = bridge.api.run(with(quiet(&format!("t{number}"), model), &extra)).await;
+        let result = bridge
+            .api
+            .run(with(quiet(&format!("t{number}"), model), &extra))
+            .await;
         for (member, expected) in expected.as_object().unwrap() {
             assert_eq!(&result[member], expected, "{model} {extra}: {result}");
         }
@@ -88,15 +96,30 @@ async fn what_comes_back_for_the_caller_is_an_error_with_its_content() {
     assert_eq!(result["output"], "hello");
 
     let budget = json!({"budget": {"maxTokens": 9}});
-    let result = bridge.api.run(with(quiet("budget", "usage:1000"), &budget)).await;
+    let result = bridge
+        .api
+        .run(with(quiet("budget", "usage:1000"), &budget))
+        .await;
     assert_eq!(result["errorCode"], "budget_exceeded", "{result}");
-    assert!(result["usage"]["inputTokens"].as_u64().unwrap() > 0, "{result}");
+    assert!(
+        result["usage"]["inputTokens"].as_u64().unwrap() > 0,
+        "{result}"
+    );
     let money = json!({"budget": {"maxCostUsd": 0.000_001}});
-    let result = bridge.api.run(with(quiet("money", "stream:3"), &money)).await;
+    let result = bridge
+        .api
+        .run(with(quiet("money", "stream:3"), &money))
+        .await;
     assert_eq!(result["errorCode"], "budget_exceeded", "{result}");
-    assert_eq!(result["output"], "hello 1\nhello 2\nhello 3\n", "what there is, is kept");
+    assert_eq!(
+        result["output"], "hello 1\nhello 2\nhello 3\n",
+        "what there is, is kept"
+    );
     let enough = json!({"budget": {"maxCostUsd": 1, "maxTokens": 1000}});
-    let result = bridge.api.run(with(quiet("enough", "usage:2"), &enough)).await;
+    let result = bridge
+        .api
+        .run(with(quiet("enough", "usage:2"), &enough))
+        .await;
     assert_eq!(result["status"], "ok", "{result}");
 
     let usage = result["usage"].as_object().unwrap();
@@ -108,7 +131,10 @@ async fn what_comes_back_for_the_caller_is_an_error_with_its_content() {
         "thinkingTokens",
         "totalTokens",
     ];
-    assert!(members.iter().all(|member| usage.contains_key(*member)), "{usage:?}");
+    assert!(
+        members.iter().all(|member| usage.contains_key(*member)),
+        "{usage:?}"
+    );
     assert_eq!(usage.len(), members.len());
     assert_eq!(usage["thinkingTokens"], Value::Null, "not known is not 0");
     assert!(usage["totalTokens"].as_u64().unwrap() > 0);
@@ -120,7 +146,9 @@ async fn a_large_output_is_cut_and_a_larger_one_refused() {
     let bridge = Bridge::start().await;
     let api = &bridge.api;
     let whole = 2 * MIB + 5;
-    let id = api.dispatch(quiet("large", &format!("large:{whole}"))).await;
+    let id = api
+        .dispatch(quiet("large", &format!("large:{whole}")))
+        .await;
     let result = api.finished(&id).await["result"].clone();
     assert_eq!(result["status"], "ok", "the status stays");
     assert_eq!(result["output"].as_str().unwrap().len(), MIB);
@@ -131,7 +159,10 @@ async fn a_large_output_is_cut_and_a_larger_one_refused() {
     assert_eq!(response.status(), 200);
     let body = response.bytes().await.unwrap();
     assert_eq!(body.len(), whole);
-    let digest: String = Sha256::digest(&body).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest: String = Sha256::digest(&body)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     assert_eq!(truncated["sha256"], digest);
 
     let short = api.dispatch(quiet("short", "ok")).await;
@@ -139,17 +170,30 @@ async fn a_large_output_is_cut_and_a_larger_one_refused() {
     let path = format!("/api/v2/dispatch/{short}/output");
     let response = api.request(Method::GET, &path).send().await.unwrap();
     assert_eq!(response.bytes().await.unwrap(), "hello");
-    assert_eq!(api.record(&short).await["result"].get("outputTruncated"), None);
+    assert_eq!(
+        api.record(&short).await["result"].get("outputTruncated"),
+        None
+    );
 
-    let id = api.dispatch(quiet("larger", &format!("large:{}", 17 * MIB))).await;
+    let id = api
+        .dispatch(quiet("larger", &format!("large:{}", 17 * MIB)))
+        .await;
     let result = api.finished(&id).await["result"].clone();
-    assert_eq!(result["errorCode"], "output_too_large", "{}", result["error"]);
+    assert_eq!(
+        result["errorCode"], "output_too_large",
+        "{}",
+        result["error"]
+    );
     assert_eq!(result["output"].as_str().unwrap().len(), MIB);
 
     // More than the boundary takes at all.
     let id = api.dispatch(quiet("largest", "large:100000000")).await;
     let result = api.finished(&id).await["result"].clone();
-    assert_eq!(result["errorCode"], "output_too_large", "{}", result["error"]);
+    assert_eq!(
+        result["errorCode"], "output_too_large",
+        "{}",
+        result["error"]
+    );
     assert_eq!(api.run(quiet("after", "ok")).await["status"], "ok");
     bridge.stop().await;
 }

@@ -51,7 +51,12 @@ async fn the_more_important_starts_first_then_the_older() {
     let mut ids = Vec::new();
     for (number, priority) in [-10, 0, 3, 0, 10, -10].into_iter().enumerate() {
         let body = quiet(&format!("t{number}"), "ok");
-        ids.push(bridge.api.dispatch(with(body, &json!({"priority": priority}))).await);
+        ids.push(
+            bridge
+                .api
+                .dispatch(with(body, &json!({"priority": priority})))
+                .await,
+        );
     }
     bridge.api.cancel(&blocker).await;
     assert_eq!(order(&bridge, &ids).await, [4, 2, 1, 3, 0, 5]);
@@ -63,7 +68,12 @@ async fn as_many_run_as_there_are_places() {
     let bridge = narrow("3", &[]).await;
     let mut ids = Vec::new();
     for number in 0..9 {
-        ids.push(bridge.api.dispatch(quiet(&format!("t{number}"), "slow:50")).await);
+        ids.push(
+            bridge
+                .api
+                .dispatch(quiet(&format!("t{number}"), "slow:50"))
+                .await,
+        );
     }
     let mut changes = Vec::new();
     for id in &ids {
@@ -87,21 +97,34 @@ async fn one_session_runs_one_after_another_and_others_beside_it() {
     let bridge = narrow("4", &[]).await;
     let api = &bridge.api;
     let in_session = |task: &str, model: &str, session: &str| {
-        with(quiet(task, model), &json!({"sessionId": session, "priority": 0}))
+        with(
+            quiet(task, model),
+            &json!({"sessionId": session, "priority": 0}),
+        )
     };
     let first = api.dispatch(in_session("first", "hang", "one")).await;
     api.running(&first).await;
     let second = api.dispatch(in_session("second", "session", "one")).await;
-    let urgent = with(in_session("third", "session", "one"), &json!({"priority": 10}));
+    let urgent = with(
+        in_session("third", "session", "one"),
+        &json!({"priority": 10}),
+    );
     let third = api.dispatch(urgent).await;
     let other = api.dispatch(in_session("other", "session", "two")).await;
     assert_eq!(api.finished(&other).await["result"]["sessionId"], "two");
     for id in [&second, &third] {
-        assert_eq!(api.record(id).await["status"], "queued", "the first still runs");
+        assert_eq!(
+            api.record(id).await["status"],
+            "queued",
+            "the first still runs"
+        );
     }
     api.cancel(&first).await;
     let third = api.finished(&third).await;
-    assert_eq!(third["result"]["output"], "hello\nhello", "it came after the second");
+    assert_eq!(
+        third["result"]["output"], "hello\nhello",
+        "it came after the second"
+    );
     assert_eq!(third["sessionId"], "one");
     assert_eq!(api.finished(&second).await["result"]["output"], "hello");
 
@@ -126,10 +149,16 @@ async fn a_full_queue_says_when_to_come_again() {
         ids.push(api.dispatch(quiet(task, "ok")).await);
     }
     let body = quiet("three", "ok");
-    let request = api.request(Method::POST, "/api/v2/dispatch").json_body(&body);
+    let request = api
+        .request(Method::POST, "/api/v2/dispatch")
+        .json_body(&body);
     let response = request.send().await.unwrap();
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
-    let seconds: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    let seconds: u64 = response.headers()["retry-after"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
     assert!(seconds > 0);
     api.refused(&body, 429, "QUEUE_FULL").await;
     // What is known already is answered, however full the queue is.
@@ -154,7 +183,10 @@ async fn what_waits_too_long_ends_without_having_run() {
     for (task, extra) in [
         ("patience", json!({"queueTimeoutSeconds": 0.3})),
         ("deadline", json!({"deadline": soon})),
-        ("both", json!({"notBefore": soon, "queueTimeoutSeconds": 0.1})),
+        (
+            "both",
+            json!({"notBefore": soon, "queueTimeoutSeconds": 0.1}),
+        ),
     ] {
         let body = owed(task, "ok", &sink.url(&format!("/{task}")));
         ids.push(api.dispatch(with(body, &extra)).await);
@@ -183,16 +215,32 @@ async fn nothing_starts_before_its_time() {
     let record = api.finished(&id).await;
     let started: Timestamp = record["startedAt"].as_str().unwrap().parse().unwrap();
     // Times on the wire have no more than milliseconds.
-    assert!(started.as_millisecond() >= time.as_millisecond(), "{started} {time}");
-    assert!(["accepted", "finished"].contains(&early["status"].as_str().unwrap()), "{early}");
+    assert!(
+        started.as_millisecond() >= time.as_millisecond(),
+        "{started} {time}"
+    );
+    assert!(
+        ["accepted", "finished"].contains(&early["status"].as_str().unwrap()),
+        "{early}"
+    );
 
     let tomorrow = (Timestamp::now() + Duration::from_secs(86_400)).to_string();
-    let id = api.dispatch(with(quiet("tomorrow", "ok"), &json!({"notBefore": tomorrow}))).await;
+    let id = api
+        .dispatch(with(
+            quiet("tomorrow", "ok"),
+            &json!({"notBefore": tomorrow}),
+        ))
+        .await;
     assert_eq!(api.record(&id).await["status"], "accepted");
     assert!(api.cancel(&id).await);
     assert_eq!(api.record(&id).await["errorCode"], "cancelled");
     let impossible = json!({"notBefore": tomorrow, "deadline": tomorrow});
-    api.refused(&with(quiet("never", "ok"), &impossible), 400, "INVALID_REQUEST").await;
+    api.refused(
+        &with(quiet("never", "ok"), &impossible),
+        400,
+        "INVALID_REQUEST",
+    )
+    .await;
     bridge.stop().await;
 }
 

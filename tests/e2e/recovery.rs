@@ -10,7 +10,10 @@ use super::harness::{Answer, Bridge, CallbackSink, until};
 /// The callbacks that came, as results.
 fn results(sink: &CallbackSink) -> Vec<Value> {
     let received = sink.received();
-    received.iter().map(|request| serde_json::from_slice(&request.body).unwrap()).collect()
+    received
+        .iter()
+        .map(|request| serde_json::from_slice(&request.body).unwrap())
+        .collect()
 }
 
 async fn running(process: &Process, id: &str) {
@@ -28,7 +31,10 @@ async fn killed_before_the_execution_it_runs_after_the_restart() {
     let bridge = home.start();
     let busy = bridge.api.dispatch(quiet("busy", "slow:60000")).await;
     running(&bridge, &busy).await;
-    bridge.api.dispatch(owed("waiting", "ok", &sink.url("/cb"))).await;
+    bridge
+        .api
+        .dispatch(owed("waiting", "ok", &sink.url("/cb")))
+        .await;
     bridge.kill();
 
     let bridge = home.start();
@@ -49,7 +55,10 @@ async fn killed_during_the_execution_each_policy_does_what_it_says() {
     let mut ids = Vec::new();
     for policy in ["fail", "retry", "resume"] {
         let body = owed(policy, "slow:1500", &sink.url(&format!("/{policy}")));
-        let id = bridge.api.dispatch(with(body, &json!({"recovery": policy}))).await;
+        let id = bridge
+            .api
+            .dispatch(with(body, &json!({"recovery": policy})))
+            .await;
         running(&bridge, &id).await;
         ids.push(id);
     }
@@ -85,10 +94,16 @@ async fn killed_between_result_and_callback_it_delivers_after_the_restart() {
     let bridge = home.start();
     delivered(&bridge, &id).await;
     let received = sink.received();
-    let ids: Vec<_> = received.iter().map(|request| &request.headers["webhook-id"]).collect();
+    let ids: Vec<_> = received
+        .iter()
+        .map(|request| &request.headers["webhook-id"])
+        .collect();
     assert!(ids.windows(2).all(|pair| pair[0] == pair[1]), "{ids:?}");
     let bodies: Vec<_> = received.iter().map(|request| &request.body).collect();
-    assert!(bodies.windows(2).all(|pair| pair[0] == pair[1]), "one result, the same each time");
+    assert!(
+        bodies.windows(2).all(|pair| pair[0] == pair[1]),
+        "one result, the same each time"
+    );
 }
 
 #[tokio::test]
@@ -105,7 +120,10 @@ async fn killed_during_a_callback_attempt_it_tries_again() {
     delivered(&bridge, &id).await;
     let received = sink.received();
     assert_eq!(received.len(), 2);
-    assert_eq!(received[0].headers["webhook-id"], received[1].headers["webhook-id"]);
+    assert_eq!(
+        received[0].headers["webhook-id"],
+        received[1].headers["webhook-id"]
+    );
     assert_eq!(received[0].body, received[1].body);
 }
 
@@ -116,8 +134,14 @@ async fn what_kills_the_process_is_tried_three_times_and_the_rest_is_served() {
     let bridge = home.start();
     let crash = owed("crash", "crash", &sink.url("/crash"));
     let innocent = owed("innocent", "slow:1000", &sink.url("/innocent"));
-    bridge.api.dispatch(with(innocent, &json!({"recovery": "retry"}))).await;
-    let crashing = bridge.api.dispatch(with(crash, &json!({"recovery": "retry"}))).await;
+    bridge
+        .api
+        .dispatch(with(innocent, &json!({"recovery": "retry"})))
+        .await;
+    let crashing = bridge
+        .api
+        .dispatch(with(crash, &json!({"recovery": "retry"})))
+        .await;
     bridge.wait();
     for _ in 0..2 {
         // It crashes by itself, now or while it starts.
@@ -132,8 +156,10 @@ async fn what_kills_the_process_is_tried_three_times_and_the_rest_is_served() {
     let (status, record) = bridge.api.get("/api/v2/dispatch/innocent?wait=30").await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(record["result"]["status"], "ok", "{record}");
-    let crashes: Vec<_> =
-        results(&sink).into_iter().filter(|result| result["taskId"] == "crash").collect();
+    let crashes: Vec<_> = results(&sink)
+        .into_iter()
+        .filter(|result| result["taskId"] == "crash")
+        .collect();
     assert_eq!(crashes.len(), 1, "{crashes:?}");
 }
 
@@ -144,7 +170,10 @@ async fn a_cancel_that_was_answered_holds_after_a_kill() {
     let body = with(quiet("t", "hang"), &json!({"recovery": "retry"}));
     let id = bridge.api.dispatch(body).await;
     running(&bridge, &id).await;
-    let (_, answer) = bridge.api.post(&format!("/api/v2/dispatch/{id}/cancel"), &json!({})).await;
+    let (_, answer) = bridge
+        .api
+        .post(&format!("/api/v2/dispatch/{id}/cancel"), &json!({}))
+        .await;
     assert_eq!(answer["cancelled"], true);
     bridge.kill();
 
@@ -175,7 +204,10 @@ async fn sigterm_stops_what_runs_as_its_policy_says() {
 
 #[tokio::test]
 async fn a_stop_counts_as_an_attempt() {
-    let variables = [("BRIDGE_DRAIN_GRACE", "50ms"), ("BRIDGE_DISPATCH_MAX_ATTEMPTS", "2")];
+    let variables = [
+        ("BRIDGE_DRAIN_GRACE", "50ms"),
+        ("BRIDGE_DISPATCH_MAX_ATTEMPTS", "2"),
+    ];
     let mut bridge = Bridge::with(&variables).await;
     let body = with(quiet("t", "slow:60000"), &json!({"recovery": "retry"}));
     let id = bridge.api.dispatch(body).await;
@@ -188,7 +220,10 @@ async fn a_stop_counts_as_an_attempt() {
     assert_eq!(record["result"]["errorCode"], "interrupted", "{record}");
     assert_eq!(record["result"]["attempt"], 2);
     let events = bridge.api.events(&id).await;
-    let again = events.iter().filter(|event| event["type"] == "execution.retrying").count();
+    let again = events
+        .iter()
+        .filter(|event| event["type"] == "execution.retrying")
+        .count();
     assert_eq!(again, 1);
     bridge.stop().await;
 }

@@ -35,7 +35,10 @@ async fn routed(bridge: &Bridge, task: &str, extra: &Value) -> (String, Value) {
     let id = answer["dispatchId"].as_str().unwrap();
     let record = bridge.api.finished(id).await;
     assert_eq!(record["result"]["provider"], answer["provider"]);
-    assert_eq!(record["routing"].as_array().unwrap().last().unwrap()["kept"][0], answer["provider"]);
+    assert_eq!(
+        record["routing"].as_array().unwrap().last().unwrap()["kept"][0],
+        answer["provider"]
+    );
     (id.to_owned(), answer)
 }
 
@@ -51,19 +54,39 @@ async fn each_layer_decides_in_its_turn() {
         (json!({"provider": "cheap", "sessionId": "s"}), "cheap", 1),
         (json!({"budget": {"maxTokens": 1000}}), "dear", 0),
         (json!({"recovery": "resume"}), "dear", 0),
-        (json!({"outputStrategy": "structured", "outputSchema": {}}), "dear", 0),
+        (
+            json!({"outputStrategy": "structured", "outputSchema": {}}),
+            "dear",
+            0,
+        ),
         (json!({"preferences": {"costTier": "high"}}), "dear", 0),
         (json!({"preferences": {"costTier": "low"}}), "cheap", 0),
-        (json!({"preferences": {"latencyProfile": "fast"}}), "dear", 0),
-        (json!({"preferences": {"providers": ["away", "dear"]}}), "dear", 0),
-        (json!({"requires": ["session_resume"], "preferences": {"costTier": "low"}}), "dear", 0),
+        (
+            json!({"preferences": {"latencyProfile": "fast"}}),
+            "dear",
+            0,
+        ),
+        (
+            json!({"preferences": {"providers": ["away", "dear"]}}),
+            "dear",
+            0,
+        ),
+        (
+            json!({"requires": ["session_resume"], "preferences": {"costTier": "low"}}),
+            "dear",
+            0,
+        ),
     ]
     .into_iter()
     .enumerate()
     {
         let (id, answer) = routed(&bridge, &format!("t{number}"), &extra).await;
         assert_eq!(answer["provider"], provider, "{extra}");
-        assert_eq!(answer["warnings"].as_array().unwrap().len(), warnings, "{extra}: {answer}");
+        assert_eq!(
+            answer["warnings"].as_array().unwrap().len(),
+            warnings,
+            "{extra}: {answer}"
+        );
         let record = bridge.api.record(&id).await;
         assert_eq!(record["pinned"], extra.get("provider").is_some());
         if warnings > 0 {
@@ -74,7 +97,10 @@ async fn each_layer_decides_in_its_turn() {
     let (id, _) = routed(&bridge, "reasons", &json!({"requires": ["file_io"]})).await;
     let record = bridge.api.record(&id).await;
     let layers = record["routing"].as_array().unwrap();
-    let capabilities = layers.iter().find(|layer| layer["name"] == "capabilities").unwrap();
+    let capabilities = layers
+        .iter()
+        .find(|layer| layer["name"] == "capabilities")
+        .unwrap();
     assert_eq!(capabilities["kept"], json!(["dear"]));
     let dropped = capabilities["dropped"].as_array().unwrap();
     assert_eq!(dropped.len(), 2);
@@ -88,9 +114,24 @@ async fn nobody_is_a_clear_answer() {
     let bridge = Bridge::configured(ADAPTERS, &[ALL]).await;
     let api = &bridge.api;
     for (extra, status, code, word) in [
-        (json!({"provider": "nobody"}), 422, "UNKNOWN_PROVIDER", "nobody"),
-        (json!({"requires": ["telepathy"]}), 422, "NO_CAPABLE_ADAPTER", "telepathy"),
-        (json!({"provider": "cheap", "requires": ["vision"]}), 422, "NO_CAPABLE_ADAPTER", "vision"),
+        (
+            json!({"provider": "nobody"}),
+            422,
+            "UNKNOWN_PROVIDER",
+            "nobody",
+        ),
+        (
+            json!({"requires": ["telepathy"]}),
+            422,
+            "NO_CAPABLE_ADAPTER",
+            "telepathy",
+        ),
+        (
+            json!({"provider": "cheap", "requires": ["vision"]}),
+            422,
+            "NO_CAPABLE_ADAPTER",
+            "vision",
+        ),
         (
             json!({"provider": "cheap", "budget": {"maxTokens": 1}}),
             422,
@@ -110,8 +151,13 @@ async fn nobody_is_a_clear_answer() {
             "structured",
         ),
     ] {
-        let refused = api.refused(&with(quiet("t", "ok"), &extra), status, code).await;
-        assert!(refused["error"].as_str().unwrap().contains(word), "{extra}: {refused}");
+        let refused = api
+            .refused(&with(quiet("t", "ok"), &extra), status, code)
+            .await;
+        assert!(
+            refused["error"].as_str().unwrap().contains(word),
+            "{extra}: {refused}"
+        );
     }
     bridge.stop().await;
 
@@ -120,7 +166,10 @@ async fn nobody_is_a_clear_answer() {
     let bridge = Bridge::configured(ADAPTERS, &[ALL, impatient]).await;
     for extra in [json!({"provider": "away"}), json!({"requires": ["vision"]})] {
         let body = with(quiet("t", "ok"), &extra);
-        let request = bridge.api.request(Method::POST, "/api/v2/dispatch").json_body(&body);
+        let request = bridge
+            .api
+            .request(Method::POST, "/api/v2/dispatch")
+            .json_body(&body);
         let response = request.send().await.unwrap();
         assert_eq!(response.status(), 503, "{extra}");
         assert!(response.headers().contains_key("retry-after"));
@@ -156,12 +205,18 @@ async fn what_waits_for_an_adapter_that_is_gone_goes_elsewhere_unless_it_was_pin
     api.running(&blocker).await;
     let dear = json!({"preferences": {"costTier": "high"}});
     let free = api.dispatch(with(quiet("free", "ok"), &dear)).await;
-    let pinned = api.dispatch(with(quiet("pinned", "ok"), &json!({"provider": "dear"}))).await;
+    let pinned = api
+        .dispatch(with(quiet("pinned", "ok"), &json!({"provider": "dear"})))
+        .await;
     let needy = with(quiet("needy", "ok"), &dear);
-    let needy = api.dispatch(with(needy, &json!({"requires": ["file_io"]}))).await;
+    let needy = api
+        .dispatch(with(needy, &json!({"requires": ["file_io"]})))
+        .await;
     assert_eq!(api.record(&free).await["provider"], "dear");
 
-    let bridge = bridge.restarted(ADAPTERS, &[("BRIDGE_ADAPTERS", "cheap,away")]).await;
+    let bridge = bridge
+        .restarted(ADAPTERS, &[("BRIDGE_ADAPTERS", "cheap,away")])
+        .await;
     let api = &bridge.api;
     let record = api.finished(&free).await;
     assert_eq!(record["provider"], "cheap", "{record}");
@@ -170,7 +225,10 @@ async fn what_waits_for_an_adapter_that_is_gone_goes_elsewhere_unless_it_was_pin
     assert_eq!(api.record(&blocker).await["errorCode"], "interrupted");
     for id in [&pinned, &needy] {
         let record = api.record(id).await;
-        assert_eq!((&record["status"], &record["provider"]), (&json!("queued"), &json!("dear")));
+        assert_eq!(
+            (&record["status"], &record["provider"]),
+            (&json!("queued"), &json!("dear"))
+        );
     }
 
     let bridge = bridge.restarted(ADAPTERS, &[ALL]).await;

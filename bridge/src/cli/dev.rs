@@ -15,11 +15,13 @@ use super::client::{Client, Target};
 use super::screen::{Screen, Tone, text};
 use super::serve::Signals;
 use super::sink::{Callback, Sink};
-use super::{Context, Environment, INTERRUPTED, serve};
+use super::{Context, Environment, INTERRUPTED, serve, tail};
 use crate::app;
 use crate::config::{Config, File, Loaded, Sources};
 use crate::telemetry;
 
+/// How much of an output the line about a callback shows.
+const LONGEST_OUTPUT: usize = 100;
 /// Beside the bridge's own, so that the lines in the README can be copied.
 const RECEIVER_PORT: u16 = 7421;
 
@@ -66,8 +68,14 @@ fn environment(own: &Environment, folder: &Path) -> Environment {
     };
     environment.insert("BRIDGE_CALLBACK_ALLOW".to_owned(), allow);
     environment.insert("BRIDGE_STRICT".to_owned(), "true".to_owned());
-    if !is_set("BRIDGE_PLUGIN_TRUST") {
-        environment.insert("BRIDGE_PLUGIN_TRUST".to_owned(), "warn".to_owned());
+    // Nobody routes dispatches here, so that there is nobody to be told of the end first.
+    for (name, value) in [
+        ("BRIDGE_PLUGIN_TRUST", "warn"),
+        ("BRIDGE_DRAIN_ACCEPT", "0s"),
+    ] {
+        if !is_set(name) {
+            environment.insert(name.to_owned(), value.to_owned());
+        }
     }
     environment
 }
@@ -192,19 +200,19 @@ fn show(context: &Context, screen: &Screen, callback: &Callback) -> std::io::Res
         true => Tone::Good,
         false => Tone::Bad,
     };
+    let said = match body["status"] == "ok" {
+        true => text(&body, "/output")
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" "),
+        false => text(&body, "/errorCode"),
+    };
     screen.line(format_args!(
         "callback  {}  task {}  {}  {}",
         callback.header("webhook-id").unwrap_or("-"),
         text(&body, "/taskId"),
         screen.paint(tone, text(&body, "/status")),
-        text(
-            &body,
-            if body["status"] == "ok" {
-                "/output"
-            } else {
-                "/errorCode"
-            }
-        ),
+        screen.paint(Tone::Quiet, tail::shortened(&said, LONGEST_OUTPUT)),
     ))
 }
 

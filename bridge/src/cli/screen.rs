@@ -89,6 +89,7 @@ pub(super) fn text(value: &Value, pointer: &str) -> String {
     match value.pointer(pointer) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Null) | None => "-".to_owned(),
+        Some(Value::Array(items)) if items.is_empty() => "-".to_owned(),
         Some(other @ (Value::Bool(_) | Value::Number(_))) => other.to_string(),
         Some(Value::Array(items)) => items
             .iter()

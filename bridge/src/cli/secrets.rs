@@ -33,6 +33,9 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
             Source::Generated => "made at the first start",
             Source::Configured => "from the configuration",
         };
+        if entry.secrets.is_empty() {
+            screen.aside("none yet: the bridge makes one at its first start")?;
+        }
         for secret in &entry.secrets {
             screen.line(format_args!(
                 "{}  {}",

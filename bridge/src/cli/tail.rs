@@ -99,7 +99,8 @@ pub(super) fn line(screen: &Screen, event: &Value) -> String {
     .to_owned()
 }
 
-fn shortened(text: &str, limit: usize) -> String {
+/// The beginning, cut between characters.
+pub(super) fn shortened(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

@@ -49,6 +49,8 @@ pub fn assemble(dispatch: &Dispatch, attempt: &Attempt<'_>) -> Result<ExecutionR
         system_prompt: system_prompt(dispatch),
         model: dispatch.model.clone(),
         tools: dispatch.tools.clone(),
+        tool_results: dispatch.tool_results.clone(),
+        turns: Vec::new(),
         timeout_seconds: dispatch.time_left(attempt.now).as_secs_f64(),
         idle_timeout_seconds: dispatch.idle_timeout.map(|idle| idle.as_secs_f64()),
         output_strategy: attempt.strategy,

@@ -98,7 +98,10 @@ impl Inner {
         let spent = begun.spent.as_deref();
         let silent = |ending| {
             let silent = Conclusion::silent(ending, spent);
-            conclude(Conclusion { attempt_started: Some(now), ..silent })
+            conclude(Conclusion {
+                attempt_started: Some(now),
+                ..silent
+            })
         };
         let strategy = match capture::decide(request, adapter.profile().as_deref()) {
             Ok(strategy) => strategy,
@@ -166,7 +169,11 @@ impl Inner {
             session: assembled.session_id,
             events: observer.take().events,
             hints: observer.hints,
-            raw: Raw { ending, file, gathered: observer.gathered },
+            raw: Raw {
+                ending,
+                file,
+                gathered: observer.gathered,
+            },
             attempt_started: Some(now),
         })
     }
@@ -176,8 +183,7 @@ impl Inner {
         let dir = request.workspace_dir()?.clone();
         let file = request.output_file().to_owned();
         let config = Arc::clone(&self.finisher.config);
-        let read =
-            move || capture::read(&dir, &file, config.output_limit_bytes);
+        let read = move || capture::read(&dir, &file, config.output_limit_bytes);
         // A reader that panicked has read nothing.
         tokio::task::spawn_blocking(read).await.ok()
     }

@@ -13,7 +13,10 @@ impl Dispatcher {
     /// Goes on when nobody waits for the answer any more: what is on disk has to be acted on.
     pub async fn cancel(&self, id: DispatchId) -> Result<Option<bool>, Error> {
         let this = self.clone();
-        let cancel = self.inner.tracker.spawn(async move { this.cancel_now(id).await });
+        let cancel = self
+            .inner
+            .tracker
+            .spawn(async move { this.cancel_now(id).await });
         cancel.await.unwrap_or_else(|_| {
             let text = "the cancel was not recorded to its end; send it again".to_owned();
             Err(Error::Store(store::Error::Unavailable(text)))

@@ -69,7 +69,15 @@ pub(super) async fn execute(
 ) -> (End, Observer) {
     let mut observer = Observer::new(gathered);
     let end = match attempt.adapter.execute(request) {
-        Ok(call) => Drive { attempt, observer: &mut observer, call }.run().await,
+        Ok(call) => {
+            Drive {
+                attempt,
+                observer: &mut observer,
+                call,
+            }
+            .run()
+            .await
+        }
         Err(error) => End::Answered(Err(error)),
     };
     (end, observer)
@@ -107,7 +115,11 @@ impl Drive<'_> {
                 }
                 // What is there already goes into the same batch; nothing is waited for.
                 let full = self.observer.is_full();
-                next = if full { None } else { self.call.next().now_or_never() };
+                next = if full {
+                    None
+                } else {
+                    self.call.next().now_or_never()
+                };
             }
             match self.write(deadline).await {
                 // The next round sees why it is stopped.
@@ -124,8 +136,18 @@ impl Drive<'_> {
         match item {
             Item::Event(event) => {
                 let noticed = self.observer.event(event, now);
-                let over = || self.observer.gathered.meter.exceeded(self.attempt.budget).is_some();
-                if noticed == Noticed::Usage && over() { Taken::OverBudget } else { Taken::More }
+                let over = || {
+                    self.observer
+                        .gathered
+                        .meter
+                        .exceeded(self.attempt.budget)
+                        .is_some()
+                };
+                if noticed == Noticed::Usage && over() {
+                    Taken::OverBudget
+                } else {
+                    Taken::More
+                }
             }
             Item::Dropped(count) => {
                 self.observer.dropped(count, now);
@@ -143,10 +165,17 @@ impl Drive<'_> {
         while !self.observer.is_empty() {
             let progress = self.observer.take();
             let again = progress.clone();
-            match self.attempt.store.append(self.attempt.lease, progress).await {
+            match self
+                .attempt
+                .store
+                .append(self.attempt.lease, progress)
+                .await
+            {
                 Ok(()) => return Written::Yes,
                 Err(store::Error::Unavailable(_)) => self.observer.put_back(again),
-                Err(store::Error::Stale(_) | store::Error::NotFound | store::Error::InvalidState(_)) => {
+                Err(
+                    store::Error::Stale(_) | store::Error::NotFound | store::Error::InvalidState(_),
+                ) => {
                     return Written::Lost;
                 }
             }

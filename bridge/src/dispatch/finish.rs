@@ -53,7 +53,11 @@ impl Conclusion {
     /// An ending about which nothing was heard from an adapter.
     pub(super) fn silent(ending: Ending, spent: Option<&RawValue>) -> Self {
         Self {
-            raw: Raw { ending, file: None, gathered: Gathered::new(spent, 0) },
+            raw: Raw {
+                ending,
+                file: None,
+                gathered: Gathered::new(spent, 0),
+            },
             strategy: OutputStrategy::Stream,
             session: None,
             hints: Map::new(),
@@ -84,7 +88,9 @@ impl Finisher {
                     let ending = &mut conclusion.raw.ending;
                     let cancelled = Ending::Cancelled { answer: None };
                     if let Ending::Answered(answer) = std::mem::replace(ending, cancelled) {
-                        *ending = Ending::Cancelled { answer: Some(answer) };
+                        *ending = Ending::Cancelled {
+                            answer: Some(answer),
+                        };
                     }
                 }
                 Err(store::Error::Unavailable(_)) => {
@@ -103,14 +109,19 @@ impl Finisher {
         id: DispatchId,
         ending: Ending,
     ) -> Result<(), store::Error> {
-        let Some(record) = self.store.dispatch(id).await? else { return Ok(()) };
+        let Some(record) = self.store.dispatch(id).await? else {
+            return Ok(());
+        };
         if record.state != State::Queued {
             return Ok(());
         }
         let stored = self.store.request(id).await?;
         let request = Dispatch::from_record(&stored);
         let conclusion = Conclusion::silent(ending, None);
-        match self.finish(Claim::Unstarted(id), &record, &request, conclusion).await {
+        match self
+            .finish(Claim::Unstarted(id), &record, &request, conclusion)
+            .await
+        {
             Err(store::Error::Stale(_) | store::Error::InvalidState(_)) => Ok(()),
             ended => ended,
         }
@@ -144,8 +155,12 @@ impl Finisher {
             completed_at: at,
             elapsed: started.map_or(Duration::ZERO, |started| time::between(started, at)),
         };
-        let Outcome { error_code, error, result, output } =
-            normalise(&conclusion.raw, &subject, &self.config);
+        let Outcome {
+            error_code,
+            error,
+            result,
+            output,
+        } = normalise(&conclusion.raw, &subject, &self.config);
         let mut data = conclusion.hints.clone();
         let name = match (&error_code, error) {
             (None, _) => kind::COMPLETED,
@@ -158,7 +173,18 @@ impl Finisher {
         let data = (!data.is_empty()).then_some(Value::Object(data));
         events.push(NewEvent::new(name, at, data));
         let delivery = record.callback.clone();
-        let delivery = delivery.map(|callback| NewDelivery { id: DeliveryId::new(), callback });
-        Finish { at, error_code, result, output, events, delivery, retention: self.retention }
+        let delivery = delivery.map(|callback| NewDelivery {
+            id: DeliveryId::new(),
+            callback,
+        });
+        Finish {
+            at,
+            error_code,
+            result,
+            output,
+            events,
+            delivery,
+            retention: self.retention,
+        }
     }
 }

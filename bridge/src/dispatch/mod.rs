@@ -9,8 +9,8 @@ mod cancel;
 pub mod capture;
 mod execute;
 pub mod fingerprint;
-pub mod gather;
 pub mod finish;
+pub mod gather;
 pub mod normalise;
 mod observe;
 pub mod recover;
@@ -163,8 +163,15 @@ pub enum Error {
 
 impl Dispatcher {
     pub fn new(setup: Setup) -> Self {
-        let Setup { finisher, registry, deliverer, vault, guard, mcp_servers, tracker } =
-            setup;
+        let Setup {
+            finisher,
+            registry,
+            deliverer,
+            vault,
+            guard,
+            mcp_servers,
+            tracker,
+        } = setup;
         let mcp_names = mcp_servers.keys().cloned().collect();
         let inner = Inner {
             config: Arc::clone(&finisher.config),
@@ -182,7 +189,9 @@ impl Dispatcher {
             wake: Notify::new(),
             last_attempts: Arc::new(Semaphore::new(1)),
         };
-        Self { inner: Arc::new(inner) }
+        Self {
+            inner: Arc::new(inner),
+        }
     }
 
     /// A hint that there may be something to start.
@@ -198,10 +207,16 @@ impl Dispatcher {
         if timeout_at(until, running.idle()).await.is_ok() {
             return;
         }
-        tracing::warn!("{} executions are stopped because the bridge stops", running.len());
+        tracing::warn!(
+            "{} executions are stopped because the bridge stops",
+            running.len()
+        );
         running.halt();
         if timeout_at(end, running.idle()).await.is_err() {
-            tracing::error!("{} executions did not end; the next start settles them", running.len());
+            tracing::error!(
+                "{} executions did not end; the next start settles them",
+                running.len()
+            );
         }
     }
 }

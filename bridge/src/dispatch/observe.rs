@@ -53,7 +53,10 @@ impl Observer {
             Noticed::Nothing => {}
         }
         // An adapter's clock is its own affair: a time that cannot be read is the time of arrival.
-        let timestamp = event.timestamp.and_then(|text| text.parse().ok()).unwrap_or(now);
+        let timestamp = event
+            .timestamp
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(now);
         // The wire promises an object or nothing.
         let data = event.data.map(|data| match data {
             Value::Object(_) => data,
@@ -93,7 +96,9 @@ impl Observer {
     }
 
     fn hint(&mut self, data: Option<Value>) {
-        let Some(Value::Object(data)) = data else { return };
+        let Some(Value::Object(data)) = data else {
+            return;
+        };
         for (name, value) in data {
             let bytes = self.hint_bytes + name.len() + value.to_string().len();
             if self.hints.len() < HINTS && bytes <= HINT_BYTES {
@@ -118,7 +123,11 @@ mod tests {
     use super::*;
 
     fn event(kind: &str, data: Value) -> AdapterEvent {
-        AdapterEvent { kind: kind.into(), data: Some(data), timestamp: None }
+        AdapterEvent {
+            kind: kind.into(),
+            data: Some(data),
+            timestamp: None,
+        }
     }
 
     fn observer() -> Observer {
@@ -134,7 +143,11 @@ mod tests {
         observer.event(event("session.updated", json!({"sessionId": "s"})), at);
         observer.put_back(first);
         let batch = observer.take();
-        let kinds: Vec<_> = batch.events.iter().map(|event| event.kind.as_str()).collect();
+        let kinds: Vec<_> = batch
+            .events
+            .iter()
+            .map(|event| event.kind.as_str())
+            .collect();
         assert_eq!(kinds, ["assistant.text", "session.updated"]);
         assert_eq!(batch.session.as_deref(), Some("s"));
         assert!(observer.is_empty());
@@ -169,7 +182,10 @@ mod tests {
     #[test]
     fn names_of_the_bridge_are_hints() {
         let mut observer = observer();
-        observer.event(event("execution.completed", json!({"turns": 3})), Timestamp::UNIX_EPOCH);
+        observer.event(
+            event("execution.completed", json!({"turns": 3})),
+            Timestamp::UNIX_EPOCH,
+        );
         assert!(observer.is_empty());
         assert_eq!(observer.hints["turns"], 3);
     }
@@ -179,6 +195,9 @@ mod tests {
         let mut observer = observer();
         observer.event(event("acme.tick", json!(7)), Timestamp::UNIX_EPOCH);
         let batch = observer.take();
-        assert_eq!(batch.events[0].data.as_ref().unwrap().get(), r#"{"value":7}"#);
+        assert_eq!(
+            batch.events[0].data.as_ref().unwrap().get(),
+            r#"{"value":7}"#
+        );
     }
 }

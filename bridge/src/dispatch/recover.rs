@@ -58,23 +58,35 @@ async fn settle(finisher: &Finisher, left: Interrupted) -> Result<Fate, store::E
     let request = Dispatch::from_record(&left.request);
     let attempts = left.dispatch.attempts;
     let max_attempts = finisher.config.max_attempts;
-    let fate = fate(request.recovery, left.cancel_requested, attempts, max_attempts);
-    let claim = Claim::Interrupted { id: left.dispatch.id, attempt: left.attempt };
+    let fate = fate(
+        request.recovery,
+        left.cancel_requested,
+        attempts,
+        max_attempts,
+    );
+    let claim = Claim::Interrupted {
+        id: left.dispatch.id,
+        attempt: left.attempt,
+    };
     let ending = match fate {
         Fate::Again => {
-            finisher.requeue(claim, "the bridge stopped while it ran").await?;
+            finisher
+                .requeue(claim, "the bridge stopped while it ran")
+                .await?;
             return Ok(fate);
         }
         Fate::Cancelled => Ending::Cancelled { answer: None },
-        Fate::Interrupted => Ending::Interrupted(format!(
-            "the bridge stopped while attempt {attempts} ran"
-        )),
+        Fate::Interrupted => {
+            Ending::Interrupted(format!("the bridge stopped while attempt {attempts} ran"))
+        }
     };
     let conclusion = Conclusion {
         session: left.recorded_session,
         ..Conclusion::silent(ending, left.spent.as_deref())
     };
-    finisher.finish(claim, &left.dispatch, &request, conclusion).await?;
+    finisher
+        .finish(claim, &left.dispatch, &request, conclusion)
+        .await?;
     Ok(fate)
 }
 
@@ -94,7 +106,11 @@ mod tests {
             (Recovery::Retry, true, 1, Fate::Cancelled),
             (Recovery::Fail, true, 1, Fate::Cancelled),
         ] {
-            assert_eq!(fate(policy, cancel, attempts, 3), expected, "{policy:?} {attempts}");
+            assert_eq!(
+                fate(policy, cancel, attempts, 3),
+                expected,
+                "{policy:?} {attempts}"
+            );
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forge_adapter_api::request::{Budget, Tool};
+use forge_adapter_api::request::{Budget, Tool, ToolResult};
 use forge_adapter_api::{CostTier, LatencyProfile, OutputStrategy};
 use jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
@@ -59,6 +59,9 @@ pub struct Dispatch {
     pub deadline: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Tool>,
+    /// Answers to the calls that an earlier dispatch of the session handed back; each call once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_results: Vec<ToolResult>,
     /// Names of configured MCP servers, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mcp_servers: Vec<String>,
@@ -302,6 +305,7 @@ pub(crate) mod tests {
             not_before: None,
             deadline: None,
             tools: Vec::new(),
+            tool_results: Vec::new(),
             mcp_servers: Vec::new(),
             workspace: None,
             output_strategy: None,

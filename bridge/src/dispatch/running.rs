@@ -35,7 +35,11 @@ struct Entries {
 impl Running {
     pub(crate) fn new() -> Self {
         let count = watch::Sender::new(0);
-        Self { entries: Arc::default(), count, halt: CancellationToken::new() }
+        Self {
+            entries: Arc::default(),
+            count,
+            halt: CancellationToken::new(),
+        }
     }
 
     /// Takes a place before the durable mark is written, so that a cancel request always finds
@@ -48,8 +52,15 @@ impl Running {
         }
         entries.by_id.insert(id, cancel.clone());
         self.count.send_replace(entries.by_id.len());
-        let stop = Stop { cancel, halt: self.halt.clone() };
-        Some(Place { running: self.clone(), id, stop })
+        let stop = Stop {
+            cancel,
+            halt: self.halt.clone(),
+        };
+        Some(Place {
+            running: self.clone(),
+            id,
+            stop,
+        })
     }
 
     /// Tells an execution that it is cancelled.

@@ -85,7 +85,8 @@ impl Dispatcher {
     async fn keep_times(&self, now: Timestamp) -> Result<Timestamp, store::Error> {
         let store = &self.inner.finisher.store;
         let cancelled = store.cancelled_in_queue(STEP).await?;
-        self.end_queued(&cancelled, &Ending::Cancelled { answer: None }).await?;
+        self.end_queued(&cancelled, &Ending::Cancelled { answer: None })
+            .await?;
         let overdue = store.overdue(now, STEP).await?;
         self.end_queued(&overdue, &Ending::QueueTimeout).await?;
         let promoted = store.promote(now, STEP).await?;
@@ -103,7 +104,9 @@ impl Dispatcher {
             return Ok(());
         }
         let finisher = &self.inner.finisher;
-        let ends = ids.iter().map(|id| finisher.end_queued(*id, ending.clone()));
+        let ends = ids
+            .iter()
+            .map(|id| finisher.end_queued(*id, ending.clone()));
         let ended = join_all(ends).await.into_iter().collect();
         self.inner.deliverer.wake();
         ended
@@ -120,17 +123,33 @@ impl Dispatcher {
         let picked = inner.running.len().min(adapter.running());
         let mut limit = free.min(STEP) + picked;
         loop {
-            let found = inner.finisher.store.ready(adapter.provider(), limit).await?;
+            let found = inner
+                .finisher
+                .store
+                .ready(adapter.provider(), limit)
+                .await?;
             let more = found.len() == limit;
             let (mut started, mut passed_over) = (0, 0);
             for ready in found {
-                let Some(place) = inner.running.enter(ready.id) else { continue };
+                let Some(place) = inner.running.enter(ready.id) else {
+                    continue;
+                };
                 let Ok(alone) = self.alone(&ready) else {
                     passed_over += 1;
                     continue;
                 };
-                let Some(permit) = adapter.reserve() else { return Ok(()) };
-                self.start(ready.id, adapter.clone(), Held { place, permit, alone });
+                let Some(permit) = adapter.reserve() else {
+                    return Ok(());
+                };
+                self.start(
+                    ready.id,
+                    adapter.clone(),
+                    Held {
+                        place,
+                        permit,
+                        alone,
+                    },
+                );
                 started += 1;
             }
             if !more {
@@ -150,10 +169,15 @@ impl Dispatcher {
 
     /// A dispatch on its last attempt may be what kills the process. It runs alone among its kind, so
     /// that those which only stood beside it do not use their attempts up with it.
-    fn alone(&self, ready: &Ready) -> Result<Option<OwnedSemaphorePermit>, tokio::sync::TryAcquireError> {
+    fn alone(
+        &self,
+        ready: &Ready,
+    ) -> Result<Option<OwnedSemaphorePermit>, tokio::sync::TryAcquireError> {
         let last = ready.attempts > 0 && ready.attempts + 1 >= self.inner.config.max_attempts;
         match last {
-            true => Arc::clone(&self.inner.last_attempts).try_acquire_owned().map(Some),
+            true => Arc::clone(&self.inner.last_attempts)
+                .try_acquire_owned()
+                .map(Some),
             false => Ok(None),
         }
     }
@@ -188,7 +212,11 @@ impl Dispatcher {
         let rescue = &self.inner.rescue;
         if rescue.take_due(now) {
             let moved = self.reroute_some(from, now).await;
-            let pause = if matches!(moved, Ok(1..)) { Duration::ZERO } else { RESCUE };
+            let pause = if matches!(moved, Ok(1..)) {
+                Duration::ZERO
+            } else {
+                RESCUE
+            };
             rescue.add(time::after(now, pause));
             moved?;
         }
@@ -200,7 +228,9 @@ impl Dispatcher {
         let mut moved = 0;
         for provider in from {
             let ready = self.inner.finisher.store.ready(provider, SCAN).await?;
-            let free = ready.into_iter().filter(|ready| !ready.pinned && ready.attempts == 0);
+            let free = ready
+                .into_iter()
+                .filter(|ready| !ready.pinned && ready.attempts == 0);
             for ready in free.take(STEP) {
                 moved += usize::from(self.reroute(ready, now).await?);
             }

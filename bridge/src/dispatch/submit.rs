@@ -92,7 +92,13 @@ impl Dispatcher {
                 self.wake();
                 let (provider, warnings) = (routed.provider, routed.warnings);
                 let task_id = dispatch.task_id;
-                Ok(Answer { task_id, dispatch_id, provider, duplicate: false, warnings })
+                Ok(Answer {
+                    task_id,
+                    dispatch_id,
+                    provider,
+                    duplicate: false,
+                    warnings,
+                })
             }
             Acceptance::Duplicate(known) => {
                 inner.deliverer.wake();
@@ -117,7 +123,11 @@ impl Inner {
         let limits = Limits {
             config: &self.config,
             mcp_servers: &self.mcp_names,
-            callback: &|url| self.guard.check_url(url).map_err(|refused| refused.to_string()),
+            callback: &|url| {
+                self.guard
+                    .check_url(url)
+                    .map_err(|refused| refused.to_string())
+            },
         };
         validate(body, &envelope, &limits).map_err(Error::Invalid)
     }
@@ -131,7 +141,10 @@ impl Inner {
         if matches!(known.state, State::Finished { .. }) {
             let deliveries = self.finisher.store.deliveries_of(known.id).await?;
             if let Some(last) = deliveries.last() {
-                self.finisher.store.replay(Replay::One(last.id), now).await?;
+                self.finisher
+                    .store
+                    .replay(Replay::One(last.id), now)
+                    .await?;
                 self.deliverer.wake();
             }
         }
@@ -185,7 +198,8 @@ impl Inner {
     ) -> NewDispatch {
         let id = DispatchId::new();
         let context = format!("dispatch:{id}");
-        let seal = |plain: secrecy::SecretSlice<u8>| self.vault.seal(&context, plain.expose_secret());
+        let seal =
+            |plain: secrecy::SecretSlice<u8>| self.vault.seal(&context, plain.expose_secret());
         let accepted = serde_json::json!({ "provider": routed.provider });
         NewDispatch {
             id,
@@ -200,7 +214,10 @@ impl Inner {
             routing: to_raw_value(&routed.trace).expect("steps have only text keys"),
             request: to_raw_value(dispatch).expect("a dispatch has only text keys"),
             secrets: secrets.to_seal().map(seal),
-            session: dispatch.session_id.clone().filter(|_| routed.session_honoured),
+            session: dispatch
+                .session_id
+                .clone()
+                .filter(|_| routed.session_honoured),
             priority: dispatch.priority,
             accepted_at: now,
             not_before: dispatch.not_before,
@@ -222,6 +239,10 @@ impl Inner {
 fn away_for(adapter: &Adapter, now: Timestamp) -> Option<Duration> {
     adapter.profile()?;
     let history = adapter.history();
-    let away = history.iter().rev().take_while(|report| report.status == HealthStatus::Offline);
-    away.last().map(|since| time::between(since.checked_at, now))
+    let away = history
+        .iter()
+        .rev()
+        .take_while(|report| report.status == HealthStatus::Offline);
+    away.last()
+        .map(|since| time::between(since.checked_at, now))
 }

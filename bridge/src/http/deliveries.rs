@@ -107,7 +107,7 @@ mod tests {
 
     #[tokio::test]
     async fn deliveries_are_listed_shown_and_sent_again() {
-        let edge = Edge::new();
+        let edge = Edge::new().await;
         let (dispatch, id) = edge.done("task").await;
         let list = edge
             .get("/api/v2/deliveries?status=pending&host=example.org")

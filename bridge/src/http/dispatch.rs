@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Body as Answer;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
@@ -110,28 +110,18 @@ pub(super) async fn cancel(
     Ok(Json(json!({ "cancelled": cancelled.ok_or_else(gone)? })))
 }
 
-/// The headers that belong to a dispatch.
+/// The headers that belong to a dispatch; what is in them is for `dispatch::validate` to judge.
 fn submit_headers(headers: &HeaderMap) -> Result<SubmitHeaders, Failure> {
-    let mut keys = headers.get_all("idempotency-key").iter();
-    let key = keys.next();
-    if keys.next().is_some() {
+    let text = |name| {
+        let value: Option<&HeaderValue> = headers.get(name);
+        value.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+    };
+    if headers.get_all("idempotency-key").iter().count() > 1 {
         return Err(Failure::field("Idempotency-Key", "must be given once"));
     }
-    let key = key
-        .map(|key| {
-            key.to_str()
-                .ok()
-                .filter(|key| (1..=256).contains(&key.len()))
-        })
-        .map(|key| key.ok_or("must be 1 to 256 visible ASCII characters"))
-        .transpose()
-        .map_err(|message| Failure::field("Idempotency-Key", message))?;
-    let traceparent = headers
-        .get("traceparent")
-        .and_then(|value| value.to_str().ok());
     Ok(SubmitHeaders {
-        idempotency_key: key.map(str::to_owned),
-        traceparent: traceparent.map(str::to_owned),
+        idempotency_key: text("idempotency-key"),
+        traceparent: text("traceparent"),
     })
 }
 
@@ -251,10 +241,13 @@ mod tests {
     use super::super::testing::Edge;
     use super::*;
 
+    const DISPATCH: &str =
+        r#"{"taskId":"t","agentId":"a","message":"m","callbackUrl":null,"provider":"echo"}"#;
+
     #[tokio::test]
     async fn an_accepted_dispatch_says_where_it_is() {
-        let edge = Edge::new();
-        let answer = edge.post("/api/v2/dispatch", r#"{"taskId":"t"}"#).await;
+        let edge = Edge::new().await;
+        let answer = edge.post("/api/v2/dispatch", DISPATCH).await;
         assert_eq!(answer.status, 202);
         let mut body = answer.json();
         let id = body["dispatchId"].take();
@@ -265,14 +258,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_unusable_idempotency_key_is_refused() {
-        let edge = Edge::new();
+        let edge = Edge::new().await;
         let long = "k".repeat(257);
         for keys in [vec![""], vec!["a", "b"], vec![long.as_str()], vec!["ü"]] {
             let mut request = Request::post("/api/v2/dispatch");
             for key in &keys {
                 request = request.header("idempotency-key", *key);
             }
-            let answer = edge.send(request.body("{}".into()).unwrap()).await;
+            let answer = edge.send(request.body(DISPATCH.into()).unwrap()).await;
             assert_eq!(answer.status, 400, "{keys:?}");
             assert_eq!(answer.envelope()["details"][0]["field"], "Idempotency-Key");
         }
@@ -280,7 +273,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_dispatch_is_found_by_its_id_and_by_its_task() {
-        let edge = Edge::new();
+        let edge = Edge::new().await;
         let (first, _) = edge.done("task").await;
         let second = edge.accept("task").await;
         let by_id = edge.get(&format!("/api/v2/dispatch/{first}")).await.json();
@@ -303,9 +296,10 @@ mod tests {
         );
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn waiting_ends_with_the_result_or_with_the_time() {
-        let edge = Edge::new();
+        let edge = Edge::new().await;
+        tokio::time::pause();
         let id = edge.accept("task").await;
         let lease = edge.begin(id).await;
         let path = format!("/api/v2/dispatch/{id}?wait=30");
@@ -324,7 +318,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_output_is_streamed_whole() {
-        let edge = Edge::new();
+        let edge = Edge::new().await;
         let id = edge.accept("task").await;
         let path = format!("/api/v2/dispatch/{id}/output");
         assert_eq!(edge.get(&path).await.status, 409);
@@ -343,7 +337,7 @@ mod tests {
 
     #[tokio::test]
     async fn lists_go_on_with_their_cursor() {
-        let edge = Edge::new();
+        let edge = Edge::new().await;
         for number in 0..5 {
             edge.accept(&format!("task-{number}")).await;
         }
@@ -363,12 +357,14 @@ mod tests {
 
     #[tokio::test]
     async fn only_what_exists_can_be_cancelled() {
-        let edge = Edge::new();
-        let id = edge.accept("task").await;
-        let answer = edge
-            .post(&format!("/api/v2/dispatch/{id}/cancel"), "")
-            .await;
-        assert_eq!(answer.json(), json!({ "cancelled": true }));
+        let edge = Edge::new().await;
+        edge.post("/api/v2/dispatch", DISPATCH).await;
+        for cancelled in [true, false] {
+            let answer = edge.post("/api/v2/dispatch/t/cancel", "").await;
+            assert_eq!(answer.json(), json!({ "cancelled": cancelled }));
+        }
+        let record = edge.get("/api/v2/dispatch/t").await.json();
+        assert_eq!(record["errorCode"], "cancelled");
         assert_eq!(
             edge.post("/api/v2/dispatch/nobody/cancel", "").await.status,
             404

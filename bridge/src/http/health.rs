@@ -202,20 +202,23 @@ mod tests {
 
     #[tokio::test]
     async fn health_has_the_shape_of_the_contract() {
-        let edge = Edge::new();
+        let edge = Edge::new().await;
         edge.accept("task").await;
         edge.done("done").await;
-        let answer = edge.get("/api/health?verbose").await;
+        let verbose = edge.get("/api/health?verbose").await.json();
+        assert_eq!(verbose["adapters"]["echo"]["profile"]["costTier"], "low");
+        let answer = edge.get("/api/health").await;
         assert_eq!(answer.status, 200);
         let mut health = answer.json();
+        assert!(health["adapters"]["echo"]["checkedAt"].take().is_string());
         assert!(health["uptimeSeconds"].take().is_u64());
         assert_eq!(health["version"].take(), env!("CARGO_PKG_VERSION"));
-        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":"1970-01-01T00:00:00.000Z","maxConcurrent":4,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
+        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":null,"maxConcurrent":8,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
     }
 
     #[tokio::test]
     async fn probes_follow_the_phase() {
-        let edge = Edge::new();
+        let edge = Edge::new().await;
         for (phase, status, text) in [
             (Phase::Starting, 503, "starting"),
             (Phase::Serving, 200, "ok"),

@@ -119,3 +119,43 @@ fn failure(provider: &str, error: &AdapterError) -> Failure {
     let details = json!({ "errorCode": error.code, "retryable": error.retryable });
     Failure::new(code, message).with_details(details)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Phase;
+    use super::super::testing::Edge;
+    use super::*;
+
+    #[tokio::test]
+    async fn an_adapter_without_the_interface_says_so() {
+        let edge = Edge::new().await;
+        for path in [
+            "/api/v2/agents",
+            "/api/v2/models",
+            "/api/v2/skills?provider=echo",
+        ] {
+            let answer = edge.get(path).await;
+            assert_eq!(answer.status, 404, "{path}");
+            assert_eq!(answer.envelope()["code"], "NOT_SUPPORTED", "{path}");
+        }
+        let unknown = edge.get("/api/v2/agents?provider=nobody").await;
+        assert_eq!(unknown.envelope()["code"], "UNKNOWN_PROVIDER");
+        edge.phase.send_replace(Phase::Draining);
+        let draining = edge.get("/api/v2/agents").await;
+        assert_eq!(draining.envelope()["code"], "DRAINING");
+        assert_eq!(draining.header("retry-after"), "5");
+    }
+
+    #[test]
+    fn what_an_adapter_says_becomes_a_status() {
+        for (code, status) in [
+            ("invalid_request", 400),
+            ("not_found", 404),
+            ("adapter_unavailable", 503),
+            ("upstream_error", 502),
+        ] {
+            let failure = failure("echo", &AdapterError::new(code, "why"));
+            assert_eq!(failure.code().status(), status, "{code}");
+        }
+    }
+}

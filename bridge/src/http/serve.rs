@@ -175,7 +175,7 @@ mod tests {
     }
 
     async fn served(config: Config) -> Served {
-        let edge = Edge::with(config.clone(), &auth::Config::default());
+        let edge = Edge::with(config.clone(), &auth::Config::default()).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (shutdown, tasks) = (edge.closing.clone(), TaskTracker::new());

@@ -1,6 +1,8 @@
 //! A router over the store in memory, and dispatches in it, for the tests of this folder.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,28 +14,39 @@ use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::auth::{self, Auth};
 use super::{Config, Life, Phase, State, router};
-use crate::delivery::Deliverer;
-use crate::dispatch::Dispatcher;
+use crate::delivery::sign::Signer;
+use crate::delivery::{self, Deliverer};
+use crate::dispatch::finish::Finisher;
+use crate::dispatch::{self, Dispatcher};
 use crate::event::{NewEvent, kind};
 use crate::id::{DeliveryId, DispatchId};
-use crate::plugin::Registry;
+use crate::net;
+use crate::net::guard::Guard;
+use crate::plugin::{self, Registry, Trust};
 use crate::store::Store;
 use crate::store::memory::Memory;
 use crate::store::record::{
     Callback, Claim, Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress,
 };
+use crate::time::Clock;
+use crate::vault::Vault;
+
+const RETENTION: Duration = Duration::from_secs(60);
 
 pub(super) struct Edge {
     pub(super) store: Arc<dyn Store>,
     pub(super) router: Router,
     pub(super) phase: watch::Sender<Phase>,
     pub(super) closing: CancellationToken,
+    _state_dir: TempDir,
 }
 
 pub(super) struct Answered {
@@ -65,19 +78,39 @@ impl Answered {
 }
 
 impl Edge {
-    pub(super) fn new() -> Self {
-        Self::with(Config::default(), &auth::Config::default())
+    pub(super) async fn new() -> Self {
+        Self::with(Config::default(), &auth::Config::default()).await
     }
 
-    pub(super) fn with(config: Config, auth: &auth::Config) -> Self {
+    /// A dispatcher that accepts and never starts anything, above the echo adapter.
+    pub(super) async fn with(config: Config, auth: &auth::Config) -> Self {
         let (phase, phases) = watch::channel(Phase::Serving);
         let closing = CancellationToken::new();
         let store: Arc<dyn Store> = Arc::new(Memory::new());
-        let state = State {
+        let state_dir = tempfile::tempdir().unwrap();
+        let tracker = TaskTracker::new();
+        let registry = registry(state_dir.path(), &tracker).await;
+        let vault = Vault::from_key(&vec![7; 32].into()).unwrap();
+        let deliverer = deliverer(&store, &vault).await;
+        let dispatcher = Dispatcher::new(dispatch::Setup {
+            finisher: Finisher {
+                store: Arc::clone(&store),
+                clock: Clock::System,
+                config: Arc::default(),
+                retention: RETENTION,
+            },
+            registry: registry.clone(),
+            deliverer: deliverer.clone(),
+            vault,
+            guard: Guard::new(&[]).unwrap(),
+            mcp_servers: BTreeMap::new(),
+            tracker,
+        });
+        let router = router(State {
             store: Arc::clone(&store),
-            dispatcher: Dispatcher,
-            deliverer: Deliverer,
-            registry: Registry,
+            dispatcher,
+            deliverer,
+            registry,
             auth: Auth::new(auth).unwrap(),
             config: Arc::new(config),
             listen: SocketAddr::from(([127, 0, 0, 1], 7420)),
@@ -87,12 +120,13 @@ impl Edge {
                 phase: phases,
                 closing: closing.clone(),
             },
-        };
+        });
         Self {
             store,
-            router: router(state),
+            router,
             phase,
             closing,
+            _state_dir: state_dir,
         }
     }
 
@@ -181,7 +215,7 @@ impl Edge {
                 id: delivery,
                 callback: callback(),
             }),
-            retention: Duration::from_secs(60),
+            retention: RETENTION,
         };
         self.store
             .finish(Claim::Attempt(lease), finish)
@@ -200,6 +234,37 @@ impl Edge {
 
 pub(super) fn event(kind: &str) -> NewEvent {
     NewEvent::new(kind, Timestamp::now(), None)
+}
+
+/// The echo adapter, whose library lies beside the test binary.
+async fn registry(state_dir: &Path, tracker: &TaskTracker) -> Registry {
+    let setup = plugin::Setup {
+        config: plugin::Config {
+            trust: Trust::Warn,
+            ..plugin::Config::default()
+        },
+        tables: BTreeMap::new(),
+        env: BTreeMap::new(),
+        store_id: "test".to_owned(),
+        state_dir: state_dir.to_owned(),
+        supervisor: Vec::new(),
+        tracker: tracker.clone(),
+    };
+    Registry::start(setup).await.unwrap().0
+}
+
+async fn deliverer(store: &Arc<dyn Store>, vault: &Vault) -> Deliverer {
+    let config = delivery::Config::default();
+    let client = net::Client::new(&net::Config::default(), Guard::new(&[]).unwrap());
+    Deliverer::new(delivery::Setup {
+        store: Arc::clone(store),
+        client: client.unwrap(),
+        signer: Signer::open(&config, store.as_ref(), vault).await.unwrap(),
+        vault: vault.clone(),
+        clock: Clock::System,
+        config,
+        retention: RETENTION,
+    })
 }
 
 fn callback() -> Callback {

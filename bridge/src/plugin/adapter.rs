@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use forge_adapter_api::{AdapterError, AdapterEvent, Health, Profile};
+use forge_adapter_api::{AdapterError, Health, Profile};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -14,11 +14,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::attend::{Attendant, answer, ask, empty};
 use super::health::{HealthReport, Monitor};
-use super::instance::{Boot, Call, Facts, Handle, Item};
+use super::instance::{Boot, Facts, Handle};
+use super::listen::Call;
 use super::load::LoadError;
 use super::{Config, Relayed};
-use crate::event::kind;
 
 /// The op that runs a request.
 const EXECUTE: &str = "execute";
@@ -343,37 +344,6 @@ impl Adapter {
     }
 }
 
-fn empty() -> Vec<u8> {
-    b"{}".to_vec()
-}
-
-/// Waits for the answer of one call.
-async fn answer(
-    handle: &Handle,
-    op: &str,
-    payload: Vec<u8>,
-    timeout: Duration,
-) -> Result<Vec<u8>, AdapterError> {
-    let mut call = handle.call(op, payload)?;
-    let answer = async {
-        loop {
-            match call.next().await {
-                Item::Event(_) | Item::Dropped(_) => {}
-                Item::Done(answer) => return answer,
-            }
-        }
-    };
-    tokio::time::timeout(timeout, answer)
-        .await
-        .unwrap_or_else(|_| {
-            Err(AdapterError::new(
-                "timeout",
-                format!("{op} was not answered within {timeout:?}"),
-            )
-            .retryable())
-        })
-}
-
 /// The adapter's start; the error says why it is offline.
 async fn initialize(
     handle: &Handle,
@@ -400,86 +370,6 @@ async fn initialize(
         max_concurrent,
         slots: Arc::new(Semaphore::new(max_concurrent)),
     })
-}
-
-/// What the adapter says of its health; no answer is one too.
-async fn ask(handle: &Handle, timeout: Duration) -> Health {
-    match answer(handle, "health", empty(), timeout).await {
-        Ok(answer) => serde_json::from_slice(&answer).unwrap_or_else(|error| {
-            Health::degraded(format!("health was answered with something else: {error}"))
-        }),
-        // An adapter that does not judge itself works until it shows otherwise.
-        Err(error) if error.code == "unsupported_op" => Health::healthy(),
-        Err(error) => match handle.blocked() {
-            Some(what) => Health::offline(format!("blocked in {what}")),
-            None => Health::offline(error.message),
-        },
-    }
-}
-
-/// What runs beside an instance: its log, its news, and an eye on its threads.
-struct Attendant {
-    handle: Handle,
-    monitor: Arc<Monitor>,
-    relay: mpsc::Sender<Relayed>,
-    provider: String,
-    patience: Duration,
-    health_timeout: Duration,
-    /// Its health counts only once it was initialised.
-    ready: Arc<AtomicBool>,
-}
-
-impl Attendant {
-    async fn run(&self) {
-        tokio::join!(self.handle.write_logs(), self.relay(), self.watch());
-    }
-
-    async fn relay(&self) {
-        loop {
-            let event = match self.handle.news().await {
-                Item::Event(event) => wrap(event),
-                Item::Dropped(count) => AdapterEvent {
-                    kind: kind::EVENTS_DROPPED.to_owned(),
-                    data: Some(json!({"count": count})),
-                    timestamp: None,
-                },
-                // Only calls are answered.
-                Item::Done(_) => return,
-            };
-            let relayed = Relayed {
-                provider: self.provider.clone(),
-                event,
-            };
-            if self.relay.send(relayed).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    async fn watch(&self) {
-        loop {
-            let what = self.handle.overdue(self.patience).await;
-            self.monitor.record(
-                Health::offline(format!("blocked in {what}")),
-                Timestamp::now(),
-            );
-            self.handle.back().await;
-            if !self.ready.load(Ordering::Acquire) {
-                continue;
-            }
-            let health = ask(&self.handle, self.health_timeout).await;
-            self.monitor.record(health, Timestamp::now());
-        }
-    }
-}
-
-/// An event of the adapter itself, as the log has it.
-fn wrap(event: AdapterEvent) -> AdapterEvent {
-    AdapterEvent {
-        kind: kind::ADAPTER_EVENT.to_owned(),
-        data: Some(json!({"type": event.kind, "data": event.data})),
-        timestamp: event.timestamp,
-    }
 }
 
 /// An error and its causes in one line.

@@ -1,28 +1,28 @@
 //! One instance of an adapter and its two threads: the first makes every call into it, from a bounded
 //! queue; the second only cancels. What the adapter does to them is never felt elsewhere.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::time::Duration;
 
-use forge_adapter_api::{AdapterError, AdapterEvent, Manifest};
+use forge_adapter_api::{AdapterError, Manifest};
 use tokio::sync::oneshot;
 
 use super::call::{Cancel, Host, Instance};
+use super::listen::{Call, Item};
 use super::load::{self, LoadError};
 use super::log::Logs;
 use super::pulse::Pulse;
-use super::queue::{Answer, Bounds, Queue, Said};
+use super::queue::{Bounds, Queue};
 use super::ticket::{Ticket, Tickets};
 use super::trust::{Rules, Trust};
 
 /// Calls that wait for the first thread.
 const WAITING: usize = 256;
-/// Longer names of event types are refused.
-const KIND_BYTES: usize = 128;
+const FULL: &str = "too much waits for the adapter's thread";
+const ENDED: &str = "the bridge has shut the adapter down";
 
 /// What an instance is made of.
 pub(super) struct Boot {
@@ -67,6 +67,7 @@ struct Shared {
     host: &'static Host,
     bounds: Limits,
     waiting: AtomicUsize,
+    ended: AtomicBool,
     first: Pulse,
     second: Pulse,
 }
@@ -103,6 +104,7 @@ impl Handle {
             host,
             bounds: boot.bounds,
             waiting: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
             first: Pulse::default(),
             second: Pulse::default(),
         });
@@ -133,8 +135,8 @@ impl Handle {
 
     /// Hands a call to the first thread. Events are kept only up to `events`.
     pub(super) fn call(&self, op: &str, payload: Vec<u8>) -> Result<Call, AdapterError> {
-        if let Some(what) = self.blocked() {
-            return Err(blocked_in(what));
+        if let Some(error) = self.away() {
+            return Err(error);
         }
         let shared = &self.shared;
         let size = payload.len();
@@ -143,7 +145,6 @@ impl Handle {
             shared.waiting.fetch_sub(size, Ordering::AcqRel);
             unavailable(why)
         };
-        const FULL: &str = "too much waits for the adapter's thread";
         if before > 0 && before + size > shared.bounds.waiting {
             return Err(refused(FULL));
         }
@@ -163,12 +164,21 @@ impl Handle {
         // A call that was not sent is given up when `call` is dropped.
         self.work.try_send(work).map_err(|error| match error {
             TrySendError::Full(_) => refused(FULL),
-            TrySendError::Disconnected(_) => refused("the adapter has ended"),
+            TrySendError::Disconnected(_) => refused(ENDED),
         })?;
-        if let Some(what) = self.blocked() {
-            self.fail_waiting(&blocked_in(what));
+        // It may have gone away in between, after it had failed what waited then.
+        if let Some(error) = self.away() {
+            self.fail_waiting(&error);
         }
         Ok(call)
+    }
+
+    /// Why no call is taken now.
+    fn away(&self) -> Option<AdapterError> {
+        if self.shared.ended.load(Ordering::SeqCst) {
+            return Some(unavailable(ENDED));
+        }
+        self.blocked().map(blocked_in)
     }
 
     /// The function of the adapter that does not return.
@@ -225,8 +235,9 @@ impl Handle {
     /// Ends every call, then the instance; false when it did not return in time and was left behind.
     pub(super) async fn end(&self, grace: Duration) -> bool {
         let host = self.shared.host;
+        self.shared.ended.store(true, Ordering::SeqCst);
         for (ticket, queue) in host.tickets.all() {
-            queue.answer(Err(unavailable("the bridge shuts the adapter down")));
+            queue.answer(Err(unavailable(ENDED)));
             host.give_up(ticket, &queue);
         }
         host.news.close();
@@ -352,77 +363,5 @@ fn cancel_calls(instance: Instance, inbox: &Receiver<Cancel>, pulse: &Pulse) {
                 return;
             }
         }
-    }
-}
-
-/// One call under way. Dropping it drops the call in the adapter.
-pub struct Call {
-    queue: Arc<Queue>,
-    ticket: Ticket,
-    host: &'static Host,
-}
-
-impl fmt::Debug for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Call({} {:#x})", self.host.provider, self.ticket.0)
-    }
-}
-
-/// What a call says.
-#[derive(Debug, PartialEq)]
-pub enum Item {
-    Event(AdapterEvent),
-    /// So many events are missing here, because the adapter did not wait for us to take them.
-    Dropped(u64),
-    /// The last item, exactly once.
-    Done(Answer),
-}
-
-impl Call {
-    /// The next item. Cancel-safe. Never resolves after `Done`.
-    pub async fn next(&mut self) -> Item {
-        self.host.hear(&self.queue).await
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        if self.queue.close() {
-            self.host.give_up(self.ticket, &self.queue);
-        }
-    }
-}
-
-impl Host {
-    async fn hear(&self, queue: &Queue) -> Item {
-        loop {
-            // A flood of unreadable events must not keep the other tasks of this worker waiting.
-            tokio::task::coop::consume_budget().await;
-            match queue.next().await {
-                Said::Event(bytes) => match read_event(&bytes) {
-                    Ok(event) => return Item::Event(event),
-                    // The first of a call, then ever fewer: a flood is one line, not one each.
-                    Err(why) if queue.unreadable().is_power_of_two() => {
-                        self.logs.breach(&format!("an event that {why}"));
-                    }
-                    Err(_) => {}
-                },
-                Said::Dropped(count) => return Item::Dropped(count),
-                Said::Answer(answer) => return Item::Done(answer),
-            }
-        }
-    }
-}
-
-fn read_event(bytes: &[u8]) -> Result<AdapterEvent, String> {
-    let event: AdapterEvent = serde_json::from_slice(bytes)
-        .map_err(|error| format!("is no JSON object with a type ({error})"))?;
-    let named = !event.kind.is_empty()
-        && event.kind.len() <= KIND_BYTES
-        && !event.kind.chars().any(char::is_control);
-    if named {
-        Ok(event)
-    } else {
-        Err("has an empty, overlong or unprintable type".to_owned())
     }
 }

@@ -147,7 +147,8 @@ impl Line {
     }
 }
 
-/// The message of a JSON record and the rest of it; a record that is no JSON object is a message.
+/// The message of a JSON record and the rest of it, its `fields` unwrapped and without its level, which
+/// the table gives; a record that is no JSON object is a message.
 fn read(record: &str) -> (String, Option<String>) {
     let Ok(serde_json::Value::Object(mut object)) = serde_json::from_str(record) else {
         return (record.to_owned(), None);
@@ -157,6 +158,10 @@ fn read(record: &str) -> (String, Option<String>) {
         Some(other) => other.to_string(),
         None => String::new(),
     };
+    object.remove("level");
+    if let Some(serde_json::Value::Object(fields)) = object.remove("fields") {
+        object.extend(fields);
+    }
     let rest = (!object.is_empty()).then(|| serde_json::Value::Object(object).to_string());
     (message, rest)
 }
@@ -212,7 +217,12 @@ mod tests {
     fn a_record_is_a_message_and_the_rest() {
         let table = [
             (r#"{"message":"hello","n":1}"#, "hello", Some(r#"{"n":1}"#)),
-            (r#"{"message":"hello"}"#, "hello", None),
+            (r#"{"message":"hello","level":"info"}"#, "hello", None),
+            (
+                r#"{"message":"hello","fields":{"a":1},"target":"t"}"#,
+                "hello",
+                Some(r#"{"a":1,"target":"t"}"#),
+            ),
             ("plain", "plain", None),
             ("[1]", "[1]", None),
         ];

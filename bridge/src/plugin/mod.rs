@@ -2,16 +2,19 @@
 //! Knows the boundary of `forge-adapter-abi` and nothing of dispatches, the store or HTTP.
 
 mod adapter;
+mod attend;
 mod call;
 mod format;
 mod health;
 mod instance;
+mod listen;
 mod load;
 mod log;
 mod manifest;
 mod prefix;
 mod pulse;
 mod queue;
+mod refused;
 mod resolve;
 mod settings;
 mod ticket;
@@ -32,7 +35,7 @@ use tokio_util::task::TaskTracker;
 
 pub use adapter::{Adapter, Permit};
 pub use health::HealthReport;
-pub use instance::{Call, Item};
+pub use listen::{Call, Item};
 pub use load::LoadError;
 pub use settings::AdapterTable;
 pub use trust::Trust;
@@ -171,7 +174,7 @@ pub enum Error {
     StateFolder { path: PathBuf, source: io::Error },
     #[error("no adapter can be loaded: {}", .0.join("; "))]
     NothingLoadable(Vec<String>),
-    #[error("plugin.strict is set and not every adapter can be loaded: {}", .0.join("; "))]
+    #[error("strict is set and not every adapter can be loaded: {}", .0.join("; "))]
     NotEveryLoadable(Vec<String>),
 }
 

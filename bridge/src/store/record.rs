@@ -271,7 +271,7 @@ pub struct DeliveryPayload {
     pub secrets: Option<Vec<u8>>,
 }
 
-/// The outcome of one delivery attempt.
+/// The outcome of one delivery attempt. The store numbers the attempts itself.
 #[derive(Debug)]
 pub struct Settlement {
     pub attempt: DeliveryAttempt,

@@ -19,8 +19,13 @@ impl Api {
         let provider = rustls::crypto::ring::default_provider();
         // The first one stays; they are all the same.
         let _ = provider.install_default();
-        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(90));
-        Self { url, http: http.build().unwrap() }
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(90));
+        Self {
+            url,
+            http: http.build().unwrap(),
+        }
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -77,7 +82,8 @@ impl Api {
         let settled = async || {
             let record = self.record(id).await;
             let last = record["deliveries"].as_array().unwrap().last().cloned();
-            last.is_some_and(|delivery| delivery["status"] == wanted).then_some(record)
+            last.is_some_and(|delivery| delivery["status"] == wanted)
+                .then_some(record)
         };
         until("the delivery", settled).await
     }
@@ -95,14 +101,19 @@ impl Api {
         let (found, answer) = self.post("/api/v2/dispatch", body).await;
         assert_eq!(found.as_u16(), status, "{body}: {answer}");
         assert_eq!(answer["code"], code, "{body}: {answer}");
-        assert!(answer["error"].is_string() && answer["requestId"].is_string(), "{answer}");
+        assert!(
+            answer["error"].is_string() && answer["requestId"].is_string(),
+            "{answer}"
+        );
         answer
     }
 
     /// All events of a dispatch so far, those of its callback included.
     pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
         let path = format!("/api/v2/dispatch/{id}/events?limit=1000&until=delivered");
-        let request = self.request(Method::GET, &path).header("accept", "application/json");
+        let request = self
+            .request(Method::GET, &path)
+            .header("accept", "application/json");
         let (status, page) = answer(request).await;
         assert_eq!(status, StatusCode::OK, "{page}");
         page["events"].as_array().unwrap().clone()
@@ -115,7 +126,8 @@ pub(crate) trait JsonBody {
 
 impl JsonBody for RequestBuilder {
     fn json_body(self, body: &Value) -> Self {
-        self.header("content-type", "application/json").body(body.to_string())
+        self.header("content-type", "application/json")
+            .body(body.to_string())
     }
 }
 
@@ -125,15 +137,21 @@ pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
     let status = response.status();
     let body = response.bytes().await.unwrap();
     let value = serde_json::from_slice(&body).unwrap_or_else(|_| {
-        assert!(body.is_empty(), "{status}: {}", String::from_utf8_lossy(&body));
+        assert!(
+            body.is_empty(),
+            "{status}: {}",
+            String::from_utf8_lossy(&body)
+        );
         Value::Null
     });
     (status, value)
 }
 
-/// A body with further members.
+/// A body with further members, or other ones.
 pub(crate) fn with(mut body: Value, extra: &Value) -> Value {
-    body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+    body.as_object_mut()
+        .unwrap()
+        .extend(extra.as_object().unwrap().clone());
     body
 }
 

@@ -2,6 +2,8 @@
 
 pub(crate) mod api;
 pub(crate) mod callback;
+pub(crate) mod library;
+pub(crate) mod model;
 pub(crate) mod process;
 pub(crate) mod wait;
 
@@ -44,8 +46,13 @@ pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
 
 /// The configuration that this file and these variables make.
 fn config(file: PathBuf, environment: &BTreeMap<String, String>) -> Config {
-    let sources = Sources { file: File::At(file), environment: environment.clone() };
-    let Loaded { config, warnings, .. } = sources.load().unwrap();
+    let sources = Sources {
+        file: File::At(file),
+        environment: environment.clone(),
+    };
+    let Loaded {
+        config, warnings, ..
+    } = sources.load().unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
     config
 }
@@ -86,18 +93,32 @@ impl Bridge {
         let path = home.path().join("forge-bridge.toml");
         std::fs::write(&path, file).unwrap();
         let mut environment = settings(home.path());
-        environment.extend(variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())));
+        environment.extend(
+            variables
+                .iter()
+                .map(|(n, v)| ((*n).to_owned(), (*v).to_owned())),
+        );
         let config = config(path, &environment);
-        let app = app::Bridge::start(config, Options::new(environment)).await.unwrap();
+        let app = app::Bridge::start(config, Options::new(environment))
+            .await
+            .unwrap();
         let api = Api::new(format!("http://{}", app.addr));
-        Self { app: Some(app), api, home }
+        Self {
+            app: Some(app),
+            api,
+            home,
+        }
     }
 
     /// Stops it in good order and fails the test when a result is still owed.
     pub(crate) async fn stop(mut self) {
         let app = self.app.take().unwrap();
         let counts = app.store.counts();
-        assert_eq!((counts.running, counts.queued), (0, 0), "dispatches are left behind");
+        assert_eq!(
+            (counts.running, counts.queued),
+            (0, 0),
+            "dispatches are left behind"
+        );
         assert_eq!(counts.deliveries_pending, 0, "deliveries are left behind");
         app.stop().await;
     }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
@@ -127,16 +128,60 @@ async fn many_calls_at_once_are_answered_each_or_dropped_each() {
 #[tokio::test]
 async fn an_adapter_in_c_runs_through_the_plain_entry() {
     let place = Place::new();
-    place.compile("plain", "plain-c/plain.c", &[]);
-    let (registry, _relayed) = start(place.setup(&["plain"])).await;
-    let plain = registry.get("plain").unwrap();
+    place.compile("c-echo", "c-adapter/adapter.c", &[]);
+    let (registry, _relayed) = start(place.setup(&["c-echo"])).await;
+    let plain = registry.get("c-echo").unwrap();
     assert_eq!(plain.health().status, HealthStatus::Healthy);
     let (items, answer) = run(&plain, "ok").await;
     assert_eq!(items.len(), 1);
-    let bytes = format!("{} bytes", request("ok").len());
-    assert_eq!(answer.unwrap()["output"], Value::String(bytes));
+    assert_eq!(answer.unwrap()["output"], "hello from C");
     let unknown = plain.call("agents.list", b"{}".to_vec(), SOON).await;
     assert_eq!(unknown.unwrap_err().code, "unsupported_op");
+}
+
+/// Which callsites are heard is decided once for all threads, so this runs in a process of its own: this
+/// binary again, with only this test.
+#[tokio::test]
+async fn what_adapters_log_and_break_is_in_our_log() {
+    const ROLE: &str = "FORGE_E2E_LOGS";
+    if std::env::var_os(ROLE).is_some() {
+        tracing_subscriber::fmt().with_ansi(false).init();
+        let place = Place::new();
+        place.compile("rogue", "rogue/rogue.c", &[]);
+        let setup = place.setup(&["echo", "rogue"]);
+        let tracker = setup.tracker.clone();
+        let (registry, _relayed) = start(setup).await;
+        let rogue = registry.get("rogue").unwrap();
+        for model in ["twice", "garbage"] {
+            assert!(run(&rogue, model).await.1.is_ok());
+        }
+        registry.shutdown(SOON).await;
+        // The last lines are written by a task that ends with its adapter.
+        tracker.close();
+        tracker.wait().await;
+        return;
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "plugins::good::what_adapters_log_and_break_is_in_our_log",
+            "--exact",
+        ])
+        .arg("--nocapture")
+        .env(ROLE, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("INFO adapter: echo 0.1.0 initialized"),
+        "{text}"
+    );
+    let broken: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("adapter rogue broke the contract"))
+        .collect();
+    assert!(broken[0].contains("completion of call"), "{text}");
+    // Eight unreadable events are four lines: of the 1st, 2nd, 4th and 8th.
+    assert_eq!(broken.len(), 5, "{text}");
 }
 
 #[tokio::test]
@@ -279,7 +324,7 @@ async fn a_missing_adapter_is_offline_and_the_others_serve() {
 #[tokio::test]
 async fn only_what_nobody_else_can_write_and_the_list_allows_is_loaded() {
     let line = async |place: &Place, edit: &dyn Fn(&mut forge_bridge::plugin::Config)| {
-        let mut setup = place.setup(&["plain"]);
+        let mut setup = place.setup(&["c-echo"]);
         edit(&mut setup.config);
         Registry::start(setup)
             .await
@@ -287,7 +332,7 @@ async fn only_what_nobody_else_can_write_and_the_list_allows_is_loaded() {
             .map(|error| error.to_string())
     };
     let place = Place::new();
-    let library = place.compile("plain", "plain-c/plain.c", &[]);
+    let library = place.compile("c-echo", "c-adapter/adapter.c", &[]);
     let trusting = |config: &mut forge_bridge::plugin::Config| {
         config.trust = forge_bridge::plugin::Trust::Warn;
     };
@@ -322,10 +367,10 @@ async fn only_what_nobody_else_can_write_and_the_list_allows_is_loaded() {
             config.allow = Clone::clone(&allowed);
         }
     };
-    assert_eq!(line(&place, &listed("plain", None)).await, None);
+    assert_eq!(line(&place, &listed("c-echo", None)).await, None);
     let absent = line(&place, &listed("other", None)).await.unwrap();
     assert!(absent.contains("not on the allow-list"), "{absent}");
-    let other = line(&place, &listed("plain", Some("00ff"))).await.unwrap();
+    let other = line(&place, &listed("c-echo", Some("00ff"))).await.unwrap();
     assert!(other.contains("the allow-list wants 00ff"), "{other}");
 
     let real = place.folder.path().join("plugins/real.so");

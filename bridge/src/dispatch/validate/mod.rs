@@ -98,6 +98,7 @@ fn read_dispatch(
         not_before,
         deadline,
         tools: tools::read(fields),
+        tool_results: tools::read_results(fields),
         mcp_servers: read_mcp_servers(fields, limits.mcp_servers),
         workspace,
         output_strategy,

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use forge_adapter_api::request::Tool;
+use forge_adapter_api::request::{Tool, ToolResult};
 use serde_json::{Value, json};
 
 use super::fields::{Fields, Name, describe};
@@ -11,6 +11,8 @@ const INPUT_SCHEMA: Name = Name {
     camel: "inputSchema",
     others: &["parameters"],
 };
+
+const RESULTS: &str = "toolResults";
 
 /// All tools of a dispatch; their names are unique.
 pub(super) fn read(dispatch: &Fields<'_>) -> Vec<Tool> {
@@ -28,6 +30,51 @@ pub(super) fn read(dispatch: &Fields<'_>) -> Vec<Tool> {
         }
     }
     tools
+}
+
+/// Answers to calls that an earlier dispatch of the session handed back.
+pub(super) fn read_results(dispatch: &Fields<'_>) -> Vec<ToolResult> {
+    let mut ids = HashSet::new();
+    let mut results = Vec::new();
+    for (path, element) in dispatch.list(RESULTS) {
+        let Some(result) = read_result(dispatch, &path, element) else {
+            continue;
+        };
+        if ids.insert(result.tool_call_id.clone()) {
+            results.push(result);
+        } else {
+            let message = format!("call {:?} is answered twice", result.tool_call_id);
+            let field = format!("{path}.toolCallId");
+            dispatch.complaints().add(field, message);
+        }
+    }
+    if !results.is_empty() && dispatch.value("sessionId").is_none() {
+        let message = "needs the sessionId of the run that made the calls";
+        dispatch.complain(RESULTS, message);
+    }
+    results
+}
+
+fn read_result(dispatch: &Fields<'_>, path: &str, element: &Value) -> Option<ToolResult> {
+    let fields = Fields::read(element, path, dispatch.complaints())?;
+    let tool_call_id = fields.required_id("toolCallId");
+    let name = fields.required_id("name");
+    let output = fields.required("output").cloned();
+    let is_error = match fields.value("isError") {
+        None => false,
+        Some(Value::Bool(is_error)) => *is_error,
+        Some(other) => {
+            let message = format!("must be true or false, not {}", describe(other));
+            fields.complain("isError", message);
+            return None;
+        }
+    };
+    Some(ToolResult {
+        tool_call_id: tool_call_id?,
+        name: name?,
+        output: output?,
+        is_error,
+    })
 }
 
 fn read_one(dispatch: &Fields<'_>, path: &str, element: &Value) -> Option<Tool> {
@@ -167,6 +214,49 @@ mod tests {
         ] {
             let (_, complaints) = read_tools(&tools);
             assert_eq!(complaints, [field], "{tools}");
+        }
+    }
+
+    #[test]
+    fn results_answer_each_call_once_and_belong_to_a_session() {
+        let read = |results: Value, session: Value| {
+            let complaints = Complaints::default();
+            let body = json!({"toolResults": results, "sessionId": session});
+            let found = read_results(&Fields::read(&body, "", &complaints).unwrap());
+            let fields = complaints.into_vec().into_iter().map(|e| e.field).collect();
+            (found, fields)
+        };
+        let good = json!({"toolCallId": "c1", "name": "search", "output": {"hits": 2}});
+        let (found, complaints): (_, Vec<String>) = read(json!([good]), json!("s"));
+        assert_eq!(found[0].output, json!({"hits": 2}), "{complaints:?}");
+        assert!(!found[0].is_error);
+        for (results, session, field) in [
+            (json!([good]), json!(null), "toolResults"),
+            (json!([good, good]), json!("s"), "toolResults[1].toolCallId"),
+            (json!("x"), json!("s"), "toolResults"),
+            (
+                json!([{"name": "a", "output": "x"}]),
+                json!("s"),
+                "toolResults[0].toolCallId",
+            ),
+            (
+                json!([{"toolCallId": "a", "output": "x"}]),
+                json!("s"),
+                "toolResults[0].name",
+            ),
+            (
+                json!([{"toolCallId": "a", "name": "b"}]),
+                json!("s"),
+                "toolResults[0].output",
+            ),
+            (
+                json!([{"toolCallId": "a", "name": "b", "output": "", "isError": 1}]),
+                json!("s"),
+                "toolResults[0].isError",
+            ),
+        ] {
+            let (_, complaints): (_, Vec<String>) = read(results, session);
+            assert_eq!(complaints, [field]);
         }
     }
 }

@@ -94,7 +94,7 @@ fn path(id: DispatchId) -> String {
 
 #[tokio::test]
 async fn a_reader_cut_anywhere_and_resumed_sees_every_event_once() {
-    let edge = Edge::new();
+    let edge = Edge::new().await;
     let (id, delivery) = edge.done("task").await;
     settle(
         &edge,
@@ -134,7 +134,7 @@ async fn a_reader_cut_anywhere_and_resumed_sees_every_event_once() {
 
 #[tokio::test]
 async fn until_delivered_goes_on_to_the_end_of_the_callback() {
-    let edge = Edge::new();
+    let edge = Edge::new().await;
     let (id, delivery) = edge.done("task").await;
     let path = format!("{}?until=delivered", path(id));
     let mut stream = open(&edge, &path).await;
@@ -160,7 +160,7 @@ async fn until_delivered_goes_on_to_the_end_of_the_callback() {
 
 #[tokio::test]
 async fn what_is_no_cursor_of_this_log_is_refused() {
-    let edge = Edge::new();
+    let edge = Edge::new().await;
     let (id, _) = edge.done("task").await;
     let issued = edge.store.log_bounds().issued;
     let never = edge.store.log().cursor(issued + 1).to_string();
@@ -179,7 +179,7 @@ async fn what_is_no_cursor_of_this_log_is_refused() {
 
 #[tokio::test]
 async fn a_cursor_below_what_was_removed_is_expired() {
-    let edge = Edge::new();
+    let edge = Edge::new().await;
     let (_, delivery) = edge.done("old").await;
     settle(&edge, delivery, &[kind::CALLBACK_DELIVERED]).await;
     let later = Timestamp::now() + SignedDuration::from_hours(1);
@@ -204,9 +204,10 @@ async fn a_cursor_below_what_was_removed_is_expired() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn pages_are_polled_until_there_is_nothing_more_to_come() {
-    let edge = Edge::new();
+    let edge = Edge::new().await;
+    tokio::time::pause();
     let id = edge.accept("task").await;
     let lease = edge.begin(id).await;
     let json = [("accept", "application/json")];
@@ -250,9 +251,10 @@ async fn pages_are_polled_until_there_is_nothing_more_to_come() {
     assert_eq!(ask(&edge, &end, &json).await.status, 204);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_silent_stream_says_how_far_it_looked() {
-    let edge = Edge::new();
+    let edge = Edge::new().await;
+    tokio::time::pause();
     let mut firehose = open(&edge, "/api/v2/events?agentId=nobody").await;
     let begun = tokio::time::Instant::now();
     let cursor = |position| edge.store.log().cursor(position);
@@ -277,7 +279,7 @@ async fn a_silent_stream_says_how_far_it_looked() {
 
 #[tokio::test]
 async fn the_firehose_is_live_and_filtered() {
-    let edge = Edge::new();
+    let edge = Edge::new().await;
     edge.accept("before").await;
     let mut all = open(&edge, "/api/v2/events").await;
     let mut one = open(
@@ -302,7 +304,7 @@ async fn the_firehose_is_live_and_filtered() {
 
 #[tokio::test]
 async fn a_reader_that_does_not_read_holds_nothing_back() {
-    let edge = Edge::new();
+    let edge = Edge::new().await;
     let id = edge.accept("task").await;
     let lease = edge.begin(id).await;
     let mut slow = open(&edge, &path(id)).await;
@@ -323,7 +325,7 @@ async fn a_reader_that_does_not_read_holds_nothing_back() {
 
 #[tokio::test]
 async fn streams_end_when_the_listener_closes() {
-    let edge = Edge::new();
+    let edge = Edge::new().await;
     let id = edge.accept("task").await;
     let mut firehose = open(&edge, "/api/v2/events").await;
     let mut one = open(&edge, &path(id)).await;

@@ -136,3 +136,11 @@ pub(in crate::store) async fn ready(store: &dyn Store) -> Vec<DispatchId> {
     let ready = store.ready(PROVIDER, 100).await.unwrap();
     ready.into_iter().map(|ready| ready.id).collect()
 }
+
+/// The settlement with so many seconds of retention.
+pub(in crate::store) fn keep_for(settlement: Settlement, seconds: u64) -> Settlement {
+    Settlement {
+        retention: Duration::from_secs(seconds),
+        ..settlement
+    }
+}

@@ -56,6 +56,7 @@ impl Memory {
     pub fn restart(&self) -> Self {
         let mut state = self.state();
         state.epoch += 1;
+        state.served.get_mut().clear();
         Self {
             epoch: state.epoch,
             ..self.clone()

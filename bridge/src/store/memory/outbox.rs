@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use crate::id::{DeliveryId, DispatchId};
 use crate::store::record::{
-    AfterAttempt, Callback, Delivery, DeliveryFilter, DeliveryPayload, DeliveryState, DueDelivery,
-    DueQuery, NewDelivery, Page, Replay, Settlement,
+    AfterAttempt, Callback, Delivery, DeliveryAttempt, DeliveryFilter, DeliveryPayload,
+    DeliveryState, DueDelivery, DueQuery, NewDelivery, Page, Replay, Settlement,
 };
 use crate::store::{Error, Result, rules};
 
@@ -55,12 +55,7 @@ impl State {
             origin: new.callback.origin,
             since: at,
         };
-        let next = self
-            .deliveries
-            .keys()
-            .next_back()
-            .map_or(1, |last| last + 1);
-        self.deliveries.insert(next, owed);
+        self.deliveries.insert(seq, owed);
     }
 
     /// Makes the delivery of a finished dispatch due again, whatever became of it.
@@ -167,7 +162,10 @@ impl State {
         }
         let at = settlement.attempt.at;
         owed.record.attempt_count += 1;
-        owed.record.attempts.push(settlement.attempt);
+        owed.record.attempts.push(DeliveryAttempt {
+            number: owed.record.attempt_count,
+            ..settlement.attempt
+        });
         let attempts = &mut owed.record.attempts;
         let (first, last) = (
             rules::FIRST_ATTEMPTS as usize,

@@ -22,7 +22,7 @@ pub(super) struct State {
     pub(super) epoch: u64,
     /// By acceptance order.
     pub(super) dispatches: BTreeMap<u64, Kept>,
-    /// By creation order.
+    /// By their dispatch: it has at most one.
     pub(super) deliveries: BTreeMap<u64, Owed>,
     pub(super) events: BTreeMap<u64, Logged>,
     pub(super) bounds: LogBounds,

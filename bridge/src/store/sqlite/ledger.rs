@@ -14,6 +14,13 @@ pub(super) struct Numbers {
     pub(super) counts: Counts,
 }
 
+/// A moment in a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    numbers: Numbers,
+    pending: usize,
+}
+
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) numbers: Numbers,
@@ -21,7 +28,7 @@ pub(super) struct Ledger {
     pub(super) queues: BTreeMap<String, u64>,
     /// `queues` differs from what was published.
     changed: bool,
-    /// Changes to `queues` by the piece of work that runs.
+    /// Changes to `queues` by the transaction that runs.
     pending: Vec<(String, Change)>,
 }
 
@@ -81,7 +88,20 @@ impl Ledger {
         self.pending.push((provider.to_owned(), Change::Left));
     }
 
-    /// The piece of work is part of the transaction.
+    /// Where the ledger stands, to come back to.
+    pub(super) fn mark(&self) -> Mark {
+        Mark {
+            numbers: self.numbers,
+            pending: self.pending.len(),
+        }
+    }
+
+    pub(super) fn back_to(&mut self, mark: Mark) {
+        self.numbers = mark.numbers;
+        self.pending.truncate(mark.pending);
+    }
+
+    /// The transaction is committed.
     pub(super) fn keep(&mut self) {
         self.changed |= !self.pending.is_empty();
         for (provider, change) in self.pending.drain(..) {
@@ -99,11 +119,5 @@ impl Ledger {
     /// Whether `queues` has changed since this was asked last.
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
-    }
-
-    /// The piece of work is not.
-    pub(super) fn forget(&mut self, before: Numbers) {
-        self.numbers = before;
-        self.pending.clear();
     }
 }

@@ -5,6 +5,7 @@ mod accept;
 mod deliver;
 mod events;
 mod execute;
+pub mod folder;
 mod ledger;
 mod lock;
 mod queue;
@@ -18,9 +19,7 @@ mod table;
 mod tests;
 mod writer;
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, mpsc};
 
 use async_trait::async_trait;
@@ -35,72 +34,19 @@ use super::record::{
     IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
     Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
-use super::{Config, Error, Result, Store};
+use super::{Error, Result, Store};
 use crate::event::{Event, LogName, NewEvent};
 use crate::id::{DeliveryId, DispatchId};
 
-use ledger::Ledger;
-use lock::Lock;
-use readers::Readers;
-use schema::Tuning;
-use shared::{Published, Shared, lock};
-use writer::{Failure, Message, Op, Tx, Writer};
+use readers::Length;
+use shared::{Shared, lock};
+use writer::{Failure, Message, Op, Tx};
 
 /// The room that an op takes in the queue besides its bodies.
 const OP_BYTES: usize = 512;
 
-/// The file in the store's folder.
-const FILE: &str = "bridge.db";
-
 /// A replay of many goes in steps of this size, so that it holds nobody up.
 const REPLAY_STEP: usize = 500;
-
-/// Why the store cannot be opened. Nothing was changed then.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("cannot use {} as the store's folder", folder.display())]
-    Folder { folder: PathBuf, source: io::Error },
-    #[error(
-        "{} is on {kind}, a network file system, where a store may be damaged; put it on a local disk",
-        folder.display()
-    )]
-    NetworkFileSystem { folder: PathBuf, kind: &'static str },
-    #[error(
-        "another bridge (process {holder}) uses the store in {}; stop it or name another folder",
-        folder.display()
-    )]
-    Locked { folder: PathBuf, holder: String },
-    #[error("cannot open {}", file.display())]
-    File { file: PathBuf, source: io::Error },
-    #[error("cannot open {}", file.display())]
-    Open {
-        file: PathBuf,
-        source: rusqlite::Error,
-    },
-    #[error(
-        "{} is not a store of forge-bridge and was left as it is; name another folder, or move the file away",
-        file.display()
-    )]
-    Foreign { file: PathBuf },
-    #[error(
-        "{} is damaged ({reason}) and was left as it is; restore a backup, or move it away with its -wal and -shm files to begin an empty store",
-        file.display()
-    )]
-    Corrupt { file: PathBuf, reason: String },
-    #[error(
-        "{} was written by a newer forge-bridge (version {version}, this one knows up to {known}); use that one",
-        file.display()
-    )]
-    Newer {
-        file: PathBuf,
-        version: i64,
-        known: usize,
-    },
-    #[error("the SQLite that is linked is {version}; at least 3.51.3 is needed")]
-    SqliteTooOld { version: &'static str },
-    #[error("cannot start the store's thread")]
-    Thread { source: io::Error },
-}
 
 /// A store in a folder of the local disk; clones are the same store.
 #[derive(Clone)]
@@ -116,78 +62,11 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// A named sealed value of the store in this folder, which another process may be using; `None`
-    /// where there is no store or no such value.
-    pub fn peek_sealed(
-        data_dir: &Path,
-        name: &str,
-    ) -> std::result::Result<Option<Vec<u8>>, OpenError> {
-        let file = data_dir.join(FILE);
-        if !file.exists() {
-            return Ok(None);
-        }
-        schema::open_reader(&file)
-            .and_then(|connection| read::sealed(&connection, name))
-            .map_err(|source| OpenError::Open { file, source })
-    }
-
-    /// Opens the store in this folder, or makes one; it belongs to this process until it is closed.
-    pub fn open(config: &Config, data_dir: &Path) -> std::result::Result<Self, OpenError> {
-        let held = Lock::take(data_dir)?;
-        let file = data_dir.join(FILE);
-        let tuning = Tuning {
-            wal_limit_bytes: config.wal_limit_bytes,
-        };
-        let connection = schema::open(&file, tuning)?;
-        let identity = schema::boot(&connection, &file)?;
-        let mut ledger = Ledger::load(&connection).map_err(|source| OpenError::Open {
-            file: file.clone(),
-            source,
-        })?;
-        let shared = Arc::new(Shared {
-            store_id: identity.store_id,
-            log: identity.log,
-            epoch: identity.epoch,
-            readers: Arc::new(Readers::new(file.clone(), config.readers)),
-            status: Mutex::new(Ok(())),
-            published: Mutex::new(Published::default()),
-            removed: AtomicU64::new(0),
-            issued: watch::Sender::new(0),
-        });
-        shared.publish(&mut ledger);
-        let (queue, receiver) = mpsc::channel();
-        let writer = Writer {
-            file,
-            tuning,
-            shared: Arc::clone(&shared),
-            queue: receiver,
-            connection,
-            ledger,
-            lock: held,
-        };
-        std::thread::Builder::new()
-            .name("store".to_owned())
-            .spawn(move || writer.run())
-            .map_err(|source| OpenError::Thread { source })?;
-        let queue_bytes = u32::try_from(config.queue_bytes).unwrap_or(u32::MAX).max(1);
-        let bytes = queue_bytes as usize;
-        Ok(Self {
-            shared,
-            queue,
-            ops: Arc::new(Semaphore::new(
-                config.queue_ops.clamp(1, Semaphore::MAX_PERMITS),
-            )),
-            bytes: Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))),
-            queue_bytes,
-            served: Arc::default(),
-        })
-    }
-
     /// Waits for room in the queue, then for the commit.
     async fn write<T: Send + 'static>(
         &self,
         bytes: usize,
-        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
+        change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T> {
         let closed = || Error::Unavailable("it is closed".to_owned());
         let bytes = bytes.saturating_add(OP_BYTES);
@@ -205,12 +84,20 @@ impl Sqlite {
         done.await.map_err(|_| closed())?
     }
 
+    /// Asks what takes a few steps in an index.
+    async fn look_up<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.shared.readers.read(Length::Short, query).await
+    }
+
+    /// Asks what may take a while.
     async fn read<T: Send + 'static>(
         &self,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let query = |connection: &Connection| Ok(query(connection)?);
-        self.shared.readers.read(query).await
+        self.shared.readers.read(Length::Long, query).await
     }
 
     async fn replay_many(
@@ -278,7 +165,7 @@ impl Store for Sqlite {
 
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {
         let key = key.clone();
-        let found = self.read(move |connection| accept::recall(connection, &key));
+        let found = self.look_up(move |connection| accept::recall(connection, &key));
         Ok(found.await?.map(|(_, known)| known))
     }
 
@@ -289,7 +176,7 @@ impl Store for Sqlite {
 
     async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>> {
         let provider = provider.to_owned();
-        self.read(move |connection| queue::ready(connection, &provider, limit))
+        self.look_up(move |connection| queue::ready(connection, &provider, limit))
             .await
     }
 
@@ -305,17 +192,17 @@ impl Store for Sqlite {
     }
 
     async fn overdue(&self, now: Timestamp, limit: usize) -> Result<Vec<DispatchId>> {
-        self.read(move |connection| queue::overdue(connection, now, limit))
+        self.look_up(move |connection| queue::overdue(connection, now, limit))
             .await
     }
 
     async fn cancelled_in_queue(&self, limit: usize) -> Result<Vec<DispatchId>> {
-        self.read(move |connection| queue::cancelled(connection, limit))
+        self.look_up(move |connection| queue::cancelled(connection, limit))
             .await
     }
 
     async fn next_queue_event(&self) -> Result<Option<Timestamp>> {
-        self.read(queue::next_event).await
+        self.look_up(queue::next_event).await
     }
 
     async fn reroute(&self, reroute: Reroute) -> Result<()> {
@@ -326,7 +213,7 @@ impl Store for Sqlite {
 
     async fn begin(&self, id: DispatchId, provider: &str, started: NewEvent) -> Result<Begun> {
         let candidate = self
-            .read(move |connection| execute::candidate(connection, id))
+            .look_up(move |connection| execute::candidate(connection, id))
             .await?
             .ok_or(Error::NotFound)?;
         let expected = candidate.expected();
@@ -381,18 +268,18 @@ impl Store for Sqlite {
 
     async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>> {
         let served = Arc::clone(&self.served);
-        self.read(move |connection| deliver::due(connection, &query, &mut lock(&served)))
+        self.look_up(move |connection| deliver::due(connection, &query, &mut lock(&served)))
             .await
     }
 
     async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>> {
         let exclude = exclude.to_vec();
-        self.read(move |connection| deliver::next_due(connection, &exclude))
+        self.look_up(move |connection| deliver::next_due(connection, &exclude))
             .await
     }
 
     async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload> {
-        let found = self.read(move |connection| deliver::payload(connection, id));
+        let found = self.look_up(move |connection| deliver::payload(connection, id));
         found.await?.ok_or(Error::NotFound)
     }
 
@@ -418,7 +305,7 @@ impl Store for Sqlite {
     }
 
     async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>> {
-        self.read(move |connection| read::dispatch(connection, id))
+        self.look_up(move |connection| read::dispatch(connection, id))
             .await
     }
 
@@ -444,7 +331,7 @@ impl Store for Sqlite {
     }
 
     async fn delivery(&self, id: DeliveryId) -> Result<Option<Delivery>> {
-        self.read(move |connection| read::delivery(connection, id))
+        self.look_up(move |connection| read::delivery(connection, id))
             .await
     }
 
@@ -483,7 +370,7 @@ impl Store for Sqlite {
 
     async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let name = name.to_owned();
-        self.read(move |connection| read::sealed(connection, &name))
+        self.look_up(move |connection| read::sealed(connection, &name))
             .await
     }
 

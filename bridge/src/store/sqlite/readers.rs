@@ -1,91 +1,173 @@
-//! A few read-only connections, lent out one at a time to threads that may block.
+//! Threads that read, each with its own connection. Short questions have a thread of their own, so that
+//! the scheduler and the outbox never wait behind somebody's list.
 
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::Connection;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::schema;
-use super::writer::Failure;
 use crate::store::Error;
 
-pub(super) struct Readers {
-    file: PathBuf,
-    permits: Arc<Semaphore>,
-    idle: Mutex<Idle>,
+/// Questions that may wait in one lane; whoever has another one waits for room.
+const LANE_QUESTIONS: usize = 1024;
+
+/// How long a question takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Length {
+    /// A few steps in an index.
+    Short,
+    /// A page of something.
+    Long,
 }
 
-struct Idle {
-    connections: Vec<Connection>,
-    /// Raised when the file is opened anew: older connections are not taken back.
-    generation: u64,
+pub(super) struct Readers {
+    short: Arc<Lane>,
+    long: Arc<Lane>,
 }
 
 impl Readers {
-    pub(super) fn new(file: PathBuf, count: usize) -> Self {
-        Self {
-            file,
-            permits: Arc::new(Semaphore::new(count.max(1))),
-            idle: Mutex::new(Idle {
-                connections: Vec::new(),
-                generation: 0,
-            }),
-        }
+    /// Starts the threads: one for what is short, the rest, at least one, for what is long.
+    pub(super) fn start(file: &Path, count: usize) -> io::Result<Self> {
+        Ok(Self {
+            short: Lane::start(file, 1)?,
+            long: Lane::start(file, count.saturating_sub(1).max(1))?,
+        })
     }
 
     pub(super) async fn read<T: Send + 'static>(
-        self: &Arc<Self>,
-        query: impl FnOnce(&Connection) -> Result<T, Failure> + Send + 'static,
+        &self,
+        length: Length,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let permit = permit.map_err(|_| Error::Unavailable("it is closed".to_owned()))?;
-        let readers = Arc::clone(self);
-        let reading = tokio::task::spawn_blocking(move || {
-            let (connection, generation) = readers.lend()?;
-            let result = query(&connection);
-            readers.take_back(connection, generation);
-            drop(permit);
-            result
-        });
-        match reading.await {
-            Ok(result) => result.map_err(Failure::into_error),
-            Err(error) => Err(Error::Unavailable(error.to_string())),
+        let lane = match length {
+            Length::Short => &self.short,
+            Length::Long => &self.long,
+        };
+        let closed = || Error::Unavailable("it is closed".to_owned());
+        let room = Arc::clone(&lane.room).acquire_owned().await;
+        let room = room.map_err(|_| closed())?;
+        let (reply, answer) = oneshot::channel();
+        lane.ask(Box::new(move |connection| {
+            let result = connection.and_then(query);
+            drop(room);
+            // Nobody waits any more when the caller went away.
+            let _ = reply.send(result);
+        }));
+        let answer = answer.await.map_err(|_| closed())?;
+        answer.map_err(|error| Error::Unavailable(error.to_string()))
+    }
+
+    /// Has every thread open the file anew before its next question.
+    pub(super) fn reopen(&self) {
+        for lane in [&self.short, &self.long] {
+            lane.state().generation += 1;
         }
     }
 
-    fn lend(&self) -> rusqlite::Result<(Connection, u64)> {
-        let (connection, generation) = {
-            let mut idle = self.idle();
-            (idle.connections.pop(), idle.generation)
-        };
-        let connection = match connection {
-            Some(connection) => connection,
-            None => schema::open_reader(&self.file)?,
-        };
-        Ok((connection, generation))
-    }
-
-    fn take_back(&self, connection: Connection, generation: u64) {
-        let mut idle = self.idle();
-        if idle.generation == generation && !self.permits.is_closed() {
-            idle.connections.push(connection);
-        }
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Closes what is idle now, and what is lent out when it comes back.
-    pub(super) fn forget(&self) {
-        let mut idle = self.idle();
-        idle.generation += 1;
-        idle.connections.clear();
-    }
-
+    /// Ends the threads; questions that wait are not answered.
     pub(super) fn close(&self) {
-        self.permits.close();
-        self.forget();
+        for lane in [&self.short, &self.long] {
+            lane.room.close();
+            let mut state = lane.state();
+            state.closed = true;
+            state.questions.clear();
+            lane.wake.notify_all();
+        }
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+type Question = Box<dyn FnOnce(rusqlite::Result<&Connection>) + Send>;
+
+struct Lane {
+    state: Mutex<State>,
+    wake: Condvar,
+    room: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct State {
+    questions: VecDeque<Question>,
+    sleeping: usize,
+    /// Raised when connections opened before are not to be used any more.
+    generation: u64,
+    closed: bool,
+}
+
+impl Lane {
+    fn start(file: &Path, threads: usize) -> io::Result<Arc<Self>> {
+        let lane = Arc::new(Self {
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            room: Arc::new(Semaphore::new(LANE_QUESTIONS)),
+        });
+        for _ in 0..threads {
+            let (lane, file) = (Arc::clone(&lane), file.to_owned());
+            std::thread::Builder::new()
+                .name("store-reader".to_owned())
+                .spawn(move || lane.answer(&file))?;
+        }
+        Ok(lane)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, question: Question) {
+        let mut state = self.state();
+        if state.closed {
+            return;
+        }
+        state.questions.push_back(question);
+        if state.sleeping > 0 {
+            self.wake.notify_one();
+        }
+    }
+
+    fn next(&self) -> Option<(Question, u64)> {
+        let mut state = self.state();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(question) = state.questions.pop_front() {
+                return Some((question, state.generation));
+            }
+            state.sleeping += 1;
+            state = self
+                .wake
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.sleeping -= 1;
+        }
+    }
+
+    fn answer(&self, file: &Path) {
+        let mut open: Option<(Connection, u64)> = None;
+        while let Some((question, generation)) = self.next() {
+            if open.as_ref().is_some_and(|(_, of)| *of != generation) {
+                open = None;
+            }
+            let connection = match &open {
+                Some((connection, _)) => Ok(connection),
+                None => schema::open_reader(file)
+                    .map(|connection| &open.insert((connection, generation)).0),
+            };
+            // A question that panics must not take the lane with it; whoever asked sees no answer.
+            if catch_unwind(AssertUnwindSafe(|| question(connection))).is_err() {
+                open = None;
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
@@ -15,7 +15,7 @@ pub(super) struct Shared {
     pub(super) store_id: String,
     pub(super) log: LogName,
     pub(super) epoch: u64,
-    pub(super) readers: Arc<Readers>,
+    pub(super) readers: Readers,
     pub(super) status: Mutex<std::result::Result<(), String>>,
     pub(super) published: Mutex<Published>,
     pub(super) removed: AtomicU64,

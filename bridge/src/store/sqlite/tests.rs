@@ -5,7 +5,9 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use super::folder::OpenError;
 use super::*;
+use crate::store::Config;
 use crate::store::contract::sample::{accept, begin, ok, task};
 
 fn open(folder: &Path) -> Sqlite {
@@ -199,6 +201,48 @@ async fn a_change_that_fails_takes_only_itself_back() {
     assert_eq!(store.counts().queued, 2);
     assert_eq!(store.queues().await.unwrap(), [("echo".to_owned(), 2)]);
     assert_eq!(store.log_bounds().issued, bounds.issued + 2);
+}
+
+#[tokio::test]
+async fn the_write_ahead_log_stays_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        wal_limit_bytes: 1 << 20,
+        ..Config::default()
+    };
+    let store = Sqlite::open(&config, folder.path()).unwrap();
+    for n in 0..100 {
+        let large = NewDispatch {
+            secrets: Some(vec![0; 100_000]),
+            ..task(&n.to_string())
+        };
+        accept(&store, large).await;
+        let wal = folder.path().join("bridge.db-wal");
+        let bytes = wal.metadata().unwrap().len();
+        assert!(bytes < 2 << 20, "{bytes} after {n}");
+    }
+}
+
+#[tokio::test]
+async fn a_change_or_a_question_that_panics_does_not_end_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let id = accept(&store, task("t")).await;
+    let written = store.write(0, |_| -> std::result::Result<(), _> {
+        panic!("in the writer")
+    });
+    assert!(matches!(written.await, Err(Error::Unavailable(_))));
+    for _ in 0..5 {
+        let read = store.look_up(|_| -> rusqlite::Result<()> { panic!("in a reader") });
+        assert!(matches!(read.await, Err(Error::Unavailable(_))));
+    }
+    assert!(store.dispatch(id).await.unwrap().is_some());
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while store.seal_once("name", Vec::new()).await.is_err() {
+        assert!(std::time::Instant::now() < deadline);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(store.counts().queued, 1);
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
-//! The one thread that writes. It takes what is queued, runs it in one transaction, each piece in a
-//! savepoint, and answers all of it after the commit is on disk. When the disk or the database fails,
+//! The one thread that writes. It takes what is queued, runs it in one transaction, and answers all of
+//! it after the commit is on disk. A piece that fails takes only itself back. When the disk or the database fails,
 //! nobody is told yes, and the file is opened anew before the next write.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
@@ -24,6 +25,8 @@ const BATCH_OPS: usize = 1024;
 const BATCH_BYTES: usize = 8 << 20;
 /// After so long without a write the WAL is folded into the file and cut to nothing.
 const IDLE: Duration = Duration::from_secs(1);
+/// How long a checkpoint may wait for readers, and so hold up what is queued.
+const CHECKPOINT_PATIENCE: Duration = Duration::from_millis(100);
 /// Frames in the WAL that are not in the file yet before the next checkpoint.
 const CHECKPOINT_FRAMES: i64 = 2000;
 
@@ -47,24 +50,17 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
-impl Failure {
-    pub(super) fn into_error(self) -> Error {
-        match self {
-            Failure::Refused(error) => error,
-            Failure::Sql(error) => Error::Unavailable(error.to_string()),
-        }
-    }
+/// Whether the medium failed, so that nothing else in the same transaction can be trusted.
+fn is_of_the_medium(error: &rusqlite::Error) -> bool {
+    !matches!(
+        error.sqlite_error_code(),
+        None | Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig)
+    )
+}
 
-    /// Whether the medium failed, so that nothing later in the same transaction can be trusted.
-    fn is_of_the_medium(&self) -> bool {
-        match self {
-            Failure::Refused(_) => false,
-            Failure::Sql(error) => !matches!(
-                error.sqlite_error_code(),
-                None | Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig)
-            ),
-        }
-    }
+fn panicked() -> rusqlite::Error {
+    let internal = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_INTERNAL);
+    rusqlite::Error::SqliteFailure(internal, Some("a change panicked".to_owned()))
 }
 
 /// What a piece of work sees.
@@ -86,13 +82,14 @@ impl Tx<'_> {
     }
 }
 
+/// May be run again in another transaction, when the first one was rolled back.
 trait Job: Send {
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Failure>;
     fn answer(self: Box<Self>, outcome: Result<(), Error>);
 }
 
 struct Work<T, F> {
-    change: Option<F>,
+    change: F,
     done: Option<T>,
     reply: oneshot::Sender<Result<T, Error>>,
 }
@@ -100,12 +97,11 @@ struct Work<T, F> {
 impl<T, F> Job for Work<T, F>
 where
     T: Send,
-    F: FnOnce(&mut Tx<'_>) -> Result<T, Failure> + Send,
+    F: Fn(&mut Tx<'_>) -> Result<T, Failure> + Send,
 {
     fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Failure> {
-        if let Some(change) = self.change.take() {
-            self.done = Some(change(tx)?);
-        }
+        self.done = None;
+        self.done = Some((self.change)(tx)?);
         Ok(())
     }
 
@@ -127,13 +123,13 @@ pub(super) struct Op {
 
 impl Op {
     pub(super) fn new<T: Send + 'static>(
-        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
+        change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
         bytes: usize,
         room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
     ) -> (Self, oneshot::Receiver<Result<T, Error>>) {
         let (reply, receiver) = oneshot::channel();
         let work = Work {
-            change: Some(change),
+            change,
             done: None,
             reply,
         };
@@ -247,46 +243,81 @@ impl Writer {
         }
     }
 
+    /// Pieces are refused before they write anything, so none needs a savepoint. If one fails later all
+    /// the same, the batch is taken back and made again with a savepoint for each.
     fn run_batch(
         &mut self,
         batch: &mut [Op],
         outcomes: &mut Vec<Result<(), Error>>,
     ) -> rusqlite::Result<()> {
-        let connection = &self.connection;
-        let statement = |sql: &str| connection.prepare_cached(sql)?.execute([]).map(|_| ());
-        statement("BEGIN IMMEDIATE")?;
-        for op in batch {
-            statement("SAVEPOINT op")?;
-            let before = self.ledger.numbers;
-            let mut tx = Tx {
-                conn: connection,
-                ledger: &mut self.ledger,
-                log: &self.shared.log,
-                epoch: self.shared.epoch,
-            };
-            match op.job.run(&mut tx) {
-                Ok(()) => {
-                    self.ledger.keep();
-                    outcomes.push(Ok(()));
+        let start = self.ledger.mark();
+        self.statement("BEGIN IMMEDIATE")?;
+        for op in &mut *batch {
+            let changes = self.connection.total_changes();
+            match self.run_op(op)? {
+                Err(_) if self.connection.total_changes() != changes => {
+                    self.statement("ROLLBACK")?;
+                    self.ledger.back_to(start);
+                    outcomes.clear();
+                    self.statement("BEGIN IMMEDIATE")?;
+                    self.run_with_savepoints(batch, outcomes)?;
+                    break;
                 }
-                Err(failure) => {
-                    if failure.is_of_the_medium() || connection.is_autocommit() {
-                        return Err(match failure {
-                            Failure::Sql(error) => error,
-                            Failure::Refused(_) => rusqlite::Error::InvalidQuery,
-                        });
-                    }
-                    statement("ROLLBACK TO op")?;
-                    self.ledger.forget(before);
-                    if let Failure::Sql(error) = &failure {
-                        tracing::error!(%error, "a change does not fit the store");
-                    }
-                    outcomes.push(Err(failure.into_error()));
-                }
+                outcome => outcomes.push(outcome),
             }
-            statement("RELEASE op")?;
         }
-        statement("COMMIT")
+        self.statement("COMMIT")?;
+        self.ledger.keep();
+        Ok(())
+    }
+
+    fn run_with_savepoints(
+        &mut self,
+        batch: &mut [Op],
+        outcomes: &mut Vec<Result<(), Error>>,
+    ) -> rusqlite::Result<()> {
+        for op in batch {
+            self.statement("SAVEPOINT op")?;
+            let outcome = self.run_op(op)?;
+            if outcome.is_err() {
+                self.statement("ROLLBACK TO op")?;
+            }
+            self.statement("RELEASE op")?;
+            outcomes.push(outcome);
+        }
+        Ok(())
+    }
+
+    /// The outer error says that the transaction is lost.
+    fn run_op(&mut self, op: &mut Op) -> rusqlite::Result<Result<(), Error>> {
+        let before = self.ledger.mark();
+        let mut tx = Tx {
+            conn: &self.connection,
+            ledger: &mut self.ledger,
+            log: &self.shared.log,
+            epoch: self.shared.epoch,
+        };
+        // After a panic all that is half done goes with the connection and the ledger.
+        let run = catch_unwind(AssertUnwindSafe(|| op.job.run(&mut tx)));
+        let Err(failure) = run.unwrap_or_else(|_| Err(panicked().into())) else {
+            return Ok(Ok(()));
+        };
+        self.ledger.back_to(before);
+        match failure {
+            Failure::Refused(error) => Ok(Err(error)),
+            Failure::Sql(error) if is_of_the_medium(&error) || self.connection.is_autocommit() => {
+                Err(error)
+            }
+            Failure::Sql(error) => {
+                tracing::error!(%error, "a change does not fit the store");
+                Ok(Err(Error::Unavailable(error.to_string())))
+            }
+        }
+    }
+
+    fn statement(&self, sql: &str) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(sql)?.execute([])?;
+        Ok(())
     }
 
     fn checkpoint_if_needed(&mut self) -> rusqlite::Result<()> {
@@ -303,7 +334,9 @@ impl Writer {
 
     /// A checkpoint that readers hinder does what it can; that is not an error.
     fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
-        self.wal(mode).map(|_| ())
+        self.connection.busy_timeout(CHECKPOINT_PATIENCE)?;
+        self.wal(mode)?;
+        self.connection.busy_timeout(schema::PATIENCE)
     }
 
     /// Frames in the WAL, and how many of them are in the file.
@@ -352,7 +385,7 @@ impl Writer {
         // transaction and locks.
         let nowhere = Connection::open_in_memory().map_err(|error| error.to_string())?;
         drop(std::mem::replace(&mut self.connection, nowhere));
-        self.shared.readers.forget();
+        self.shared.readers.reopen();
         let connection =
             schema::open(&self.file, self.tuning).map_err(|error| error.to_string())?;
         let identity = schema::identity(&connection).map_err(|error| error.to_string())?;

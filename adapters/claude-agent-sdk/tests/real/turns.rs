@@ -1,0 +1,155 @@
+//! What one run gives: text, thoughts, usage, structured output, files, subagents, limits.
+
+use std::fs;
+
+use forge_adapter_api::{OutputStrategy, request::Budget};
+use serde_json::json;
+
+use crate::bench::Bench;
+
+#[tokio::test]
+async fn a_text_is_streamed_and_paid_for() {
+    let bench = Bench::new().await;
+    let mut request = bench.request("hello");
+    request.system_prompt = Some("You answer.".to_owned());
+
+    let ran = bench.run(request).await;
+
+    ran.succeeded();
+    ran.used(1);
+    assert_eq!(ran.output(), "pong: hello");
+    assert_eq!(ran.text("assistant.text"), "pong: hello");
+    assert!(ran.all("assistant.text").len() > 1, "it came in pieces");
+    assert_eq!(ran.result.model.as_deref(), Some("claude-sonnet-4-5"));
+    assert_eq!(ran.all("session.updated").len(), 1);
+    assert_eq!(
+        ran.all("session.updated")[0]["sessionId"].as_str(),
+        ran.result.session_id.as_deref()
+    );
+    let asked = bench.model.requests();
+    assert!(asked[0].body["system"].to_string().contains("You answer."));
+}
+
+#[tokio::test]
+async fn a_thought_is_streamed_beside_the_text() {
+    let bench = Bench::new().await;
+    let ran = bench.say("THINK about it").await;
+    ran.succeeded();
+    assert_eq!(ran.text("assistant.thinking"), "a fake thought");
+    assert_eq!(ran.text("assistant.text"), "pong: THINK about it");
+}
+
+#[tokio::test]
+async fn structured_output_is_given_or_its_absence_is_an_error() {
+    let bench = Bench::new().await;
+    let schema =
+        json!({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]});
+    let structured = |message: &str| {
+        let mut request = bench.request(message);
+        request.output_strategy = OutputStrategy::Structured;
+        request.output_schema = Some(schema.clone());
+        request
+    };
+
+    let good = bench
+        .run(structured("CALL StructuredOutput {\"name\":\"bob\"}"))
+        .await;
+    good.succeeded();
+    assert_eq!(good.result.structured_output, Some(json!({"name": "bob"})));
+
+    let missing = bench.run(structured("just text")).await;
+    missing.failed("output_invalid");
+    assert_eq!(missing.result.structured_output, None);
+    missing.used(2);
+}
+
+#[tokio::test]
+async fn a_subagents_events_carry_the_call_that_began_it_and_its_usage_counts() {
+    let bench = Bench::with(json!({"agents": {
+        "helper": {"description": "helps", "prompt": "You are helper", "tools": ["Read"], "model": "haiku"},
+    }}))
+    .await;
+    let ran = bench
+        .say("CALL Task {\"subagent_type\":\"helper\",\"description\":\"do it\",\"prompt\":\"sub hello\"}")
+        .await;
+    ran.succeeded();
+    let call = &ran.all("tool.invoked")[0]["toolCallId"];
+    let subagent: Vec<_> = ran
+        .all("assistant.text")
+        .into_iter()
+        .filter(|data| &data["parentToolCallId"] == call)
+        .collect();
+    assert_eq!(subagent.len(), 1, "{:?}", ran.events);
+    assert_eq!(subagent[0]["delta"], "pong: sub hello");
+    let calls = bench.model.requests().len() as u64;
+    assert!(
+        calls >= 4,
+        "a call, its subagent, and the turn behind its notification: {calls}"
+    );
+    assert_eq!(
+        ran.result.usage.output_tokens,
+        Some(calls * crate::bench::CALL_OUTPUT)
+    );
+    assert!(ran.result.cost_usd.is_some());
+}
+
+#[tokio::test]
+async fn a_run_ends_at_its_limits() {
+    let bench = Bench::with(json!({"max_turns": 1, "allowed_tools": ["Bash(echo:*)"]})).await;
+    let command = "CALL Bash {\"command\":\"echo x\",\"description\":\"d\"}";
+
+    let turns = bench.say(command).await;
+    turns.failed("max_turns");
+    turns.used(1);
+
+    let bench = Bench::with(json!({"allowed_tools": ["Bash(echo:*)"]})).await;
+    let mut request = bench.request(command);
+    request.budget = Some(Budget {
+        max_cost_usd: Some(0.0001),
+        max_tokens: None,
+    });
+    let budget = bench.run(request).await;
+    budget.failed("budget_exceeded");
+    budget.used(1);
+}
+
+#[tokio::test]
+async fn files_below_the_workspace_are_written_without_asking() {
+    let bench = Bench::new().await;
+    let path = bench.workspace.path().join("note.md");
+    let ran = bench
+        .say(&format!(
+            "CALL Write {}",
+            json!({"file_path": path, "content": "written"})
+        ))
+        .await;
+    ran.succeeded();
+    ran.used(2);
+    assert_eq!(fs::read_to_string(path).unwrap(), "written");
+
+    let outside = tempfile::tempdir().unwrap();
+    let path = outside.path().join("note.md");
+    let ran = bench
+        .say(&format!(
+            "CALL Write {}",
+            json!({"file_path": path, "content": "written"})
+        ))
+        .await;
+    ran.succeeded();
+    assert_eq!(ran.all("tool.completed")[0]["isError"], true);
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn with_the_file_strategy_the_model_is_told_where_to_write() {
+    let bench = Bench::new().await;
+    let mut request = bench.request("hello");
+    request.output_strategy = OutputStrategy::File;
+    request.output_file = Some("answer.md".to_owned());
+    bench.run(request).await.succeeded();
+    assert!(
+        bench.model.requests()[0].body["system"]
+            .to_string()
+            .contains("`answer.md`")
+    );
+}

@@ -1,0 +1,192 @@
+//! The Messages protocol.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Json;
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::{Stream, StreamExt as _, stream};
+use serde_json::{Value, json};
+
+use super::Desk;
+use super::plan::{Call, Plan, plan};
+
+const DELTA: usize = 8;
+const SLOW_DELTAS: usize = 200;
+const SLOW_PACE: Duration = Duration::from_millis(100);
+
+pub(super) async fn answer(desk: &Desk, body: &Value) -> Response {
+    let plan = plan(desk, &prompt(body), tool_output(body).as_deref());
+    let content = match plan {
+        Plan::Fail(status) => {
+            let kind = if status.as_u16() == 429 {
+                "rate_limit_error"
+            } else {
+                "api_error"
+            };
+            let message = format!("fake failure {}", status.as_u16());
+            let error = json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_fake"});
+            return (status, Json(error)).into_response();
+        }
+        Plan::Hang => return std::future::pending().await,
+        Plan::Text(text) => vec![json!({"type": "text", "text": text})],
+        Plan::Thought(text) => vec![
+            json!({"type": "thinking", "thinking": "a fake thought", "signature": "c2ln"}),
+            json!({"type": "text", "text": text}),
+        ],
+        Plan::Slow => {
+            let ticks: String = (0..SLOW_DELTAS).map(|n| format!("tick{n:03} ")).collect();
+            return stream_of(
+                desk,
+                body,
+                &[json!({"type": "text", "text": ticks})],
+                SLOW_PACE,
+            );
+        }
+        Plan::Calls(calls) => calls.iter().map(|call| tool_use(desk, call)).collect(),
+    };
+    if body["stream"] == true {
+        stream_of(desk, body, &content, Duration::ZERO)
+    } else {
+        let mut message = message(desk, body);
+        message["stop_reason"] = stop_reason(&content).into();
+        message["content"] = content.into();
+        message["usage"]["output_tokens"] = 12.into();
+        Json(message).into_response()
+    }
+}
+
+fn tool_use(desk: &Desk, call: &Call) -> Value {
+    json!({"type": "tool_use", "id": format!("toolu_fake{}", desk.number()), "name": call.tool, "input": call.input})
+}
+
+fn message(desk: &Desk, body: &Value) -> Value {
+    json!({
+        "id": format!("msg_fake{}", desk.number()), "type": "message", "role": "assistant",
+        "model": body["model"], "content": [], "stop_reason": null, "stop_sequence": null,
+        "usage": {"input_tokens": 25, "cache_creation_input_tokens": 3, "cache_read_input_tokens": 7, "output_tokens": 1},
+    })
+}
+
+fn stop_reason(content: &[Value]) -> &'static str {
+    if content.iter().any(|block| block["type"] == "tool_use") {
+        "tool_use"
+    } else {
+        "end_turn"
+    }
+}
+
+fn stream_of(desk: &Desk, body: &Value, content: &[Value], pace: Duration) -> Response {
+    let mut events = vec![json!({"type": "message_start", "message": message(desk, body)})];
+    for (index, block) in content.iter().enumerate() {
+        events.extend(block_events(index, block));
+    }
+    events.push(json!({
+        "type": "message_delta", "delta": {"stop_reason": stop_reason(content), "stop_sequence": null},
+        "usage": {"output_tokens": 12},
+    }));
+    events.push(json!({"type": "message_stop"}));
+    Sse::new(paced(events, pace)).into_response()
+}
+
+fn block_events(index: usize, block: &Value) -> Vec<Value> {
+    let delta =
+        |delta: Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
+    let (start, deltas): (Value, Vec<Value>) = match block["type"].as_str().unwrap() {
+        "tool_use" => (
+            json!({"type": "tool_use", "id": block["id"], "name": block["name"], "input": {}}),
+            pieces(&block["input"].to_string())
+                .map(|piece| delta(json!({"type": "input_json_delta", "partial_json": piece})))
+                .collect(),
+        ),
+        "thinking" => (
+            json!({"type": "thinking", "thinking": "", "signature": ""}),
+            vec![
+                delta(json!({"type": "thinking_delta", "thinking": block["thinking"]})),
+                delta(json!({"type": "signature_delta", "signature": block["signature"]})),
+            ],
+        ),
+        _ => (
+            json!({"type": "text", "text": ""}),
+            pieces(block["text"].as_str().unwrap())
+                .map(|piece| delta(json!({"type": "text_delta", "text": piece})))
+                .collect(),
+        ),
+    };
+    let mut events =
+        vec![json!({"type": "content_block_start", "index": index, "content_block": start})];
+    events.extend(deltas);
+    events.push(json!({"type": "content_block_stop", "index": index}));
+    events
+}
+
+fn pieces(text: &str) -> impl Iterator<Item = String> {
+    let chars: Vec<char> = text.chars().collect();
+    let pieces: Vec<String> = chars
+        .chunks(DELTA)
+        .map(|piece| piece.iter().collect())
+        .collect();
+    pieces.into_iter()
+}
+
+fn paced(events: Vec<Value>, pace: Duration) -> impl Stream<Item = Result<Event, Infallible>> {
+    stream::iter(events).then(move |event| async move {
+        if event["type"] == "content_block_delta" && !pace.is_zero() {
+            tokio::time::sleep(pace).await;
+        }
+        Ok(Event::default()
+            .event(event["type"].as_str().unwrap())
+            .data(event.to_string()))
+    })
+}
+
+/// The last text of the last user message that has one; a reminder of the program only when the message has
+/// nothing else.
+fn prompt(body: &Value) -> String {
+    let messages = body["messages"].as_array().map_or(&[][..], Vec::as_slice);
+    messages
+        .iter()
+        .rev()
+        .filter(|message| message["role"] == "user")
+        .find_map(|message| {
+            let mut texts = texts(&message["content"]);
+            texts.retain(|text| !text.trim().is_empty());
+            let last = texts
+                .iter()
+                .rfind(|text| !is_reminder(text))
+                .or(texts.last());
+            last.cloned()
+        })
+        .unwrap_or_default()
+}
+
+fn is_reminder(text: &str) -> bool {
+    text.trim_start().starts_with("<system-reminder>")
+}
+
+/// The result of a tool, when the last message brings one and no new prompt.
+fn tool_output(body: &Value) -> Option<String> {
+    let last = body["messages"].as_array()?.last()?;
+    let blocks = last["content"].as_array()?;
+    let result = blocks.iter().find(|block| block["type"] == "tool_result")?;
+    let prompted = texts(&last["content"])
+        .iter()
+        .any(|text| !is_reminder(text));
+    (!prompted).then(|| match &result["content"] {
+        Value::String(text) => text.clone(),
+        content => texts(content).join("\n"),
+    })
+}
+
+fn texts(content: &Value) -> Vec<String> {
+    match content {
+        Value::String(text) => vec![text.clone()],
+        content => content
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|block| Some(block["text"].as_str()?.to_owned()))
+            .collect(),
+    }
+}

@@ -1,0 +1,126 @@
+//! A model endpoint on loopback whose answers are decided by markers in the last prompt, so that real agent
+//! programs can be run without a model:
+//!
+//! | marker | answer |
+//! |---|---|
+//! | `CALL <tool> {json}` | a call of this tool; several markers make several calls. Once a result is there: `tool said: …` |
+//! | `SLOW` | 200 deltas, one each 100 ms |
+//! | `HANG` | none, ever |
+//! | `THINK` | a thought before the text |
+//! | `FAIL<status>` | this HTTP status; `FAILONCE<status>` only the first time |
+//! | otherwise | `pong: ` and the end of the prompt |
+//!
+//! Prompts may come wrapped in reminders of the program; the last text that is none decides.
+
+mod anthropic;
+mod plan;
+
+use std::collections::HashSet;
+use std::future::IntoFuture as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+/// A running endpoint; dropping it stops it.
+pub(crate) struct Model {
+    url: String,
+    desk: Desk,
+    server: JoinHandle<()>,
+}
+
+/// One request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Received {
+    pub(crate) body: Value,
+}
+
+impl Model {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let desk = Desk::default();
+        let router = Router::new().fallback(answer).with_state(desk.clone());
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a test server ends with its handle, not with an app"
+        )]
+        let server = tokio::spawn(async move {
+            axum::serve(listener, router).into_future().await.unwrap();
+        });
+        Self { url, desk, server }
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// All requests for an answer, oldest first.
+    pub(crate) fn requests(&self) -> Vec<Received> {
+        self.desk.0.received.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+/// What the endpoint remembers between requests.
+#[derive(Clone, Default)]
+pub(crate) struct Desk(Arc<Memory>);
+
+#[derive(Default)]
+struct Memory {
+    received: Mutex<Vec<Received>>,
+    failed: Mutex<HashSet<String>>,
+    count: AtomicU64,
+}
+
+impl Desk {
+    /// Another number each time.
+    fn number(&self) -> u64 {
+        self.0.count.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether this prompt is answered for the first time.
+    fn is_first(&self, prompt: &str) -> bool {
+        self.0.failed.lock().unwrap().insert(prompt.to_owned())
+    }
+}
+
+async fn answer(State(desk): State<Desk>, method: Method, uri: Uri, body: Bytes) -> Response {
+    if method == Method::HEAD {
+        return StatusCode::OK.into_response();
+    }
+    let path = uri.path().to_owned();
+    if method == Method::GET && path.ends_with("/models") {
+        return axum::Json(
+            json!({"object": "list", "data": [{"id": "fake-1", "object": "model"}]}),
+        )
+        .into_response();
+    }
+    let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    if path.ends_with("/messages/count_tokens") {
+        return axum::Json(json!({"input_tokens": 11})).into_response();
+    }
+    desk.0
+        .received
+        .lock()
+        .unwrap()
+        .push(Received { body: body.clone() });
+    if path.ends_with("/messages") {
+        return anthropic::answer(&desk, &body).await;
+    }
+    let error =
+        json!({"type": "error", "error": {"type": "not_found_error", "message": "not found"}});
+    (StatusCode::NOT_FOUND, axum::Json(error)).into_response()
+}
