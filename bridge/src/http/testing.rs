@@ -103,7 +103,7 @@ impl Edge {
             deliverer: deliverer.clone(),
             vault,
             guard: Guard::new(&[]).unwrap(),
-            mcp_servers: BTreeMap::new(),
+            mcp: dispatch::without_mcp(client(), &tracker),
             tracker,
         });
         let router = router(State {
@@ -255,16 +255,19 @@ async fn registry(state_dir: &Path, tracker: &TaskTracker) -> Registry {
 
 async fn deliverer(store: &Arc<dyn Store>, vault: &Vault) -> Deliverer {
     let config = delivery::Config::default();
-    let client = net::Client::new(&net::Config::default(), Guard::new(&[]).unwrap());
     Deliverer::new(delivery::Setup {
         store: Arc::clone(store),
-        client: client.unwrap(),
+        client: client(),
         signer: Signer::open(&config, store.as_ref(), vault).await.unwrap(),
         vault: vault.clone(),
         clock: Clock::System,
         config,
         retention: RETENTION,
     })
+}
+
+fn client() -> net::Client {
+    net::Client::new(&net::Config::default(), Guard::new(&[]).unwrap()).unwrap()
 }
 
 fn callback() -> Callback {
