@@ -28,6 +28,7 @@ use crate::dispatch::finish::Finisher;
 use crate::dispatch::{self, Dispatcher};
 use crate::event::{NewEvent, kind};
 use crate::id::{DeliveryId, DispatchId};
+use crate::mcp::{self, Servers};
 use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Registry, Trust};
@@ -103,7 +104,7 @@ impl Edge {
             deliverer: deliverer.clone(),
             vault,
             guard: Guard::new(&[]).unwrap(),
-            mcp: dispatch::without_mcp(client(), &tracker),
+            mcp: servers(&tracker),
             tracker,
         });
         let router = router(State {
@@ -253,6 +254,22 @@ async fn registry(state_dir: &Path, tracker: &TaskTracker) -> Registry {
     Registry::start(setup).await.unwrap().0
 }
 
+fn client() -> net::Client {
+    net::Client::new(&net::Config::default(), Guard::new(&[]).unwrap()).unwrap()
+}
+
+/// None are configured.
+fn servers(tracker: &TaskTracker) -> Servers {
+    let setup = mcp::Setup {
+        config: mcp::Config::default(),
+        client: client(),
+        supervisor: Vec::new(),
+        store_id: "store".to_owned(),
+        tracker: tracker.clone(),
+    };
+    Servers::new(setup).unwrap()
+}
+
 async fn deliverer(store: &Arc<dyn Store>, vault: &Vault) -> Deliverer {
     let config = delivery::Config::default();
     Deliverer::new(delivery::Setup {
@@ -264,10 +281,6 @@ async fn deliverer(store: &Arc<dyn Store>, vault: &Vault) -> Deliverer {
         config,
         retention: RETENTION,
     })
-}
-
-fn client() -> net::Client {
-    net::Client::new(&net::Config::default(), Guard::new(&[]).unwrap()).unwrap()
 }
 
 fn callback() -> Callback {
