@@ -25,6 +25,7 @@ use crate::dispatch::{self, Dispatcher};
 use crate::event::{NewEvent, kind};
 use crate::http::auth::Auth;
 use crate::http::{self, Life, Phase};
+use crate::mcp::{self, Servers};
 use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Registry, Relayed, Trust};
@@ -136,6 +137,13 @@ impl Bridge {
         })
         .await?;
         let signer = Signer::open(&config.callback, &*store, &vault).await?;
+        let mcp = Servers::new(mcp::Setup {
+            config: config.mcp.clone(),
+            client: client.clone(),
+            supervisor: children.supervisor().to_vec(),
+            store_id: store.store_id().to_owned(),
+            tracker: tracker.clone(),
+        })?;
         let deliverer = Deliverer::new(delivery::Setup {
             store: Arc::clone(&store),
             client,
@@ -151,7 +159,7 @@ impl Bridge {
             deliverer: deliverer.clone(),
             vault,
             guard,
-            mcp_servers: BTreeMap::new(),
+            mcp,
             tracker: tracker.clone(),
         });
 
@@ -401,6 +409,7 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
             }),
     );
     note(Signer::check(&config.callback).map_err(Into::into));
+    note(Servers::check(&config.mcp).map_err(Into::into));
     note(
         Guard::new(&config.callback.allow)
             .map_err(Into::into)
