@@ -13,6 +13,7 @@ pub mod mcp;
 pub mod net;
 pub mod plugin;
 pub mod process;
+pub mod registration;
 pub mod store;
 pub mod telemetry;
 pub mod time;

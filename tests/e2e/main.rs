@@ -20,6 +20,7 @@ mod output;
 mod plugins;
 mod queue;
 mod recovery;
+mod registration;
 mod retention;
 mod routing;
 mod secrets;

@@ -12,7 +12,7 @@ const REFUSED_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types",
 const GROUND: [&str; 4] = ["id", "time", "event", "vault"];
 
 /// Who may import whom inside `bridge/src`, besides `GROUND` and itself.
-const IMPORTS: [(&str, &[&str]); 16] = [
+const IMPORTS: [(&str, &[&str]); 17] = [
     ("id", &[]),
     ("time", &[]),
     ("event", &[]),
@@ -24,6 +24,7 @@ const IMPORTS: [(&str, &[&str]); 16] = [
     ("delivery", &["store", "net", "process"]),
     ("plugin", &["store", "net", "process"]),
     ("mcp", &["store", "net", "process"]),
+    ("registration", &["store", "net", "process"]),
     (
         "dispatch",
         &["plugin", "delivery", "mcp", "store", "net", "process"],
@@ -41,6 +42,7 @@ const IMPORTS: [(&str, &[&str]); 16] = [
             "store",
             "net",
             "process",
+            "registration",
         ],
     ),
     ("app", ALL),
@@ -60,6 +62,7 @@ const ALL: &[&str] = &[
     "store",
     "net",
     "process",
+    "registration",
 ];
 
 /// A word, where in the workspace it is looked for, and the only places where it may stand.

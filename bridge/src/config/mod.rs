@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::http::{self, auth};
-use crate::{delivery, dispatch, mcp, net, plugin, process, store, telemetry};
+use crate::{delivery, dispatch, mcp, net, plugin, process, registration, store, telemetry};
 
 pub use extract::Problem;
 
@@ -50,6 +50,7 @@ pub struct Config {
     pub callback: delivery::Config,
     pub net: net::Config,
     pub process: process::Config,
+    pub registration: registration::Config,
     pub store: store::Config,
     pub secret: Secret,
     pub retention: Retention,
@@ -72,6 +73,7 @@ impl Default for Config {
             callback: delivery::Config::default(),
             net: net::Config::default(),
             process: process::Config::default(),
+            registration: registration::Config::default(),
             store: store::Config::default(),
             secret: Secret::default(),
             retention: Retention::default(),
