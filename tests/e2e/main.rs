@@ -9,3 +9,4 @@ mod harness;
 mod plugins;
 mod recovery;
 mod tidy;
+mod tools;

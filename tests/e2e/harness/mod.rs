@@ -44,8 +44,12 @@ pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
 
 /// The configuration that these variables make.
 pub(crate) fn config(environment: &BTreeMap<String, String>) -> Config {
+    load(File::Nowhere, environment)
+}
+
+fn load(file: File, environment: &BTreeMap<String, String>) -> Config {
     let sources = Sources {
-        file: File::Nowhere,
+        file,
         environment: environment.clone(),
     };
     let Loaded {
@@ -70,6 +74,11 @@ impl Bridge {
 
     /// With further variables.
     pub(crate) async fn with(variables: &[(&str, &str)]) -> Self {
+        Self::with_file("", variables).await
+    }
+
+    /// With a configuration file of this text as well.
+    pub(crate) async fn with_file(text: &str, variables: &[(&str, &str)]) -> Self {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join("work")).unwrap();
         let mut environment = settings(home.path());
@@ -78,7 +87,10 @@ impl Bridge {
                 .iter()
                 .map(|(n, v)| ((*n).to_owned(), (*v).to_owned())),
         );
-        let app = app::Bridge::start(config(&environment), Options::new(environment)).await;
+        let file = home.path().join("forge-bridge.toml");
+        std::fs::write(&file, text).unwrap();
+        let config = load(File::At(file), &environment);
+        let app = app::Bridge::start(config, Options::new(environment)).await;
         let app = app.unwrap();
         let api = Api::new(format!("http://{}", app.addr));
         Self {
