@@ -80,7 +80,7 @@ const SUPERVISOR: (&str, &str) = (
 async fn bridge(pids: &Pids, mcp: &str, variables: &[(&str, &str)]) -> Bridge {
     let mut all = vec![SUPERVISOR];
     all.extend(variables);
-    Bridge::with_file(&file(pids, mcp), &all).await
+    Bridge::configured(&file(pids, mcp), &all).await
 }
 
 /// Echo with these capabilities.
@@ -414,7 +414,7 @@ async fn a_server_may_be_a_url() {
     let file = format!(
         "[mcp.servers.fixture]\nurl = \"{url}\"\nheaders = {{ authorization = \"Bearer t-1\" }}\n"
     );
-    let bridge = Bridge::with_file(&file, &[]).await;
+    let bridge = Bridge::configured(&file, &[]).await;
     let result = bridge
         .api
         .run(calls(r#"{"mcp__fixture__upper":{"text":"abc"}}"#))
@@ -426,7 +426,7 @@ async fn a_server_may_be_a_url() {
 
     // A private address that nobody allowed.
     let allow = ("BRIDGE_CALLBACK_ALLOW", "192.0.2.1");
-    let bridge = Bridge::with_file(&file, &[allow]).await;
+    let bridge = Bridge::configured(&file, &[allow]).await;
     let result = bridge.api.run(calls("x")).await;
     assert_eq!(result["errorCode"], "mcp_server_unavailable", "{result}");
     assert!(

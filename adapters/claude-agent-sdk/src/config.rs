@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use forge_adapter_api::{Config, Result};
-use serde::Deserialize;
+use forge_adapter_api::{self as api, Config};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// Variables of the program that reach it when they are set; any other needs `env`.
@@ -67,14 +68,20 @@ pub(crate) struct Table {
     /// The `claude` program: a path, or a name to look for in `PATH`.
     #[serde(alias = "CLAUDE_AGENT_SDK_PROGRAM")]
     pub(crate) program: PathBuf,
+    /// Where the model answers; the same as the program's own `ANTHROPIC_BASE_URL`, and goes before it.
+    pub(crate) model_url: Option<String>,
     /// For dispatches that name no model; else the program's own default.
     pub(crate) model: Option<String>,
     pub(crate) max_concurrent: u32,
+    #[serde(deserialize_with = "number")]
     pub(crate) max_turns: Option<u32>,
     /// The tools there are at all; by default the program's own set.
+    #[serde(deserialize_with = "some_words")]
     pub(crate) tools: Option<Vec<String>>,
     /// Rules of the program's own kind, such as `Bash(git status:*)`, that need no decision.
+    #[serde(deserialize_with = "words")]
     pub(crate) allowed_tools: Vec<String>,
+    #[serde(deserialize_with = "words")]
     pub(crate) disallowed_tools: Vec<String>,
     /// What happens to a call that no rule decides.
     pub(crate) permission: Permission,
@@ -90,6 +97,7 @@ impl Default for Table {
     fn default() -> Self {
         Self {
             program: PathBuf::from("claude"),
+            model_url: None,
             model: None,
             // Each run is a process of some hundred megabytes.
             max_concurrent: 4,
@@ -113,13 +121,54 @@ pub(crate) enum Permission {
     Allow,
 }
 
+/// A list, or, from a variable, its words between commas; a comma inside of parentheses is a rule's own.
+fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    match Value::deserialize(deserializer)? {
+        Value::String(text) => Ok(split(&text)),
+        list => serde_json::from_value(list).map_err(D::Error::custom),
+    }
+}
+
+/// A number, also as the text of a variable.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    match Value::deserialize(deserializer)? {
+        Value::String(text) => text.trim().parse().map(Some).map_err(D::Error::custom),
+        value => serde_json::from_value(value).map_err(D::Error::custom),
+    }
+}
+
+fn some_words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    words(deserializer).map(Some)
+}
+
+fn split(text: &str) -> Vec<String> {
+    let mut depth = 0_u32;
+    text.split(|c| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    })
+    .map(|word| word.trim().to_owned())
+    .filter(|word| !word.is_empty())
+    .collect()
+}
+
 impl Settings {
-    pub(crate) fn read(config: &Config) -> Result<Self> {
+    pub(crate) fn read(config: &Config) -> api::Result<Self> {
         let table: Table = config.parse()?;
         let mut env: BTreeMap<String, String> = FORWARDED
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), config.string(name)?.to_owned())))
             .collect();
+        env.extend(
+            table
+                .model_url
+                .clone()
+                .map(|url| ("ANTHROPIC_BASE_URL".to_owned(), url)),
+        );
         env.extend(FIXED.map(|(name, value)| (name.to_owned(), value.to_owned())));
         env.extend(table.env.clone());
         Ok(Self { table, env })
@@ -161,6 +210,22 @@ mod tests {
             ]
         );
         assert!(settings.has_credentials());
+    }
+
+    #[test]
+    fn the_tables_model_url_goes_before_the_variable() {
+        let settings = read(json!({"ANTHROPIC_BASE_URL": "http://a", "model_url": "http://b"}));
+        assert_eq!(settings.env["ANTHROPIC_BASE_URL"], "http://b");
+    }
+
+    #[test]
+    fn a_variable_gives_lists_and_numbers_as_text() {
+        assert_eq!(read(json!({"max_turns": "3"})).table.max_turns, Some(3));
+        assert_eq!(read(json!({"max_turns": 3})).table.max_turns, Some(3));
+        let settings = read(json!({"allowed_tools": "Bash(a,b), Read,", "tools": ["Bash"]}));
+        assert_eq!(settings.table.allowed_tools, ["Bash(a,b)", "Read"]);
+        assert_eq!(settings.table.tools, Some(vec!["Bash".to_owned()]));
+        assert!(settings.table.disallowed_tools.is_empty());
     }
 
     #[test]

@@ -12,10 +12,11 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::config::Settings;
 use crate::control::{self, Control};
+use crate::folder;
 use crate::launch::{self, Conversation};
 use crate::outcome::{End, Wanted, outcome};
 use crate::policy::Policy;
-use crate::tools::Tools;
+use crate::tools::{self, Tools};
 use crate::transcript::Transcript;
 
 /// How long an interrupted program has for its result line.
@@ -53,10 +54,8 @@ async fn attempt(
     events: &Events,
     run: &Run,
 ) -> Result<ExecutionResult> {
-    let folder = tempfile::Builder::new()
-        .prefix("forge-claude-")
-        .tempdir()
-        .map_err(|error| internal("make a folder for the run", &error))?;
+    let folder =
+        folder::create(host).map_err(|error| internal("make a folder for the run", &error))?;
     let mut control = Control {
         policy: Policy {
             permission: settings.table.permission,
@@ -156,9 +155,7 @@ async fn converse(
                 }
             }
             _ => {
-                for event in
-                    transcript.line(&line, |name| control.tools.callers_name(name).to_owned())
-                {
+                for event in transcript.line(&line, |tool| control.tools.is_offered(tool)) {
                     events.send(event).await;
                 }
                 if transcript.is_over() || (interrupted && transcript.result.is_some()) {
@@ -191,14 +188,26 @@ fn begin(
         let error = response["error"].as_str().unwrap_or("no reason given");
         return Err(End::Lost(format!("the program refused to begin: {error}")));
     }
-    let message = match conversation {
-        Conversation::Resumed(_) if request.resume => format!("{GO_ON}{}", request.message),
-        Conversation::New(_) | Conversation::Resumed(_) | Conversation::ForkOf(_) => {
-            request.message.clone()
-        }
-    };
-    program.send(&control::user(&message));
+    program.send(&control::user(&message(request, conversation)));
     Ok(())
+}
+
+/// What is said to the agent.
+fn message(request: &ExecutionRequest, conversation: &Conversation) -> String {
+    let mut parts = Vec::new();
+    if !request.tool_results.is_empty() {
+        parts.push(tools::results(&request.tool_results));
+    }
+    // In a further round of the same attempt the task itself has been said.
+    if request.turns.is_empty() {
+        parts.push(match conversation {
+            Conversation::Resumed(_) if request.resume => format!("{GO_ON}{}", request.message),
+            Conversation::New(_) | Conversation::Resumed(_) | Conversation::ForkOf(_) => {
+                request.message.clone()
+            }
+        });
+    }
+    parts.join("\n\n")
 }
 
 fn ended(control: &mut Control) -> End {

@@ -113,7 +113,15 @@ pub(crate) fn program(
     let mut program = Program::new(&table.program);
     program.args = args.0.into_iter().map(Into::into).collect();
     program.dir = Some(dir);
-    program.env.clone_from(&settings.env);
+    // What it keeps for the time of its run goes with the run, however that ends.
+    let temporary = folder.join("tmp");
+    fs::create_dir(&temporary)?;
+    for name in ["TMPDIR", "CLAUDE_CODE_TMPDIR"] {
+        program
+            .env
+            .insert(name.to_owned(), temporary.display().to_string());
+    }
+    program.env.extend(settings.env.clone());
     Ok(program)
 }
 

@@ -4,6 +4,7 @@
 mod config;
 mod control;
 mod conversation;
+mod folder;
 mod launch;
 mod meter;
 mod outcome;
@@ -38,6 +39,7 @@ impl ExecutionAdapter for ClaudeAgentSdk {
     const ENV: &'static [&'static str] = &FORWARDED;
 
     async fn initialize(host: Host, config: Config) -> Result<Self> {
+        folder::remove_leftovers(&host);
         Ok(Self {
             host,
             settings: Settings::read(&config)?,

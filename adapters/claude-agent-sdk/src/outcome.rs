@@ -29,9 +29,10 @@ pub(crate) fn outcome(transcript: Transcript, end: End, wanted: &Wanted) -> Exec
     let text = text(&transcript);
     let mut outcome = match end {
         End::Cancelled => ExecutionResult::error("cancelled", "cancelled"),
+        // What they mean for the run is the bridge's to say.
         End::HandedOver(tool_calls) => ExecutionResult {
             tool_calls,
-            ..ExecutionResult::error("input_required", "tools of the caller were called")
+            ..ExecutionResult::default()
         },
         End::Asked(question) => ExecutionResult {
             input_request: Some(question),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use forge_adapter_api::request::Tool;
+use forge_adapter_api::request::{Tool, ToolResult};
 use forge_adapter_api::result::ToolCall;
 use serde_json::{Value, json};
 
@@ -41,11 +41,10 @@ impl Tools {
         self.offered.is_empty()
     }
 
-    /// The caller's name of a tool as the model names it.
-    pub(crate) fn callers_name<'a>(&'a self, name: &'a str) -> &'a str {
+    /// Whether this is one of them, named as the model names it.
+    pub(crate) fn is_offered(&self, name: &str) -> bool {
         name.strip_prefix(PREFIX)
-            .and_then(|name| self.offered.get(name))
-            .map_or(name, |tool| &tool.name)
+            .is_some_and(|name| self.offered.contains_key(name))
     }
 
     /// The calls that were made, in their order.
@@ -117,6 +116,23 @@ impl Tools {
     }
 }
 
+/// The answers to calls that were handed over, as the next message says them.
+pub(crate) fn results(results: &[ToolResult]) -> String {
+    let mut text = String::from("The results of the calls that were handed to the caller:");
+    for result in results {
+        let outcome = if result.is_error { "failed" } else { "gave" };
+        let output = match &result.output {
+            Value::String(output) => output.clone(),
+            output => output.to_string(),
+        };
+        text.push_str(&format!(
+            "\n\n{} ({}) {outcome}:\n{output}",
+            result.name, result.tool_call_id
+        ));
+    }
+    text
+}
+
 fn error(id: &Value, code: i32, message: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 }
@@ -165,11 +181,8 @@ mod tests {
             names,
             ["external_svc_entry", "external_svc_entry_", "plain"]
         );
-        assert_eq!(
-            tools.callers_name("mcp__forge__external_svc_entry"),
-            "external:svc.entry"
-        );
-        assert_eq!(tools.callers_name("Bash"), "Bash");
+        assert!(tools.is_offered("mcp__forge__external_svc_entry_"));
+        assert!(!tools.is_offered("plain") && !tools.is_offered("mcp__forge__other"));
     }
 
     #[test]
@@ -191,6 +204,22 @@ mod tests {
             ),
             ("toolu_1", "a.b", &json!({"x": 1}))
         );
+    }
+
+    #[test]
+    fn results_are_said_with_their_calls() {
+        let result = |id: &str, output: Value, is_error| ToolResult {
+            tool_call_id: id.to_owned(),
+            name: "crm".to_owned(),
+            output,
+            is_error,
+        };
+        let said = results(&[
+            result("1", json!("seven"), false),
+            result("2", json!({"a": 1}), true),
+        ]);
+        assert!(said.contains("crm (1) gave:\nseven"), "{said}");
+        assert!(said.ends_with("crm (2) failed:\n{\"a\":1}"), "{said}");
     }
 
     #[test]

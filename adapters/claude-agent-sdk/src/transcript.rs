@@ -1,6 +1,6 @@
 //! The program's lines as events, and what is to be remembered of them. Pure: lines in, events out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use forge_adapter_api::AdapterEvent;
 use serde::Deserialize;
@@ -44,6 +44,8 @@ pub(crate) struct Transcript {
     streamed: Option<String>,
     /// Names of the calls that run.
     calls: HashMap<String, String>,
+    /// Ids of calls that the caller has to answer.
+    handed_over: HashSet<String>,
     activity: Activity,
     background_tasks: usize,
 }
@@ -74,17 +76,17 @@ impl Transcript {
         self.result.is_some() && self.background_tasks == 0
     }
 
-    /// The events of one line. `name` gives a tool the name the caller knows.
+    /// The events of one line. Of calls that are handed to the caller the bridge tells.
     pub(crate) fn line(
         &mut self,
         line: &Value,
-        name: impl Fn(&str) -> String,
+        is_handed_over: impl Fn(&str) -> bool,
     ) -> Vec<AdapterEvent> {
         let parent = line["parent_tool_use_id"].as_str();
         match line["type"].as_str().unwrap_or_default() {
             "system" => self.system(line),
             "stream_event" => self.stream(&line["event"], parent),
-            "assistant" => self.assistant(line, parent, &name),
+            "assistant" => self.assistant(line, parent, &is_handed_over),
             "user" => self.user(line, parent),
             "result" => self.result(line),
             "rate_limit_event" => vec![progress("rate_limit", line, &["rate_limit_info"], None)],
@@ -195,7 +197,7 @@ impl Transcript {
         &mut self,
         line: &Value,
         parent: Option<&str>,
-        name: &impl Fn(&str) -> String,
+        is_handed_over: &impl Fn(&str) -> bool,
     ) -> Vec<AdapterEvent> {
         let message = &line["message"];
         let id = message["id"].as_str();
@@ -218,8 +220,12 @@ impl Transcript {
                 }
                 "tool_use" | "server_tool_use" => {
                     let call = block["id"].as_str().unwrap_or_default();
-                    let tool = name(block["name"].as_str().unwrap_or_default());
-                    self.calls.insert(call.to_owned(), tool.clone());
+                    let tool = block["name"].as_str().unwrap_or_default();
+                    if is_handed_over(tool) {
+                        self.handed_over.insert(call.to_owned());
+                        continue;
+                    }
+                    self.calls.insert(call.to_owned(), tool.to_owned());
                     events.push(event(
                         "tool.invoked",
                         json!({"toolCallId": call, "name": tool, "input": block["input"]}),
@@ -247,6 +253,9 @@ impl Transcript {
             match block["type"].as_str().unwrap_or_default() {
                 "tool_result" => {
                     let call = block["tool_use_id"].as_str().unwrap_or_default();
+                    if self.handed_over.remove(call) {
+                        continue;
+                    }
                     events.push(event(
                         "tool.completed",
                         json!({
@@ -373,7 +382,7 @@ mod tests {
             let mut events = Vec::new();
             for line in fs::read_to_string(path).unwrap().lines() {
                 let line: Value = serde_json::from_str(line).unwrap();
-                events.extend(transcript.line(&line, |name| name.to_owned()));
+                events.extend(transcript.line(&line, |_| false));
             }
             let told = json!({
                 "over": transcript.is_over(),

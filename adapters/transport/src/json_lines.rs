@@ -85,7 +85,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_follows_a_question() {
-        let mut program = sh("read line; echo \"[$line]\"; echo why >&2; exit 4");
+        let mut program = sh("read -r line; printf '[%s]\\n' \"$line\"; echo why >&2; exit 4");
         program.send(&json!({"q": "a\nb"}));
         assert_eq!(program.next().await, Some(Ok(json!([{"q": "a\nb"}]))));
         let status = program.stop(Duration::from_secs(5)).await.unwrap();

@@ -1,3 +1,4 @@
 //! What several adapters share to reach their runtimes. It knows no runtime.
 
+pub mod http;
 pub mod json_lines;

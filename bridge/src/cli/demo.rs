@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use clap::Args;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -21,12 +22,69 @@ use crate::app;
 use crate::config::{Config, File, Sources};
 use crate::telemetry;
 
-/// All of it takes less than a second; this is for machines under load.
+/// With echo all of it takes less than a second; this is for real agents, and machines under load.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
+/// A tool round trip, for adapters whose agents have the tool.
+const TOOL_TASK: &str = "Run the command `echo hello from the other side` and say what it printed.";
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Which adapter runs the task
+    #[arg(long, value_name = "NAME", default_value = "echo")]
+    adapter: String,
+    /// Where the adapter's model answers, instead of its provider
+    #[arg(long, value_name = "URL")]
+    model_url: Option<String>,
+    /// Which model
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// What the agent is told
+    #[arg(long, value_name = "TEXT")]
+    message: Option<String>,
+}
+
+impl Arguments {
+    fn is_echo(&self) -> bool {
+        self.adapter == "echo"
+    }
+
+    /// The task that is dispatched.
+    fn task(&self) -> Value {
+        let (message, model) = match self.is_echo() {
+            true => ("Hello from the other side of the bridge", Some("stream:4")),
+            false => (TOOL_TASK, None),
+        };
+        json!({
+            "taskId": "demo-1",
+            "agentId": "demo",
+            "message": self.message.as_deref().unwrap_or(message),
+            "model": self.model.as_deref().or(model),
+        })
+    }
+
+    /// What the adapter is configured with besides the reader's environment.
+    fn settings(&self) -> Vec<(String, String)> {
+        let key = |key: &str| {
+            let id = self.adapter.to_uppercase().replace(['-', '.'], "_");
+            format!("BRIDGE_ADAPTERS_{id}_{key}")
+        };
+        let mut settings = vec![("BRIDGE_ADAPTERS".to_owned(), self.adapter.clone())];
+        if !self.is_echo() {
+            settings.push((key("ALLOWED_TOOLS"), "Bash(echo:*)".to_owned()));
+        }
+        settings.extend(
+            self.model_url
+                .iter()
+                .map(|url| (key("MODEL_URL"), url.clone())),
+        );
+        settings
+    }
+}
+
+pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let environment = environment(&context.environment, folder.path())?;
+    let environment = environment(&context.environment, arguments, folder.path())?;
     let sources = Sources {
         file: File::Nowhere,
         environment: environment.clone(),
@@ -35,13 +93,17 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     telemetry::install(&config.log)?;
     let runtime = serve::runtime()?;
     let shown = runtime.block_on(async {
-        tokio::time::timeout(DEADLINE, show(context, config, environment)).await
+        tokio::time::timeout(DEADLINE, show(context, arguments, config, environment)).await
     });
     shown.with_context(|| format!("the demo did not end within {DEADLINE:?}"))?
 }
 
 /// Nothing of the reader's own settings but where libraries lie; nothing outside of one folder.
-fn environment(own: &Environment, folder: &Path) -> anyhow::Result<Environment> {
+fn environment(
+    own: &Environment,
+    arguments: &Arguments,
+    folder: &Path,
+) -> anyhow::Result<Environment> {
     let ours = |name: &str| name.starts_with("BRIDGE_") || name == "GATEWAY_PROVIDER";
     let mut environment: Environment = own
         .iter()
@@ -57,15 +119,17 @@ fn environment(own: &Environment, folder: &Path) -> anyhow::Result<Environment> 
         ("BRIDGE_LISTEN", "127.0.0.1:0".to_owned()),
         ("BRIDGE_DATA_DIR", format!("{folder}/data")),
         ("BRIDGE_SECRET_KEY_FILE", format!("{folder}/secret.key")),
-        ("BRIDGE_ADAPTERS", "echo".to_owned()),
         ("BRIDGE_PLUGIN_PATH", plugins),
         ("BRIDGE_STRICT", "true".to_owned()),
         ("BRIDGE_PLUGIN_TRUST", "warn".to_owned()),
         ("BRIDGE_CALLBACK_ALLOW", "loopback".to_owned()),
         ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
         ("BRIDGE_LOG_LEVEL", "error".to_owned()),
+        // Nobody else knows this bridge.
+        ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
     ];
     environment.extend(settings.map(|(name, value)| (name.to_owned(), value)));
+    environment.extend(arguments.settings());
     Ok(environment)
 }
 
@@ -89,6 +153,7 @@ pub(super) fn beside_the_binary() -> anyhow::Result<PathBuf> {
 
 async fn show(
     context: &Context,
+    arguments: &Arguments,
     config: Config,
     environment: Environment,
 ) -> anyhow::Result<ExitCode> {
@@ -102,7 +167,7 @@ async fn show(
         url: format!("http://{}", bridge.addr),
         json: context.global.json,
     };
-    let played = stage.play(&mut sink).await;
+    let played = stage.play(arguments.task(), &mut sink).await;
     bridge.stop().await;
     shutdown.cancel();
     tracker.close();
@@ -129,19 +194,13 @@ struct Stage {
 }
 
 impl Stage {
-    async fn play(&self, sink: &mut Sink) -> anyhow::Result<Value> {
+    async fn play(&self, mut dispatch: Value, sink: &mut Sink) -> anyhow::Result<Value> {
         let client = Client::new(&self.url, None)?;
         self.introduce(&client, sink).await?;
 
         let secret = format!("whsec_{}", BASE64.encode(rand::random::<[u8; 32]>()));
-        let dispatch = json!({
-            "taskId": "demo-1",
-            "agentId": "demo",
-            "message": "Hello from the other side of the bridge",
-            "model": "stream:4",
-            "callbackUrl": sink.url(),
-            "callback": { "secret": secret },
-        });
+        dispatch["callbackUrl"] = sink.url().into();
+        dispatch["callback"] = json!({ "secret": secret });
         self.scene(2, "POST /api/v2/dispatch")?;
         self.block(&dispatch)?;
         let accepted = client
@@ -265,7 +324,18 @@ mod tests {
             ("PATH", "/bin"),
         ];
         let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let environment = environment(&own.into(), Path::new("/tmp/x")).unwrap();
+        let arguments = Arguments {
+            adapter: "acme-ai".to_owned(),
+            model_url: Some("http://127.0.0.1:1".to_owned()),
+            model: None,
+            message: None,
+        };
+        let environment = environment(&own.into(), &arguments, Path::new("/tmp/x")).unwrap();
+        assert_eq!(environment["BRIDGE_ADAPTERS"], "acme-ai");
+        assert_eq!(
+            environment["BRIDGE_ADAPTERS_ACME_AI_MODEL_URL"],
+            "http://127.0.0.1:1"
+        );
         assert_eq!(environment["BRIDGE_LISTEN"], "127.0.0.1:0");
         assert_eq!(environment["BRIDGE_PLUGIN_PATH"], "/p");
         assert_eq!(environment["BRIDGE_DATA_DIR"], "/tmp/x/data");

@@ -85,7 +85,7 @@ enum Command {
     /// Serve until SIGTERM or SIGINT (the default)
     Serve,
     /// Show the main job: a dispatch, its events and the signed callback
-    Demo,
+    Demo(demo::Arguments),
     /// Serve for trying things: echo, a callback receiver, a readable log, no configuration
     Dev,
     /// Validate the configuration and load every adapter, and say all that is wrong
@@ -141,7 +141,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
     };
     let outcome = match cli.command.unwrap_or(Command::Serve) {
         Command::Serve => serve::run(&context),
-        Command::Demo => demo::run(&context),
+        Command::Demo(arguments) => demo::run(&context, &arguments),
         Command::Dev => dev::run(&context),
         Command::Check => check::run(&context),
         Command::Secrets => secrets::run(&context),

@@ -77,8 +77,8 @@ impl Attempt<'_> {
     }
 
     /// Writes what was observed. While the store is away the adapter is held back by its full queue,
-    /// and the deadline goes on counting.
-    pub(super) async fn write(&self, observer: &mut Observer) -> Written {
+    /// and the deadline goes on counting. Whoever is told to stop keeps what was not written.
+    pub(super) async fn write(&self, observer: &mut Observer, until: Instant) -> Written {
         let mut pause = STORE_PAUSE;
         while !observer.is_empty() {
             let progress = observer.take();
@@ -93,8 +93,9 @@ impl Attempt<'_> {
                 }
             }
             tokio::select! {
-                () = sleep_until(self.deadline) => return Written::Late,
-                () = self.stop.halt.cancelled() => return Written::Yes,
+                () = sleep_until(until) => return Written::Late,
+                () = self.stop.cancel.cancelled() => return Written::Stopped,
+                () = self.stop.halt.cancelled() => return Written::Stopped,
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(STORE_PAUSE_MAX),
             }
         }
@@ -131,6 +132,7 @@ struct Drive<'a> {
 
 impl Drive<'_> {
     async fn run(mut self) -> End {
+        let deadline = self.attempt.deadline;
         loop {
             let item = tokio::select! {
                 biased;
@@ -152,8 +154,9 @@ impl Drive<'_> {
                     self.call.next().now_or_never()
                 };
             }
-            match self.attempt.write(self.observer).await {
-                Written::Yes => {}
+            match self.attempt.write(self.observer, deadline).await {
+                // The next round sees why it is stopped.
+                Written::Yes | Written::Stopped => {}
                 Written::Lost => return End::Lost,
                 Written::Late => return self.wind_down(Cut::TimedOut).await,
             }
@@ -214,8 +217,12 @@ impl Drive<'_> {
                 Taken::OverBudget | Taken::More => {}
             }
             if self.observer.is_full() {
-                // The bound of memory: what a flood still says after its end is not kept.
-                break None;
+                match self.attempt.write(self.observer, end).await {
+                    Written::Yes => {}
+                    Written::Lost => return End::Lost,
+                    // The bound of memory: what a flood still says after its end is not kept.
+                    Written::Stopped | Written::Late => break None,
+                }
             }
         };
         End::Cut { why, answer }
@@ -231,6 +238,10 @@ enum Taken {
 /// What became of a batch.
 pub(super) enum Written {
     Yes,
+    /// Not, because the attempt is told to stop.
+    Stopped,
+    /// Not, because the dispatch is somebody else's.
     Lost,
+    /// Not in time.
     Late,
 }

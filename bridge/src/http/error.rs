@@ -136,15 +136,20 @@ impl Failure {
 
     /// Everything that is wrong with the fields, from [`problem`].
     pub fn fields(problems: Vec<Value>) -> Self {
-        let names: Vec<&str> = problems
-            .iter()
-            .filter_map(|problem| problem["field"].as_str())
-            .collect();
-        let message = format!("the request is not valid: {}", names.join(", "));
+        let lines = problems.iter().map(|problem| {
+            let text = |name: &str| problem[name].as_str().unwrap_or_default().to_owned();
+            format!("{} {}", text("field"), text("message"))
+        });
+        let first: Vec<String> = lines.take(3).map(|line| line.trim().to_owned()).collect();
+        let more = match problems.len() - first.len() {
+            0 => String::new(),
+            more => format!("; and {more} more, see details"),
+        };
+        let message = format!("the request is not valid: {}{more}", first.join("; "));
         Self::new(Code::InvalidRequest, message).with_details(Value::Array(problems))
     }
 
-    /// Another text than the one made from the names of the fields.
+    /// Another text than the one made from the fields.
     #[must_use]
     pub fn saying(mut self, message: String) -> Self {
         self.message = message;
@@ -329,7 +334,7 @@ mod tests {
         insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch").await), @r#"405 {"code":"METHOD_NOT_ALLOWED","error":"/api/v2/dispatch does not take GET"}"#);
         insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch/dsp_1").await), @r#"404 {"code":"NOT_FOUND","error":"there is no dispatch \"dsp_1\", or its retention is over"}"#);
         insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch/%FF").await), @r#"400 {"code":"INVALID_REQUEST","error":"bad request"}"#);
-        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatches?limit=0&status=x").await), @r#"400 {"code":"INVALID_REQUEST","details":[{"field":"status","message":"must be one of accepted, queued, running, ok, error"},{"field":"limit","message":"must be a whole number from 1 to 200"}],"error":"the request is not valid: status, limit"}"#);
+        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatches?limit=0&status=x").await), @r#"400 {"code":"INVALID_REQUEST","details":[{"field":"status","message":"must be one of accepted, queued, running, ok, error"},{"field":"limit","message":"must be a whole number from 1 to 200"}],"error":"the request is not valid: status must be one of accepted, queued, running, ok, error; limit must be a whole number from 1 to 200"}"#);
         insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", "{\"a\":{\"b\":1,\"b\":2}}").await), @r#"400 {"code":"INVALID_REQUEST","details":[{"field":"a.b","message":"\"a.b\" is given twice; keys must be unique"}],"error":"\"a.b\" is given twice; keys must be unique"}"#);
         insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", "[1,").await), @r#"400 {"code":"INVALID_REQUEST","details":[{"field":"","message":"the body is not JSON: EOF while parsing a value at line 1 column 3"}],"error":"the body is not JSON: EOF while parsing a value at line 1 column 3"}"#);
         insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", vec![b' '; 11 << 20]).await), @r#"413 {"code":"PAYLOAD_TOO_LARGE","error":"the body is larger than 10485760 bytes"}"#);

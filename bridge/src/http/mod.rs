@@ -96,7 +96,7 @@ pub struct Life {
     pub instance_id: Arc<str>,
     pub started: Instant,
     pub phase: watch::Receiver<Phase>,
-    /// Ends event streams and requests that wait; the same that ends [`serve`].
+    /// Ends event streams and requests that wait; the same that ends [`serve()`].
     pub closing: CancellationToken,
 }
 

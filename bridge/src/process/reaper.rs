@@ -153,3 +153,37 @@ fn is_supervisor(pid: Pid) -> bool {
         Some([exec, bridge]) if exec == "exec" && bridge.starts_with("--bridge=")
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+    use super::*;
+
+    #[test]
+    fn an_ended_child_that_nobody_waits_for_is_buried_after_a_while() {
+        #[expect(clippy::zombie_processes, reason = "the test is about one")]
+        let child = Command::new("true").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        // It has ended, and is left as it is.
+        waitid(
+            WaitId::Pid(pid),
+            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+        )
+        .unwrap();
+        let now = Instant::now();
+        let mut orphanage = Orphanage::default();
+
+        orphanage.round("store", now);
+        orphanage.round("store", now + UNCLAIMED / 2);
+        assert!(
+            proc::stat(pid).is_some_and(|stat| stat.zombie),
+            "it may still be waited for"
+        );
+
+        orphanage.round("store", now + UNCLAIMED);
+        assert_eq!(proc::stat(pid), None);
+    }
+}

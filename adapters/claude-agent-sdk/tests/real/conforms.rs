@@ -1,7 +1,9 @@
 //! The checks that every adapter has to pass.
 
 use forge_adapter_api::conformance::{self, Options};
-use forge_adapter_api::{ExecutionRequest, HealthStatus};
+use forge_adapter_api::{
+    CostTier, ExecutionRequest, HealthStatus, LatencyProfile, OutputStrategy, Profile,
+};
 use forge_adapter_claude_agent_sdk::ClaudeAgentSdk;
 use serde_json::json;
 
@@ -16,15 +18,42 @@ fn conforms() {
         .unwrap();
     let model = runtime.block_on(Model::start());
     let home = tempfile::tempdir().unwrap();
+    let mut config = bench::config(model.url(), home.path());
+    config["max_concurrent"] = 2.into();
+    config["tools"] = json!(["Bash", "Edit"]);
     conformance::check::<ClaudeAgentSdk>(Options {
-        config: bench::config(model.url(), home.path()),
+        config,
         health_without_config: HealthStatus::Degraded,
         bad_config: Some(json!({"permission": "sometimes"})),
+        profile: Some(Profile {
+            capabilities: names(&[
+                "streaming",
+                "session_resume",
+                "file_io",
+                "mcp_servers",
+                "subagents",
+                "cost_tracking",
+                "structured_output",
+                "native_tools",
+            ]),
+            native_tools: names(&["Bash", "Edit"]),
+            max_concurrent: 2,
+            output_strategies: vec![
+                OutputStrategy::Stream,
+                OutputStrategy::Structured,
+                OutputStrategy::File,
+            ],
+            cost_tier: CostTier::High,
+            latency_profile: LatencyProfile::Variable,
+        }),
         request: ExecutionRequest::sample("hello"),
         slow: Some(ExecutionRequest::sample("SLOW please")),
         failing: Some(ExecutionRequest::sample("FAIL400 now")),
         patience: std::time::Duration::from_secs(30),
-        ..Options::default()
     })
     .assert_ok();
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forge_adapter_api::request::Tool;
+use forge_adapter_api::request::{Tool, ToolResult};
 use serde_json::json;
 
 use crate::bench::Bench;
@@ -70,7 +70,7 @@ async fn calls_of_the_callers_tools_are_handed_over_and_answered_by_the_next_run
 
     let ran = bench.run(request).await;
 
-    ran.failed("input_required");
+    ran.succeeded();
     ran.used(1);
     let calls: Vec<_> = ran
         .result
@@ -85,24 +85,38 @@ async fn calls_of_the_callers_tools_are_handed_over_and_answered_by_the_next_run
             ("crm.find", &json!({"who": "eve"}))
         ]
     );
-    let invoked = ran.all("tool.invoked");
-    assert_eq!(invoked[0]["name"], "crm.find");
-    assert_eq!(
-        invoked[0]["toolCallId"],
-        ran.result.tool_calls[0].tool_call_id
+    assert!(
+        ran.all("tool.invoked").is_empty(),
+        "the bridge tells of these"
     );
+    assert!(ran.all("tool.completed").is_empty());
     assert!(
         bench.model.requests()[0].body["tools"]
             .to_string()
             .contains("mcp__forge__crm_find")
     );
 
-    let mut next = bench.request("bob has id 7");
+    let mut next = bench.request("go on");
     next.session_id = ran.result.session_id;
     next.tools = tools;
+    next.tool_results = ran
+        .result
+        .tool_calls
+        .iter()
+        .map(|call| ToolResult {
+            tool_call_id: call.tool_call_id.clone(),
+            name: call.name.clone(),
+            output: json!({"id": 7}),
+            is_error: false,
+        })
+        .collect();
     let next = bench.run(next).await;
     next.succeeded();
-    assert_eq!(next.output(), "pong: bob has id 7");
+    assert!(
+        next.output().ends_with("{\"id\":7}\n\ngo on"),
+        "{}",
+        next.output()
+    );
     let history = bench.model.requests().last().unwrap().body["messages"].to_string();
     assert!(
         history.contains("\"who\":\"bob\"") && history.contains("handed to the caller"),

@@ -23,7 +23,7 @@ use super::follow::{Follow, Step, Until};
 use super::query::Query;
 use super::record::find;
 use crate::store::Store;
-use crate::store::record::EventFilter;
+use crate::store::record::{Dispatch, EventFilter};
 
 const MAX_PAGE: u64 = 1000;
 const MAX_WAIT_SECONDS: u64 = 60;
@@ -36,18 +36,14 @@ pub(super) async fn of_dispatch(
     mut query: Query,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let id = find(log.store.as_ref(), &id).await?.id;
-    let ends = [
-        ("finished", Until::Finished(id)),
-        ("delivered", Until::Delivered(id)),
-    ];
-    let until = query.choice("until", &ends).unwrap_or(Until::Finished(id));
+    let dispatch = find(log.store.as_ref(), &id).await?;
+    let until = end(&dispatch, &mut query);
     let place = place(&headers, &mut query);
     let poll = Poll::read(&mut query);
     query.finish()?;
     let position = log.position(place, Place::Earliest)?;
     let filter = EventFilter {
-        dispatch: Some(id),
+        dispatch: Some(dispatch.id),
         ..EventFilter::default()
     };
     log.answer(encoding, filter, until, position, poll).await
@@ -73,6 +69,17 @@ pub(super) async fn of_all(
     let position = log.unexpired(log.position(place, Place::Live)?)?;
     log.answer(encoding, filter, Until::Forever, position, poll)
         .await
+}
+
+/// Where the stream of this dispatch ends: with its result unless more is asked for.
+fn end(dispatch: &Dispatch, query: &mut Query) -> Until {
+    let finished = Until::Finished(dispatch.id);
+    let delivered = match dispatch.callback {
+        Some(_) => Until::Delivered(dispatch.id),
+        None => finished,
+    };
+    let ends = [("finished", finished), ("delivered", delivered)];
+    query.choice("until", &ends).unwrap_or(finished)
 }
 
 /// Where a reader wants to begin.

@@ -4,11 +4,12 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
-use super::OpenError;
+use super::folder::OpenError;
 use crate::event::LogName;
 
 /// `FgBr`, so that `file` and we can tell it from other databases.
@@ -16,6 +17,9 @@ const APPLICATION_ID: i64 = 0x4667_4272;
 
 /// Before this one a reset of the WAL could lose a commit.
 const OLDEST_SQLITE: i32 = 3_051_003;
+
+/// How long to wait for a lock of somebody else, such as an operator's `sqlite3`.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One entry for each version of the file, never changed once released.
 const MIGRATIONS: &[&str] = &[V1];
@@ -168,8 +172,9 @@ pub(super) fn open(file: &Path, tuning: Tuning) -> Result<Connection, OpenError>
 pub(super) fn open_reader(file: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(file, flags)?;
+    connection.busy_timeout(PATIENCE)?;
     connection.execute_batch(
-        "PRAGMA busy_timeout = 5000; PRAGMA cache_size = -1024; PRAGMA temp_store = MEMORY;
+        "PRAGMA cache_size = -1024; PRAGMA temp_store = MEMORY;
          PRAGMA trusted_schema = OFF; PRAGMA query_only = ON;",
     )?;
     keep_plans(&connection)?;
@@ -216,9 +221,9 @@ fn inspect(connection: &Connection, file: &Path) -> Result<usize, OpenError> {
 }
 
 fn configure(connection: &Connection, tuning: Tuning) -> rusqlite::Result<()> {
+    connection.busy_timeout(PATIENCE)?;
     connection.execute_batch(&format!(
-        "PRAGMA busy_timeout = 5000;
-         PRAGMA journal_mode = WAL;
+        "PRAGMA journal_mode = WAL;
          PRAGMA synchronous = FULL;
          PRAGMA fullfsync = ON;
          PRAGMA foreign_keys = ON;

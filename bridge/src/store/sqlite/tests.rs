@@ -5,7 +5,9 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use super::folder::OpenError;
 use super::*;
+use crate::store::Config;
 use crate::store::contract::sample::{accept, begin, ok, task};
 
 fn open(folder: &Path) -> Sqlite {
@@ -199,6 +201,26 @@ async fn a_change_that_fails_takes_only_itself_back() {
     assert_eq!(store.counts().queued, 2);
     assert_eq!(store.queues().await.unwrap(), [("echo".to_owned(), 2)]);
     assert_eq!(store.log_bounds().issued, bounds.issued + 2);
+}
+
+#[tokio::test]
+async fn the_write_ahead_log_stays_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        wal_limit_bytes: 1 << 20,
+        ..Config::default()
+    };
+    let store = Sqlite::open(&config, folder.path()).unwrap();
+    for n in 0..100 {
+        let large = NewDispatch {
+            secrets: Some(vec![0; 100_000]),
+            ..task(&n.to_string())
+        };
+        accept(&store, large).await;
+        let wal = folder.path().join("bridge.db-wal");
+        let bytes = wal.metadata().unwrap().len();
+        assert!(bytes < 2 << 20, "{bytes} after {n}");
+    }
 }
 
 #[tokio::test]

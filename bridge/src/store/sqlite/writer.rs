@@ -25,6 +25,8 @@ const BATCH_OPS: usize = 1024;
 const BATCH_BYTES: usize = 8 << 20;
 /// After so long without a write the WAL is folded into the file and cut to nothing.
 const IDLE: Duration = Duration::from_secs(1);
+/// How long a checkpoint may wait for readers, and so hold up what is queued.
+const CHECKPOINT_PATIENCE: Duration = Duration::from_millis(100);
 /// Frames in the WAL that are not in the file yet before the next checkpoint.
 const CHECKPOINT_FRAMES: i64 = 2000;
 
@@ -332,7 +334,9 @@ impl Writer {
 
     /// A checkpoint that readers hinder does what it can; that is not an error.
     fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
-        self.wal(mode).map(|_| ())
+        self.connection.busy_timeout(CHECKPOINT_PATIENCE)?;
+        self.wal(mode)?;
+        self.connection.busy_timeout(schema::PATIENCE)
     }
 
     /// Frames in the WAL, and how many of them are in the file.

@@ -1,0 +1,196 @@
+//! What the edge says to those who get it wrong: always 4xx with the envelope, and the bridge lives.
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::harness::Bridge;
+use super::harness::api::{answer, quiet};
+
+const MIB: usize = 1024 * 1024;
+
+/// Bodies that are no JSON tree the bridge takes.
+fn malformed() -> Vec<Vec<u8>> {
+    let texts: [&[u8]; 32] = [
+        b"",
+        b" ",
+        b"{",
+        b"}",
+        b"[1,",
+        b"{\"taskId\"}",
+        b"{\"taskId\":}",
+        b"{taskId:1}",
+        b"{'taskId':'t'}",
+        b"{\"taskId\":\"t\",}",
+        b"{\"taskId\":\"t\"} x",
+        b"{\"taskId\":\"t\"}{}",
+        b"{\"taskId\":\"\\x\"}",
+        b"{\"taskId\":\"\\ud800\"}",
+        b"{\"taskId\":\"\xff\"}",
+        b"{\"taskId\":\"\xc0\xaf\"}",
+        b"{\"taskId\":\"\xed\xa0\x80\"}",
+        b"{\"taskId\":\"a\nb\"}",
+        b"\xef\xbb\xbf{}",
+        b"\xff\xfe{\0}\0",
+        b"{\"timeout\":1e999}",
+        b"{\"timeout\":-1e999}",
+        b"{\"timeout\":99999999999999999999}",
+        b"{\"timeout\":01}",
+        b"{\"timeout\":.5}",
+        b"{\"timeout\":NaN}",
+        b"{\"timeout\":Infinity}",
+        b"{\"taskId\":\"t\",\"taskId\":\"t\"}",
+        b"{\"metadata\":{\"a\":{\"b\":1,\"b\":2}}}",
+        b"{\"metadata\":{\"$serde_json::private::RawValue\":\"x\"}}",
+        b"<xml/>",
+        b"taskId=t",
+    ];
+    let mut bodies: Vec<Vec<u8>> = texts.iter().map(|text| text.to_vec()).collect();
+    bodies.push(vec![b'['; 10_000]);
+    bodies.push([vec![b'['; 10_000], vec![b']'; 10_000]].concat());
+    bodies.push(b"{\"metadata\":".repeat(10_000));
+    bodies.push(vec![b' '; 11 * MIB]);
+    bodies.push(format!("{{\"message\":\"{}\"}}", "x".repeat(11 * MIB)).into_bytes());
+    bodies
+}
+
+/// Trees in which fields are wrong, with how many complaints there have to be at least.
+fn invalid() -> Vec<(Value, usize)> {
+    let with = |extra: Value| {
+        let mut body = quiet("task", "ok");
+        body.as_object_mut()
+            .unwrap()
+            .extend(extra.as_object().unwrap().clone());
+        body
+    };
+    vec![
+        (json!(null), 1),
+        (json!([]), 1),
+        (json!("text"), 1),
+        (json!(7), 1),
+        (json!({}), 4),
+        (with(json!({"taskId": 7})), 1),
+        (with(json!({"taskId": ""})), 1),
+        (with(json!({"taskId": "t".repeat(257)})), 1),
+        (with(json!({"taskId": "dsp_mine"})), 1),
+        (with(json!({"taskId": "a\u{0}b", "agentId": null})), 2),
+        (with(json!({"message": {}})), 1),
+        (with(json!({"callbackUrl": "ftp://example.org"})), 1),
+        (with(json!({"callbackUrl": 1})), 1),
+        (with(json!({"timeout": 0})), 1),
+        (with(json!({"timeout": -1})), 1),
+        (with(json!({"timeout": "soon"})), 1),
+        (with(json!({"priority": 11})), 1),
+        (with(json!({"priority": 0.5})), 1),
+        (with(json!({"tools": {}})), 1),
+        (
+            with(json!({"recovery": "perhaps", "outputStrategy": "paper", "priority": "high"})),
+            3,
+        ),
+        (
+            with(json!({"workspace": {"files": [{"path": "../x", "content": ""}]}})),
+            1,
+        ),
+        (with(json!({"task_id": "another"})), 1),
+    ]
+}
+
+#[tokio::test]
+async fn malformed_bodies_are_refused_with_the_envelope_and_the_bridge_lives() {
+    let bridge = Bridge::start().await;
+    let refused = |status: StatusCode, body: &Value, what: &str| {
+        assert!(status.is_client_error(), "{status} {body} for {what}");
+        assert!(
+            body["error"].as_str().is_some_and(|text| !text.is_empty()),
+            "{body} for {what}"
+        );
+        assert!(
+            body["requestId"].as_str().unwrap().starts_with("req_"),
+            "{body} for {what}"
+        );
+    };
+    for body in malformed() {
+        let shown = String::from_utf8_lossy(&body[..body.len().min(60)]).into_owned();
+        let large = body.len() > 10 * MIB;
+        let request = bridge
+            .api
+            .request(Method::POST, "/api/v2/dispatch")
+            .body(body);
+        let (status, body) = answer(request).await;
+        refused(status, &body, &shown);
+        let code = if large {
+            "PAYLOAD_TOO_LARGE"
+        } else {
+            "INVALID_REQUEST"
+        };
+        assert_eq!(body["code"], code, "{shown}");
+    }
+    for (tree, complaints) in invalid() {
+        let shown = tree.to_string();
+        let (status, body) = bridge.api.post("/api/v2/dispatch", &tree).await;
+        refused(status, &body, &shown);
+        let details = body["details"].as_array().unwrap();
+        assert!(details.len() >= complaints, "{body} for {shown}");
+        for detail in details {
+            assert!(
+                detail["field"].is_string() && detail["message"].is_string(),
+                "{body}"
+            );
+        }
+    }
+    let result = bridge.api.run(quiet("after", "ok")).await;
+    assert_eq!(result["status"], "ok", "{result}");
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn tokens_are_asked_for_and_rotated() {
+    let bridge = Bridge::with(&[("BRIDGE_TOKENS", "old,new")]).await;
+    let (status, body) = bridge.api.post("/api/v2/dispatch", &quiet("t", "ok")).await;
+    assert_eq!(
+        (status, &body["code"]),
+        (StatusCode::UNAUTHORIZED, &json!("UNAUTHORIZED"))
+    );
+    for token in ["old", "new"] {
+        let request = bridge
+            .api
+            .request(Method::GET, "/api/v2/dispatches")
+            .bearer_auth(token);
+        assert_eq!(answer(request).await.0, StatusCode::OK, "{token}");
+    }
+    let (status, health) = bridge.api.get("/api/health").await;
+    assert_eq!(
+        (status, &health["status"]),
+        (StatusCode::OK, &json!("healthy"))
+    );
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn pages_of_the_machine_may_call_and_others_may_not() {
+    let bridge = Bridge::start().await;
+    let preflight = |origin: &str| {
+        let request = bridge.api.request(Method::OPTIONS, "/api/v2/dispatch");
+        request
+            .header("origin", origin)
+            .header("access-control-request-method", "POST")
+    };
+    let allowed = preflight("http://localhost:3000").send().await.unwrap();
+    assert_eq!(allowed.status(), StatusCode::NO_CONTENT);
+    assert_eq!(
+        allowed.headers()["access-control-allow-origin"],
+        "http://localhost:3000"
+    );
+    assert_eq!(
+        allowed.headers()["access-control-allow-methods"],
+        "GET, POST"
+    );
+    let (status, body) = answer(preflight("https://evil.example")).await;
+    assert_eq!(
+        (status, &body["code"]),
+        (StatusCode::FORBIDDEN, &json!("FORBIDDEN"))
+    );
+    let rebound = bridge.api.request(Method::GET, "/api/v2/dispatches");
+    let (status, _) = answer(rebound.header("host", "evil.example")).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    bridge.stop().await;
+}
