@@ -9,6 +9,7 @@ pub mod dispatch;
 pub mod event;
 pub mod http;
 pub mod id;
+pub mod mcp;
 pub mod net;
 pub mod plugin;
 pub mod process;

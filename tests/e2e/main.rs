@@ -16,6 +16,7 @@ mod harness;
 mod hostile;
 mod idempotency;
 mod limits;
+mod model;
 mod output;
 mod plugins;
 mod queue;

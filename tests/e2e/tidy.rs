@@ -12,7 +12,7 @@ const REFUSED_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types",
 const GROUND: [&str; 4] = ["id", "time", "event", "vault"];
 
 /// Who may import whom inside `bridge/src`, besides `GROUND` and itself.
-const IMPORTS: [(&str, &[&str]); 16] = [
+const IMPORTS: [(&str, &[&str]); 17] = [
     ("id", &[]),
     ("time", &[]),
     ("event", &[]),
@@ -23,10 +23,11 @@ const IMPORTS: [(&str, &[&str]); 16] = [
     ("process", &[]),
     ("delivery", &["store", "net", "process"]),
     ("plugin", &["store", "net", "process"]),
+    ("mcp", &["store", "net", "process"]),
     ("registration", &["store", "net", "process"]),
     (
         "dispatch",
-        &["plugin", "delivery", "store", "net", "process"],
+        &["plugin", "delivery", "mcp", "store", "net", "process"],
     ),
     ("http", &["dispatch", "plugin", "delivery", "store", "net"]),
     (
@@ -37,6 +38,7 @@ const IMPORTS: [(&str, &[&str]); 16] = [
             "dispatch",
             "plugin",
             "delivery",
+            "mcp",
             "store",
             "net",
             "process",
@@ -56,6 +58,7 @@ const ALL: &[&str] = &[
     "dispatch",
     "plugin",
     "delivery",
+    "mcp",
     "store",
     "net",
     "process",

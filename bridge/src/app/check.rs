@@ -7,6 +7,7 @@ use super::{HALT, Options};
 use crate::config::Config;
 use crate::delivery::sign::Signer;
 use crate::http::auth::Auth;
+use crate::mcp::Servers;
 use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Registry};
@@ -29,6 +30,7 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
             }),
     );
     note(Signer::check(&config.callback).map_err(Into::into));
+    note(Servers::check(&config.mcp).map_err(Into::into));
     note(
         Guard::new(&config.callback.allow)
             .map_err(Into::into)

@@ -27,6 +27,7 @@ use crate::dispatch::{self, Dispatcher};
 use crate::event::{NewEvent, kind};
 use crate::http::auth::{self, Auth};
 use crate::http::{self, Life, Phase};
+use crate::mcp::{self, Servers};
 use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Adapter, Registry, Relayed, Trust};
@@ -153,6 +154,13 @@ impl Bridge {
         })
         .await?;
         let signer = Signer::open(&config.callback, &*store, &vault).await?;
+        let mcp = Servers::new(mcp::Setup {
+            config: config.mcp.clone(),
+            client: client.clone(),
+            supervisor: children.supervisor().to_vec(),
+            store_id: store.store_id().to_owned(),
+            tracker: tracker.clone(),
+        })?;
         let deliverer = Deliverer::new(delivery::Setup {
             store: Arc::clone(&store),
             client,
@@ -168,7 +176,7 @@ impl Bridge {
             deliverer: deliverer.clone(),
             vault,
             guard,
-            mcp_servers: BTreeMap::new(),
+            mcp,
             tracker: tracker.clone(),
         });
 

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::http::{self, auth};
-use crate::{delivery, dispatch, net, plugin, process, registration, store, telemetry};
+use crate::{delivery, dispatch, mcp, net, plugin, process, registration, store, telemetry};
 
 pub use extract::Problem;
 
@@ -46,6 +46,7 @@ pub struct Config {
     pub auth: auth::Config,
     pub http: http::Config,
     pub dispatch: dispatch::Config,
+    pub mcp: mcp::Config,
     pub callback: delivery::Config,
     pub net: net::Config,
     pub process: process::Config,
@@ -68,6 +69,7 @@ impl Default for Config {
             auth: auth::Config::default(),
             http: http::Config::default(),
             dispatch: dispatch::Config::default(),
+            mcp: mcp::Config::default(),
             callback: delivery::Config::default(),
             net: net::Config::default(),
             process: process::Config::default(),

@@ -63,7 +63,7 @@ pub(crate) struct Bridge {
     pub(crate) app: Option<app::Bridge>,
     pub(crate) api: Api,
     #[expect(dead_code, reason = "removed when dropped")]
-    home: TempDir,
+    pub(crate) home: TempDir,
 }
 
 impl Bridge {
