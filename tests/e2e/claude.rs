@@ -209,6 +209,39 @@ async fn killed_in_the_middle_it_leaves_no_program_and_goes_on_with_the_session(
 }
 
 #[tokio::test]
+async fn a_call_of_the_callers_tool_is_answered_by_the_next_dispatch() {
+    let model = Model::start().await;
+    let home = home(&model);
+    let bridge = home.start();
+    let tools = json!({"tools": [{"name": "crm.find", "inputSchema": {"type": "object"}}]});
+    let asking = with(
+        task("a", "CALL mcp__forge__crm_find {\"who\":\"bob\"}"),
+        &tools,
+    );
+
+    let asked = bridge.api.run(asking).await;
+
+    assert_eq!(asked["errorCode"], "input_required", "{asked}");
+    let call = &asked["toolCalls"][0];
+    assert_eq!(
+        (&call["name"], &call["input"]["who"]),
+        (&json!("crm.find"), &json!("bob"))
+    );
+
+    let answer = json!({
+        "sessionId": asked["sessionId"],
+        "toolResults": [{"toolCallId": call["toolCallId"], "name": "crm.find", "output": "id 7"}],
+    });
+    let answered = bridge
+        .api
+        .run(with(with(task("b", "and now?"), &tools), &answer))
+        .await;
+    assert_eq!(answered["status"], "ok", "{answered}");
+    let last = model.requests().pop().unwrap().body["messages"].to_string();
+    assert!(last.contains("id 7") && last.contains("and now?"), "{last}");
+}
+
+#[tokio::test]
 async fn two_dispatches_on_one_session_run_one_after_another() {
     let model = Model::start().await;
     let home = home(&model);

@@ -5,6 +5,7 @@ pub(crate) mod callback;
 pub(crate) mod library;
 pub(crate) mod model;
 pub(crate) mod process;
+pub(crate) mod registry;
 pub(crate) mod wait;
 
 use std::collections::BTreeMap;
@@ -62,7 +63,7 @@ pub(crate) struct Bridge {
     pub(crate) app: Option<app::Bridge>,
     pub(crate) api: Api,
     #[expect(dead_code, reason = "removed when dropped")]
-    home: TempDir,
+    pub(crate) home: TempDir,
 }
 
 impl Bridge {

@@ -1,24 +1,22 @@
 //! The Messages protocol.
 
-use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::Json;
-use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::{Stream, StreamExt as _, stream};
 use serde_json::{Value, json};
 
 use super::Desk;
-use super::plan::{Call, Plan, plan};
-
-const DELTA: usize = 8;
-const SLOW_DELTAS: usize = 200;
-const SLOW_PACE: Duration = Duration::from_millis(100);
+use super::plan::{Call, Plan, Prompt, plan};
+use super::wire::{Frame, array, pieces, sse, text_of, texts};
 
 pub(super) async fn answer(desk: &Desk, body: &Value) -> Response {
-    let plan = plan(desk, &prompt(body), tool_output(body).as_deref());
-    let content = match plan {
+    let prompt = Prompt {
+        text: prompt(body),
+        tool_output: tool_output(body),
+        schema: body["output_config"]["format"].get("schema").cloned(),
+    };
+    let (content, pace) = match plan(desk, &prompt) {
         Plan::Fail(status) => {
             let kind = if status.as_u16() == 429 {
                 "rate_limit_error"
@@ -30,24 +28,24 @@ pub(super) async fn answer(desk: &Desk, body: &Value) -> Response {
             return (status, Json(error)).into_response();
         }
         Plan::Hang => return std::future::pending().await,
-        Plan::Text(text) => vec![json!({"type": "text", "text": text})],
-        Plan::Thought(text) => vec![
-            json!({"type": "thinking", "thinking": "a fake thought", "signature": "c2ln"}),
-            json!({"type": "text", "text": text}),
-        ],
-        Plan::Slow => {
-            let ticks: String = (0..SLOW_DELTAS).map(|n| format!("tick{n:03} ")).collect();
-            return stream_of(
-                desk,
-                body,
-                &[json!({"type": "text", "text": ticks})],
-                SLOW_PACE,
-            );
+        Plan::Calls(calls) => {
+            let content = calls.iter().map(|call| tool_use(desk, call)).collect();
+            (content, Duration::ZERO)
         }
-        Plan::Calls(calls) => calls.iter().map(|call| tool_use(desk, call)).collect(),
+        plan @ (Plan::Text(_) | Plan::Thought(_) | Plan::Slow) => {
+            let (text, pace) = text_of(&plan).unwrap();
+            let mut content = vec![json!({"type": "text", "text": text})];
+            if let Plan::Thought(_) = plan {
+                content.insert(
+                    0,
+                    json!({"type": "thinking", "thinking": "a fake thought", "signature": "c2ln"}),
+                );
+            }
+            (content, pace)
+        }
     };
     if body["stream"] == true {
-        stream_of(desk, body, &content, Duration::ZERO)
+        stream_of(desk, body, &content, pace)
     } else {
         let mut message = message(desk, body);
         message["stop_reason"] = stop_reason(&content).into();
@@ -87,7 +85,15 @@ fn stream_of(desk: &Desk, body: &Value, content: &[Value], pace: Duration) -> Re
         "usage": {"output_tokens": 12},
     }));
     events.push(json!({"type": "message_stop"}));
-    Sse::new(paced(events, pace)).into_response()
+    let frames = events.iter().map(|event| {
+        let frame = Frame::typed(event);
+        if event["type"] == "content_block_delta" {
+            frame.piece()
+        } else {
+            frame
+        }
+    });
+    sse(frames.collect(), pace)
 }
 
 fn block_events(index: usize, block: &Value) -> Vec<Value> {
@@ -97,6 +103,7 @@ fn block_events(index: usize, block: &Value) -> Vec<Value> {
         "tool_use" => (
             json!({"type": "tool_use", "id": block["id"], "name": block["name"], "input": {}}),
             pieces(&block["input"].to_string())
+                .iter()
                 .map(|piece| delta(json!({"type": "input_json_delta", "partial_json": piece})))
                 .collect(),
         ),
@@ -110,6 +117,7 @@ fn block_events(index: usize, block: &Value) -> Vec<Value> {
         _ => (
             json!({"type": "text", "text": ""}),
             pieces(block["text"].as_str().unwrap())
+                .iter()
                 .map(|piece| delta(json!({"type": "text_delta", "text": piece})))
                 .collect(),
         ),
@@ -121,31 +129,10 @@ fn block_events(index: usize, block: &Value) -> Vec<Value> {
     events
 }
 
-fn pieces(text: &str) -> impl Iterator<Item = String> {
-    let chars: Vec<char> = text.chars().collect();
-    let pieces: Vec<String> = chars
-        .chunks(DELTA)
-        .map(|piece| piece.iter().collect())
-        .collect();
-    pieces.into_iter()
-}
-
-fn paced(events: Vec<Value>, pace: Duration) -> impl Stream<Item = Result<Event, Infallible>> {
-    stream::iter(events).then(move |event| async move {
-        if event["type"] == "content_block_delta" && !pace.is_zero() {
-            tokio::time::sleep(pace).await;
-        }
-        Ok(Event::default()
-            .event(event["type"].as_str().unwrap())
-            .data(event.to_string()))
-    })
-}
-
 /// The last text of the last user message that has one; a reminder of the program only when the message has
 /// nothing else.
 fn prompt(body: &Value) -> String {
-    let messages = body["messages"].as_array().map_or(&[][..], Vec::as_slice);
-    messages
+    array(&body["messages"])
         .iter()
         .rev()
         .filter(|message| message["role"] == "user")
@@ -177,16 +164,4 @@ fn tool_output(body: &Value) -> Option<String> {
         Value::String(text) => text.clone(),
         content => texts(content).join("\n"),
     })
-}
-
-fn texts(content: &Value) -> Vec<String> {
-    match content {
-        Value::String(text) => vec![text.clone()],
-        content => content
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|block| Some(block["text"].as_str()?.to_owned()))
-            .collect(),
-    }
 }

@@ -1,5 +1,5 @@
 //! A model endpoint on loopback whose answers are decided by markers in the last prompt, so that real agent
-//! programs can be run without a model:
+//! programs can be run without a model. It speaks Anthropic Messages, OpenAI Chat and Responses, and Gemini:
 //!
 //! | marker | answer |
 //! |---|---|
@@ -8,12 +8,17 @@
 //! | `HANG` | none, ever |
 //! | `THINK` | a thought before the text |
 //! | `FAIL<status>` | this HTTP status; `FAILONCE<status>` only the first time |
+//! | a JSON schema in the request | a sample that follows it |
 //! | otherwise | `pong: ` and the end of the prompt |
 //!
 //! Prompts may come wrapped in reminders of the program; the last text that is none decides.
 
 mod anthropic;
+mod gemini;
+mod openai;
 mod plan;
+mod responses;
+mod wire;
 
 use std::collections::HashSet;
 use std::future::IntoFuture as _;
@@ -119,6 +124,18 @@ async fn answer(State(desk): State<Desk>, method: Method, uri: Uri, body: Bytes)
         .push(Received { body: body.clone() });
     if path.ends_with("/messages") {
         return anthropic::answer(&desk, &body).await;
+    }
+    if path.ends_with("/chat/completions") {
+        return openai::answer(&desk, &body).await;
+    }
+    if path.ends_with("/responses") {
+        return responses::answer(&desk, &body).await;
+    }
+    if path.ends_with(":generateContent") {
+        return gemini::whole(&desk, &body).await;
+    }
+    if path.ends_with(":streamGenerateContent") {
+        return gemini::streamed(&desk, &body).await;
     }
     let error =
         json!({"type": "error", "error": {"type": "not_found_error", "message": "not found"}});

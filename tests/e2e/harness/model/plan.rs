@@ -1,7 +1,7 @@
 //! What to answer, whatever the protocol.
 
 use axum::http::StatusCode;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Desk;
 
@@ -20,11 +20,21 @@ pub(super) struct Call {
     pub(super) input: Value,
 }
 
-/// `tool_output` is the result of a call that has just come back.
-pub(super) fn plan(desk: &Desk, prompt: &str, tool_output: Option<&str>) -> Plan {
-    if let Some(output) = tool_output {
+/// What a request asks, whatever the protocol.
+pub(super) struct Prompt {
+    pub(super) text: String,
+    /// The result of a call that has just come back.
+    pub(super) tool_output: Option<String>,
+    /// The JSON schema that the answer has to follow.
+    pub(super) schema: Option<Value>,
+}
+
+pub(super) fn plan(desk: &Desk, prompt: &Prompt) -> Plan {
+    if let Some(output) = &prompt.tool_output {
         return Plan::Text(format!("tool said: {}", head(output, 200)));
     }
+    let schema = &prompt.schema;
+    let prompt = prompt.text.as_str();
     if let Some(status) = status_behind(prompt, "FAILONCE")
         && desk.is_first(prompt)
     {
@@ -36,6 +46,9 @@ pub(super) fn plan(desk: &Desk, prompt: &str, tool_output: Option<&str>) -> Plan
     let calls = calls(prompt);
     if !calls.is_empty() {
         return Plan::Calls(calls);
+    }
+    if let Some(schema) = schema {
+        return Plan::Text(sample(schema).to_string());
     }
     if prompt.contains("HANG") {
         return Plan::Hang;
@@ -71,6 +84,31 @@ fn calls(prompt: &str) -> Vec<Call> {
             })
         })
         .collect()
+}
+
+/// A value that a schema allows; references are not followed.
+fn sample(schema: &Value) -> Value {
+    if let Some(value) = schema.get("const").or(schema["enum"].get(0)) {
+        return value.clone();
+    }
+    if let Some(one) = schema["anyOf"].get(0).or(schema["oneOf"].get(0)) {
+        return sample(one);
+    }
+    let kind = schema["type"].as_str().or(schema["type"][0].as_str());
+    match kind.unwrap_or_default().to_lowercase().as_str() {
+        "object" => {
+            let members = schema["properties"].as_object().into_iter().flatten();
+            members
+                .map(|(name, schema)| (name.clone(), sample(schema)))
+                .collect()
+        }
+        "array" => json!([sample(&schema["items"])]),
+        "integer" => json!(42),
+        "number" => json!(4.5),
+        "boolean" => json!(true),
+        "null" => Value::Null,
+        _ => json!("sample"),
+    }
 }
 
 fn head(text: &str, chars: usize) -> String {

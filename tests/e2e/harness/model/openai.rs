@@ -1,0 +1,143 @@
+//! The Chat Completions protocol.
+
+use axum::Json;
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Value, json};
+
+use super::Desk;
+use super::plan::{Call, Plan, Prompt, plan};
+use super::wire::{Frame, array, pieces, sse, text_of, texts};
+
+pub(super) async fn answer(desk: &Desk, body: &Value) -> Response {
+    let plan = plan(desk, &prompt(body));
+    match &plan {
+        Plan::Fail(status) => {
+            let message = format!("fake failure {}", status.as_u16());
+            (*status, Json(failure(&message))).into_response()
+        }
+        Plan::Hang => std::future::pending().await,
+        Plan::Text(_) | Plan::Thought(_) | Plan::Slow | Plan::Calls(_) => {
+            let id = format!("chatcmpl-fake{}", desk.number());
+            if body["stream"] == true {
+                streamed(&id, body, &plan)
+            } else {
+                whole(&id, body, &plan)
+            }
+        }
+    }
+}
+
+pub(super) fn failure(message: &str) -> Value {
+    json!({"error": {"message": message, "type": "server_error", "code": null, "param": null}})
+}
+
+fn whole(id: &str, body: &Value, plan: &Plan) -> Response {
+    let (message, reason) = match plan {
+        Plan::Calls(calls) => {
+            let calls: Vec<Value> = calls
+                .iter()
+                .enumerate()
+                .map(|(n, call)| tool_call(n, call))
+                .collect();
+            (
+                json!({"role": "assistant", "content": null, "tool_calls": calls}),
+                "tool_calls",
+            )
+        }
+        plan => (
+            json!({"role": "assistant", "content": text_of(plan).unwrap().0}),
+            "stop",
+        ),
+    };
+    Json(json!({
+        "id": id, "object": "chat.completion", "created": 1, "model": body["model"], "usage": usage(),
+        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+    }))
+    .into_response()
+}
+
+fn streamed(id: &str, body: &Value, plan: &Plan) -> Response {
+    let chunk = |choices: Value, usage: Value| {
+        Frame::new(&json!({
+            "id": id, "object": "chat.completion.chunk", "created": 1, "model": body["model"],
+            "choices": choices, "usage": usage,
+        }))
+    };
+    let delta = |delta: Value| {
+        chunk(
+            json!([{"index": 0, "delta": delta, "finish_reason": null}]),
+            Value::Null,
+        )
+    };
+    let mut frames = vec![delta(json!({"role": "assistant", "content": ""}))];
+    let (reason, pace) = match plan {
+        Plan::Calls(calls) => {
+            for (n, call) in calls.iter().enumerate() {
+                let mut begun = tool_call(n, call);
+                begun["function"]["arguments"] = "".into();
+                frames.push(delta(json!({"tool_calls": [begun]})));
+                frames.extend(pieces(&call.input.to_string()).iter().map(|piece| {
+                    delta(json!({"tool_calls": [{"index": n, "function": {"arguments": piece}}]}))
+                }));
+            }
+            ("tool_calls", std::time::Duration::ZERO)
+        }
+        plan => {
+            let (text, pace) = text_of(plan).unwrap();
+            frames.extend(
+                pieces(&text)
+                    .iter()
+                    .map(|piece| delta(json!({"content": piece})).piece()),
+            );
+            ("stop", pace)
+        }
+    };
+    frames.push(chunk(
+        json!([{"index": 0, "delta": {}, "finish_reason": reason}]),
+        Value::Null,
+    ));
+    if body["stream_options"]["include_usage"] == true {
+        frames.push(chunk(json!([]), usage()));
+    }
+    frames.push(Frame::text("[DONE]"));
+    sse(frames, pace)
+}
+
+fn tool_call(index: usize, call: &Call) -> Value {
+    json!({
+        "index": index, "id": format!("call_fake{index}"), "type": "function",
+        "function": {"name": call.tool, "arguments": call.input.to_string()},
+    })
+}
+
+/// 31 in, 5 of them from the cache; 9 out, 2 of them thought.
+fn usage() -> Value {
+    json!({
+        "prompt_tokens": 31, "completion_tokens": 9, "total_tokens": 40,
+        "prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens_details": {"reasoning_tokens": 2},
+    })
+}
+
+/// What was said since the last answer.
+fn prompt(body: &Value) -> Prompt {
+    let messages = array(&body["messages"]);
+    let answered = messages
+        .iter()
+        .rposition(|message| message["role"] == "assistant");
+    let fresh = &messages[answered.map_or(0, |at| at + 1)..];
+    let last = fresh
+        .iter()
+        .rfind(|message| message["role"] == "user" || message["role"] == "tool");
+    let said = |message: &Value| texts(&message["content"]).join("\n");
+    let users = messages
+        .iter()
+        .rfind(|message| message["role"] == "user")
+        .map(said);
+    Prompt {
+        text: users.unwrap_or_default(),
+        tool_output: last.filter(|message| message["role"] == "tool").map(said),
+        schema: body["response_format"]["json_schema"]
+            .get("schema")
+            .cloned(),
+    }
+}
