@@ -85,7 +85,15 @@ pub async fn serve(
     options: Options,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let bridge = Bridge::start(config, options).await?;
+    // A start that is given up, perhaps because an adapter hangs, ends as a crash does: nothing was
+    // answered yet.
+    let Some(started) = shutdown
+        .run_until_cancelled(Bridge::start(config, options))
+        .await
+    else {
+        return Ok(());
+    };
+    let bridge = started?;
     shutdown.cancelled().await;
     bridge.stop().await;
     Ok(())

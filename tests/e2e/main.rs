@@ -1,17 +1,30 @@
 //! Everything with a socket, a process or a plugin, in one binary.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod acme;
+mod callbacks;
 mod children;
 mod claude;
 mod cli;
 mod config;
+mod demo;
 mod dev;
+mod dispatch;
 mod edge;
 mod events;
 mod harness;
+mod hostile;
+mod idempotency;
+mod limits;
 mod model;
+mod output;
 mod plugins;
+mod queue;
 mod recovery;
+mod routing;
+mod retention;
+mod secrets;
+mod shutdown;
 mod tidy;
 
 #[path = "../runtimes/mod.rs"]

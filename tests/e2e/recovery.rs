@@ -3,7 +3,7 @@
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use super::harness::api::{owed, quiet};
+use super::harness::api::{owed, quiet, with};
 use super::harness::process::{Home, Process};
 use super::harness::{Answer, CallbackSink, until};
 
@@ -14,13 +14,6 @@ fn results(sink: &CallbackSink) -> Vec<Value> {
         .iter()
         .map(|request| serde_json::from_slice(&request.body).unwrap())
         .collect()
-}
-
-fn with(mut body: Value, extra: &Value) -> Value {
-    body.as_object_mut()
-        .unwrap()
-        .extend(extra.as_object().unwrap().clone());
-    body
 }
 
 async fn running(process: &Process, id: &str) {

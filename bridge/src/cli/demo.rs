@@ -125,6 +125,8 @@ fn environment(
         ("BRIDGE_CALLBACK_ALLOW", "loopback".to_owned()),
         ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
         ("BRIDGE_LOG_LEVEL", "error".to_owned()),
+        // Nobody else knows this bridge.
+        ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
     ];
     environment.extend(settings.map(|(name, value)| (name.to_owned(), value)));
     environment.extend(arguments.settings());

@@ -1,8 +1,10 @@
 //! One attempt from the durable mark to the durable end: begin, assemble, execute, finish.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use forge_adapter_api::OutputStrategy;
+use futures_util::FutureExt;
 use serde_json::json;
 
 use crate::event::{NewEvent, kind};
@@ -19,8 +21,12 @@ use super::execute::{Attempt, Cut, End, execute};
 use super::finish::Conclusion;
 use super::gather::Gathered;
 use super::normalise::{Ending, Raw};
-use super::request::{Dispatch, Recovery};
+use super::recover::{self, Fate};
+use super::request::Dispatch;
 use super::running::Stop;
+
+/// Why an attempt did not end by itself when the process does.
+const STOPPED: &str = "the bridge was stopped while it ran";
 
 /// What becomes of an attempt.
 enum Outcome {
@@ -32,8 +38,9 @@ enum Outcome {
 }
 
 impl Inner {
-    /// Runs one attempt of a queued dispatch. An error is the store's; the dispatch is then still
-    /// queued, or running under an epoch that the next start finds.
+    /// Runs one attempt of a queued dispatch. An error is the store's: `Stale` when it was cancelled or
+    /// finished since it was picked; else the dispatch is still queued, or running under an epoch that
+    /// the next start finds.
     pub(super) async fn attempt(
         &self,
         id: DispatchId,
@@ -44,22 +51,30 @@ impl Inner {
         let provider = adapter.provider();
         let data = json!({ "provider": provider });
         let started = NewEvent::new(kind::STARTED, finisher.clock.now(), Some(data));
-        let begun = match finisher.store.begin(id, provider, started).await {
-            Ok(begun) => begun,
-            // Cancelled or finished since it was picked.
-            Err(store::Error::Stale(_)) => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        let begun = finisher.store.begin(id, provider, started).await?;
         let request = Dispatch::from_record(&begun.request);
         let claim = Claim::Attempt(begun.lease.clone());
-        let ended = match self.run(&begun, &request, adapter, stop).await {
-            Outcome::Conclude(conclusion) => {
-                finisher
-                    .finish(claim, &begun.dispatch, &request, *conclusion)
-                    .await
+        let conclude = |conclusion: Conclusion| {
+            finisher.finish(claim.clone(), &begun.dispatch, &request, conclusion)
+        };
+        // The mark is on disk, so an end is owed even if this code fails.
+        let run = AssertUnwindSafe(self.run(&begun, &request, adapter, stop)).catch_unwind();
+        let ended = match run.await {
+            Ok(Outcome::Conclude(conclusion)) => conclude(*conclusion).await,
+            Ok(Outcome::Requeue(why)) => match finisher.requeue(claim.clone(), why).await {
+                // A cancel was recorded while it stopped.
+                Err(store::Error::InvalidState(_)) => {
+                    let cancelled = Ending::Cancelled { answer: None };
+                    conclude(Conclusion::silent(cancelled, begun.spent.as_deref())).await
+                }
+                requeued => requeued,
+            },
+            Ok(Outcome::Nothing) => Ok(()),
+            Err(_panic) => {
+                tracing::error!(dispatch.id = %id, "the bridge itself failed while {id} ran");
+                let failed = Ending::Interrupted("the bridge failed while it ran".to_owned());
+                conclude(Conclusion::silent(failed, begun.spent.as_deref())).await
             }
-            Outcome::Requeue(why) => finisher.requeue(claim, why).await,
-            Outcome::Nothing => Ok(()),
         };
         match ended {
             Err(store::Error::Stale(_)) => {
@@ -116,14 +131,14 @@ impl Inner {
             adapter,
             lease: &begun.lease,
             task_id: &request.task_id,
-            request: serde_json::to_vec(&assembled).expect("a request has only text keys"),
             timeout: request.time_left(now),
             idle_timeout: request.idle_timeout,
             grace: self.config.cancel_grace,
             budget: request.budget.as_ref(),
             stop,
         };
-        let (end, mut observer) = execute(attempt, gathered).await;
+        let asked = serde_json::to_vec(&assembled).expect("a request has only text keys");
+        let (end, mut observer) = execute(attempt, asked, gathered).await;
         let (ending, mut file) = match end {
             End::Answered(Ok(answer)) => (Ending::Answered(answer), None),
             End::Answered(Err(error)) => (Ending::Failed(error), None),
@@ -135,11 +150,14 @@ impl Inner {
                     let exceeded = observer.gathered.meter.exceeded(request.budget.as_ref());
                     (Ending::OverBudget(exceeded.unwrap_or_default()), None)
                 }
-                Cut::Halted if request.recovery == Recovery::Fail => (
-                    Ending::Interrupted("the bridge was stopped while it ran".to_owned()),
-                    None,
-                ),
-                Cut::Halted => return Outcome::Requeue("the bridge was stopped while it ran"),
+                Cut::Halted => {
+                    let (attempt, most) = (begun.lease.attempt, self.config.max_attempts);
+                    match recover::fate(request.recovery, false, attempt, most) {
+                        Fate::Again => return Outcome::Requeue(STOPPED),
+                        Fate::Cancelled => (Ending::Cancelled { answer }, None),
+                        Fate::Interrupted => (Ending::Interrupted(STOPPED.to_owned()), None),
+                    }
+                }
             },
             End::Lost => return Outcome::Nothing,
         };

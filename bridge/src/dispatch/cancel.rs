@@ -2,6 +2,7 @@
 //! `cancelled`, whatever comes between.
 
 use crate::id::DispatchId;
+use crate::store;
 use crate::store::record::CancelRequest;
 
 use super::normalise::Ending;
@@ -9,7 +10,20 @@ use super::{Dispatcher, Error};
 
 impl Dispatcher {
     /// `Some(true)`: it will end as `cancelled`. `Some(false)`: it had ended. `None`: never heard of.
+    /// Goes on when nobody waits for the answer any more: what is on disk has to be acted on.
     pub async fn cancel(&self, id: DispatchId) -> Result<Option<bool>, Error> {
+        let this = self.clone();
+        let cancel = self
+            .inner
+            .tracker
+            .spawn(async move { this.cancel_now(id).await });
+        cancel.await.unwrap_or_else(|_| {
+            let text = "the cancel was not recorded to its end; send it again".to_owned();
+            Err(Error::Store(store::Error::Unavailable(text)))
+        })
+    }
+
+    async fn cancel_now(&self, id: DispatchId) -> Result<Option<bool>, Error> {
         let inner = &self.inner;
         let now = inner.finisher.clock.now();
         match inner.finisher.store.request_cancel(id, now).await? {
@@ -17,6 +31,8 @@ impl Dispatcher {
                 let ending = Ending::Cancelled { answer: None };
                 inner.finisher.end_queued(id, ending).await?;
                 inner.deliverer.wake();
+                // Another of its session may start, or it gives its place back unused.
+                self.wake();
                 Ok(Some(true))
             }
             CancelRequest::Running { .. } => {

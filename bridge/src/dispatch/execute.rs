@@ -30,8 +30,6 @@ pub(super) struct Attempt<'a> {
     pub(super) adapter: &'a Adapter,
     pub(super) lease: &'a Lease,
     pub(super) task_id: &'a str,
-    /// The request as JSON.
-    pub(super) request: Vec<u8>,
     pub(super) timeout: Duration,
     pub(super) idle_timeout: Option<Duration>,
     /// How long the adapter may take to end what it was told to end.
@@ -62,11 +60,15 @@ pub(super) enum End {
     Lost,
 }
 
-/// Runs the attempt to its end. What was observed is on disk, all but a last batch that is returned
-/// in the observer for the terminal transaction.
-pub(super) async fn execute(attempt: Attempt<'_>, gathered: Gathered) -> (End, Observer) {
+/// Runs the attempt to its end; `request` is what the adapter is asked, as JSON. What was observed is
+/// on disk, all but a last batch that is returned in the observer for the terminal transaction.
+pub(super) async fn execute(
+    attempt: Attempt<'_>,
+    request: Vec<u8>,
+    gathered: Gathered,
+) -> (End, Observer) {
     let mut observer = Observer::new(gathered);
-    let end = match attempt.adapter.execute(attempt.request.clone()) {
+    let end = match attempt.adapter.execute(request) {
         Ok(call) => {
             Drive {
                 attempt,
@@ -120,7 +122,8 @@ impl Drive<'_> {
                 };
             }
             match self.write(deadline).await {
-                Written::Yes => {}
+                // The next round sees why it is stopped.
+                Written::Yes | Written::Stopped => {}
                 Written::Lost => return End::Lost,
                 Written::Late => return self.wind_down(Cut::TimedOut).await,
             }
@@ -155,8 +158,9 @@ impl Drive<'_> {
     }
 
     /// Writes the batch. While the store is away the adapter is held back by its full queue, and the
-    /// deadline goes on counting.
+    /// deadline goes on counting. Whoever is told to stop keeps what was not written.
     async fn write(&mut self, deadline: Instant) -> Written {
+        let stop = self.attempt.stop;
         let mut pause = STORE_PAUSE;
         while !self.observer.is_empty() {
             let progress = self.observer.take();
@@ -177,7 +181,8 @@ impl Drive<'_> {
             }
             tokio::select! {
                 () = sleep_until(deadline) => return Written::Late,
-                () = self.attempt.stop.halt.cancelled() => return Written::Yes,
+                () = stop.cancel.cancelled() => return Written::Stopped,
+                () = stop.halt.cancelled() => return Written::Stopped,
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(STORE_PAUSE_MAX),
             }
         }
@@ -211,8 +216,12 @@ impl Drive<'_> {
                 Taken::OverBudget | Taken::More => {}
             }
             if self.observer.is_full() {
-                // The bound of memory: what a flood still says after its end is not kept.
-                break None;
+                match self.write(end).await {
+                    Written::Yes => {}
+                    Written::Lost => return End::Lost,
+                    // The bound of memory: what a flood still says after its end is not kept.
+                    Written::Stopped | Written::Late => break None,
+                }
             }
         };
         End::Cut { why, answer }
@@ -227,6 +236,10 @@ enum Taken {
 
 enum Written {
     Yes,
+    /// Not, because the attempt is told to stop.
+    Stopped,
+    /// Not, because the dispatch is somebody else's.
     Lost,
+    /// Not in time.
     Late,
 }

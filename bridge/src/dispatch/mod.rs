@@ -135,6 +135,8 @@ struct Inner {
     tracker: TaskTracker,
     running: Running,
     agenda: Agenda,
+    /// When stranded dispatches are next routed again.
+    rescue: Agenda,
     wake: Notify,
     /// What runs its last attempt runs alone.
     last_attempts: Arc<Semaphore>,
@@ -183,6 +185,7 @@ impl Dispatcher {
             tracker,
             running: Running::new(),
             agenda: Agenda::new(),
+            rescue: Agenda::new(),
             wake: Notify::new(),
             last_attempts: Arc::new(Semaphore::new(1)),
         };
@@ -196,10 +199,11 @@ impl Dispatcher {
         self.inner.wake.notify_one();
     }
 
-    /// Waits until nothing runs, at most until `until`; then tells what is left that the process
-    /// ends, and waits at most until `end` for it to be written. To be called when `run` has ended.
+    /// Starts nothing any more and waits until nothing runs, at most until `until`; then tells what is
+    /// left that the process ends, and waits at most until `end` for it to be written.
     pub async fn drain(&self, until: Instant, end: Instant) {
         let running = &self.inner.running;
+        running.close();
         if timeout_at(until, running.idle()).await.is_ok() {
             return;
         }

@@ -12,15 +12,21 @@ use super::gather::{Gathered, Noticed};
 
 /// A batch is written when it holds so many events, even if more are waiting.
 const BATCH_EVENTS: usize = 512;
+/// Or so many bytes of data.
+const BATCH_BYTES: usize = 1024 * 1024;
 /// Data of events whose names belong to the bridge is kept up to so many members.
 const HINTS: usize = 64;
+/// And up to so many bytes.
+const HINT_BYTES: usize = 64 * 1024;
 
 /// Takes an execution's events.
 pub(super) struct Observer {
     pub(super) gathered: Gathered,
     /// Data of events whose names belong to the bridge: merged into the terminal event.
     pub(super) hints: Map<String, Value>,
+    hint_bytes: usize,
     batch: Progress,
+    batch_bytes: usize,
 }
 
 impl Observer {
@@ -28,7 +34,9 @@ impl Observer {
         Self {
             gathered,
             hints: Map::new(),
+            hint_bytes: 0,
             batch: Progress::default(),
+            batch_bytes: 0,
         }
     }
 
@@ -54,18 +62,14 @@ impl Observer {
             Value::Object(_) => data,
             other => json!({ "value": other }),
         });
-        self.batch
-            .events
-            .push(NewEvent::new(&event.kind, timestamp, data));
+        self.push(NewEvent::new(&event.kind, timestamp, data));
         noticed
     }
 
     /// Events that an adapter lost because it did not wait.
     pub(super) fn dropped(&mut self, count: u64, now: Timestamp) {
         let data = json!({ "count": count });
-        self.batch
-            .events
-            .push(NewEvent::new(kind::EVENTS_DROPPED, now, Some(data)));
+        self.push(NewEvent::new(kind::EVENTS_DROPPED, now, Some(data)));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -73,17 +77,19 @@ impl Observer {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.batch.events.len() >= BATCH_EVENTS
+        self.batch.events.len() >= BATCH_EVENTS || self.batch_bytes >= BATCH_BYTES
     }
 
     /// The batch so far; a new one begins.
     pub(super) fn take(&mut self) -> Progress {
+        self.batch_bytes = 0;
         std::mem::take(&mut self.batch)
     }
 
     /// Gives back a batch that could not be written.
     pub(super) fn put_back(&mut self, batch: Progress) {
         let later = std::mem::replace(&mut self.batch, batch);
+        self.batch_bytes += self.batch.events.iter().map(bytes_of).sum::<usize>();
         self.batch.events.extend(later.events);
         self.batch.session = later.session.or(self.batch.session.take());
         self.batch.spent = later.spent.or(self.batch.spent.take());
@@ -93,9 +99,23 @@ impl Observer {
         let Some(Value::Object(data)) = data else {
             return;
         };
-        let room = HINTS.saturating_sub(self.hints.len());
-        self.hints.extend(data.into_iter().take(room));
+        for (name, value) in data {
+            let bytes = self.hint_bytes + name.len() + value.to_string().len();
+            if self.hints.len() < HINTS && bytes <= HINT_BYTES {
+                self.hint_bytes = bytes;
+                self.hints.insert(name, value);
+            }
+        }
     }
+
+    fn push(&mut self, event: NewEvent) {
+        self.batch_bytes += bytes_of(&event);
+        self.batch.events.push(event);
+    }
+}
+
+fn bytes_of(event: &NewEvent) -> usize {
+    event.kind.len() + event.data.as_ref().map_or(0, |data| data.get().len())
 }
 
 #[cfg(test)]
@@ -131,6 +151,32 @@ mod tests {
         assert_eq!(kinds, ["assistant.text", "session.updated"]);
         assert_eq!(batch.session.as_deref(), Some("s"));
         assert!(observer.is_empty());
+    }
+
+    #[test]
+    fn a_batch_is_full_by_number_or_by_size() {
+        let at = Timestamp::UNIX_EPOCH;
+        let mut observer = Observer::new(Gathered::new(None, 0));
+        for _ in 0..BATCH_EVENTS {
+            assert!(!observer.is_full());
+            observer.event(event("acme.tick", json!({})), at);
+        }
+        assert!(observer.is_full());
+        let batch = observer.take();
+        assert!(!observer.is_full());
+        observer.put_back(batch);
+        assert!(observer.is_full());
+        observer.take();
+        observer.event(event("acme.tick", json!("x".repeat(BATCH_BYTES))), at);
+        assert!(observer.is_full());
+    }
+
+    #[test]
+    fn hints_are_bounded() {
+        let mut observer = observer();
+        let data = json!({"large": "x".repeat(HINT_BYTES), "small": 1});
+        observer.event(event("execution.completed", data), Timestamp::UNIX_EPOCH);
+        assert_eq!(Value::Object(observer.hints), json!({"small": 1}));
     }
 
     #[test]

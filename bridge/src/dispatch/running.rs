@@ -20,9 +20,16 @@ pub(crate) struct Stop {
 /// The executions of this process. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Running {
-    entries: Arc<Mutex<HashMap<DispatchId, CancellationToken>>>,
+    entries: Arc<Mutex<Entries>>,
     count: watch::Sender<usize>,
     halt: CancellationToken,
+}
+
+#[derive(Default)]
+struct Entries {
+    by_id: HashMap<DispatchId, CancellationToken>,
+    /// The process ends: nothing starts any more.
+    closed: bool,
 }
 
 impl Running {
@@ -36,15 +43,15 @@ impl Running {
     }
 
     /// Takes a place before the durable mark is written, so that a cancel request always finds
-    /// whom to tell. `None` when the dispatch has one already.
+    /// whom to tell. `None` when the dispatch has one already, or nothing may start any more.
     pub(crate) fn enter(&self, id: DispatchId) -> Option<Place> {
         let cancel = CancellationToken::new();
         let mut entries = self.lock();
-        if entries.contains_key(&id) {
+        if entries.closed || entries.by_id.contains_key(&id) {
             return None;
         }
-        entries.insert(id, cancel.clone());
-        self.count.send_replace(entries.len());
+        entries.by_id.insert(id, cancel.clone());
+        self.count.send_replace(entries.by_id.len());
         let stop = Stop {
             cancel,
             halt: self.halt.clone(),
@@ -58,9 +65,14 @@ impl Running {
 
     /// Tells an execution that it is cancelled.
     pub(crate) fn cancel(&self, id: DispatchId) {
-        if let Some(token) = self.lock().get(&id) {
+        if let Some(token) = self.lock().by_id.get(&id) {
             token.cancel();
         }
+    }
+
+    /// Gives no place away any more, so that what is idle stays so.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
     }
 
     /// Tells all of them that the process ends.
@@ -69,7 +81,7 @@ impl Running {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().by_id.len()
     }
 
     /// Waits until nothing runs.
@@ -79,7 +91,7 @@ impl Running {
         let _ = count.wait_for(|count| *count == 0).await;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<DispatchId, CancellationToken>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,8 +106,8 @@ pub(crate) struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut entries = self.running.lock();
-        entries.remove(&self.id);
-        self.running.count.send_replace(entries.len());
+        entries.by_id.remove(&self.id);
+        self.running.count.send_replace(entries.by_id.len());
     }
 }
 
@@ -114,5 +126,7 @@ mod tests {
         drop(place);
         running.idle().await;
         assert!(running.enter(id).is_some());
+        running.close();
+        assert!(running.enter(id).is_none());
     }
 }

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde_json::value::to_raw_value;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
+use crate::id::DispatchId;
 use crate::plugin::{Adapter, Permit};
 use crate::store;
 use crate::store::record::{Ready, Reroute};
+use crate::time;
 
 use super::normalise::Ending;
 use super::request::Dispatch;
@@ -21,22 +24,27 @@ use super::{Dispatcher, Error};
 
 /// How many of one kind a round looks at; what is left is the next round's.
 const STEP: usize = 64;
+/// How far a round looks past those that may not start or move just now.
+const SCAN: usize = 1024;
 /// A round follows at least so often, should a wake-up be lost.
 const IDLE: Duration = Duration::from_secs(5);
+/// Times are looked at again at least so often, should a moment not have been noted.
+const LOOK: Duration = Duration::from_secs(60);
+/// And at most so often, should something overdue not want to end.
+const BLINK: Duration = Duration::from_millis(20);
+/// How often those that nobody could take are routed again.
+const RESCUE: Duration = Duration::from_secs(1);
 /// The pause after a round that the store refused.
 const REFUSED: Duration = Duration::from_millis(500);
 
 impl Dispatcher {
     /// Rounds until `shutdown`; what runs then goes on until it is drained.
     pub async fn run(self, shutdown: CancellationToken) {
-        while !shutdown.is_cancelled() {
-            let pause = match self.tick().await {
-                Ok(pause) => pause,
-                Err(error) => {
-                    tracing::warn!("nothing is started: {error}");
-                    REFUSED
-                }
-            };
+        while let Some(round) = shutdown.run_until_cancelled(self.tick()).await {
+            let pause = round.unwrap_or_else(|error| {
+                tracing::warn!("nothing is started: {error}");
+                REFUSED
+            });
             tokio::select! {
                 () = shutdown.cancelled() => {}
                 () = self.inner.wake.notified() => {}
@@ -51,46 +59,57 @@ impl Dispatcher {
         let inner = &self.inner;
         let now = inner.finisher.clock.now();
         if inner.agenda.take_due(now) {
+            let next = self.keep_times(now).await;
             // Should the store refuse, the round is made again.
-            let kept = self.keep_times(now).await;
-            inner.agenda.add(
-                kept.as_ref()
-                    .map_or(now, |next| next.unwrap_or(Timestamp::MAX)),
-            );
-            kept?;
+            inner.agenda.add(*next.as_ref().unwrap_or(&now));
+            next?;
         }
-        for adapter in inner.registry.adapters() {
-            if adapter.health().status != HealthStatus::Offline {
-                self.fill(&adapter).await?;
+        let mut stranded = Vec::new();
+        for (provider, _) in inner.finisher.store.queues().await? {
+            match inner.registry.get(&provider) {
+                Some(adapter) if adapter.health().status != HealthStatus::Offline => {
+                    self.fill(&adapter).await?;
+                }
+                Some(_) | None => stranded.push(provider),
             }
         }
-        self.reroute_stranded(now).await?;
-        Ok(inner.agenda.pause(now).min(IDLE))
+        let mut pause = inner.agenda.pause(now).min(IDLE);
+        if !stranded.is_empty() {
+            pause = pause.min(self.rescue(&stranded, now).await?);
+        }
+        Ok(pause)
     }
 
     /// Ends what waited too long, and what was cancelled in the queue when a crash came between; lets
     /// those start whose time has come. The next moment to look again.
-    async fn keep_times(&self, now: Timestamp) -> Result<Option<Timestamp>, store::Error> {
-        let (finisher, store) = (&self.inner.finisher, &self.inner.finisher.store);
-        loop {
-            let cancelled = store.cancelled_in_queue(STEP).await?;
-            for id in &cancelled {
-                finisher
-                    .end_queued(*id, Ending::Cancelled { answer: None })
-                    .await?;
-            }
-            let overdue = store.overdue(now, STEP).await?;
-            for id in &overdue {
-                finisher.end_queued(*id, Ending::QueueTimeout).await?;
-            }
-            let promoted = store.promote(now, STEP).await?;
-            if cancelled.len() + overdue.len() > 0 {
-                self.inner.deliverer.wake();
-            }
-            if cancelled.len().max(overdue.len()).max(promoted) < STEP {
-                return store.next_queue_event().await;
-            }
+    async fn keep_times(&self, now: Timestamp) -> Result<Timestamp, store::Error> {
+        let store = &self.inner.finisher.store;
+        let cancelled = store.cancelled_in_queue(STEP).await?;
+        self.end_queued(&cancelled, &Ending::Cancelled { answer: None })
+            .await?;
+        let overdue = store.overdue(now, STEP).await?;
+        self.end_queued(&overdue, &Ending::QueueTimeout).await?;
+        let promoted = store.promote(now, STEP).await?;
+        if cancelled.len().max(overdue.len()).max(promoted) == STEP {
+            // There may be more; adapters are not kept waiting for it.
+            return Ok(now);
         }
+        let next = store.next_queue_event().await?.unwrap_or(Timestamp::MAX);
+        Ok(next.clamp(time::after(now, BLINK), time::after(now, LOOK)))
+    }
+
+    /// Ends these together, so that they share the disk's time.
+    async fn end_queued(&self, ids: &[DispatchId], ending: &Ending) -> Result<(), store::Error> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let finisher = &self.inner.finisher;
+        let ends = ids
+            .iter()
+            .map(|id| finisher.end_queued(*id, ending.clone()));
+        let ended = join_all(ends).await.into_iter().collect();
+        self.inner.deliverer.wake();
+        ended
     }
 
     /// Starts what this adapter has room for.
@@ -102,33 +121,50 @@ impl Dispatcher {
         }
         // Those that were picked and are not yet marked are still in the answer.
         let picked = inner.running.len().min(adapter.running());
-        let limit = free.min(STEP) + picked;
-        for ready in inner
-            .finisher
-            .store
-            .ready(adapter.provider(), limit)
-            .await?
-        {
-            let Some(place) = inner.running.enter(ready.id) else {
-                continue;
-            };
-            let Ok(alone) = self.alone(&ready) else {
-                continue;
-            };
-            let Some(permit) = adapter.reserve() else {
+        let mut limit = free.min(STEP) + picked;
+        loop {
+            let found = inner
+                .finisher
+                .store
+                .ready(adapter.provider(), limit)
+                .await?;
+            let more = found.len() == limit;
+            let (mut started, mut passed_over) = (0, 0);
+            for ready in found {
+                let Some(place) = inner.running.enter(ready.id) else {
+                    continue;
+                };
+                let Ok(alone) = self.alone(&ready) else {
+                    passed_over += 1;
+                    continue;
+                };
+                let Some(permit) = adapter.reserve() else {
+                    return Ok(());
+                };
+                self.start(
+                    ready.id,
+                    adapter.clone(),
+                    Held {
+                        place,
+                        permit,
+                        alone,
+                    },
+                );
+                started += 1;
+            }
+            if !more {
                 return Ok(());
-            };
-            self.start(
-                ready.id,
-                adapter.clone(),
-                Held {
-                    place,
-                    permit,
-                    alone,
-                },
-            );
+            }
+            if passed_over == 0 || limit > SCAN {
+                if started > 0 {
+                    // The rest is the next round's, which follows at once.
+                    self.wake();
+                }
+                return Ok(());
+            }
+            // Those that wait for their turn to run alone do not hold up what is behind them.
+            limit += passed_over;
         }
-        Ok(())
     }
 
     /// A dispatch on its last attempt may be what kills the process. It runs alone among its kind, so
@@ -146,15 +182,22 @@ impl Dispatcher {
         }
     }
 
-    fn start(&self, id: crate::id::DispatchId, adapter: Adapter, held: Held) {
+    fn start(&self, id: DispatchId, adapter: Adapter, held: Held) {
         let dispatcher = self.clone();
         self.inner.tracker.spawn(async move {
             let inner = &dispatcher.inner;
             let ended = inner.attempt(id, &adapter, &held.place.stop).await;
-            inner.deliverer.wake();
             match ended {
                 Ok(()) => {
+                    inner.deliverer.wake();
                     drop(held);
+                    dispatcher.wake();
+                }
+                // Cancelled or moved since it was picked. Should the store ever offer what it then
+                // refuses, this is no circle that burns.
+                Err(store::Error::Stale(_)) => {
+                    drop(held);
+                    tokio::time::sleep(BLINK).await;
                     dispatcher.wake();
                 }
                 // It is picked again when the scheduler comes round, not at once.
@@ -164,26 +207,39 @@ impl Dispatcher {
     }
 
     /// Routes unpinned dispatches again whose adapter cannot take them, as far as they never started.
-    async fn reroute_stranded(&self, now: Timestamp) -> Result<(), store::Error> {
-        let inner = &self.inner;
-        let usable = |provider: &str| {
-            let adapter = inner.registry.get(provider);
-            adapter.is_some_and(|adapter| adapter.health().status != HealthStatus::Offline)
-        };
-        for (provider, _) in inner.finisher.store.queues().await? {
-            if usable(&provider) {
-                continue;
-            }
-            for ready in inner.finisher.store.ready(&provider, STEP).await? {
-                if !ready.pinned && ready.attempts == 0 {
-                    self.reroute(ready, now).await?;
-                }
-            }
+    /// How long until it is worth trying again.
+    async fn rescue(&self, from: &[String], now: Timestamp) -> Result<Duration, store::Error> {
+        let rescue = &self.inner.rescue;
+        if rescue.take_due(now) {
+            let moved = self.reroute_some(from, now).await;
+            let pause = if matches!(moved, Ok(1..)) {
+                Duration::ZERO
+            } else {
+                RESCUE
+            };
+            rescue.add(time::after(now, pause));
+            moved?;
         }
-        Ok(())
+        Ok(rescue.pause(now))
     }
 
-    async fn reroute(&self, ready: Ready, now: Timestamp) -> Result<(), store::Error> {
+    /// How many went elsewhere.
+    async fn reroute_some(&self, from: &[String], now: Timestamp) -> Result<usize, store::Error> {
+        let mut moved = 0;
+        for provider in from {
+            let ready = self.inner.finisher.store.ready(provider, SCAN).await?;
+            let free = ready
+                .into_iter()
+                .filter(|ready| !ready.pinned && ready.attempts == 0);
+            for ready in free.take(STEP) {
+                moved += usize::from(self.reroute(ready, now).await?);
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Whether it went to another adapter.
+    async fn reroute(&self, ready: Ready, now: Timestamp) -> Result<bool, store::Error> {
         let inner = &self.inner;
         let stored = inner.finisher.store.request(ready.id).await?;
         let dispatch = Dispatch::from_record(&stored);
@@ -198,7 +254,7 @@ impl Dispatcher {
                 | Error::Invalid(_)
                 | Error::Conflict(_)
                 | Error::QueueFull,
-            ) => return Ok(()),
+            ) => return Ok(false),
             Err(Error::Store(error)) => return Err(error),
         };
         tracing::info!(
@@ -213,8 +269,8 @@ impl Dispatcher {
         };
         match inner.finisher.store.reroute(reroute).await {
             // It started or ended in the meantime.
-            Err(store::Error::Stale(_) | store::Error::InvalidState(_)) => Ok(()),
-            rerouted => rerouted,
+            Err(store::Error::Stale(_) | store::Error::InvalidState(_)) => Ok(false),
+            rerouted => rerouted.map(|()| true),
         }
     }
 }

@@ -168,13 +168,20 @@ mod tests {
         let child = Command::new("true").spawn().unwrap();
         let pid = Pid::from_child(&child);
         // It has ended, and is left as it is.
-        waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+        waitid(
+            WaitId::Pid(pid),
+            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+        )
+        .unwrap();
         let now = Instant::now();
         let mut orphanage = Orphanage::default();
 
         orphanage.round("store", now);
         orphanage.round("store", now + UNCLAIMED / 2);
-        assert!(proc::stat(pid).is_some_and(|stat| stat.zombie), "it may still be waited for");
+        assert!(
+            proc::stat(pid).is_some_and(|stat| stat.zombie),
+            "it may still be waited for"
+        );
 
         orphanage.round("store", now + UNCLAIMED);
         assert_eq!(proc::stat(pid), None);

@@ -5,6 +5,8 @@ use std::time::Duration;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
+use super::until;
+
 /// One bridge's HTTP interface.
 #[derive(Clone)]
 pub(crate) struct Api {
@@ -59,6 +61,53 @@ impl Api {
         self.finished(&id).await["result"].clone()
     }
 
+    /// The record of a dispatch as it is now.
+    pub(crate) async fn record(&self, id: &str) -> Value {
+        let (status, record) = self.get(&format!("/api/v2/dispatch/{id}")).await;
+        assert_eq!(status, StatusCode::OK, "{record}");
+        record
+    }
+
+    /// Waits until the adapter has it.
+    pub(crate) async fn running(&self, id: &str) {
+        let running = async || {
+            let record = self.record(id).await;
+            (record["status"] == "running").then_some(())
+        };
+        until("the execution to begin", running).await;
+    }
+
+    /// Waits until its newest delivery is in this state; the record then.
+    pub(crate) async fn delivery_is(&self, id: &str, wanted: &str) -> Value {
+        let settled = async || {
+            let record = self.record(id).await;
+            let last = record["deliveries"].as_array().unwrap().last().cloned();
+            last.is_some_and(|delivery| delivery["status"] == wanted)
+                .then_some(record)
+        };
+        until("the delivery", settled).await
+    }
+
+    /// Asks for a cancel that has to be recorded; whether it was in time.
+    pub(crate) async fn cancel(&self, id: &str) -> bool {
+        let path = format!("/api/v2/dispatch/{id}/cancel");
+        let (status, answer) = self.post(&path, &json!({})).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        answer["cancelled"].as_bool().unwrap()
+    }
+
+    /// Posts a dispatch that has to be refused; the envelope.
+    pub(crate) async fn refused(&self, body: &Value, status: u16, code: &str) -> Value {
+        let (found, answer) = self.post("/api/v2/dispatch", body).await;
+        assert_eq!(found.as_u16(), status, "{body}: {answer}");
+        assert_eq!(answer["code"], code, "{body}: {answer}");
+        assert!(
+            answer["error"].is_string() && answer["requestId"].is_string(),
+            "{answer}"
+        );
+        answer
+    }
+
     /// All events of a dispatch so far.
     pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
         let path = format!("/api/v2/dispatch/{id}/events?limit=1000");
@@ -98,6 +147,14 @@ pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
     (status, value)
 }
 
+/// A body with further members.
+pub(crate) fn with(mut body: Value, extra: &Value) -> Value {
+    body.as_object_mut()
+        .unwrap()
+        .extend(extra.as_object().unwrap().clone());
+    body
+}
+
 /// A dispatch that asks echo for something and owes no callback.
 pub(crate) fn quiet(task: &str, model: &str) -> Value {
     json!({
@@ -112,4 +169,11 @@ pub(crate) fn owed(task: &str, model: &str, callback: &str) -> Value {
         "taskId": task, "agentId": "agent", "message": "hello", "model": model,
         "callbackUrl": callback,
     })
+}
+
+/// The same body with further members, or other ones.
+pub(crate) fn with(mut body: Value, members: &Value) -> Value {
+    let body_members = body.as_object_mut().unwrap();
+    body_members.extend(members.as_object().unwrap().clone());
+    body
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod api;
 pub(crate) mod callback;
+pub(crate) mod library;
 pub(crate) mod model;
 pub(crate) mod process;
 pub(crate) mod wait;
@@ -43,10 +44,10 @@ pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
     .into()
 }
 
-/// The configuration that these variables make.
-pub(crate) fn config(environment: &BTreeMap<String, String>) -> Config {
+/// The configuration that this file and these variables make.
+fn config(file: PathBuf, environment: &BTreeMap<String, String>) -> Config {
     let sources = Sources {
-        file: File::Nowhere,
+        file: File::At(file),
         environment: environment.clone(),
     };
     let Loaded {
@@ -60,7 +61,8 @@ pub(crate) fn config(environment: &BTreeMap<String, String>) -> Config {
 pub(crate) struct Bridge {
     pub(crate) app: Option<app::Bridge>,
     pub(crate) api: Api,
-    pub(crate) home: TempDir,
+    #[expect(dead_code, reason = "removed when dropped")]
+    home: TempDir,
 }
 
 impl Bridge {
@@ -71,16 +73,36 @@ impl Bridge {
 
     /// With further variables.
     pub(crate) async fn with(variables: &[(&str, &str)]) -> Self {
+        Self::configured("", variables).await
+    }
+
+    /// With a configuration file and further variables.
+    pub(crate) async fn configured(file: &str, variables: &[(&str, &str)]) -> Self {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join("work")).unwrap();
+        Self::at(home, file, variables).await
+    }
+
+    /// Stopped and started again on what it left, with another configuration.
+    pub(crate) async fn restarted(self, file: &str, variables: &[(&str, &str)]) -> Self {
+        let Self { app, home, .. } = self;
+        app.unwrap().stop().await;
+        Self::at(home, file, variables).await
+    }
+
+    async fn at(home: TempDir, file: &str, variables: &[(&str, &str)]) -> Self {
+        let path = home.path().join("forge-bridge.toml");
+        std::fs::write(&path, file).unwrap();
         let mut environment = settings(home.path());
         environment.extend(
             variables
                 .iter()
                 .map(|(n, v)| ((*n).to_owned(), (*v).to_owned())),
         );
-        let app = app::Bridge::start(config(&environment), Options::new(environment)).await;
-        let app = app.unwrap();
+        let config = config(path, &environment);
+        let app = app::Bridge::start(config, Options::new(environment))
+            .await
+            .unwrap();
         let api = Api::new(format!("http://{}", app.addr));
         Self {
             app: Some(app),

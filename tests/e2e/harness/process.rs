@@ -1,15 +1,18 @@
 //! The real program as a process, which a test may kill at any moment.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::{Api, settings};
+use super::{Api, settings, until};
 
 /// A bridge of its own, in a home that outlives it.
 pub(crate) struct Process {
@@ -55,12 +58,48 @@ impl Home {
         }
     }
 
-    fn launch(&self) -> Result<Process, String> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_forge-bridge"))
+    /// The program in this home.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forge-bridge"));
+        command
             .env_clear()
             .envs(&self.variables)
             .current_dir(self.dir.path())
-            .stdin(Stdio::null())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// A bridge that is not waited for; nothing may be asked of it.
+    pub(crate) fn begin(&self) -> Process {
+        let child = self
+            .command()
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Process {
+            child: child.unwrap(),
+            api: Api::new("http://127.0.0.1:0".to_owned()),
+        }
+    }
+
+    /// Everything that bridges have logged here.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap()
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    /// Starts a bridge here and waits until it listens; its log when it ends before.
+    pub(crate) fn launch(&self) -> Result<Process, String> {
+        let log_file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_file());
+        let mut log_file = log_file.unwrap();
+        let mut child = self
+            .command()
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -75,6 +114,7 @@ impl Home {
                     // The test may have given up already.
                     let _ = address.send(Ok(rest[..end].to_owned()));
                 }
+                writeln!(log_file, "{line}").unwrap();
                 log.push_str(&line);
                 log.push('\n');
             }
@@ -96,8 +136,17 @@ impl Process {
     }
 
     /// Waits for its end by itself.
-    pub(crate) fn wait(mut self) -> std::process::ExitStatus {
+    pub(crate) fn wait(mut self) -> ExitStatus {
         self.child.wait().unwrap()
+    }
+
+    /// The same, but fails the test when it does not come.
+    pub(crate) async fn ended(mut self) -> ExitStatus {
+        let child = RefCell::new(&mut self.child);
+        until("the end of the process", || async {
+            child.borrow_mut().try_wait().unwrap()
+        })
+        .await
     }
 
     pub(crate) fn terminate(&self) {

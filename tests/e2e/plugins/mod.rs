@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use forge_bridge::plugin::{
@@ -18,6 +17,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
+
+use super::harness::library;
 
 /// Longer than anything here takes, shorter than anybody's patience.
 const SOON: Duration = Duration::from_secs(20);
@@ -36,27 +37,16 @@ impl Place {
     }
 
     fn library(&self, name: &str) -> PathBuf {
-        let extension = std::env::consts::DLL_EXTENSION;
-        let file = format!("libforge_adapter_{}.{extension}", name.replace('-', "_"));
-        self.folder.path().join("plugins").join(file)
+        self.folder
+            .path()
+            .join("plugins")
+            .join(library::file_name(name))
     }
 
     /// Compiles a C adapter of `tests/fixtures`.
     fn compile(&self, name: &str, source: &str, defines: &[&str]) -> PathBuf {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let library = self.library(name);
-        let output = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-pthread"])
-            .args(defines.iter().map(|define| format!("-D{define}")))
-            .arg("-I")
-            .arg(root.join("adapter-api/abi"))
-            .arg("-o")
-            .args([&library, &root.join("tests/fixtures").join(source)])
-            .output()
-            .unwrap();
-        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{complaints}");
-        fs::set_permissions(&library, Permissions::from_mode(0o755)).unwrap();
+        library::compile(&library, source, defines);
         library
     }
 

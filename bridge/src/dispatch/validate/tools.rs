@@ -234,9 +234,21 @@ mod tests {
             (json!([good]), json!(null), "toolResults"),
             (json!([good, good]), json!("s"), "toolResults[1].toolCallId"),
             (json!("x"), json!("s"), "toolResults"),
-            (json!([{"name": "a", "output": "x"}]), json!("s"), "toolResults[0].toolCallId"),
-            (json!([{"toolCallId": "a", "output": "x"}]), json!("s"), "toolResults[0].name"),
-            (json!([{"toolCallId": "a", "name": "b"}]), json!("s"), "toolResults[0].output"),
+            (
+                json!([{"name": "a", "output": "x"}]),
+                json!("s"),
+                "toolResults[0].toolCallId",
+            ),
+            (
+                json!([{"toolCallId": "a", "output": "x"}]),
+                json!("s"),
+                "toolResults[0].name",
+            ),
+            (
+                json!([{"toolCallId": "a", "name": "b"}]),
+                json!("s"),
+                "toolResults[0].output",
+            ),
             (
                 json!([{"toolCallId": "a", "name": "b", "output": "", "isError": 1}]),
                 json!("s"),

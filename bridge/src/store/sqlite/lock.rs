@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::OpenError;
+use super::folder::OpenError;
 
 /// Held as long as the database is open; the kernel lets go of it when the process dies.
 #[derive(Debug)]

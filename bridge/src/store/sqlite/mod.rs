@@ -5,6 +5,7 @@ mod accept;
 mod deliver;
 mod events;
 mod execute;
+pub mod folder;
 mod ledger;
 mod lock;
 mod queue;
@@ -18,9 +19,7 @@ mod table;
 mod tests;
 mod writer;
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, mpsc};
 
 use async_trait::async_trait;
@@ -35,72 +34,19 @@ use super::record::{
     IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
     Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
-use super::{Config, Error, Result, Store};
+use super::{Error, Result, Store};
 use crate::event::{Event, LogName, NewEvent};
 use crate::id::{DeliveryId, DispatchId};
 
-use ledger::Ledger;
-use lock::Lock;
-use readers::{Length, Readers};
-use schema::Tuning;
-use shared::{Published, Shared, lock};
-use writer::{Failure, Message, Op, Tx, Writer};
+use readers::Length;
+use shared::{Shared, lock};
+use writer::{Failure, Message, Op, Tx};
 
 /// The room that an op takes in the queue besides its bodies.
 const OP_BYTES: usize = 512;
 
-/// The file in the store's folder.
-const FILE: &str = "bridge.db";
-
 /// A replay of many goes in steps of this size, so that it holds nobody up.
 const REPLAY_STEP: usize = 500;
-
-/// Why the store cannot be opened. Nothing was changed then.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("cannot use {} as the store's folder", folder.display())]
-    Folder { folder: PathBuf, source: io::Error },
-    #[error(
-        "{} is on {kind}, a network file system, where a store may be damaged; put it on a local disk",
-        folder.display()
-    )]
-    NetworkFileSystem { folder: PathBuf, kind: &'static str },
-    #[error(
-        "another bridge (process {holder}) uses the store in {}; stop it or name another folder",
-        folder.display()
-    )]
-    Locked { folder: PathBuf, holder: String },
-    #[error("cannot open {}", file.display())]
-    File { file: PathBuf, source: io::Error },
-    #[error("cannot open {}", file.display())]
-    Open {
-        file: PathBuf,
-        source: rusqlite::Error,
-    },
-    #[error(
-        "{} is not a store of forge-bridge and was left as it is; name another folder, or move the file away",
-        file.display()
-    )]
-    Foreign { file: PathBuf },
-    #[error(
-        "{} is damaged ({reason}) and was left as it is; restore a backup, or move it away with its -wal and -shm files to begin an empty store",
-        file.display()
-    )]
-    Corrupt { file: PathBuf, reason: String },
-    #[error(
-        "{} was written by a newer forge-bridge (version {version}, this one knows up to {known}); use that one",
-        file.display()
-    )]
-    Newer {
-        file: PathBuf,
-        version: i64,
-        known: usize,
-    },
-    #[error("the SQLite that is linked is {version}; at least 3.51.3 is needed")]
-    SqliteTooOld { version: &'static str },
-    #[error("cannot start the store's threads")]
-    Thread { source: io::Error },
-}
 
 /// A store in a folder of the local disk; clones are the same store.
 #[derive(Clone)]
@@ -116,75 +62,6 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// A named sealed value of the store in this folder, which another process may be using; `None`
-    /// where there is no store or no such value.
-    pub fn peek_sealed(
-        data_dir: &Path,
-        name: &str,
-    ) -> std::result::Result<Option<Vec<u8>>, OpenError> {
-        let file = data_dir.join(FILE);
-        if !file.exists() {
-            return Ok(None);
-        }
-        schema::open_reader(&file)
-            .and_then(|connection| read::sealed(&connection, name))
-            .map_err(|source| OpenError::Open { file, source })
-    }
-
-    /// Opens the store in this folder, or makes one; it belongs to this process until it is closed.
-    pub fn open(config: &Config, data_dir: &Path) -> std::result::Result<Self, OpenError> {
-        let held = Lock::take(data_dir)?;
-        let file = data_dir.join(FILE);
-        let tuning = Tuning {
-            wal_limit_bytes: config.wal_limit_bytes,
-        };
-        let connection = schema::open(&file, tuning)?;
-        let identity = schema::boot(&connection, &file)?;
-        let mut ledger = Ledger::load(&connection).map_err(|source| OpenError::Open {
-            file: file.clone(),
-            source,
-        })?;
-        let thread = |source| OpenError::Thread { source };
-        let readers = Readers::start(&file, config.readers).map_err(thread)?;
-        let shared = Arc::new(Shared {
-            store_id: identity.store_id,
-            log: identity.log,
-            epoch: identity.epoch,
-            readers,
-            status: Mutex::new(Ok(())),
-            published: Mutex::new(Published::default()),
-            removed: AtomicU64::new(0),
-            issued: watch::Sender::new(0),
-        });
-        shared.publish(&mut ledger);
-        let (queue, receiver) = mpsc::channel();
-        let writer = Writer {
-            file,
-            tuning,
-            shared: Arc::clone(&shared),
-            queue: receiver,
-            connection,
-            ledger,
-            lock: held,
-        };
-        std::thread::Builder::new()
-            .name("store".to_owned())
-            .spawn(move || writer.run())
-            .map_err(thread)?;
-        let queue_bytes = u32::try_from(config.queue_bytes).unwrap_or(u32::MAX).max(1);
-        let bytes = queue_bytes as usize;
-        Ok(Self {
-            shared,
-            queue,
-            ops: Arc::new(Semaphore::new(
-                config.queue_ops.clamp(1, Semaphore::MAX_PERMITS),
-            )),
-            bytes: Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))),
-            queue_bytes,
-            served: Arc::default(),
-        })
-    }
-
     /// Waits for room in the queue, then for the commit.
     async fn write<T: Send + 'static>(
         &self,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
-use super::OpenError;
+use super::folder::OpenError;
 use crate::event::LogName;
 
 /// `FgBr`, so that `file` and we can tell it from other databases.

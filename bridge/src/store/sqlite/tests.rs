@@ -5,7 +5,9 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use super::folder::OpenError;
 use super::*;
+use crate::store::Config;
 use crate::store::contract::sample::{accept, begin, ok, task};
 
 fn open(folder: &Path) -> Sqlite {

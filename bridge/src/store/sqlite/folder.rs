@@ -1,0 +1,135 @@
+//! The folder that a store lives in: opening it for this process alone, or saying why that cannot be.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, mpsc};
+
+use tokio::sync::{Semaphore, watch};
+
+use super::ledger::Ledger;
+use super::lock::Lock;
+use super::readers::Readers;
+use super::schema::{self, Tuning};
+use super::shared::{Published, Shared};
+use super::writer::Writer;
+use super::{Sqlite, read};
+use crate::store::Config;
+
+/// The file in the store's folder.
+const FILE: &str = "bridge.db";
+
+/// Why the store cannot be opened. Nothing was changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot use {} as the store's folder", folder.display())]
+    Folder { folder: PathBuf, source: io::Error },
+    #[error(
+        "{} is on {kind}, a network file system, where a store may be damaged; put it on a local disk",
+        folder.display()
+    )]
+    NetworkFileSystem { folder: PathBuf, kind: &'static str },
+    #[error(
+        "another bridge (process {holder}) uses the store in {}; stop it or name another folder",
+        folder.display()
+    )]
+    Locked { folder: PathBuf, holder: String },
+    #[error("cannot open {}", file.display())]
+    File { file: PathBuf, source: io::Error },
+    #[error("cannot open {}", file.display())]
+    Open {
+        file: PathBuf,
+        source: rusqlite::Error,
+    },
+    #[error(
+        "{} is not a store of forge-bridge and was left as it is; name another folder, or move the file away",
+        file.display()
+    )]
+    Foreign { file: PathBuf },
+    #[error(
+        "{} is damaged ({reason}) and was left as it is; restore a backup, or move it away with its -wal and -shm files to begin an empty store",
+        file.display()
+    )]
+    Corrupt { file: PathBuf, reason: String },
+    #[error(
+        "{} was written by a newer forge-bridge (version {version}, this one knows up to {known}); use that one",
+        file.display()
+    )]
+    Newer {
+        file: PathBuf,
+        version: i64,
+        known: usize,
+    },
+    #[error("the SQLite that is linked is {version}; at least 3.51.3 is needed")]
+    SqliteTooOld { version: &'static str },
+    #[error("cannot start the store's threads")]
+    Thread { source: io::Error },
+}
+
+impl Sqlite {
+    /// A named sealed value of the store in this folder, which another process may be using; `None`
+    /// where there is no store or no such value.
+    pub fn peek_sealed(data_dir: &Path, name: &str) -> Result<Option<Vec<u8>>, OpenError> {
+        let file = data_dir.join(FILE);
+        if !file.exists() {
+            return Ok(None);
+        }
+        schema::open_reader(&file)
+            .and_then(|connection| read::sealed(&connection, name))
+            .map_err(|source| OpenError::Open { file, source })
+    }
+
+    /// Opens the store in this folder, or makes one; it belongs to this process until it is closed.
+    pub fn open(config: &Config, data_dir: &Path) -> Result<Self, OpenError> {
+        let held = Lock::take(data_dir)?;
+        let file = data_dir.join(FILE);
+        let tuning = Tuning {
+            wal_limit_bytes: config.wal_limit_bytes,
+        };
+        let connection = schema::open(&file, tuning)?;
+        let identity = schema::boot(&connection, &file)?;
+        let mut ledger = Ledger::load(&connection).map_err(|source| OpenError::Open {
+            file: file.clone(),
+            source,
+        })?;
+        let thread = |source| OpenError::Thread { source };
+        let readers = Readers::start(&file, config.readers).map_err(thread)?;
+        let shared = Arc::new(Shared {
+            store_id: identity.store_id,
+            log: identity.log,
+            epoch: identity.epoch,
+            readers,
+            status: Mutex::new(Ok(())),
+            published: Mutex::new(Published::default()),
+            removed: AtomicU64::new(0),
+            issued: watch::Sender::new(0),
+        });
+        shared.publish(&mut ledger);
+        let (queue, receiver) = mpsc::channel();
+        let writer = Writer {
+            file,
+            tuning,
+            shared: Arc::clone(&shared),
+            queue: receiver,
+            connection,
+            ledger,
+            lock: held,
+        };
+        std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || writer.run())
+            .map_err(thread)?;
+        let queue_bytes = u32::try_from(config.queue_bytes).unwrap_or(u32::MAX).max(1);
+        let bytes = queue_bytes as usize;
+        Ok(Self {
+            shared,
+            queue,
+            ops: Arc::new(Semaphore::new(
+                config.queue_ops.clamp(1, Semaphore::MAX_PERMITS),
+            )),
+            bytes: Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))),
+            queue_bytes,
+            served: Arc::default(),
+        })
+    }
+}
