@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as SteadyInstant};
 
 use anyhow::Context;
-use forge_adapter_api::HealthStatus;
+use forge_adapter_api::{HealthStatus, Profile};
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -25,10 +25,12 @@ use crate::dispatch::{self, Dispatcher};
 use crate::event::{NewEvent, kind};
 use crate::http::auth::Auth;
 use crate::http::{self, Life, Phase};
+use crate::mcp::{self, Servers};
 use crate::net;
 use crate::net::guard::Guard;
-use crate::plugin::{self, Registry, Relayed, Trust};
+use crate::plugin::{self, Adapter, Registry, Relayed, Trust};
 use crate::process::Children;
+use crate::registration::{self, Endpoint, Gateway, Registrar};
 use crate::store::Store;
 use crate::store::sqlite::Sqlite;
 use crate::time::Clock;
@@ -69,6 +71,9 @@ pub struct Bridge {
     dispatcher: Dispatcher,
     deliverer: Deliverer,
     children: Children,
+    instance_id: Arc<str>,
+    /// The hash of the token that a gateway registry is told.
+    announced: watch::Sender<Option<String>>,
     phase: watch::Sender<Phase>,
     /// Ends what starts new work.
     starting: CancellationToken,
@@ -107,6 +112,7 @@ impl Bridge {
         auth.check_listen(config.listen)?;
         let guard = Guard::new(&config.callback.allow)?;
         let client = net::Client::new(&config.net, guard.clone())?;
+        let endpoint = Endpoint::open(&config.registration, config.listen, &config.net)?;
         let store = open_store(&config).await?;
         let vault = open_vault(&config).await?;
         let children = Children::new(&config.process, store.store_id())?;
@@ -136,6 +142,13 @@ impl Bridge {
         })
         .await?;
         let signer = Signer::open(&config.callback, &*store, &vault).await?;
+        let mcp = Servers::new(mcp::Setup {
+            config: config.mcp.clone(),
+            client: client.clone(),
+            supervisor: children.supervisor().to_vec(),
+            store_id: store.store_id().to_owned(),
+            tracker: tracker.clone(),
+        })?;
         let deliverer = Deliverer::new(delivery::Setup {
             store: Arc::clone(&store),
             client,
@@ -151,7 +164,7 @@ impl Bridge {
             deliverer: deliverer.clone(),
             vault,
             guard,
-            mcp_servers: BTreeMap::new(),
+            mcp,
             tracker: tracker.clone(),
         });
 
@@ -166,6 +179,8 @@ impl Bridge {
             dispatcher,
             deliverer,
             children,
+            instance_id: Uuid::now_v7().to_string().into(),
+            announced: watch::Sender::new(auth.announced()),
             phase: watch::Sender::new(Phase::Starting),
             starting: CancellationToken::new(),
             closing: CancellationToken::new(),
@@ -176,6 +191,9 @@ impl Bridge {
         bridge.listen(listener, &auth, started);
         bridge.work(relayed).await;
         bridge.phase.send_replace(Phase::Serving);
+        if let Some(endpoint) = endpoint {
+            bridge.register(endpoint);
+        }
         tracing::info!(http.address = %bridge.addr, "listening on http://{}", bridge.addr);
         if auth.is_open() {
             tracing::warn!("no token is configured: everybody on this machine may dispatch");
@@ -194,7 +212,7 @@ impl Bridge {
             config: Arc::clone(&config),
             listen: self.addr,
             life: Life {
-                instance_id: Uuid::now_v7().to_string().into(),
+                instance_id: Arc::clone(&self.instance_id),
                 started,
                 phase: self.phase.subscribe(),
                 closing: self.closing.clone(),
@@ -235,6 +253,21 @@ impl Bridge {
         tracker.spawn(self.dispatcher.clone().run(self.starting.clone()));
     }
 
+    /// Tells the gateway registry of this bridge until it drains.
+    fn register(&self, endpoint: Endpoint) {
+        let registry = self.registry.clone();
+        let registrar = Registrar::new(registration::Setup {
+            endpoint,
+            store_id: self.store.store_id().to_owned(),
+            instance_id: Arc::clone(&self.instance_id),
+            address: self.addr,
+            gateways: Box::new(move || registry.adapters().iter().map(gateway).collect()),
+            token_hash: self.announced.subscribe(),
+            config: self.config.registration.clone(),
+        });
+        self.tracker.spawn(registrar.run(self.starting.clone()));
+    }
+
     /// Stops as `contract.md` §5 says: unready at once, accepting a little longer, then what runs has
     /// its grace, then the rest is stopped as its recovery policy says.
     pub async fn stop(self) {
@@ -267,6 +300,19 @@ impl Bridge {
         }
         self.store.close().await;
         tracing::info!("stopped");
+    }
+}
+
+/// An adapter as a gateway registry sees it: what it declares, and how much of it the bridge runs.
+fn gateway(adapter: &Adapter) -> Gateway {
+    let bound = u32::try_from(adapter.max_concurrent()).unwrap_or(u32::MAX);
+    let profile = adapter.profile().map(|profile| Profile {
+        max_concurrent: bound,
+        ..Profile::clone(&profile)
+    });
+    Gateway {
+        provider: adapter.provider().to_owned(),
+        profile,
     }
 }
 
@@ -401,6 +447,7 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
             }),
     );
     note(Signer::check(&config.callback).map_err(Into::into));
+    note(Servers::check(&config.mcp).map_err(Into::into));
     note(
         Guard::new(&config.callback.allow)
             .map_err(Into::into)
@@ -409,6 +456,8 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
                 Ok(())
             }),
     );
+    let endpoint = Endpoint::open(&config.registration, config.listen, &config.net);
+    note(endpoint.map(drop).map_err(Into::into));
     let state = tempfile::tempdir()?;
     let tracker = TaskTracker::new();
     let started = Registry::start(plugin::Setup {

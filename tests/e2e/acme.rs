@@ -29,6 +29,8 @@ fn cargo(command: &str) {
         .arg(root().join("plugins/examples/acme-ai/Cargo.toml"))
         .arg("--target-dir")
         .arg(target())
+        // A third of the time.
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .output()
         .unwrap();
     let said = [output.stdout, output.stderr].concat();

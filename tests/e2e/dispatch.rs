@@ -172,11 +172,12 @@ async fn a_cancelled_run_keeps_what_it_used() {
     let bridge = Bridge::start().await;
     let api = &bridge.api;
     let id = api.dispatch(quiet("t", "usage:100000")).await;
-    let path = format!("/api/v2/dispatch/{id}/events?type=usage&wait=30");
+    let path = "/api/v2/events?taskId=t&type=usage&after=0&wait=30";
     let request = api
-        .request(Method::GET, &path)
+        .request(Method::GET, path)
         .header("accept", "application/json");
-    answer(request).await;
+    let (_, page) = answer(request).await;
+    assert_eq!(page["events"][0]["type"], "usage", "{page}");
     assert!(api.cancel(&id).await);
     let record = api.finished(&id).await;
     assert_eq!(record["errorCode"], "cancelled");

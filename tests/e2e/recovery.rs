@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::harness::api::{owed, quiet, with};
 use super::harness::process::{Home, Process};
-use super::harness::{Answer, CallbackSink, until};
+use super::harness::{Answer, Bridge, CallbackSink, until};
 
 /// The callbacks that came, as results.
 fn results(sink: &CallbackSink) -> Vec<Value> {
@@ -200,6 +200,32 @@ async fn sigterm_stops_what_runs_as_its_policy_says() {
     let record = bridge.api.finished(&retry).await;
     assert_eq!(record["result"]["status"], "ok", "{record}");
     assert_eq!(record["result"]["attempt"], 2, "{record}");
+}
+
+#[tokio::test]
+async fn a_stop_counts_as_an_attempt() {
+    let variables = [
+        ("BRIDGE_DRAIN_GRACE", "50ms"),
+        ("BRIDGE_DISPATCH_MAX_ATTEMPTS", "2"),
+    ];
+    let mut bridge = Bridge::with(&variables).await;
+    let body = with(quiet("t", "slow:60000"), &json!({"recovery": "retry"}));
+    let id = bridge.api.dispatch(body).await;
+    for attempt in 1..=2 {
+        bridge.api.running(&id).await;
+        assert_eq!(bridge.api.record(&id).await["attempt"], attempt);
+        bridge = bridge.restarted("", &variables).await;
+    }
+    let record = bridge.api.finished(&id).await;
+    assert_eq!(record["result"]["errorCode"], "interrupted", "{record}");
+    assert_eq!(record["result"]["attempt"], 2);
+    let events = bridge.api.events(&id).await;
+    let again = events
+        .iter()
+        .filter(|event| event["type"] == "execution.retrying")
+        .count();
+    assert_eq!(again, 1);
+    bridge.stop().await;
 }
 
 async fn delivered(process: &Process, id: &str) {

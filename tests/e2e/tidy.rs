@@ -12,7 +12,7 @@ const REFUSED_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types",
 const GROUND: [&str; 4] = ["id", "time", "event", "vault"];
 
 /// Who may import whom inside `bridge/src`, besides `GROUND` and itself.
-const IMPORTS: [(&str, &[&str]); 15] = [
+const IMPORTS: [(&str, &[&str]); 17] = [
     ("id", &[]),
     ("time", &[]),
     ("event", &[]),
@@ -23,9 +23,11 @@ const IMPORTS: [(&str, &[&str]); 15] = [
     ("process", &[]),
     ("delivery", &["store", "net", "process"]),
     ("plugin", &["store", "net", "process"]),
+    ("mcp", &["store", "net", "process"]),
+    ("registration", &["store", "net", "process"]),
     (
         "dispatch",
-        &["plugin", "delivery", "store", "net", "process"],
+        &["plugin", "delivery", "mcp", "store", "net", "process"],
     ),
     ("http", &["dispatch", "plugin", "delivery", "store", "net"]),
     (
@@ -36,9 +38,11 @@ const IMPORTS: [(&str, &[&str]); 15] = [
             "dispatch",
             "plugin",
             "delivery",
+            "mcp",
             "store",
             "net",
             "process",
+            "registration",
         ],
     ),
     ("app", ALL),
@@ -54,9 +58,11 @@ const ALL: &[&str] = &[
     "dispatch",
     "plugin",
     "delivery",
+    "mcp",
     "store",
     "net",
     "process",
+    "registration",
 ];
 
 /// A word, where in the workspace it is looked for, and the only places where it may stand.

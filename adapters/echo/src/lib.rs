@@ -7,7 +7,7 @@
 //! | `slow:<ms>` | the same after that time; ends as `cancelled` when told to |
 //! | `stream:<n>` | n `assistant.text` events first; the output is their text |
 //! | `usage`, `usage:<n>` | n (3) `usage` events, 20 ms apart, with growing tokens and cost; the totals in the result |
-//! | `tools` | each offered tool (or one called `echo`): `tool.invoked`, `tool.completed`; handed back as `toolCalls` |
+//! | `tools`, `tools:<n>` | hands calls of the offered tools (or one called `echo`) back, n (1) times; then the output is the last results' texts |
 //! | `session` | goes on with `sessionId` or makes one; the output is all the turns so far |
 //! | `structured` | `structuredOutput`: the message if it is JSON, else a sample of `outputSchema` |
 //! | `file` | writes the message to `outputFile` below `workspace.dir` |

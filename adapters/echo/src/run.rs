@@ -2,17 +2,18 @@
 
 use std::fmt::Write;
 use std::path::{Component, Path};
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
+use forge_adapter_api::request::ToolResult;
 use forge_adapter_api::result::ToolCall;
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Usage,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::Echo;
 use crate::sample::sample;
+use crate::{Echo, Sessions};
 
 /// Most bytes that `large` makes: beyond every limit of the bridge, within reason for a laptop.
 const LARGEST: usize = 1 << 30;
@@ -31,7 +32,7 @@ pub(crate) enum Mode {
     Slow(Duration),
     Stream(u64),
     Usage(u64),
-    Tools,
+    Tools(usize),
     Session,
     Structured,
     File,
@@ -61,7 +62,7 @@ impl Mode {
             "slow" => Self::Slow(Duration::from_millis(number(1_000)?)),
             "stream" => Self::Stream(number(5)?),
             "usage" => Self::Usage(number(3)?.max(1)),
-            "tools" => Self::Tools,
+            "tools" => Self::Tools(usize::try_from(number(1)?).unwrap_or(usize::MAX)),
             "session" => Self::Session,
             "structured" => Self::Structured,
             "file" => Self::File,
@@ -95,7 +96,7 @@ impl Echo {
             }
             Mode::Stream(pieces) => stream(&request, pieces, events).await,
             Mode::Usage(steps) => return Ok(spend(&request, steps, events).await),
-            Mode::Tools => call_tools(&request, events).await,
+            Mode::Tools(rounds) => self.call_tools(&request, rounds),
             Mode::Session => self.take_turn(&request, events).await,
             Mode::Structured => structured(&request),
             Mode::File => write_file(&request)?,
@@ -116,11 +117,8 @@ impl Echo {
 
     async fn take_turn(&self, request: &ExecutionRequest, events: &Events) -> ExecutionResult {
         let (session_id, turns) = {
-            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            let session_id = request.session_id.clone().unwrap_or_else(|| {
-                sessions.made += 1;
-                format!("echo-{}", sessions.made)
-            });
+            let mut sessions = self.sessions();
+            let session_id = sessions.id_for(request);
             if sessions.turns.len() >= MOST_SESSIONS && !sessions.turns.contains_key(&session_id) {
                 sessions.turns.clear();
             }
@@ -139,6 +137,40 @@ impl Echo {
             session_id: Some(session_id),
             ..ExecutionResult::ok(turns)
         }
+    }
+
+    /// Hands calls back until there were so many rounds of answers, then says the last ones.
+    fn call_tools(&self, request: &ExecutionRequest, rounds: usize) -> ExecutionResult {
+        let session_id = Some(self.sessions().id_for(request));
+        let answered = match request.tool_results.as_slice() {
+            [] => 0,
+            _ => request.turns.len().max(1),
+        };
+        if answered >= rounds {
+            return ExecutionResult {
+                session_id,
+                ..ExecutionResult::ok(texts(&request.tool_results))
+            };
+        }
+        ExecutionResult {
+            session_id,
+            tool_calls: calls(request, answered),
+            ..ExecutionResult::ok(request.message.as_str())
+        }
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sessions {
+    /// The request's own, or a new one.
+    fn id_for(&mut self, request: &ExecutionRequest) -> String {
+        request.session_id.clone().unwrap_or_else(|| {
+            self.made += 1;
+            format!("echo-{}", self.made)
+        })
     }
 }
 
@@ -183,47 +215,42 @@ async fn spend(request: &ExecutionRequest, steps: u64, events: &Events) -> Execu
     }
 }
 
-async fn call_tools(request: &ExecutionRequest, events: &Events) -> ExecutionResult {
-    let mut names: Vec<&str> = request
-        .tools
-        .iter()
-        .map(|tool| tool.name.as_str())
-        .collect();
-    if names.is_empty() {
-        names.push("echo");
-    }
-    let mut tool_calls = Vec::new();
-    for (at, name) in names.into_iter().enumerate() {
-        let input = request
-            .tools
-            .get(at)
-            .map_or(json!({"text": request.message}), |tool| {
-                sample(&tool.input_schema)
-            });
-        let tool_call_id = format!("call-{}", at + 1);
-        let invoked = json!({"toolCallId": tool_call_id, "name": name, "input": input});
-        events
-            .send(AdapterEvent::new("tool.invoked").with(invoked))
-            .await;
-        let completed = json!({
-            "toolCallId": tool_call_id,
-            "name": name,
-            "output": "handed back to the caller",
-            "isError": false,
-        });
-        events
-            .send(AdapterEvent::new("tool.completed").with(completed))
-            .await;
-        tool_calls.push(ToolCall {
-            tool_call_id,
-            name: name.to_owned(),
+/// A message that is an object says which tools to call with which arguments; else each offered tool is
+/// called with arguments after its schema.
+fn calls(request: &ExecutionRequest, round: usize) -> Vec<ToolCall> {
+    let said = serde_json::from_str::<Map<String, Value>>(&request.message);
+    let wanted: Vec<(String, Value)> = match said {
+        Ok(members) => members.into_iter().collect(),
+        Err(_) if request.tools.is_empty() => {
+            vec![("echo".to_owned(), json!({"text": request.message}))]
+        }
+        Err(_) => {
+            let offered = request.tools.iter();
+            offered
+                .map(|tool| (tool.name.clone(), sample(&tool.input_schema)))
+                .collect()
+        }
+    };
+    let numbered = wanted.into_iter().enumerate();
+    numbered
+        .map(|(at, (name, input))| ToolCall {
+            tool_call_id: format!("call-{}-{}", round + 1, at + 1),
+            name,
             input,
-        });
-    }
-    ExecutionResult {
-        tool_calls,
-        ..ExecutionResult::ok(request.message.as_str())
-    }
+        })
+        .collect()
+}
+
+/// One line for each; those of failed tools say so.
+fn texts(results: &[ToolResult]) -> String {
+    let lines = results.iter().map(|result| {
+        let failed = if result.is_error { "failed: " } else { "" };
+        match &result.output {
+            Value::String(text) => format!("{failed}{text}"),
+            other => format!("{failed}{other}"),
+        }
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn structured(request: &ExecutionRequest) -> ExecutionResult {

@@ -1,5 +1,6 @@
 //! What the models do, without the boundary; the conformance checks go through it.
 
+use forge_adapter_api::request::{ToolResult, Turn};
 use forge_adapter_api::{
     AdapterEvent, Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Host,
     OutputStrategy, Result, Status, conformance,
@@ -68,17 +69,62 @@ async fn usage_grows_and_ends_with_the_totals() {
 }
 
 #[tokio::test]
-async fn tools_are_handed_back_with_sampled_input() {
+async fn tools_are_handed_back_until_they_are_answered() {
     let tool = json!({"name": "search", "inputSchema": {"properties": {"q": {"type": "string"}}}});
-    let request = ExecutionRequest {
+    let first = ExecutionRequest {
         tools: vec![serde_json::from_value(tool).unwrap()],
-        ..request("tools", "find it")
+        ..request("tools:2", "find it")
     };
-    let (result, events) = run(request).await;
+    let (result, events) = run(first.clone()).await;
+    let handed = result.unwrap();
+    assert_eq!(handed.tool_calls.len(), 1);
+    assert_eq!(handed.tool_calls[0].input, json!({"q": "text"}));
+    assert!(
+        events.is_empty(),
+        "the events of what is handed back are the bridge's"
+    );
+
+    let answer = |output: Value, is_error| ToolResult {
+        tool_call_id: handed.tool_calls[0].tool_call_id.clone(),
+        name: "search".to_owned(),
+        output,
+        is_error,
+    };
+    let second = ExecutionRequest {
+        session_id: handed.session_id.clone(),
+        tool_results: vec![answer(json!("one"), false)],
+        turns: vec![Turn::default()],
+        ..first
+    };
+    let (result, _) = run(second.clone()).await;
+    let again = result.unwrap();
+    assert_eq!(again.session_id, handed.session_id);
+    assert_ne!(
+        again.tool_calls, handed.tool_calls,
+        "each call has its own id"
+    );
+
+    let third = ExecutionRequest {
+        tool_results: vec![answer(json!("no"), true), answer(json!({"n": 2}), false)],
+        turns: vec![Turn::default(); 2],
+        ..second
+    };
+    let (result, _) = run(third).await;
+    assert_eq!(
+        result.unwrap().output.as_deref(),
+        Some("failed: no\n{\"n\":2}")
+    );
+}
+
+#[tokio::test]
+async fn a_message_may_say_which_tools_to_call() {
+    let (result, _) = run(request("tools", r#"{"add": {"a": 1}, "now": {}}"#)).await;
     let calls = result.unwrap().tool_calls;
-    assert_eq!(calls.len(), 1);
-    assert_eq!(calls[0].input, json!({"q": "text"}));
-    assert_eq!(kinds(&events), ["tool.invoked", "tool.completed"]);
+    let called: Vec<_> = calls
+        .iter()
+        .map(|call| (call.name.as_str(), &call.input))
+        .collect();
+    assert_eq!(called, [("add", &json!({"a": 1})), ("now", &json!({}))]);
 }
 
 #[tokio::test]

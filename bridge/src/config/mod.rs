@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::http::{self, auth};
-use crate::{delivery, dispatch, net, plugin, process, store, telemetry};
+use crate::{delivery, dispatch, mcp, net, plugin, process, registration, store, telemetry};
 
 pub use extract::Problem;
 
@@ -46,9 +46,11 @@ pub struct Config {
     pub auth: auth::Config,
     pub http: http::Config,
     pub dispatch: dispatch::Config,
+    pub mcp: mcp::Config,
     pub callback: delivery::Config,
     pub net: net::Config,
     pub process: process::Config,
+    pub registration: registration::Config,
     pub store: store::Config,
     pub secret: Secret,
     pub retention: Retention,
@@ -67,9 +69,11 @@ impl Default for Config {
             auth: auth::Config::default(),
             http: http::Config::default(),
             dispatch: dispatch::Config::default(),
+            mcp: mcp::Config::default(),
             callback: delivery::Config::default(),
             net: net::Config::default(),
             process: process::Config::default(),
+            registration: registration::Config::default(),
             store: store::Config::default(),
             secret: Secret::default(),
             retention: Retention::default(),

@@ -1,6 +1,7 @@
 //! Secrets in a config `struct`: read like any text, written as nothing, so that a printed or
 //! serialised configuration never holds one. For `#[serde(with = "crate::config::secret")]` on an
-//! `Option<SecretString>` and `secret::list` on a `Vec<SecretString>`.
+//! `Option<SecretString>`, `secret::list` on a `Vec<SecretString>`, `secret::map` on a
+//! `BTreeMap<String, SecretString>`.
 
 use secrecy::SecretString;
 use serde::{Deserialize, Deserializer, Serializer};
@@ -34,5 +35,29 @@ pub mod list {
     ) -> Result<Vec<SecretString>, D::Error> {
         let texts = Vec::<String>::deserialize(deserializer)?;
         Ok(texts.into_iter().map(SecretString::from).collect())
+    }
+}
+
+/// The same for named ones.
+pub mod map {
+    use std::collections::BTreeMap;
+
+    use super::{Deserialize, Deserializer, SecretString, Serializer};
+
+    pub fn serialize<S: Serializer>(
+        _secrets: &BTreeMap<String, SecretString>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(std::iter::empty::<((), ())>())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<String, SecretString>, D::Error> {
+        let texts = BTreeMap::<String, String>::deserialize(deserializer)?;
+        Ok(texts
+            .into_iter()
+            .map(|(name, text)| (name, text.into()))
+            .collect())
     }
 }

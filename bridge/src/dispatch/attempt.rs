@@ -6,6 +6,7 @@ use std::sync::Arc;
 use forge_adapter_api::OutputStrategy;
 use futures_util::FutureExt;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::event::{NewEvent, kind};
 use crate::id::DispatchId;
@@ -17,10 +18,11 @@ use super::Inner;
 use super::assemble::{self, assemble};
 use super::budget::Meter;
 use super::capture::{self, Captured};
-use super::execute::{Attempt, Cut, End, execute};
+use super::execute::{Attempt, Cut, End};
 use super::finish::Conclusion;
 use super::gather::Gathered;
 use super::normalise::{Ending, Raw};
+use super::observe::Observer;
 use super::recover::{self, Fate};
 use super::request::Dispatch;
 use super::running::Stop;
@@ -124,21 +126,22 @@ impl Inner {
             Ok(assembled) => assembled,
             Err(error) => return silent(Ending::Unavailable(error.to_string())),
         };
-        let gathered = Gathered::new(spent, self.config.output_limit_bytes);
+        let session = assembled.session_id.clone();
         let attempt = Attempt {
             store: &*finisher.store,
             clock: &finisher.clock,
             adapter,
             lease: &begun.lease,
             task_id: &request.task_id,
-            timeout: request.time_left(now),
+            deadline: Instant::now() + request.time_left(now),
             idle_timeout: request.idle_timeout,
             grace: self.config.cancel_grace,
             budget: request.budget.as_ref(),
             stop,
         };
-        let asked = serde_json::to_vec(&assembled).expect("a request has only text keys");
-        let (end, mut observer) = execute(attempt, asked, gathered).await;
+        let gathered = Gathered::new(spent, self.config.output_limit_bytes);
+        let mut observer = Observer::new(gathered);
+        let end = self.rounds(&attempt, assembled, &mut observer).await;
         let (ending, mut file) = match end {
             End::Answered(Ok(answer)) => (Ending::Answered(answer), None),
             End::Answered(Err(error)) => (Ending::Failed(error), None),
@@ -166,7 +169,7 @@ impl Inner {
         }
         conclude(Conclusion {
             strategy,
-            session: assembled.session_id,
+            session,
             events: observer.take().events,
             hints: observer.hints,
             raw: Raw {

@@ -106,6 +106,14 @@ impl Meter {
         });
     }
 
+    /// From here on totals are those of another call.
+    pub fn begin_round(&mut self) {
+        *self = Self {
+            earlier: self.spent(),
+            current: Spent::default(),
+        };
+    }
+
     /// All attempts together.
     pub fn spent(&self) -> Spent {
         self.earlier

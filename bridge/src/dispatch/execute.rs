@@ -4,8 +4,8 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use forge_adapter_api::AdapterError;
 use forge_adapter_api::request::Budget;
+use forge_adapter_api::{AdapterError, ExecutionRequest};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep_until};
 
@@ -14,7 +14,7 @@ use crate::store::record::Lease;
 use crate::store::{self, Store};
 use crate::time::Clock;
 
-use super::gather::{Gathered, Noticed};
+use super::gather::Noticed;
 use super::observe::Observer;
 use super::running::Stop;
 
@@ -30,7 +30,7 @@ pub(super) struct Attempt<'a> {
     pub(super) adapter: &'a Adapter,
     pub(super) lease: &'a Lease,
     pub(super) task_id: &'a str,
-    pub(super) timeout: Duration,
+    pub(super) deadline: Instant,
     pub(super) idle_timeout: Option<Duration>,
     /// How long the adapter may take to end what it was told to end.
     pub(super) grace: Duration,
@@ -60,50 +60,82 @@ pub(super) enum End {
     Lost,
 }
 
-/// Runs the attempt to its end; `request` is what the adapter is asked, as JSON. What was observed is
-/// on disk, all but a last batch that is returned in the observer for the terminal transaction.
-pub(super) async fn execute(
-    attempt: Attempt<'_>,
-    request: Vec<u8>,
-    gathered: Gathered,
-) -> (End, Observer) {
-    let mut observer = Observer::new(gathered);
-    let end = match attempt.adapter.execute(request) {
-        Ok(call) => {
-            Drive {
-                attempt,
-                observer: &mut observer,
-                call,
+impl Attempt<'_> {
+    /// Waits until the bridge has to end the attempt. Without an event now begins its idle time.
+    pub(super) async fn cut(&self) -> Cut {
+        let idle = self.idle_timeout.map(|idle| Instant::now() + idle);
+        let (until, late) = match idle {
+            Some(idle) if idle < self.deadline => (idle, Cut::Stalled),
+            Some(_) | None => (self.deadline, Cut::TimedOut),
+        };
+        tokio::select! {
+            biased;
+            () = self.stop.cancel.cancelled() => Cut::Cancelled,
+            () = self.stop.halt.cancelled() => Cut::Halted,
+            () = sleep_until(until) => late,
+        }
+    }
+
+    /// Writes what was observed. While the store is away the adapter is held back by its full queue,
+    /// and the deadline goes on counting. Whoever is told to stop keeps what was not written.
+    pub(super) async fn write(&self, observer: &mut Observer) -> Written {
+        let mut pause = STORE_PAUSE;
+        while !observer.is_empty() {
+            let progress = observer.take();
+            let again = progress.clone();
+            match self.store.append(self.lease, progress).await {
+                Ok(()) => return Written::Yes,
+                Err(store::Error::Unavailable(_)) => observer.put_back(again),
+                Err(
+                    store::Error::Stale(_) | store::Error::NotFound | store::Error::InvalidState(_),
+                ) => {
+                    return Written::Lost;
+                }
             }
-            .run()
-            .await
+            tokio::select! {
+                () = sleep_until(self.deadline) => return Written::Late,
+                () = self.stop.cancel.cancelled() => return Written::Stopped,
+                () = self.stop.halt.cancelled() => return Written::Stopped,
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(STORE_PAUSE_MAX),
+            }
+        }
+        Written::Yes
+    }
+}
+
+/// Calls the adapter and follows the call to its end. What was observed is on disk, all but a last
+/// batch that stays in the observer.
+pub(super) async fn execute(
+    attempt: &Attempt<'_>,
+    request: &ExecutionRequest,
+    observer: &mut Observer,
+) -> End {
+    let request = serde_json::to_vec(request).expect("a request has only text keys");
+    match attempt.adapter.execute(request) {
+        Ok(call) => {
+            let drive = Drive {
+                attempt,
+                observer,
+                call,
+            };
+            drive.run().await
         }
         Err(error) => End::Answered(Err(error)),
-    };
-    (end, observer)
+    }
 }
 
 struct Drive<'a> {
-    attempt: Attempt<'a>,
+    attempt: &'a Attempt<'a>,
     observer: &'a mut Observer,
     call: Call,
 }
 
 impl Drive<'_> {
     async fn run(mut self) -> End {
-        let deadline = Instant::now() + self.attempt.timeout;
-        let stop = self.attempt.stop;
         loop {
-            let idle = self.attempt.idle_timeout.map(|idle| Instant::now() + idle);
-            let (until, late) = match idle {
-                Some(idle) if idle < deadline => (idle, Cut::Stalled),
-                Some(_) | None => (deadline, Cut::TimedOut),
-            };
             let item = tokio::select! {
                 biased;
-                () = stop.cancel.cancelled() => return self.wind_down(Cut::Cancelled).await,
-                () = stop.halt.cancelled() => return self.wind_down(Cut::Halted).await,
-                () = sleep_until(until) => return self.wind_down(late).await,
+                why = self.attempt.cut() => return self.wind_down(why).await,
                 item = self.call.next() => item,
             };
             let mut next = Some(item);
@@ -121,7 +153,7 @@ impl Drive<'_> {
                     self.call.next().now_or_never()
                 };
             }
-            match self.write(deadline).await {
+            match self.attempt.write(self.observer).await {
                 // The next round sees why it is stopped.
                 Written::Yes | Written::Stopped => {}
                 Written::Lost => return End::Lost,
@@ -157,38 +189,6 @@ impl Drive<'_> {
         }
     }
 
-    /// Writes the batch. While the store is away the adapter is held back by its full queue, and the
-    /// deadline goes on counting. Whoever is told to stop keeps what was not written.
-    async fn write(&mut self, deadline: Instant) -> Written {
-        let stop = self.attempt.stop;
-        let mut pause = STORE_PAUSE;
-        while !self.observer.is_empty() {
-            let progress = self.observer.take();
-            let again = progress.clone();
-            match self
-                .attempt
-                .store
-                .append(self.attempt.lease, progress)
-                .await
-            {
-                Ok(()) => return Written::Yes,
-                Err(store::Error::Unavailable(_)) => self.observer.put_back(again),
-                Err(
-                    store::Error::Stale(_) | store::Error::NotFound | store::Error::InvalidState(_),
-                ) => {
-                    return Written::Lost;
-                }
-            }
-            tokio::select! {
-                () = sleep_until(deadline) => return Written::Late,
-                () = stop.cancel.cancelled() => return Written::Stopped,
-                () = stop.halt.cancelled() => return Written::Stopped,
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(STORE_PAUSE_MAX),
-            }
-        }
-        Written::Yes
-    }
-
     /// Tells the adapter to end, gives it its grace to say what it has, then drops the call. After a
     /// cancel the grace is always given; for the other reasons only when the adapter agreed to end.
     async fn wind_down(mut self, why: Cut) -> End {
@@ -216,7 +216,7 @@ impl Drive<'_> {
                 Taken::OverBudget | Taken::More => {}
             }
             if self.observer.is_full() {
-                match self.write(end).await {
+                match self.attempt.write(self.observer).await {
                     Written::Yes => {}
                     Written::Lost => return End::Lost,
                     // The bound of memory: what a flood still says after its end is not kept.
@@ -234,7 +234,8 @@ enum Taken {
     Done(Result<Vec<u8>, AdapterError>),
 }
 
-enum Written {
+/// What became of a batch.
+pub(super) enum Written {
     Yes,
     /// Not, because the attempt is told to stop.
     Stopped,

@@ -1,6 +1,6 @@
 //! What is gathered from an attempt's events while it runs, for the case that they are all that stays.
 
-use forge_adapter_api::AdapterEvent;
+use forge_adapter_api::{AdapterEvent, ExecutionResult};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -67,6 +67,24 @@ impl Gathered {
         }
     }
 
+    /// Takes a round's result, which is not the last one.
+    pub fn conclude(&mut self, result: &ExecutionResult) {
+        self.meter.conclude(result);
+        if let Some(id) = usable(result.session_id.as_deref()) {
+            self.session = Some(id.to_owned());
+        }
+        if self.text.is_empty() {
+            self.append(result.output.as_deref().unwrap_or_default());
+        }
+    }
+
+    /// Begins another round: its text is its own, what it uses comes on top.
+    pub fn begin_round(&mut self) {
+        self.meter.begin_round();
+        self.text.clear();
+        self.text_bytes = 0;
+    }
+
     fn append(&mut self, delta: &str) {
         self.text_bytes = self.text_bytes.saturating_add(delta.len());
         let room = self.text_limit - self.text.len();
@@ -75,9 +93,7 @@ impl Gathered {
     }
 
     fn take_session(&mut self, data: &Value) -> Noticed {
-        let named = data.get("sessionId").and_then(Value::as_str);
-        let usable = named.filter(|id| (1..=SESSION_BYTES).contains(&id.len()));
-        match usable {
+        match usable(data.get("sessionId").and_then(Value::as_str)) {
             Some(id) if self.session.as_deref() != Some(id) => {
                 self.session = Some(id.to_owned());
                 Noticed::Session
@@ -85,6 +101,10 @@ impl Gathered {
             Some(_) | None => Noticed::Nothing,
         }
     }
+}
+
+fn usable(session: Option<&str>) -> Option<&str> {
+    session.filter(|id| (1..=SESSION_BYTES).contains(&id.len()))
 }
 
 #[cfg(test)]
@@ -142,5 +162,25 @@ mod tests {
             gathered.observe(&event("assistant.text", json!({"delta": "üü"})));
         }
         assert_eq!((gathered.text.as_str(), gathered.text_bytes), ("üü", 16));
+    }
+
+    #[test]
+    fn rounds_add_up_and_each_has_its_own_text() {
+        let mut gathered = Gathered::new(None, 100);
+        for text in ["one", "two"] {
+            gathered.begin_round();
+            gathered.observe(&event("usage", json!({"outputTokens": 2})));
+            gathered.conclude(&ExecutionResult {
+                usage: forge_adapter_api::Usage {
+                    output_tokens: Some(3),
+                    ..Default::default()
+                },
+                session_id: Some("s".to_owned()),
+                ..ExecutionResult::ok(text)
+            });
+        }
+        assert_eq!(gathered.meter.spent().usage.output_tokens, Some(6));
+        assert_eq!(gathered.text, "two");
+        assert_eq!(gathered.session.as_deref(), Some("s"));
     }
 }

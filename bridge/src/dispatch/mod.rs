@@ -20,6 +20,7 @@ mod running;
 mod schedule;
 pub mod schema;
 pub mod submit;
+mod tool_loop;
 pub mod trace;
 pub mod validate;
 
@@ -36,6 +37,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::delivery::Deliverer;
 use crate::id::DispatchId;
+use crate::mcp::Servers;
 use crate::net::guard::Guard;
 use crate::plugin::Registry;
 use crate::store;
@@ -81,6 +83,8 @@ pub struct Config {
     /// How long an adapter may take to end what was cancelled or ran out of time.
     #[serde(with = "crate::config::duration")]
     pub cancel_grace: Duration,
+    /// How often an adapter that hands tool calls back is called again in one attempt.
+    pub max_tool_rounds: u32,
     /// An adapter that is away for less is waited for, when it is pinned or the only one.
     #[serde(with = "crate::config::duration")]
     pub patience: Duration,
@@ -100,6 +104,7 @@ impl Default for Config {
             output_limit_bytes: 16 * MIB,
             schema_limit_bytes: MIB / 4,
             cancel_grace: 5 * SECOND,
+            max_tool_rounds: 32,
             patience: 60 * SECOND,
         }
     }
@@ -112,8 +117,7 @@ pub struct Setup {
     pub deliverer: Deliverer,
     pub vault: Vault,
     pub guard: Guard,
-    /// Configured MCP servers by name.
-    pub mcp_servers: BTreeMap<String, Value>,
+    pub mcp: Servers,
     pub tracker: TaskTracker,
 }
 
@@ -130,6 +134,8 @@ struct Inner {
     deliverer: Deliverer,
     vault: Vault,
     guard: Guard,
+    mcp: Servers,
+    /// As adapters are given them.
     mcp_servers: BTreeMap<String, Value>,
     mcp_names: BTreeSet<String>,
     tracker: TaskTracker,
@@ -169,9 +175,10 @@ impl Dispatcher {
             deliverer,
             vault,
             guard,
-            mcp_servers,
+            mcp,
             tracker,
         } = setup;
+        let mcp_servers = mcp.described();
         let mcp_names = mcp_servers.keys().cloned().collect();
         let inner = Inner {
             config: Arc::clone(&finisher.config),
@@ -180,6 +187,7 @@ impl Dispatcher {
             deliverer,
             vault,
             guard,
+            mcp,
             mcp_servers,
             mcp_names,
             tracker,

@@ -66,6 +66,11 @@ impl Observer {
         noticed
     }
 
+    /// An event of the bridge's own.
+    pub(super) fn note(&mut self, kind: &str, data: Value, now: Timestamp) {
+        self.batch.events.push(NewEvent::new(kind, now, Some(data)));
+    }
+
     /// Events that an adapter lost because it did not wait.
     pub(super) fn dropped(&mut self, count: u64, now: Timestamp) {
         let data = json!({ "count": count });

@@ -25,6 +25,8 @@ pub mod kind {
     pub const ADAPTER_EVENT: &str = "adapter.event";
     pub const USAGE: &str = "usage";
     pub const SESSION_UPDATED: &str = "session.updated";
+    pub const TOOL_INVOKED: &str = "tool.invoked";
+    pub const TOOL_COMPLETED: &str = "tool.completed";
     pub const EVENTS_DROPPED: &str = "events.dropped";
 
     /// Whether only the bridge may write events of this name.

@@ -120,6 +120,20 @@ impl Auth {
         self.tokens.is_empty()
     }
 
+    /// The SHA-256 of the first token that may dispatch, in hexadecimal digits: by it a control plane
+    /// knows which of its tokens is the right one here.
+    pub fn announced(&self) -> Option<String> {
+        let may_dispatch = |token: &&Token| token.scopes & Scope::Dispatch.bit() != 0;
+        let token = self.tokens.iter().find(may_dispatch)?;
+        Some(
+            token
+                .hash
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+        )
+    }
+
     /// Refuses to stand open on an address that others can reach.
     pub fn check_listen(&self, address: SocketAddr) -> Result<(), Error> {
         if self.is_open() && !address.ip().is_loopback() {

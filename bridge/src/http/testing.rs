@@ -28,6 +28,7 @@ use crate::dispatch::finish::Finisher;
 use crate::dispatch::{self, Dispatcher};
 use crate::event::{NewEvent, kind};
 use crate::id::{DeliveryId, DispatchId};
+use crate::mcp::{self, Servers};
 use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Registry, Trust};
@@ -103,7 +104,7 @@ impl Edge {
             deliverer: deliverer.clone(),
             vault,
             guard: Guard::new(&[]).unwrap(),
-            mcp_servers: BTreeMap::new(),
+            mcp: servers(&tracker),
             tracker,
         });
         let router = router(State {
@@ -253,12 +254,27 @@ async fn registry(state_dir: &Path, tracker: &TaskTracker) -> Registry {
     Registry::start(setup).await.unwrap().0
 }
 
+fn client() -> net::Client {
+    net::Client::new(&net::Config::default(), Guard::new(&[]).unwrap()).unwrap()
+}
+
+/// None are configured.
+fn servers(tracker: &TaskTracker) -> Servers {
+    let setup = mcp::Setup {
+        config: mcp::Config::default(),
+        client: client(),
+        supervisor: Vec::new(),
+        store_id: "store".to_owned(),
+        tracker: tracker.clone(),
+    };
+    Servers::new(setup).unwrap()
+}
+
 async fn deliverer(store: &Arc<dyn Store>, vault: &Vault) -> Deliverer {
     let config = delivery::Config::default();
-    let client = net::Client::new(&net::Config::default(), Guard::new(&[]).unwrap());
     Deliverer::new(delivery::Setup {
         store: Arc::clone(store),
-        client: client.unwrap(),
+        client: client(),
         signer: Signer::open(&config, store.as_ref(), vault).await.unwrap(),
         vault: vault.clone(),
         clock: Clock::System,

@@ -133,6 +133,15 @@ impl Client {
         &self.guard
     }
 
+    /// For libraries that speak a protocol of their own over HTTP, to this URL alone. They have to
+    /// bring their limits of time and size.
+    pub fn for_streams(&self, url: &Url) -> Result<reqwest::Client, Refused> {
+        Ok(match self.guard.trust(url)? {
+            Trust::Checked => self.checked.clone(),
+            Trust::Named => self.named.clone(),
+        })
+    }
+
     /// One request, one answer: no redirect is followed and nothing is sent twice.
     pub async fn send(&self, outgoing: Outgoing) -> Result<Answer, SendError> {
         let client = match self

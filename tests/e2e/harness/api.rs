@@ -108,9 +108,9 @@ impl Api {
         answer
     }
 
-    /// All events of a dispatch so far.
+    /// All events of a dispatch so far, those of its callback included.
     pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
-        let path = format!("/api/v2/dispatch/{id}/events?limit=1000");
+        let path = format!("/api/v2/dispatch/{id}/events?limit=1000&until=delivered");
         let request = self
             .request(Method::GET, &path)
             .header("accept", "application/json");
@@ -169,11 +169,4 @@ pub(crate) fn owed(task: &str, model: &str, callback: &str) -> Value {
         "taskId": task, "agentId": "agent", "message": "hello", "model": model,
         "callbackUrl": callback,
     })
-}
-
-/// The same body with further members, or other ones.
-pub(crate) fn with(mut body: Value, members: &Value) -> Value {
-    let body_members = body.as_object_mut().unwrap();
-    body_members.extend(members.as_object().unwrap().clone());
-    body
 }

@@ -5,6 +5,7 @@ pub(crate) mod callback;
 pub(crate) mod library;
 pub(crate) mod model;
 pub(crate) mod process;
+pub(crate) mod registry;
 pub(crate) mod wait;
 
 use std::collections::BTreeMap;

@@ -71,11 +71,11 @@ impl Home {
 
     /// A bridge that is not waited for; nothing may be asked of it.
     pub(crate) fn begin(&self) -> Process {
-        let child = self
-            .command()
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
+        self.spawn(Stdio::null())
+    }
+
+    fn spawn(&self, stderr: Stdio) -> Process {
+        let child = self.command().stdout(Stdio::null()).stderr(stderr).spawn();
         Process {
             child: child.unwrap(),
             api: Api::new("http://127.0.0.1:0".to_owned()),
@@ -98,13 +98,8 @@ impl Home {
             .append(true)
             .open(self.log_file());
         let mut log_file = log_file.unwrap();
-        let mut child = self
-            .command()
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut process = self.spawn(Stdio::piped());
+        let stderr = BufReader::new(process.child.stderr.take().unwrap());
         let (address, addresses) = mpsc::channel();
         std::thread::spawn(move || {
             let mut log = String::new();
@@ -121,10 +116,8 @@ impl Home {
             let _ = address.send(Err(log));
         });
         let address = addresses.recv_timeout(Duration::from_secs(30)).unwrap()?;
-        Ok(Process {
-            child,
-            api: Api::new(format!("http://{address}")),
-        })
+        process.api = Api::new(format!("http://{address}"));
+        Ok(process)
     }
 }
 

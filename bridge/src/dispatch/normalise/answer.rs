@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::dispatch::budget::Spent;
 
 /// The result, or what is wrong with it.
-pub(super) fn parse(bytes: &[u8]) -> Result<ExecutionResult, String> {
+pub(in crate::dispatch) fn parse(bytes: &[u8]) -> Result<ExecutionResult, String> {
     let text = String::from_utf8_lossy(bytes);
     let mut members: Map<String, Value> =
         serde_json::from_str(&text).map_err(|error| format!("not a JSON object: {error}"))?;

@@ -1,7 +1,7 @@
 //! However an attempt ended, into the one result that is stored and delivered. Pure; the place where a
 //! field of the callback is added.
 
-mod answer;
+pub(super) mod answer;
 #[cfg(test)]
 mod cases;
 mod output;

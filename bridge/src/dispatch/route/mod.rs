@@ -361,7 +361,7 @@ fn warnings(dispatch: &Dispatch, chosen: &Candidate<'_>) -> Vec<String> {
     }
     if !dispatch.mcp_servers.is_empty() && !supports(chosen, "mcp_servers") {
         warnings.push(format!(
-            "mcpServers may be ignored: {provider} lacks mcp_servers"
+            "{provider} lacks mcp_servers: the bridge offers it their tools and runs those that it hands back"
         ));
     }
     warnings

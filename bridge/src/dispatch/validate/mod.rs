@@ -21,6 +21,7 @@ use self::fields::{Complaints, Fields, Name};
 use super::request::{Dispatch, Preferences, Recovery, Secrets};
 use super::trace::Trace;
 use super::{Config, schema};
+use crate::mcp;
 
 const TIMEOUT: Name = Name {
     camel: "timeout",
@@ -120,7 +121,22 @@ fn read_dispatch(
         agent_id: agent_id?,
         message: message?,
     };
+    check_tool_names(fields, &dispatch);
     Some((dispatch, secrets))
+}
+
+/// The tools of MCP servers have names of their own; a call must mean one tool.
+fn check_tool_names(fields: &Fields<'_>, dispatch: &Dispatch) {
+    for tool in &dispatch.tools {
+        let mut servers = dispatch.mcp_servers.iter();
+        if let Some(server) = servers.find(|name| tool.name.starts_with(&mcp::prefix(name))) {
+            let message = format!(
+                "{:?} is a name that only tools of MCP server {server:?} have",
+                tool.name
+            );
+            fields.complain("tools", message);
+        }
+    }
 }
 
 fn check_idempotency_key(envelope: &Envelope<'_>, complaints: &Complaints) {

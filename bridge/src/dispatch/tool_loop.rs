@@ -1,0 +1,298 @@
+//! The rounds of one attempt: an adapter that hands calls of MCP tools back is called again with their
+//! results, until it is done. One attempt throughout: one deadline, one idle time, one budget, one end.
+
+use forge_adapter_api::request::{ToolResult, Turn};
+use forge_adapter_api::result::ToolCall;
+use forge_adapter_api::{AdapterError, ExecutionRequest, ExecutionResult, Status};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::event::kind;
+use crate::mcp::{Answer, Session};
+
+use super::Inner;
+use super::execute::{Attempt, Cut, End, Written, execute};
+use super::normalise::answer;
+use super::observe::Observer;
+
+/// What a result asks for.
+#[derive(Debug, PartialEq)]
+enum Asked {
+    /// Nothing of us: it is the attempt's result.
+    Nothing,
+    /// All of its calls are ours.
+    Ours,
+    /// So many of its calls are ours, the others are the caller's.
+    Mixed(usize),
+}
+
+impl Inner {
+    /// Executes, and goes on executing as long as all that the adapter waits for are tools that the
+    /// bridge runs. An adapter with `mcp_servers` runs them itself.
+    pub(super) async fn rounds(
+        &self,
+        attempt: &Attempt<'_>,
+        mut request: ExecutionRequest,
+        observer: &mut Observer,
+    ) -> End {
+        let profile = attempt.adapter.profile();
+        let supports = |name| profile.as_deref().is_some_and(|p| p.supports(name));
+        if request.mcp_servers.is_empty() || supports("mcp_servers") {
+            return execute(attempt, &request, observer).await;
+        }
+        // They may hold secrets, and this adapter has no use for them.
+        let servers = std::mem::take(&mut request.mcp_servers);
+        let opened = tokio::select! {
+            why = attempt.cut() => return End::Cut { why, answer: None },
+            opened = self.mcp.open(servers.keys(), &request.execution_id) => opened,
+        };
+        let session = match opened {
+            Ok(session) => session,
+            Err(error) => {
+                let error = AdapterError::new("mcp_server_unavailable", error.to_string());
+                return End::Answered(Err(error));
+            }
+        };
+        request.tools.extend(session.tools().iter().cloned());
+        let rounds = Rounds {
+            attempt,
+            session: &session,
+            most: self.config.max_tool_rounds,
+            keeps_session: supports("session_resume"),
+        };
+        let end = rounds.run(request, observer).await;
+        match end {
+            // Nobody has to wait for it.
+            End::Answered(_) => drop(self.tracker.spawn(session.close())),
+            End::Cut { .. } | End::Lost => {}
+        }
+        end
+    }
+}
+
+struct Rounds<'a> {
+    attempt: &'a Attempt<'a>,
+    session: &'a Session,
+    most: u32,
+    keeps_session: bool,
+}
+
+impl Rounds<'_> {
+    async fn run(&self, mut request: ExecutionRequest, observer: &mut Observer) -> End {
+        let budget = self.attempt.budget;
+        let mut round = 0;
+        loop {
+            let end = execute(self.attempt, &request, observer).await;
+            let End::Answered(Ok(bytes)) = end else {
+                return end;
+            };
+            // What is no result is refused where all results are read.
+            let Ok(result) = answer::parse(&bytes) else {
+                return End::Answered(Ok(bytes));
+            };
+            match asked(&result, |name| self.session.owns(name)) {
+                Asked::Nothing => return End::Answered(Ok(bytes)),
+                Asked::Mixed(ours) => {
+                    let result = foreign(result, ours, |name| self.session.owns(name));
+                    return End::Answered(Ok(to_bytes(&result)));
+                }
+                Asked::Ours => {}
+            }
+            observer.gathered.conclude(&result);
+            if observer.gathered.meter.exceeded(budget).is_some() {
+                let why = Cut::OverBudget;
+                return End::Cut { why, answer: None };
+            }
+            if round == self.most {
+                return End::Answered(Err(exceeded(self.most)));
+            }
+            let tool_results = match self.call_all(&result.tool_calls, observer).await {
+                Ok(results) => results,
+                Err(Stopped::Cut(why)) => {
+                    // What was said stays, what was asked for is nobody's business any more.
+                    let said = ExecutionResult {
+                        tool_calls: Vec::new(),
+                        ..result
+                    };
+                    let answer = Some(to_bytes(&said));
+                    return End::Cut { why, answer };
+                }
+                Err(Stopped::Lost) => return End::Lost,
+            };
+            observer.gathered.begin_round();
+            if self.keeps_session && observer.gathered.session.is_some() {
+                request.session_id.clone_from(&observer.gathered.session);
+            }
+            request.resume = false;
+            request.tool_results.clone_from(&tool_results);
+            request.turns.push(Turn {
+                output: result.output,
+                tool_calls: result.tool_calls,
+                tool_results,
+            });
+            let left = self
+                .attempt
+                .deadline
+                .saturating_duration_since(Instant::now());
+            request.timeout_seconds = left.as_secs_f64();
+            request.budget = observer.gathered.meter.left(budget);
+            round += 1;
+        }
+    }
+
+    /// One after another, in the order in which they were handed back.
+    async fn call_all(
+        &self,
+        calls: &[ToolCall],
+        observer: &mut Observer,
+    ) -> Result<Vec<ToolResult>, Stopped> {
+        let mut results = Vec::with_capacity(calls.len());
+        for call in calls {
+            let ToolCall {
+                tool_call_id,
+                name,
+                input,
+            } = call;
+            let id_and_name = json!({ "toolCallId": tool_call_id, "name": name });
+            let mut invoked = id_and_name.clone();
+            invoked["input"] = input.clone();
+            self.note(kind::TOOL_INVOKED, invoked, observer).await?;
+            let Answer { output, is_error } = tokio::select! {
+                why = self.attempt.cut() => return Err(Stopped::Cut(why)),
+                answer = self.session.call(name, input) => answer,
+            };
+            let mut completed = id_and_name;
+            completed["output"] = output.clone();
+            completed["isError"] = is_error.into();
+            self.note(kind::TOOL_COMPLETED, completed, observer).await?;
+            results.push(ToolResult {
+                tool_call_id: tool_call_id.clone(),
+                name: name.clone(),
+                output,
+                is_error,
+            });
+        }
+        Ok(results)
+    }
+
+    async fn note(
+        &self,
+        kind: &str,
+        data: serde_json::Value,
+        observer: &mut Observer,
+    ) -> Result<(), Stopped> {
+        observer.note(kind, data, self.attempt.clock.now());
+        match self.attempt.write(observer).await {
+            Written::Yes => Ok(()),
+            Written::Stopped => Err(Stopped::Cut(self.attempt.cut().await)),
+            Written::Lost => Err(Stopped::Lost),
+            Written::Late => Err(Stopped::Cut(Cut::TimedOut)),
+        }
+    }
+}
+
+/// Why the calls of a round did not all come to an end.
+enum Stopped {
+    Cut(Cut),
+    /// Somebody else owns the dispatch now.
+    Lost,
+}
+
+fn asked(result: &ExecutionResult, owns: impl Fn(&str) -> bool) -> Asked {
+    let over = result.status == Status::Error || result.input_request.is_some();
+    let ours = result
+        .tool_calls
+        .iter()
+        .filter(|call| owns(&call.name))
+        .count();
+    match ours {
+        0 => Asked::Nothing,
+        _ if over => Asked::Nothing,
+        ours if ours == result.tool_calls.len() => Asked::Ours,
+        ours => Asked::Mixed(ours),
+    }
+}
+
+/// The caller is given its own calls alone; ours beside them are not made, since their results could
+/// not be handed over.
+fn foreign(result: ExecutionResult, ours: usize, owns: impl Fn(&str) -> bool) -> ExecutionResult {
+    let mut calls = result.tool_calls;
+    calls.retain(|call| !owns(&call.name));
+    let error = format!(
+        "the run hands {} tool calls back; {ours} calls of MCP tools beside them were not made",
+        calls.len()
+    );
+    ExecutionResult {
+        status: Status::Error,
+        error_code: Some("input_required".to_owned()),
+        error: Some(error),
+        tool_calls: calls,
+        ..result
+    }
+}
+
+fn to_bytes(result: &ExecutionResult) -> Vec<u8> {
+    serde_json::to_vec(result).expect("a result has only text keys")
+}
+
+fn exceeded(most: u32) -> AdapterError {
+    let text = format!("the run still calls tools after {most} rounds of them");
+    AdapterError::new("tool_rounds_exceeded", text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(calls: &[&str]) -> ExecutionResult {
+        let call = |name: &&str| ToolCall {
+            tool_call_id: format!("id-{name}"),
+            name: (*name).to_owned(),
+            input: json!({}),
+        };
+        ExecutionResult {
+            tool_calls: calls.iter().map(call).collect(),
+            ..ExecutionResult::ok("said")
+        }
+    }
+
+    fn owns(name: &str) -> bool {
+        name.starts_with("mcp__")
+    }
+
+    #[test]
+    fn only_calls_that_are_all_ours_go_on() {
+        let failed = |calls| ExecutionResult {
+            status: Status::Error,
+            ..result(calls)
+        };
+        let asks = |calls| ExecutionResult {
+            input_request: Some(json!({})),
+            ..result(calls)
+        };
+        for (result, wanted) in [
+            (result(&[]), Asked::Nothing),
+            (result(&["a"]), Asked::Nothing),
+            (result(&["mcp__a"]), Asked::Ours),
+            (result(&["mcp__a", "mcp__b"]), Asked::Ours),
+            (result(&["mcp__a", "b"]), Asked::Mixed(1)),
+            (failed(&["mcp__a"]), Asked::Nothing),
+            (asks(&["mcp__a"]), Asked::Nothing),
+        ] {
+            assert_eq!(asked(&result, owns), wanted, "{result:?}");
+        }
+    }
+
+    #[test]
+    fn a_mixture_hands_back_what_is_not_ours() {
+        let handed = foreign(result(&["mcp__a", "b"]), 1, owns);
+        let names: Vec<_> = handed
+            .tool_calls
+            .iter()
+            .map(|call| call.name.as_str())
+            .collect();
+        assert_eq!(names, ["b"]);
+        assert_eq!(handed.error_code.as_deref(), Some("input_required"));
+        assert_eq!(handed.output.as_deref(), Some("said"));
+    }
+}

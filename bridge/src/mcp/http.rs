@@ -1,0 +1,65 @@
+//! A server that is a URL, reached through the bridge's guarded client.
+
+use std::collections::{BTreeMap, HashMap};
+
+use reqwest::header::{HeaderName, HeaderValue};
+use rmcp::transport::streamable_http_client::{
+    StreamableHttpClientTransport, StreamableHttpClientTransportConfig,
+};
+use secrecy::{ExposeSecret, SecretString};
+use url::Url;
+
+use crate::net;
+use crate::net::guard::Refused;
+
+/// Headers that the protocol sets itself.
+const RESERVED: [&str; 7] = [
+    "accept",
+    "content-length",
+    "content-type",
+    "host",
+    "last-event-id",
+    "mcp-protocol-version",
+    "mcp-session-id",
+];
+
+/// Where a server is and what it wants to see.
+#[derive(Clone, Debug)]
+pub(super) struct Remote {
+    url: Url,
+    headers: HashMap<HeaderName, HeaderValue>,
+}
+
+impl Remote {
+    pub(super) fn new(url: Url, headers: &BTreeMap<String, SecretString>) -> Result<Self, String> {
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(format!(
+                "url: only http and https are called, not {}",
+                url.scheme()
+            ));
+        }
+        let mut read = HashMap::new();
+        for (name, value) in headers {
+            let unfit = || format!("header {name:?} cannot be sent");
+            let header: HeaderName = name.parse().map_err(|_| unfit())?;
+            let mut value = HeaderValue::from_str(value.expose_secret()).map_err(|_| unfit())?;
+            value.set_sensitive(true);
+            if RESERVED.contains(&header.as_str()) {
+                return Err(format!("header {name:?} is the protocol's own"));
+            }
+            read.insert(header, value);
+        }
+        Ok(Self { url, headers: read })
+    }
+
+    /// Nothing is sent yet. The library sets no limit of time; whoever waits has to.
+    pub(super) fn transport(
+        &self,
+        client: &net::Client,
+    ) -> Result<StreamableHttpClientTransport<reqwest::Client>, Refused> {
+        let client = client.for_streams(&self.url)?;
+        let config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str())
+            .custom_headers(self.headers.clone());
+        Ok(StreamableHttpClientTransport::with_client(client, config))
+    }
+}

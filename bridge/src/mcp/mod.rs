@@ -1,0 +1,295 @@
+//! Clients of the MCP servers that the operator configured, for the tool loop: started or called for one
+//! attempt, asked for their tools, ended with it. Knows nothing of adapters and dispatches.
+
+mod answer;
+mod http;
+mod session;
+mod stdio;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio_util::task::TaskTracker;
+use url::Url;
+
+use crate::net;
+use crate::net::guard::Refused;
+
+pub(crate) use self::session::prefix;
+pub use self::session::{Answer, Session};
+
+/// MCP servers and what they may take.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// By the name that dispatches ask for them with.
+    pub servers: BTreeMap<String, Server>,
+    /// From the start of a server to the list of its tools.
+    #[serde(with = "crate::config::duration")]
+    pub start_timeout: Duration,
+    /// Of one call.
+    #[serde(with = "crate::config::duration")]
+    pub call_timeout: Duration,
+    /// The longest result of a call, as compact JSON.
+    pub result_bytes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            servers: BTreeMap::new(),
+            start_timeout: Duration::from_secs(30),
+            call_timeout: Duration::from_secs(120),
+            result_bytes: 1024 * 1024,
+        }
+    }
+}
+
+/// One server: a program that speaks over its standard streams, or a URL.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Server {
+    /// A path, or a name to look for in `PATH`.
+    pub command: Option<String>,
+    pub args: Vec<String>,
+    /// Added to the few variables that every program is given.
+    #[serde(with = "crate::config::secret::map")]
+    pub env: BTreeMap<String, SecretString>,
+    /// Of a server that speaks streamable HTTP.
+    pub url: Option<String>,
+    /// Sent with every request to `url`.
+    #[serde(with = "crate::config::secret::map")]
+    pub headers: BTreeMap<String, SecretString>,
+}
+
+/// What the clients are made of.
+pub struct Setup {
+    pub config: Config,
+    pub client: net::Client,
+    /// What stands before the arguments of a program.
+    pub supervisor: Vec<String>,
+    pub store_id: String,
+    pub tracker: TaskTracker,
+}
+
+/// The configured servers. Cheap to clone.
+#[derive(Clone)]
+pub struct Servers {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    setup: Setup,
+    endpoints: BTreeMap<String, Endpoint>,
+}
+
+/// How a server is reached.
+#[derive(Clone, Debug)]
+enum Endpoint {
+    Program(stdio::Program),
+    Url(http::Remote),
+}
+
+/// Why servers cannot be used. Reasons are texts: they come from the MCP library and from programs.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("mcp.servers.{name}: {problem}")]
+    Malformed { name: String, problem: String },
+    #[error("MCP server {0:?} is not configured")]
+    Unknown(String),
+    #[error("MCP server {name:?} could not be started: {reason}")]
+    Start { name: String, reason: String },
+    #[error("MCP server {name:?} may not be called: {reason}")]
+    Refused { name: String, reason: Refused },
+    #[error("MCP server {name:?} did not introduce itself: {reason}")]
+    Introduce { name: String, reason: String },
+    #[error("MCP server {name:?} did not list its tools: {reason}")]
+    List { name: String, reason: String },
+    #[error("MCP server {name:?} was not ready within {limit:?}{said}")]
+    Late {
+        name: String,
+        limit: Duration,
+        said: String,
+    },
+}
+
+impl Servers {
+    pub fn new(setup: Setup) -> Result<Self, Error> {
+        let endpoints = endpoints(&setup.config)?;
+        Ok(Self {
+            inner: Arc::new(Inner { setup, endpoints }),
+        })
+    }
+
+    /// Whether this configuration could be used.
+    pub fn check(config: &Config) -> Result<(), Error> {
+        endpoints(config).map(drop)
+    }
+
+    /// Every server by its name, in the words of the `mcpServers` files that runtimes read. Holds
+    /// secrets.
+    pub fn described(&self) -> BTreeMap<String, Value> {
+        let servers = self.inner.setup.config.servers.iter();
+        servers
+            .map(|(name, server)| (name.clone(), server.described()))
+            .collect()
+    }
+
+    /// Reaches these servers for one execution and asks for their tools. Dropping the future or the
+    /// session ends them.
+    pub async fn open<'a>(
+        &self,
+        names: impl Iterator<Item = &'a String>,
+        execution: &str,
+    ) -> Result<Session, Error> {
+        let mut named = Vec::new();
+        for name in names {
+            let endpoint = self.inner.endpoints.get(name);
+            let endpoint = endpoint.ok_or_else(|| Error::Unknown(name.clone()))?;
+            named.push((name.as_str(), endpoint));
+        }
+        Session::open(&self.inner.setup, named, execution).await
+    }
+}
+
+impl Server {
+    fn described(&self) -> Value {
+        let exposed = |secrets: &BTreeMap<String, SecretString>| -> Map<String, Value> {
+            let each = secrets.iter();
+            each.map(|(name, value)| (name.clone(), value.expose_secret().into()))
+                .collect()
+        };
+        match &self.command {
+            Some(command) => json!({
+                "type": "stdio",
+                "command": command,
+                "args": self.args,
+                "env": exposed(&self.env),
+            }),
+            None => json!({
+                "type": "http",
+                "url": self.url,
+                "headers": exposed(&self.headers),
+            }),
+        }
+    }
+
+    fn endpoint(&self) -> Result<Endpoint, String> {
+        match (&self.command, &self.url) {
+            (Some(command), None) if !self.headers.is_empty() => {
+                Err(format!("headers go with url, not with command {command:?}"))
+            }
+            (Some(command), None) if command.is_empty() => Err("command is empty".to_owned()),
+            (Some(command), None) => Ok(Endpoint::Program(stdio::Program {
+                command: command.into(),
+                args: self.args.clone(),
+                env: self.env.clone(),
+            })),
+            (None, Some(_)) if !(self.args.is_empty() && self.env.is_empty()) => {
+                Err("args and env go with command, not with url".to_owned())
+            }
+            (None, Some(url)) => {
+                let url = Url::parse(url).map_err(|error| format!("url: {error}"))?;
+                http::Remote::new(url, &self.headers).map(Endpoint::Url)
+            }
+            (Some(_), Some(_)) => Err("has command and url; give one".to_owned()),
+            (None, None) => Err("has neither command nor url".to_owned()),
+        }
+    }
+}
+
+fn endpoints(config: &Config) -> Result<BTreeMap<String, Endpoint>, Error> {
+    let each = config.servers.iter().map(|(name, server)| {
+        let endpoint = check_name(name).and_then(|()| server.endpoint());
+        match endpoint {
+            Ok(endpoint) => Ok((name.clone(), endpoint)),
+            Err(problem) => Err(Error::Malformed {
+                name: name.clone(),
+                problem,
+            }),
+        }
+    });
+    each.collect()
+}
+
+/// The name becomes part of tool names, which models take in few characters only.
+fn check_name(name: &str) -> Result<(), String> {
+    let plain = name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    if !plain || !(1..=32).contains(&name.len()) || name.contains("__") {
+        return Err("a name has 1 to 32 letters, digits, - and _, no two _ together".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_server_is_said_with_its_name() {
+        for (server, problem) in [
+            (r#""a": {}"#, "neither"),
+            (
+                r#""a": {"command": "x", "url": "https://a.example/"}"#,
+                "give one",
+            ),
+            (r#""a": {"command": ""}"#, "empty"),
+            (r#""a": {"command": "x", "headers": {"a": "b"}}"#, "headers"),
+            (
+                r#""a": {"url": "https://a.example/", "args": ["x"]}"#,
+                "args",
+            ),
+            (r#""a": {"url": "not a url"}"#, "url"),
+            (
+                r#""a": {"url": "https://a.example/", "headers": {"a b": "c"}}"#,
+                "header",
+            ),
+            (
+                r#""a": {"url": "https://a.example/", "headers": {"mcp-session-id": "c"}}"#,
+                "header",
+            ),
+            (r#""a__b": {"command": "x"}"#, "name"),
+            (r#""a.b": {"command": "x"}"#, "name"),
+            (r#""": {"command": "x"}"#, "name"),
+        ] {
+            let config = config(&format!(r#"{{"servers": {{{server}}}}}"#));
+            let error = Servers::check(&config).unwrap_err().to_string();
+            assert!(
+                error.starts_with("mcp.servers.") && error.contains(problem),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn servers_are_described_as_runtimes_read_them() {
+        let config = config(
+            r#"{"servers": {
+                "files": {"command": "files", "args": ["-r"], "env": {"KEY": "k"}},
+                "web": {"url": "https://a.example/mcp", "headers": {"authorization": "Bearer t"}}
+            }}"#,
+        );
+        Servers::check(&config).unwrap();
+        assert_eq!(
+            config.servers["files"].described(),
+            json!({"type": "stdio", "command": "files", "args": ["-r"], "env": {"KEY": "k"}})
+        );
+        let headers = json!({"authorization": "Bearer t"});
+        assert_eq!(
+            config.servers["web"].described(),
+            json!({"type": "http", "url": "https://a.example/mcp", "headers": headers})
+        );
+        let printed = format!("{config:?}{}", serde_json::to_string(&config).unwrap());
+        assert!(!printed.contains("Bearer t"), "{printed}");
+    }
+}

@@ -1,0 +1,160 @@
+//! A server that is a program: started under the supervisor, so that neither it nor what it starts
+//! outlives the execution or the bridge. Knows its streams, not what is said on them.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forge_adapter_api::child::INHERITED;
+use rustix::process::{Pid, Signal, kill_process};
+use secrecy::{ExposeSecret, SecretString};
+use tokio::io::AsyncReadExt;
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::process::{EXECUTION_VARIABLE, STORE_VARIABLE};
+
+use super::Setup;
+
+/// So much of the end of its stderr is kept for error texts.
+const TAIL_BYTES: usize = 4 * 1024;
+/// How long the stderr of a program that is ending may take to end as well.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long a program may take to end when its stdin is closed, and again when it is told to.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How a server is started.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    pub(super) command: PathBuf,
+    pub(super) args: Vec<String>,
+    pub(super) env: BTreeMap<String, SecretString>,
+}
+
+/// A running server. Dropping it kills it and all that it started.
+pub(super) struct Running {
+    process: Child,
+    pid: Option<Pid>,
+    tail: Arc<Mutex<Vec<u8>>>,
+    stderr: JoinHandle<()>,
+}
+
+impl Program {
+    /// Starts it with a name in the environment that tells it from others: `execution` is its own.
+    pub(super) fn start(
+        &self,
+        setup: &Setup,
+        execution: &str,
+    ) -> std::io::Result<(Running, ChildStdout, ChildStdin)> {
+        let mut command = self.command(&setup.supervisor);
+        command
+            .env_clear()
+            .envs(
+                INHERITED
+                    .iter()
+                    .filter_map(|name| Some((name, std::env::var_os(name)?))),
+            )
+            .envs(
+                self.env
+                    .iter()
+                    .map(|(name, value)| (name, value.expose_secret())),
+            )
+            .env(STORE_VARIABLE, &setup.store_id)
+            .env(EXECUTION_VARIABLE, execution)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A key pressed in the bridge's terminal is the bridge's affair.
+            .process_group(0)
+            .kill_on_drop(false);
+        let mut process = command.spawn()?;
+        let pid = process
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Pid::from_raw);
+        let pipe = "the streams were asked for as pipes";
+        let stdin = process.stdin.take().expect(pipe);
+        let stdout = process.stdout.take().expect(pipe);
+        let stderr = process.stderr.take().expect(pipe);
+        let tail = Arc::default();
+        let stderr = setup.tracker.spawn(keep_tail(stderr, Arc::clone(&tail)));
+        Ok((
+            Running {
+                process,
+                pid,
+                tail,
+                stderr,
+            },
+            stdout,
+            stdin,
+        ))
+    }
+
+    fn command(&self, supervisor: &[String]) -> Command {
+        let program: &Path = &self.command;
+        let mut command = match supervisor {
+            [] => Command::new(program),
+            [supervisor, rest @ ..] => {
+                let mut command = Command::new(supervisor);
+                // Its path is a link into /proc, which says nothing in a list of processes.
+                command.arg0("forge-bridge").args(rest).arg(program);
+                command
+            }
+        };
+        command.args(self.args.iter().map(OsStr::new));
+        command
+    }
+}
+
+impl Running {
+    /// What it said to stderr last, as an end of a sentence; nothing when it said nothing.
+    pub(super) async fn last_words(&mut self) -> String {
+        // What is not read by then is not told.
+        let _ = timeout(LAST_WORDS, &mut self.stderr).await;
+        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        match String::from_utf8_lossy(&tail).trim() {
+            "" => String::new(),
+            said => format!("; it said: {said}"),
+        }
+    }
+
+    /// Waits for its end, which its closed stdin should bring about; else brings it about.
+    pub(super) async fn end(mut self) {
+        if timeout(PATIENCE, self.process.wait()).await.is_ok() {
+            self.pid = None;
+            return;
+        }
+        self.signal(Signal::TERM);
+        if timeout(PATIENCE, self.process.wait()).await.is_ok() {
+            self.pid = None;
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.pid {
+            // An error says that it has ended.
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The supervisor kills the whole tree; killing itself would leave that to the sweep.
+        self.signal(Signal::INT);
+    }
+}
+
+async fn keep_tail(mut stderr: ChildStderr, tail: Arc<Mutex<Vec<u8>>>) {
+    let mut piece = [0; 1024];
+    while let Ok(read @ 1..) = stderr.read(&mut piece).await {
+        let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.extend_from_slice(&piece[..read]);
+        let surplus = tail.len().saturating_sub(TAIL_BYTES);
+        tail.drain(..surplus);
+    }
+}

@@ -1,0 +1,216 @@
+//! A gateway registry on a real TCP port: the newest registration of a gateway wins, and it is only
+//! taken back by the instance that made it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::{delete, post};
+use axum::{Json, Router};
+use serde_json::Value;
+use tokio::net::TcpSocket;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::until;
+
+/// A port that is ours and where nobody listens yet.
+pub(crate) struct Reserved(TcpSocket);
+
+/// Stops listening when dropped.
+pub(crate) struct Registry {
+    address: SocketAddr,
+    state: Shared,
+    stop: CancellationToken,
+}
+
+type Shared = Arc<Mutex<Book>>;
+
+/// What a request was.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) method: &'static str,
+    pub(crate) gateway: String,
+    pub(crate) instance: String,
+    pub(crate) authorization: Option<String>,
+}
+
+#[derive(Default)]
+struct Book {
+    gateways: BTreeMap<String, Value>,
+    calls: Vec<Call>,
+    manner: Manner,
+}
+
+/// How the registry is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Manner {
+    #[default]
+    Well,
+    Failing(StatusCode),
+    /// Takes every request and never answers.
+    Silent,
+}
+
+impl Reserved {
+    pub(crate) fn new() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Self(socket)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        url(self.0.local_addr().unwrap())
+    }
+
+    pub(crate) fn open(self) -> Registry {
+        let listener = self.0.listen(64).unwrap();
+        let state = Shared::default();
+        let router = Router::new()
+            .route("/gateways", post(register))
+            .route("/gateways/{id}", delete(deregister))
+            .with_state(Arc::clone(&state));
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        TaskTracker::new().spawn(async move {
+            let serving = axum::serve(listener, router).into_future();
+            stopped.run_until_cancelled(serving).await
+        });
+        Registry {
+            address,
+            state,
+            stop,
+        }
+    }
+}
+
+fn url(address: SocketAddr) -> String {
+    format!("http://{address}/gateways")
+}
+
+impl Registry {
+    pub(crate) fn start() -> Self {
+        Reserved::new().open()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        url(self.address)
+    }
+
+    pub(crate) fn is(&self, manner: Manner) {
+        self.book().manner = manner;
+    }
+
+    /// Loses everything, as after a restart.
+    pub(crate) fn forget(&self) {
+        self.book().gateways.clear();
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.book().calls.clone()
+    }
+
+    pub(crate) fn gateways(&self) -> BTreeMap<String, Value> {
+        self.book().gateways.clone()
+    }
+
+    /// Waits until this gateway is registered so.
+    pub(crate) async fn holds(&self, gateway: &str, so: impl Fn(&Value) -> bool) -> Value {
+        until(gateway, || async {
+            self.book()
+                .gateways
+                .get(gateway)
+                .filter(|entry| so(entry))
+                .cloned()
+        })
+        .await
+    }
+
+    /// Waits until so many calls have come in all.
+    pub(crate) async fn until_calls(&self, count: usize) {
+        until("further calls of the registry", || async {
+            (self.book().calls.len() >= count).then_some(())
+        })
+        .await;
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.state.lock().unwrap()
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn register(
+    State(state): State<Shared>,
+    headers: HeaderMap,
+    Json(entry): Json<Value>,
+) -> StatusCode {
+    let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+    let (gateway, instance) = (text("gatewayId"), text("instanceId"));
+    let manner = note(&state, "POST", &gateway, &instance, &headers);
+    let status = answer(manner).await;
+    if status.is_success() {
+        state.lock().unwrap().gateways.insert(gateway, entry);
+    }
+    status
+}
+
+async fn deregister(
+    State(state): State<Shared>,
+    Path(gateway): Path<String>,
+    Query(query): Query<BTreeMap<String, String>>,
+    headers: HeaderMap,
+) -> StatusCode {
+    let instance = query.get("instanceId").cloned().unwrap_or_default();
+    let manner = note(&state, "DELETE", &gateway, &instance, &headers);
+    let status = answer(manner).await;
+    if !status.is_success() {
+        return status;
+    }
+    let gateways = &mut state.lock().unwrap().gateways;
+    match gateways
+        .get(&gateway)
+        .map(|entry| entry["instanceId"] == instance)
+    {
+        None => StatusCode::NOT_FOUND,
+        Some(false) => StatusCode::CONFLICT,
+        Some(true) => {
+            gateways.remove(&gateway);
+            StatusCode::NO_CONTENT
+        }
+    }
+}
+
+fn note(
+    state: &Shared,
+    method: &'static str,
+    gateway: &str,
+    instance: &str,
+    headers: &HeaderMap,
+) -> Manner {
+    let authorization = headers.get("authorization");
+    let mut book = state.lock().unwrap();
+    book.calls.push(Call {
+        method,
+        gateway: gateway.to_owned(),
+        instance: instance.to_owned(),
+        authorization: authorization.map(|value| value.to_str().unwrap().to_owned()),
+    });
+    book.manner
+}
+
+async fn answer(manner: Manner) -> StatusCode {
+    match manner {
+        Manner::Well => StatusCode::OK,
+        Manner::Failing(status) => status,
+        Manner::Silent => std::future::pending().await,
+    }
+}
