@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::event::{NewEvent, kind};
 use crate::id::{DeliveryId, DispatchId};
+use crate::live::Live;
 use crate::store::record::{self, Claim, Finish, Finished, NewDelivery, Requeue, State};
 use crate::store::{self, Store};
 use crate::time::{self, Clock};
@@ -32,7 +33,7 @@ pub struct Finisher {
     pub clock: Clock,
     pub config: Arc<Config>,
     /// How long a record is kept after its end.
-    pub retention: Duration,
+    pub retention: Live<Duration>,
 }
 
 /// How a dispatch ended, with all that is known of it.
@@ -184,7 +185,7 @@ impl Finisher {
             output,
             events,
             delivery,
-            retention: self.retention,
+            retention: *self.retention.get(),
         }
     }
 }

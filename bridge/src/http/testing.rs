@@ -98,7 +98,7 @@ impl Edge {
                 store: Arc::clone(&store),
                 clock: Clock::System,
                 config: Arc::default(),
-                retention: RETENTION,
+                retention: RETENTION.into(),
             },
             registry: registry.clone(),
             deliverer: deliverer.clone(),
@@ -279,7 +279,7 @@ async fn deliverer(store: &Arc<dyn Store>, vault: &Vault) -> Deliverer {
         vault: vault.clone(),
         clock: Clock::System,
         config,
-        retention: RETENTION,
+        retention: RETENTION.into(),
     })
 }
 
