@@ -29,7 +29,10 @@ const IMPORTS: [(&str, &[&str]); 17] = [
         "dispatch",
         &["plugin", "delivery", "mcp", "store", "net", "process"],
     ),
-    ("http", &["dispatch", "plugin", "delivery", "store", "net"]),
+    (
+        "http",
+        &["dispatch", "plugin", "delivery", "mcp", "store", "net"],
+    ),
     (
         "config",
         &[
