@@ -1,21 +1,23 @@
-//! `forge-bridge`: serves until it is told to stop.
+//! `forge-bridge`: serves until it is told to stop; a hang-up reads the configuration again.
 
 use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Context, INTERRUPTED};
 use crate::app;
-use crate::config::{Config, Loaded};
+use crate::config::{Config, Loaded, Sources};
 use crate::telemetry;
 
 pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
+    let sources = context.sources();
     let Loaded {
         config,
         file,
         warnings,
-    } = context.sources().load()?;
+    } = sources.load()?;
     telemetry::install(&config.log)?;
     if let Some(file) = file {
         tracing::info!("settings from {}", file.display());
@@ -25,7 +27,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     }
     let options = app::Options::new(context.environment.clone());
     let runtime = runtime()?;
-    let code = runtime.block_on(until_stopped(config, options));
+    let code = runtime.block_on(until_stopped(config, &sources, options));
     // What a second signal cut off is not waited for.
     runtime.shutdown_background();
     code
@@ -37,17 +39,29 @@ pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-async fn until_stopped(config: Config, options: app::Options) -> anyhow::Result<ExitCode> {
+async fn until_stopped(
+    config: Config,
+    sources: &Sources,
+    options: app::Options,
+) -> anyhow::Result<ExitCode> {
     let shutdown = CancellationToken::new();
     let mut signals = Signals::listen()?;
-    let serving = app::serve(config, options, shutdown.clone());
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let current = watch::Sender::new(config);
+    let serving = app::serve(current.subscribe(), options, shutdown.clone());
     tokio::pin!(serving);
-    tokio::select! {
-        served = &mut serving => {
-            served?;
-            return Ok(ExitCode::SUCCESS);
+    loop {
+        tokio::select! {
+            served = &mut serving => {
+                served?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            () = signals.next() => break shutdown.cancel(),
+            _ = hang_up.recv() => match sources.load() {
+                Ok(Loaded { config, .. }) => drop(current.send_replace(config)),
+                Err(error) => tracing::error!("the configuration stays as it was: {error}"),
+            },
         }
-        () = signals.next() => shutdown.cancel(),
     }
     tokio::select! {
         served = &mut serving => {

@@ -18,7 +18,7 @@ use super::Inner;
 use super::assemble::{self, assemble};
 use super::budget::Meter;
 use super::capture::{self, Captured};
-use super::execute::{Attempt, Cut, End};
+use super::execute::{Attempt, Cut, End, Written};
 use super::finish::Conclusion;
 use super::gather::Gathered;
 use super::normalise::{Ending, Raw};
@@ -59,23 +59,27 @@ impl Inner {
         let conclude = |conclusion: Conclusion| {
             finisher.finish(claim.clone(), &begun.dispatch, &request, conclusion)
         };
+        let silent = |ending| conclude(Conclusion::silent(ending, begun.spent.as_deref()));
+        let run = async {
+            match self.run(&begun, &request, adapter, stop).await {
+                Outcome::Conclude(conclusion) => conclude(*conclusion).await,
+                Outcome::Requeue(why) => match finisher.requeue(claim.clone(), why).await {
+                    // A cancel was recorded while it stopped.
+                    Err(store::Error::InvalidState(_)) => {
+                        silent(Ending::Cancelled { answer: None }).await
+                    }
+                    requeued => requeued,
+                },
+                Outcome::Nothing => Ok(()),
+            }
+        };
         // The mark is on disk, so an end is owed even if this code fails.
-        let run = AssertUnwindSafe(self.run(&begun, &request, adapter, stop)).catch_unwind();
-        let ended = match run.await {
-            Ok(Outcome::Conclude(conclusion)) => conclude(*conclusion).await,
-            Ok(Outcome::Requeue(why)) => match finisher.requeue(claim.clone(), why).await {
-                // A cancel was recorded while it stopped.
-                Err(store::Error::InvalidState(_)) => {
-                    let cancelled = Ending::Cancelled { answer: None };
-                    conclude(Conclusion::silent(cancelled, begun.spent.as_deref())).await
-                }
-                requeued => requeued,
-            },
-            Ok(Outcome::Nothing) => Ok(()),
+        let ended = match AssertUnwindSafe(run).catch_unwind().await {
+            Ok(ended) => ended,
             Err(_panic) => {
                 tracing::error!(dispatch.id = %id, "the bridge itself failed while {id} ran");
-                let failed = Ending::Interrupted("the bridge failed while it ran".to_owned());
-                conclude(Conclusion::silent(failed, begun.spent.as_deref())).await
+                let text = "the bridge failed while it ran".to_owned();
+                silent(Ending::Interrupted(text)).await
             }
         };
         match ended {
@@ -154,9 +158,17 @@ impl Inner {
                     (Ending::OverBudget(exceeded.unwrap_or_default()), None)
                 }
                 Cut::Halted => {
-                    let (attempt, most) = (begun.lease.attempt, self.config.max_attempts);
-                    match recover::fate(request.recovery, false, attempt, most) {
-                        Fate::Again => return Outcome::Requeue(STOPPED),
+                    let (number, most) = (begun.lease.attempt, self.config.max_attempts);
+                    match recover::fate(request.recovery, false, number, most) {
+                        Fate::Again => {
+                            // What it used and its session count for the next attempt.
+                            return match attempt.write(&mut observer).await {
+                                Written::Lost => Outcome::Nothing,
+                                Written::Yes | Written::Stopped | Written::Late => {
+                                    Outcome::Requeue(STOPPED)
+                                }
+                            };
+                        }
                         Fate::Cancelled => (Ending::Cancelled { answer }, None),
                         Fate::Interrupted => (Ending::Interrupted(STOPPED.to_owned()), None),
                     }

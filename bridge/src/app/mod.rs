@@ -1,13 +1,15 @@
 //! Builds every component and wires them, once, in the order that `contract.md` §5 gives; ends them in
 //! the other order. The only place that knows everything.
 
+pub mod check;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant as SteadyInstant};
 
 use anyhow::Context;
-use forge_adapter_api::{HealthStatus, Profile};
+use forge_adapter_api::Profile;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -23,7 +25,7 @@ use crate::dispatch::finish::Finisher;
 use crate::dispatch::recover::recover;
 use crate::dispatch::{self, Dispatcher};
 use crate::event::{NewEvent, kind};
-use crate::http::auth::Auth;
+use crate::http::auth::{self, Auth};
 use crate::http::{self, Life, Phase};
 use crate::mcp::{self, Servers};
 use crate::net;
@@ -71,6 +73,7 @@ pub struct Bridge {
     dispatcher: Dispatcher,
     deliverer: Deliverer,
     children: Children,
+    auth: Auth,
     instance_id: Arc<str>,
     /// The hash of the token that a gateway registry is told.
     announced: watch::Sender<Option<String>>,
@@ -84,21 +87,30 @@ pub struct Bridge {
     tracker: TaskTracker,
 }
 
-/// Serves until `shutdown`, then drains.
+/// Serves until `shutdown`, then drains. Of a configuration that changes meanwhile the tokens are
+/// taken over; the rest holds from the next start on.
 pub async fn serve(
-    config: Config,
+    mut config: watch::Receiver<Config>,
     options: Options,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
+    let first = config.borrow_and_update().clone();
     // A start that is given up, perhaps because an adapter hangs, ends as a crash does: nothing was
     // answered yet.
     let Some(started) = shutdown
-        .run_until_cancelled(Bridge::start(config, options))
+        .run_until_cancelled(Bridge::start(first, options))
         .await
     else {
         return Ok(());
     };
     let bridge = started?;
+    while let Some(Ok(())) = shutdown.run_until_cancelled(config.changed()).await {
+        let changed = config.borrow_and_update().auth.clone();
+        match bridge.replace_tokens(&changed) {
+            Ok(()) => tracing::info!("the tokens are those of the configuration as it is now"),
+            Err(error) => tracing::error!("the tokens stay as they were: {error}"),
+        }
+    }
     shutdown.cancelled().await;
     bridge.stop().await;
     Ok(())
@@ -179,8 +191,9 @@ impl Bridge {
             dispatcher,
             deliverer,
             children,
-            instance_id: Uuid::now_v7().to_string().into(),
             announced: watch::Sender::new(auth.announced()),
+            auth,
+            instance_id: Uuid::now_v7().to_string().into(),
             phase: watch::Sender::new(Phase::Starting),
             starting: CancellationToken::new(),
             closing: CancellationToken::new(),
@@ -188,27 +201,27 @@ impl Bridge {
             tracker,
             config,
         };
-        bridge.listen(listener, &auth, started);
+        bridge.listen(listener, started);
         bridge.work(relayed).await;
         bridge.phase.send_replace(Phase::Serving);
         if let Some(endpoint) = endpoint {
             bridge.register(endpoint);
         }
         tracing::info!(http.address = %bridge.addr, "listening on http://{}", bridge.addr);
-        if auth.is_open() {
+        if bridge.auth.is_open() {
             tracing::warn!("no token is configured: everybody on this machine may dispatch");
         }
         Ok(bridge)
     }
 
-    fn listen(&self, listener: TcpListener, auth: &Auth, started: SteadyInstant) {
+    fn listen(&self, listener: TcpListener, started: SteadyInstant) {
         let config = Arc::new(self.config.http.clone());
         let router = http::router(http::State {
             store: Arc::clone(&self.store),
             dispatcher: self.dispatcher.clone(),
             deliverer: self.deliverer.clone(),
             registry: self.registry.clone(),
-            auth: auth.clone(),
+            auth: self.auth.clone(),
             config: Arc::clone(&config),
             listen: self.addr,
             life: Life {
@@ -251,6 +264,17 @@ impl Bridge {
         ));
         tracker.spawn(self.deliverer.clone().run(ending.clone(), tracker.clone()));
         tracker.spawn(self.dispatcher.clone().run(self.starting.clone()));
+    }
+
+    /// From now on these tokens are asked for, and the gateway registry is told at once.
+    pub fn replace_tokens(&self, tokens: &auth::Config) -> Result<(), auth::Error> {
+        let changed = Auth::new(tokens)?;
+        changed.check_listen(self.addr)?;
+        let announced = changed.announced();
+        self.auth.replace(&changed);
+        self.announced
+            .send_if_modified(|before| std::mem::replace(before, announced.clone()) != announced);
+        Ok(())
     }
 
     /// Tells the gateway registry of this bridge until it drains.
@@ -428,65 +452,4 @@ pub async fn signing_secrets(config: &Config) -> anyhow::Result<Vec<Described>> 
     let sealed = tokio::task::spawn_blocking(peek).await??;
     let signer = Signer::with_sealed(&config.callback, sealed.as_deref(), &vault)?;
     Ok(signer.describe())
-}
-
-/// Everything that would keep a bridge from serving as configured, each as one line.
-pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<String>> {
-    let mut problems = Vec::new();
-    let mut note = |found: anyhow::Result<()>| {
-        if let Err(error) = found {
-            problems.push(format!("{error:#}"));
-        }
-    };
-    note(
-        Auth::new(&config.auth)
-            .map_err(Into::into)
-            .and_then(|auth| {
-                auth.check_listen(config.listen)?;
-                Ok(())
-            }),
-    );
-    note(Signer::check(&config.callback).map_err(Into::into));
-    note(Servers::check(&config.mcp).map_err(Into::into));
-    note(
-        Guard::new(&config.callback.allow)
-            .map_err(Into::into)
-            .and_then(|guard| {
-                net::Client::new(&config.net, guard)?;
-                Ok(())
-            }),
-    );
-    let endpoint = Endpoint::open(&config.registration, config.listen, &config.net);
-    note(endpoint.map(drop).map_err(Into::into));
-    let state = tempfile::tempdir()?;
-    let tracker = TaskTracker::new();
-    let started = Registry::start(plugin::Setup {
-        config: plugin::Config {
-            strict: true,
-            ..config.plugin.clone()
-        },
-        tables: config.adapters.clone(),
-        env: options.environment.clone(),
-        store_id: "check".to_owned(),
-        state_dir: state.path().to_owned(),
-        supervisor: Vec::new(),
-        tracker: tracker.clone(),
-    });
-    match started.await {
-        Ok((registry, _)) => {
-            for adapter in registry.adapters() {
-                let health = adapter.health();
-                if health.status == HealthStatus::Offline {
-                    let reason = health.message.unwrap_or_else(|| "offline".to_owned());
-                    problems.push(format!("adapter {}: {reason}", adapter.provider()));
-                }
-            }
-            registry.shutdown(HALT).await;
-        }
-        Err(plugin::Error::NothingLoadable(lines) | plugin::Error::NotEveryLoadable(lines)) => {
-            problems.extend(lines.iter().map(|line| format!("adapter {line}")));
-        }
-        Err(error) => problems.push(error.to_string()),
-    }
-    Ok(problems)
 }
