@@ -22,6 +22,7 @@ mod plugins;
 mod queue;
 mod recovery;
 mod registration;
+mod reload;
 mod retention;
 mod routing;
 mod secrets;
