@@ -30,7 +30,10 @@ const IMPORTS: [(&str, &[&str]); 18] = [
         "dispatch",
         &["plugin", "delivery", "mcp", "store", "net", "process"],
     ),
-    ("http", &["dispatch", "plugin", "delivery", "store", "net"]),
+    (
+        "http",
+        &["dispatch", "plugin", "delivery", "mcp", "store", "net"],
+    ),
     (
         "config",
         &[

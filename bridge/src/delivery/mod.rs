@@ -98,6 +98,8 @@ struct Shared {
     setup: Setup,
     flights: Flights,
     wake: Notify,
+    /// Something waits in `flights` and may have room.
+    room: Notify,
     /// How often the worker has looked for what is due.
     rounds: watch::Sender<u64>,
     /// Gives up what is still under way.

@@ -1,5 +1,6 @@
 //! Agents, skills, models and the system of runtimes that keep some. Each route names the ops that can
-//! answer it; the names of `runtime.…` are seed 002's, the others are ours.
+//! answer it; the names of `runtime.…` are seed 002's, the others are ours. Looking needs the scope of
+//! an administrator too: prompts and workspace files are in there.
 
 use axum::Router;
 use axum::extract::Path;
@@ -8,7 +9,7 @@ use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::auth::{Admin, Reader};
+use super::auth::Admin;
 use super::body::Body;
 use super::error::Failure;
 use super::managed::Managed;
@@ -47,7 +48,7 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v2/system/reload", post(reload_config))
 }
 
-async fn agents(_: Reader, adapter: Managed) -> Answer {
+async fn agents(_: Admin, adapter: Managed) -> Answer {
     let candidates = vec![
         ("agents.list", json!({})),
         ("runtime.discoverAgents", json!({})),
@@ -55,7 +56,7 @@ async fn agents(_: Reader, adapter: Managed) -> Answer {
     adapter.read(candidates).await
 }
 
-async fn agent(_: Reader, adapter: Managed, Path(id): Path<String>) -> Answer {
+async fn agent(_: Admin, adapter: Managed, Path(id): Path<String>) -> Answer {
     adapter
         .read(vec![("agents.get", json!({ "agentId": id }))])
         .await
@@ -92,13 +93,13 @@ async fn remove_agent(_: Admin, adapter: Managed, Path(id): Path<String>) -> Ans
     adapter.change(candidates).await
 }
 
-async fn files(_: Reader, adapter: Managed, Path(id): Path<String>) -> Answer {
+async fn files(_: Admin, adapter: Managed, Path(id): Path<String>) -> Answer {
     adapter
         .read(vec![("agents.listFiles", json!({ "agentId": id }))])
         .await
 }
 
-async fn file(_: Reader, adapter: Managed, Path((id, path)): Path<(String, String)>) -> Answer {
+async fn file(_: Admin, adapter: Managed, Path((id, path)): Path<(String, String)>) -> Answer {
     let arguments = json!({ "agentId": id, "path": relative(&path)? });
     adapter.read(vec![("agents.readFile", arguments)]).await
 }
@@ -135,7 +136,7 @@ async fn remove_file(
     adapter.change(vec![("agents.removeFile", arguments)]).await
 }
 
-async fn bindings(_: Reader, adapter: Managed, Path(id): Path<String>) -> Answer {
+async fn bindings(_: Admin, adapter: Managed, Path(id): Path<String>) -> Answer {
     adapter
         .read(vec![("agents.listBindings", json!({ "agentId": id }))])
         .await
@@ -156,7 +157,7 @@ async fn set_bindings(
         .await
 }
 
-async fn skills(_: Reader, adapter: Managed) -> Answer {
+async fn skills(_: Admin, adapter: Managed) -> Answer {
     let candidates = vec![
         ("skills.list", json!({})),
         ("runtime.discoverSkills", json!({})),
@@ -164,7 +165,7 @@ async fn skills(_: Reader, adapter: Managed) -> Answer {
     adapter.read(candidates).await
 }
 
-async fn skill(_: Reader, adapter: Managed, Path(key): Path<String>) -> Answer {
+async fn skill(_: Admin, adapter: Managed, Path(key): Path<String>) -> Answer {
     adapter
         .read(vec![("skills.get", json!({ "skillKey": key }))])
         .await
@@ -201,7 +202,7 @@ async fn remove_skill(_: Admin, adapter: Managed, Path(key): Path<String>) -> An
     adapter.change(candidates).await
 }
 
-async fn skill_status(_: Reader, adapter: Managed, Path(key): Path<String>) -> Answer {
+async fn skill_status(_: Admin, adapter: Managed, Path(key): Path<String>) -> Answer {
     adapter
         .read(vec![("skills.status", json!({ "skillKey": key }))])
         .await
@@ -214,7 +215,7 @@ async fn install_dependencies(_: Admin, adapter: Managed, Path(key): Path<String
         .await
 }
 
-async fn models(_: Reader, adapter: Managed) -> Answer {
+async fn models(_: Admin, adapter: Managed) -> Answer {
     let candidates = vec![
         ("system.listModels", json!({})),
         ("runtime.discoverModels", json!({})),
@@ -222,11 +223,11 @@ async fn models(_: Reader, adapter: Managed) -> Answer {
     adapter.read(candidates).await
 }
 
-async fn system_models(_: Reader, adapter: Managed) -> Answer {
+async fn system_models(_: Admin, adapter: Managed) -> Answer {
     adapter.read(vec![("system.listModels", json!({}))]).await
 }
 
-async fn security_posture(_: Reader, adapter: Managed) -> Answer {
+async fn security_posture(_: Admin, adapter: Managed) -> Answer {
     adapter
         .read(vec![("system.securityPosture", json!({}))])
         .await

@@ -1,4 +1,4 @@
-//! One adapter, picked by `?provider=`, and calls of its management ops. Knows no single op.
+//! One adapter, picked by `?provider=` or by what it can, and calls of its management ops. Knows no single op.
 
 use std::time::Duration;
 
@@ -16,8 +16,11 @@ use crate::plugin::{Adapter, Registry};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The adapter that a management request is for.
-pub(super) struct Managed(Adapter);
+/// Where a management request is to go.
+pub(super) struct Managed {
+    registry: Registry,
+    named: Option<String>,
+}
 
 impl<S> FromRequestParts<S> for Managed
 where
@@ -34,24 +37,8 @@ where
         let Ok(mut query) = Query::from_request_parts(parts, state).await;
         let named = query.text("provider");
         query.finish()?;
-        pick(&Registry::from_ref(state), named.as_deref()).map(Self)
-    }
-}
-
-fn pick(registry: &Registry, named: Option<&str>) -> Result<Adapter, Failure> {
-    if let Some(provider) = named.or_else(|| registry.default_provider()) {
-        return registry.get(provider).ok_or_else(|| {
-            let message = format!("there is no adapter {provider:?}");
-            Failure::new(Code::UnknownProvider, message)
-        });
-    }
-    match registry.adapters().as_slice() {
-        [only] => Ok(only.clone()),
-        adapters => {
-            let names: Vec<&str> = adapters.iter().map(Adapter::provider).collect();
-            let message = format!("must name an adapter: {}", names.join(", "));
-            Err(Failure::field("provider", message))
-        }
+        let registry = Registry::from_ref(state);
+        Ok(Self { registry, named })
     }
 }
 
@@ -86,21 +73,80 @@ impl Managed {
 
     /// The first of the candidates whose interface the adapter has and which it does not decline.
     async fn call(&self, candidates: Vec<Candidate>) -> Result<Vec<u8>, Failure> {
-        let Self(adapter) = self;
+        let adapter = self.pick(&candidates)?;
         for (op, arguments) in candidates {
-            let interface = op.split_once('.').map_or(op, |(interface, _)| interface);
-            if !adapter.has_interface(interface) {
+            if !adapter.has_interface(interface(op)) {
                 continue;
             }
             let payload = arguments.to_string().into_bytes();
             match adapter.call(op, payload, TIMEOUT).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return whole(answer, adapter.provider(), op),
                 Err(error) if error.code == "unsupported_op" => {}
                 Err(error) => return Err(failure(adapter.provider(), &error)),
             }
         }
         let message = format!("the adapter {:?} does not support this", adapter.provider());
         Err(Failure::new(Code::NotSupported, message))
+    }
+
+    /// The adapter that was named; else the only one that could answer, the default one before others.
+    fn pick(&self, candidates: &[Candidate]) -> Result<Adapter, Failure> {
+        let able = |adapter: &Adapter| {
+            let mut ops = candidates.iter().map(|(op, _)| *op);
+            ops.any(|op| adapter.has_interface(interface(op)))
+        };
+        if let Some(provider) = &self.named {
+            let adapter = self.registry.get(provider).ok_or_else(|| {
+                let message = format!("there is no adapter {provider:?}");
+                Failure::new(Code::UnknownProvider, message)
+            })?;
+            return match adapter.load_error() {
+                // What it could do is not known.
+                Some(_) => Err(Failure::new(
+                    Code::AdapterUnavailable,
+                    format!("the adapter {provider:?} is not loaded; GET /api/health says why"),
+                )),
+                None => Ok(adapter),
+            };
+        }
+        let mut adapters = self.registry.adapters();
+        adapters.retain(able);
+        let default = self.registry.default_provider();
+        if let Some(adapter) = adapters.iter().find(|a| Some(a.provider()) == default) {
+            return Ok(adapter.clone());
+        }
+        match adapters.as_slice() {
+            [] => Err(Failure::new(
+                Code::NotSupported,
+                "no loaded adapter supports this",
+            )),
+            [only] => Ok(only.clone()),
+            several => {
+                let names: Vec<&str> = several.iter().map(Adapter::provider).collect();
+                let message = format!("must name an adapter: {}", names.join(" or "));
+                Err(Failure::field("provider", message))
+            }
+        }
+    }
+}
+
+/// `agents` of `agents.list`.
+fn interface(op: &str) -> &str {
+    op.split_once('.').map_or(op, |(interface, _)| interface)
+}
+
+/// An adapter may be written in anything: what it answers is checked before it is passed on as JSON.
+fn whole(answer: Vec<u8>, provider: &str, op: &str) -> Result<Vec<u8>, Failure> {
+    match serde_json::from_slice::<serde::de::IgnoredAny>(&answer) {
+        Ok(_) => Ok(answer),
+        Err(_) if answer.is_empty() => Ok(answer),
+        Err(error) => {
+            let message = format!("{op} was not answered with JSON: {error}");
+            Err(failure(
+                provider,
+                &AdapterError::new("protocol_violation", message),
+            ))
+        }
     }
 }
 
@@ -115,9 +161,15 @@ fn failure(provider: &str, error: &AdapterError) -> Failure {
         "adapter_unavailable" | "adapter_crashed" => Code::AdapterUnavailable,
         _ => Code::AdapterError,
     };
-    let message = format!("the adapter {provider:?} says: {}", error.message);
+    let message = match error.code.as_str() {
+        // The text of a panic is about the adapter's insides; the bridge's log has it.
+        "adapter_panic" => format!("the adapter {provider:?} panicked"),
+        _ => format!("the adapter {provider:?} says: {}", error.message),
+    };
     let details = json!({ "errorCode": error.code, "retryable": error.retryable });
-    Failure::new(code, message).with_details(details)
+    Failure::new(code, message)
+        .with_details(details)
+        .because(error.clone())
 }
 
 #[cfg(test)]
@@ -147,12 +199,33 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_is_no_json_is_the_adapters_fault() {
+        for (answer, passed) in [
+            ("[]", true),
+            ("", true),
+            ("null", true),
+            ("[", false),
+            ("{} x", false),
+        ] {
+            let checked = whole(answer.into(), "echo", "agents.list");
+            let code = checked.as_ref().map_err(Failure::code).map(Vec::len);
+            let expected = if passed {
+                Ok(answer.len())
+            } else {
+                Err(Code::AdapterError)
+            };
+            assert_eq!(code, expected, "{answer}");
+        }
+    }
+
+    #[test]
     fn what_an_adapter_says_becomes_a_status() {
         for (code, status) in [
             ("invalid_request", 400),
             ("not_found", 404),
             ("adapter_unavailable", 503),
             ("upstream_error", 502),
+            ("adapter_panic", 502),
         ] {
             let failure = failure("echo", &AdapterError::new(code, "why"));
             assert_eq!(failure.code().status(), status, "{code}");

@@ -184,6 +184,7 @@ impl Edge {
             start_by: now,
             callback: Some(callback()),
             events: vec![event(kind::ACCEPTED), event(kind::QUEUED)],
+            start: None,
             queue_limit: 1000,
         };
         self.store.accept(new).await.unwrap();

@@ -122,6 +122,7 @@ impl Rig {
             start_by: time::after(now, Duration::from_secs(60)),
             callback: Some(to.clone()),
             events: Vec::new(),
+            start: None,
             queue_limit: 1_000_000,
         });
         assert!(matches!(
