@@ -1,6 +1,7 @@
 //! Everything with a socket, a process or a plugin, in one binary.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod absent;
 mod acme;
 mod callbacks;
 mod children;
@@ -22,6 +23,7 @@ mod plugins;
 mod queue;
 mod recovery;
 mod registration;
+mod reload;
 mod retention;
 mod routing;
 mod secrets;
