@@ -109,7 +109,9 @@ fn what_outlived_bridge_and_supervisors_is_killed_at_the_next_boot() {
     assert_eq!(children.living(), 5 * TREE_SIZE);
     let swept = children.reap_leftovers();
 
-    assert_eq!((swept.killed, swept.left), (5 * TREE_SIZE, 0));
+    // Supervisors that are still about to end are killed once more.
+    assert!(swept.killed >= 5 * TREE_SIZE, "{swept:?}");
+    assert_eq!(swept.left, 0);
     assert_eq!((store.living(), children.living()), (0, 0));
     assert_eq!(
         other.living(),

@@ -44,7 +44,7 @@ async fn post(bridge: SocketAddr, body: &[u8]) -> (u16, Value) {
 }
 
 /// A good dispatch with one member that is not.
-fn wrong(member: &str, value: Value) -> Vec<u8> {
+fn wrong(member: &str, value: &Value) -> Vec<u8> {
     with(quiet("t", "ok"), &json!({ member: value }))
         .to_string()
         .into_bytes()
@@ -110,33 +110,33 @@ fn malformed() -> Vec<Vec<u8>> {
         )),
     ]);
     bodies.extend([
-        wrong("taskId", json!("")),
-        wrong("taskId", json!(7)),
-        wrong("taskId", json!("dsp_mine")),
-        wrong("taskId", json!(long)),
-        wrong("agentId", json!("a\nb")),
-        wrong("message", json!(["hello"])),
-        wrong("message", Value::Null),
-        wrong("callbackUrl", json!("ftp://example.com/")),
-        wrong("callbackUrl", json!("http://10.0.0.1/")),
-        wrong("timeout", json!(-1)),
-        wrong("timeout", json!("60")),
-        wrong("priority", json!(11)),
-        wrong("priority", json!(0.5)),
-        wrong("notBefore", json!("tomorrow")),
-        wrong("deadline", json!("2001-01-01T00:00:00")),
-        wrong("tools", json!({"name": "t"})),
+        wrong("taskId", &json!("")),
+        wrong("taskId", &json!(7)),
+        wrong("taskId", &json!("dsp_mine")),
+        wrong("taskId", &json!(long)),
+        wrong("agentId", &json!("a\nb")),
+        wrong("message", &json!(["hello"])),
+        wrong("message", &Value::Null),
+        wrong("callbackUrl", &json!("ftp://example.com/")),
+        wrong("callbackUrl", &json!("http://10.0.0.1/")),
+        wrong("timeout", &json!(-1)),
+        wrong("timeout", &json!("60")),
+        wrong("priority", &json!(11)),
+        wrong("priority", &json!(0.5)),
+        wrong("notBefore", &json!("tomorrow")),
+        wrong("deadline", &json!("2001-01-01T00:00:00")),
+        wrong("tools", &json!({"name": "t"})),
         wrong(
             "workspace",
-            json!({"files": [{"path": "../x", "content": ""}]}),
+            &json!({"files": [{"path": "../x", "content": ""}]}),
         ),
-        wrong("workspace", json!({"dir": "/etc"})),
-        wrong("outputSchema", json!({"type": 7})),
-        wrong("outputStrategy", json!("telepathy")),
-        wrong("recovery", json!("maybe")),
-        wrong("budget", json!({"maxTokens": -5})),
-        wrong("callback", json!({"headers": {"host": "evil"}})),
-        wrong("callback", json!({"headers": {"x-a": "1\r\nx-b: 2"}})),
+        wrong("workspace", &json!({"dir": "/etc"})),
+        wrong("outputSchema", &json!({"type": 7})),
+        wrong("outputStrategy", &json!("telepathy")),
+        wrong("recovery", &json!("maybe")),
+        wrong("budget", &json!({"maxTokens": -5})),
+        wrong("callback", &json!({"headers": {"host": "evil"}})),
+        wrong("callback", &json!({"headers": {"x-a": "1\r\nx-b: 2"}})),
     ]);
     bodies
 }
@@ -160,7 +160,7 @@ async fn what_is_malformed_is_refused_with_the_envelope_and_the_bridge_lives() {
         let details = envelope["details"].as_array().unwrap();
         assert!(!details.is_empty(), "{shown}: {envelope}");
     }
-    let large = wrong("message", json!("x".repeat(11 << 20)));
+    let large = wrong("message", &json!("x".repeat(11 << 20)));
     let (status, envelope) = post(address, &large).await;
     assert_eq!(
         (status, &envelope["code"]),

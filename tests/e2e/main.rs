@@ -29,6 +29,7 @@ mod routing;
 mod secrets;
 mod shutdown;
 mod tidy;
+mod tools;
 
 #[path = "../runtimes/mod.rs"]
 mod runtimes;

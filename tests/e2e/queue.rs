@@ -211,17 +211,12 @@ async fn nothing_starts_before_its_time() {
     let time = Timestamp::now() + Duration::from_millis(700);
     let delayed = json!({"notBefore": time.to_string()});
     let id = api.dispatch(with(quiet("delayed", "ok"), &delayed)).await;
-    let early = api.record(&id).await;
     let record = api.finished(&id).await;
     let started: Timestamp = record["startedAt"].as_str().unwrap().parse().unwrap();
     // Times on the wire have no more than milliseconds.
     assert!(
         started.as_millisecond() >= time.as_millisecond(),
         "{started} {time}"
-    );
-    assert!(
-        ["accepted", "finished"].contains(&early["status"].as_str().unwrap()),
-        "{early}"
     );
 
     let tomorrow = (Timestamp::now() + Duration::from_secs(86_400)).to_string();

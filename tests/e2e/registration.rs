@@ -1,12 +1,12 @@
 //! The gateway registry knows the bridge while it serves, whatever happens to either of them.
 
-use axum::http::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::harness::Bridge;
-use super::harness::api::quiet;
-use super::harness::process::Home;
+use super::harness::api::{answer, quiet};
+use super::harness::process::{Home, Process};
 use super::harness::registry::{Manner, Registry, Reserved};
 
 const OFTEN: (&str, &str) = ("BRIDGE_REGISTRATION_EVERY", "50ms");
@@ -204,6 +204,51 @@ async fn a_new_token_is_registered_by_its_hash_and_never_itself() {
         assert!(!entry.to_string().contains("token-"), "{entry}");
         process.kill();
     }
+}
+
+#[tokio::test]
+async fn a_token_that_changes_while_the_bridge_serves_is_registered_at_once() {
+    let registry = Registry::start();
+    let home = Home::new(&[("BRIDGE_REGISTRATION_URL", &registry.url()), ID, ONCE]);
+    let file = home.dir.path().join("forge-bridge.toml");
+    let tokens =
+        |tokens: &str| std::fs::write(&file, format!("[auth]\ntokens = {tokens}")).unwrap();
+    let asks = async |process: &Process, token: &str| {
+        let request = process.api.request(Method::GET, "/api/v2/adapters");
+        answer(request.bearer_auth(token)).await.0
+    };
+    tokens(r#"["token-a"]"#);
+    let process = home.start();
+    registry
+        .holds("gw", |entry| {
+            entry["tokenHash"] == sha256("token-a").as_str()
+        })
+        .await;
+    assert_eq!(asks(&process, "token-b").await, StatusCode::UNAUTHORIZED);
+
+    tokens(r#"["token-b", "token-a"]"#);
+    process.hang_up();
+    registry
+        .holds("gw", |entry| {
+            entry["tokenHash"] == sha256("token-b").as_str()
+        })
+        .await;
+    for token in ["token-a", "token-b"] {
+        assert_eq!(asks(&process, token).await, StatusCode::OK);
+    }
+
+    // What cannot be read changes nothing.
+    tokens("7");
+    process.hang_up();
+    tokens(r#"["token-c"]"#);
+    process.hang_up();
+    registry
+        .holds("gw", |entry| {
+            entry["tokenHash"] == sha256("token-c").as_str()
+        })
+        .await;
+    assert_eq!(asks(&process, "token-a").await, StatusCode::UNAUTHORIZED);
+    process.kill();
 }
 
 // The registry has to answer while the test waits for the end of a process.

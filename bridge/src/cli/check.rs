@@ -53,7 +53,7 @@ type Findings = (Option<String>, Vec<String>, Vec<String>);
 
 fn examine(context: &Context, loaded: Loaded) -> anyhow::Result<Findings> {
     let options = app::Options::new(context.environment.clone());
-    let problems = block_on(app::problems(&loaded.config, &options))?;
+    let problems = block_on(app::check::problems(&loaded.config, &options))?;
     let file = loaded.file.map(|path| path.display().to_string());
     Ok((file, loaded.warnings, problems))
 }

@@ -7,6 +7,8 @@ use figment::providers::{Format, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
+use crate::plugin::DEFAULT_ADAPTER;
+
 /// What each variable of our own sets whose name does not follow from its key.
 const SPECIAL: [(&str, &str); 4] = [
     ("BRIDGE_ADAPTERS", "plugin.adapters"),
@@ -197,6 +199,9 @@ fn adapter_ids(figment: &Figment, listed: Option<&String>) -> Vec<String> {
     }
     if let Ok(Value::Array(_, list)) = figment.find_value("plugin.adapters") {
         ids.extend(list.into_iter().filter_map(Value::into_string));
+    }
+    if listed.is_none() && !figment.contains("plugin.adapters") {
+        ids.push(DEFAULT_ADAPTER.to_owned());
     }
     ids.sort_by_key(|id| std::cmp::Reverse(id.len()));
     ids

@@ -125,6 +125,12 @@ fn an_adapters_own_key_is_found_by_the_adapters_name() {
     assert_eq!(config.adapters["acme-ai"]["base_url"], "http://a");
     assert_eq!(config.adapters["acme"].len(), 1);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
+
+    // The one that is loaded when none is named.
+    let own = [("BRIDGE_ADAPTERS_ECHO_KEY", "1")];
+    let (config, warnings) = small("", &own).unwrap();
+    assert_eq!(config.adapters["echo"]["key"], "1");
+    assert!(warnings.is_empty(), "{warnings:?}");
 }
 
 #[test]

@@ -1,25 +1,22 @@
-//! One attempt from the durable mark to the durable end: begin, assemble, execute, finish.
+//! One attempt from the durable mark to the durable end: assemble, execute, finish.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use forge_adapter_api::OutputStrategy;
 use futures_util::FutureExt;
-use serde_json::json;
 use tokio::time::Instant;
 
-use crate::event::{NewEvent, kind};
-use crate::id::DispatchId;
 use crate::plugin::Adapter;
 use crate::store;
-use crate::store::record::{Begun, Claim};
+use crate::store::record::{Begun, Claim, DeliveryPayload};
 
 use super::Inner;
 use super::assemble::{self, assemble};
 use super::budget::Meter;
 use super::capture::{self, Captured};
-use super::execute::{Attempt, Cut, End};
-use super::finish::Conclusion;
+use super::execute::{Attempt, Cut, End, Written};
+use super::finish::{Conclusion, Owed};
 use super::gather::Gathered;
 use super::normalise::{Ending, Raw};
 use super::observe::Observer;
@@ -40,42 +37,42 @@ enum Outcome {
 }
 
 impl Inner {
-    /// Runs one attempt of a queued dispatch. An error is the store's: `Stale` when it was cancelled or
-    /// finished since it was picked; else the dispatch is still queued, or running under an epoch that
-    /// the next start finds.
+    /// Runs one attempt that has begun, and has its result delivered. An error is the store's; the
+    /// dispatch is then running under an epoch that the next start finds.
     pub(super) async fn attempt(
         &self,
-        id: DispatchId,
+        begun: Begun,
         adapter: &Adapter,
         stop: &Stop,
     ) -> Result<(), store::Error> {
         let finisher = &self.finisher;
-        let provider = adapter.provider();
-        let data = json!({ "provider": provider });
-        let started = NewEvent::new(kind::STARTED, finisher.clock.now(), Some(data));
-        let begun = finisher.store.begin(id, provider, started).await?;
+        let id = begun.lease.id;
         let request = Dispatch::from_record(&begun.request);
         let claim = Claim::Attempt(begun.lease.clone());
         let conclude = |conclusion: Conclusion| {
             finisher.finish(claim.clone(), &begun.dispatch, &request, conclusion)
         };
+        let silent = |ending| conclude(Conclusion::silent(ending, begun.spent.as_deref()));
+        let run = async {
+            match self.run(&begun, &request, adapter, stop).await {
+                Outcome::Conclude(conclusion) => conclude(*conclusion).await,
+                Outcome::Requeue(why) => match finisher.requeue(claim.clone(), why).await {
+                    // A cancel was recorded while it stopped.
+                    Err(store::Error::InvalidState(_)) => {
+                        silent(Ending::Cancelled { answer: None }).await
+                    }
+                    requeued => requeued.map(|()| None),
+                },
+                Outcome::Nothing => Ok(None),
+            }
+        };
         // The mark is on disk, so an end is owed even if this code fails.
-        let run = AssertUnwindSafe(self.run(&begun, &request, adapter, stop)).catch_unwind();
-        let ended = match run.await {
-            Ok(Outcome::Conclude(conclusion)) => conclude(*conclusion).await,
-            Ok(Outcome::Requeue(why)) => match finisher.requeue(claim.clone(), why).await {
-                // A cancel was recorded while it stopped.
-                Err(store::Error::InvalidState(_)) => {
-                    let cancelled = Ending::Cancelled { answer: None };
-                    conclude(Conclusion::silent(cancelled, begun.spent.as_deref())).await
-                }
-                requeued => requeued,
-            },
-            Ok(Outcome::Nothing) => Ok(()),
+        let ended = match AssertUnwindSafe(run).catch_unwind().await {
+            Ok(ended) => ended,
             Err(_panic) => {
                 tracing::error!(dispatch.id = %id, "the bridge itself failed while {id} ran");
-                let failed = Ending::Interrupted("the bridge failed while it ran".to_owned());
-                conclude(Conclusion::silent(failed, begun.spent.as_deref())).await
+                let text = "the bridge failed while it ran".to_owned();
+                silent(Ending::Interrupted(text)).await
             }
         };
         match ended {
@@ -83,7 +80,18 @@ impl Inner {
                 tracing::error!(dispatch.id = %id, "a late result of {id} was refused");
                 Ok(())
             }
-            ended => ended,
+            Err(error) => Err(error),
+            Ok(None) => Ok(()),
+            Ok(Some(Owed { due, body })) => {
+                let payload = DeliveryPayload {
+                    body: body.into_bytes(),
+                    trace_id: begun.dispatch.trace_id,
+                    request: begun.request,
+                    secrets: begun.secrets,
+                };
+                self.deliverer.offer(due, payload);
+                Ok(())
+            }
         }
     }
 
@@ -154,9 +162,17 @@ impl Inner {
                     (Ending::OverBudget(exceeded.unwrap_or_default()), None)
                 }
                 Cut::Halted => {
-                    let (attempt, most) = (begun.lease.attempt, self.config.max_attempts);
-                    match recover::fate(request.recovery, false, attempt, most) {
-                        Fate::Again => return Outcome::Requeue(STOPPED),
+                    let (number, most) = (begun.lease.attempt, self.config.max_attempts);
+                    match recover::fate(request.recovery, false, number, most) {
+                        Fate::Again => {
+                            // What it used and its session count for the next attempt.
+                            return match attempt.write(&mut observer, attempt.deadline).await {
+                                Written::Lost => Outcome::Nothing,
+                                Written::Yes | Written::Stopped | Written::Late => {
+                                    Outcome::Requeue(STOPPED)
+                                }
+                            };
+                        }
                         Fate::Cancelled => (Ending::Cancelled { answer }, None),
                         Fate::Interrupted => (Ending::Interrupted(STOPPED.to_owned()), None),
                     }

@@ -78,7 +78,7 @@ impl Attempt<'_> {
 
     /// Writes what was observed. While the store is away the adapter is held back by its full queue,
     /// and the deadline goes on counting. Whoever is told to stop keeps what was not written.
-    pub(super) async fn write(&self, observer: &mut Observer) -> Written {
+    pub(super) async fn write(&self, observer: &mut Observer, until: Instant) -> Written {
         let mut pause = STORE_PAUSE;
         while !observer.is_empty() {
             let progress = observer.take();
@@ -93,7 +93,7 @@ impl Attempt<'_> {
                 }
             }
             tokio::select! {
-                () = sleep_until(self.deadline) => return Written::Late,
+                () = sleep_until(until) => return Written::Late,
                 () = self.stop.cancel.cancelled() => return Written::Stopped,
                 () = self.stop.halt.cancelled() => return Written::Stopped,
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(STORE_PAUSE_MAX),
@@ -132,6 +132,7 @@ struct Drive<'a> {
 
 impl Drive<'_> {
     async fn run(mut self) -> End {
+        let deadline = self.attempt.deadline;
         loop {
             let item = tokio::select! {
                 biased;
@@ -153,7 +154,7 @@ impl Drive<'_> {
                     self.call.next().now_or_never()
                 };
             }
-            match self.attempt.write(self.observer).await {
+            match self.attempt.write(self.observer, deadline).await {
                 // The next round sees why it is stopped.
                 Written::Yes | Written::Stopped => {}
                 Written::Lost => return End::Lost,
@@ -216,7 +217,7 @@ impl Drive<'_> {
                 Taken::OverBudget | Taken::More => {}
             }
             if self.observer.is_full() {
-                match self.attempt.write(self.observer).await {
+                match self.attempt.write(self.observer, end).await {
                     Written::Yes => {}
                     Written::Lost => return End::Lost,
                     // The bound of memory: what a flood still says after its end is not kept.

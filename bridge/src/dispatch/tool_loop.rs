@@ -182,9 +182,10 @@ impl Rounds<'_> {
         observer: &mut Observer,
     ) -> Result<(), Stopped> {
         observer.note(kind, data, self.attempt.clock.now());
-        match self.attempt.write(observer).await {
-            Written::Yes => Ok(()),
-            Written::Stopped => Err(Stopped::Cut(self.attempt.cut().await)),
+        let deadline = self.attempt.deadline;
+        match self.attempt.write(observer, deadline).await {
+            // What it is stopped for is seen before the next wait.
+            Written::Yes | Written::Stopped => Ok(()),
             Written::Lost => Err(Stopped::Lost),
             Written::Late => Err(Stopped::Cut(Cut::TimedOut)),
         }

@@ -47,7 +47,7 @@ use queue::Bounds;
 /// Events and health changes that wait for whoever records them.
 const RELAYED: usize = 256;
 /// What the bridge serves when nothing is named.
-const DEFAULT_ADAPTER: &str = "echo";
+pub const DEFAULT_ADAPTER: &str = "echo";
 
 /// `[plugin]` of the configuration.
 #[derive(Debug, Clone, Deserialize, Serialize)]

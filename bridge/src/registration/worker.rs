@@ -119,7 +119,7 @@ impl Worker {
             }
         };
         let failure = timeout_at(deadline, attempts).await;
-        match failure.unwrap_or_else(|_| Some(why)) {
+        match failure.unwrap_or(Some(why)) {
             None => tracing::info!(
                 gateway.id = gateway,
                 "{gateway} is no longer registered at {registry} by this instance",
@@ -135,6 +135,6 @@ impl Worker {
 /// Resolves when the token has changed; never, when it cannot change any more.
 async fn rotated(token_hash: &mut watch::Receiver<Option<String>>) {
     if token_hash.changed().await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }

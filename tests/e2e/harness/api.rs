@@ -147,7 +147,7 @@ pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
     (status, value)
 }
 
-/// A body with further members.
+/// A body with further members, or other ones.
 pub(crate) fn with(mut body: Value, extra: &Value) -> Value {
     body.as_object_mut()
         .unwrap()

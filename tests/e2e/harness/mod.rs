@@ -62,7 +62,6 @@ fn config(file: PathBuf, environment: &BTreeMap<String, String>) -> Config {
 pub(crate) struct Bridge {
     pub(crate) app: Option<app::Bridge>,
     pub(crate) api: Api,
-    #[expect(dead_code, reason = "removed when dropped")]
     pub(crate) home: TempDir,
 }
 

@@ -142,6 +142,11 @@ impl Process {
         .await
     }
 
+    pub(crate) fn hang_up(&self) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::HUP).unwrap();
+    }
+
     pub(crate) fn terminate(&self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).unwrap();

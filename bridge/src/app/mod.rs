@@ -1,13 +1,16 @@
 //! Builds every component and wires them, once, in the order that `contract.md` §5 gives; ends them in
 //! the other order. The only place that knows everything.
 
+pub mod check;
+mod reload;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant as SteadyInstant};
 
 use anyhow::Context;
-use forge_adapter_api::{HealthStatus, Profile};
+use forge_adapter_api::Profile;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -17,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::config::{Config, Retention};
-use crate::delivery::sign::{self, Described, Signer};
+use crate::delivery::sign::Signer;
 use crate::delivery::{self, Deliverer};
 use crate::dispatch::finish::Finisher;
 use crate::dispatch::recover::recover;
@@ -25,6 +28,7 @@ use crate::dispatch::{self, Dispatcher};
 use crate::event::{NewEvent, kind};
 use crate::http::auth::Auth;
 use crate::http::{self, Life, Phase};
+use crate::live::Live;
 use crate::mcp::{self, Servers};
 use crate::net;
 use crate::net::guard::Guard;
@@ -40,6 +44,8 @@ use crate::vault::{KeySource, Vault};
 const RELAY_BATCH: usize = 128;
 /// How often adapters are asked for their health when nobody else asks.
 const HEALTH_EVERY: Duration = Duration::from_secs(15);
+/// However often is asked for, what is past its retention is not looked for more often.
+const SHORTEST_ROUND: Duration = Duration::from_millis(10);
 /// What those still running get after their grace, to be told and to write how they ended.
 const HALT: Duration = Duration::from_secs(5);
 
@@ -67,7 +73,14 @@ pub struct Bridge {
     pub store: Arc<dyn Store>,
     pub registry: Registry,
     pub signer: Signer,
+    /// What is in force; a reload changes some of it.
     config: Config,
+    auth: Auth,
+    guard: Guard,
+    vault: Vault,
+    /// How long finished work is kept, for those who write its end; the sweep needs all of it.
+    kept: Live<Duration>,
+    retention: Live<Retention>,
     dispatcher: Dispatcher,
     deliverer: Deliverer,
     children: Children,
@@ -84,26 +97,6 @@ pub struct Bridge {
     tracker: TaskTracker,
 }
 
-/// Serves until `shutdown`, then drains.
-pub async fn serve(
-    config: Config,
-    options: Options,
-    shutdown: CancellationToken,
-) -> anyhow::Result<()> {
-    // A start that is given up, perhaps because an adapter hangs, ends as a crash does: nothing was
-    // answered yet.
-    let Some(started) = shutdown
-        .run_until_cancelled(Bridge::start(config, options))
-        .await
-    else {
-        return Ok(());
-    };
-    let bridge = started?;
-    shutdown.cancelled().await;
-    bridge.stop().await;
-    Ok(())
-}
-
 impl Bridge {
     /// Starts everything; when it returns, requests are answered and work is done.
     pub async fn start(config: Config, options: Options) -> anyhow::Result<Self> {
@@ -118,11 +111,12 @@ impl Bridge {
         let children = Children::new(&config.process, store.store_id())?;
         reap(&children).await?;
         let clock = Clock::System;
+        let kept = Live::from(config.retention.records);
         let finisher = Finisher {
             store: Arc::clone(&store),
             clock,
             config: Arc::new(config.dispatch.clone()),
-            retention: config.retention.records,
+            retention: kept.clone(),
         };
         settle_interrupted(&finisher).await?;
 
@@ -156,14 +150,14 @@ impl Bridge {
             vault: vault.clone(),
             clock,
             config: config.callback.clone(),
-            retention: config.retention.records,
+            retention: kept.clone(),
         });
         let dispatcher = Dispatcher::new(dispatch::Setup {
             finisher,
             registry: registry.clone(),
             deliverer: deliverer.clone(),
-            vault,
-            guard,
+            vault: vault.clone(),
+            guard: guard.clone(),
             mcp,
             tracker: tracker.clone(),
         });
@@ -186,29 +180,34 @@ impl Bridge {
             closing: CancellationToken::new(),
             ending: CancellationToken::new(),
             tracker,
+            auth,
+            guard,
+            vault,
+            kept,
+            retention: config.retention.clone().into(),
             config,
         };
-        bridge.listen(listener, &auth, started);
+        bridge.listen(listener, started);
         bridge.work(relayed).await;
         bridge.phase.send_replace(Phase::Serving);
         if let Some(endpoint) = endpoint {
             bridge.register(endpoint);
         }
         tracing::info!(http.address = %bridge.addr, "listening on http://{}", bridge.addr);
-        if auth.is_open() {
+        if bridge.auth.is_open() {
             tracing::warn!("no token is configured: everybody on this machine may dispatch");
         }
         Ok(bridge)
     }
 
-    fn listen(&self, listener: TcpListener, auth: &Auth, started: SteadyInstant) {
+    fn listen(&self, listener: TcpListener, started: SteadyInstant) {
         let config = Arc::new(self.config.http.clone());
         let router = http::router(http::State {
             store: Arc::clone(&self.store),
             dispatcher: self.dispatcher.clone(),
             deliverer: self.deliverer.clone(),
             registry: self.registry.clone(),
-            auth: auth.clone(),
+            auth: self.auth.clone(),
             config: Arc::clone(&config),
             listen: self.addr,
             life: Life {
@@ -246,7 +245,7 @@ impl Bridge {
         tracker.spawn(poll_health(self.registry.clone(), ending.clone()));
         tracker.spawn(sweep(
             Arc::clone(&self.store),
-            self.config.retention.clone(),
+            self.retention.clone(),
             ending.clone(),
         ));
         tracker.spawn(self.deliverer.clone().run(ending.clone(), tracker.clone()));
@@ -399,16 +398,11 @@ async fn poll_health(registry: Registry, ending: CancellationToken) {
 }
 
 /// Removes what is past its retention, in small steps.
-async fn sweep(store: Arc<dyn Store>, retention: Retention, ending: CancellationToken) {
-    let mut round = interval(retention.every);
-    round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+async fn sweep(store: Arc<dyn Store>, retention: Live<Retention>, ending: CancellationToken) {
     loop {
-        tokio::select! {
-            () = ending.cancelled() => return,
-            _ = round.tick() => {}
-        }
+        let Retention { every, step, .. } = *retention.get();
         loop {
-            match store.sweep(Timestamp::now(), retention.step).await {
+            match store.sweep(Timestamp::now(), step).await {
                 Ok(swept) if swept.more && !ending.is_cancelled() => {}
                 Ok(_) => break,
                 Err(error) => {
@@ -417,76 +411,9 @@ async fn sweep(store: Arc<dyn Store>, retention: Retention, ending: Cancellation
                 }
             }
         }
+        tokio::select! {
+            () = ending.cancelled() => return,
+            () = sleep(every.max(SHORTEST_ROUND)) => {}
+        }
     }
-}
-
-/// What receivers check our signatures with; also while a bridge runs on the same store.
-pub async fn signing_secrets(config: &Config) -> anyhow::Result<Vec<Described>> {
-    let vault = open_vault(config).await?;
-    let folder = config.data_dir.clone();
-    let peek = move || Sqlite::peek_sealed(&folder, sign::STORED);
-    let sealed = tokio::task::spawn_blocking(peek).await??;
-    let signer = Signer::with_sealed(&config.callback, sealed.as_deref(), &vault)?;
-    Ok(signer.describe())
-}
-
-/// Everything that would keep a bridge from serving as configured, each as one line.
-pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<String>> {
-    let mut problems = Vec::new();
-    let mut note = |found: anyhow::Result<()>| {
-        if let Err(error) = found {
-            problems.push(format!("{error:#}"));
-        }
-    };
-    note(
-        Auth::new(&config.auth)
-            .map_err(Into::into)
-            .and_then(|auth| {
-                auth.check_listen(config.listen)?;
-                Ok(())
-            }),
-    );
-    note(Signer::check(&config.callback).map_err(Into::into));
-    note(Servers::check(&config.mcp).map_err(Into::into));
-    note(
-        Guard::new(&config.callback.allow)
-            .map_err(Into::into)
-            .and_then(|guard| {
-                net::Client::new(&config.net, guard)?;
-                Ok(())
-            }),
-    );
-    let endpoint = Endpoint::open(&config.registration, config.listen, &config.net);
-    note(endpoint.map(drop).map_err(Into::into));
-    let state = tempfile::tempdir()?;
-    let tracker = TaskTracker::new();
-    let started = Registry::start(plugin::Setup {
-        config: plugin::Config {
-            strict: true,
-            ..config.plugin.clone()
-        },
-        tables: config.adapters.clone(),
-        env: options.environment.clone(),
-        store_id: "check".to_owned(),
-        state_dir: state.path().to_owned(),
-        supervisor: Vec::new(),
-        tracker: tracker.clone(),
-    });
-    match started.await {
-        Ok((registry, _)) => {
-            for adapter in registry.adapters() {
-                let health = adapter.health();
-                if health.status == HealthStatus::Offline {
-                    let reason = health.message.unwrap_or_else(|| "offline".to_owned());
-                    problems.push(format!("adapter {}: {reason}", adapter.provider()));
-                }
-            }
-            registry.shutdown(HALT).await;
-        }
-        Err(plugin::Error::NothingLoadable(lines) | plugin::Error::NotEveryLoadable(lines)) => {
-            problems.extend(lines.iter().map(|line| format!("adapter {line}")));
-        }
-        Err(error) => problems.push(error.to_string()),
-    }
-    Ok(problems)
 }

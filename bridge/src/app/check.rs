@@ -1,0 +1,87 @@
+//! What can be told without serving: everything that would be wrong, and the signing secrets.
+
+use forge_adapter_api::HealthStatus;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+use crate::delivery::sign::{self, Described, Signer};
+use crate::http::auth::Auth;
+use crate::mcp::Servers;
+use crate::net;
+use crate::net::guard::Guard;
+use crate::plugin::{self, Registry};
+use crate::registration::Endpoint;
+use crate::store::sqlite::Sqlite;
+
+use super::{HALT, Options, open_vault};
+
+/// What receivers check our signatures with; also while a bridge runs on the same store.
+pub async fn signing_secrets(config: &Config) -> anyhow::Result<Vec<Described>> {
+    let vault = open_vault(config).await?;
+    let folder = config.data_dir.clone();
+    let peek = move || Sqlite::peek_sealed(&folder, sign::STORED);
+    let sealed = tokio::task::spawn_blocking(peek).await??;
+    let signer = Signer::with_sealed(&config.callback, sealed.as_deref(), &vault)?;
+    Ok(signer.describe())
+}
+
+/// Everything that would keep a bridge from serving as configured, each as one line.
+pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<String>> {
+    let mut problems = Vec::new();
+    let mut note = |found: anyhow::Result<()>| {
+        if let Err(error) = found {
+            problems.push(format!("{error:#}"));
+        }
+    };
+    note(
+        Auth::new(&config.auth)
+            .map_err(Into::into)
+            .and_then(|auth| {
+                auth.check_listen(config.listen)?;
+                Ok(())
+            }),
+    );
+    note(Signer::check(&config.callback).map_err(Into::into));
+    note(Servers::check(&config.mcp).map_err(Into::into));
+    note(
+        Guard::new(&config.callback.allow)
+            .map_err(Into::into)
+            .and_then(|guard| {
+                net::Client::new(&config.net, guard)?;
+                Ok(())
+            }),
+    );
+    let endpoint = Endpoint::open(&config.registration, config.listen, &config.net);
+    note(endpoint.map(drop).map_err(Into::into));
+    let state = tempfile::tempdir()?;
+    let tracker = TaskTracker::new();
+    let started = Registry::start(plugin::Setup {
+        config: plugin::Config {
+            strict: true,
+            ..config.plugin.clone()
+        },
+        tables: config.adapters.clone(),
+        env: options.environment.clone(),
+        store_id: "check".to_owned(),
+        state_dir: state.path().to_owned(),
+        supervisor: Vec::new(),
+        tracker: tracker.clone(),
+    });
+    match started.await {
+        Ok((registry, _)) => {
+            for adapter in registry.adapters() {
+                let health = adapter.health();
+                if health.status == HealthStatus::Offline {
+                    let reason = health.message.unwrap_or_else(|| "offline".to_owned());
+                    problems.push(format!("adapter {}: {reason}", adapter.provider()));
+                }
+            }
+            registry.shutdown(HALT).await;
+        }
+        Err(plugin::Error::NothingLoadable(lines) | plugin::Error::NotEveryLoadable(lines)) => {
+            problems.extend(lines.iter().map(|line| format!("adapter {line}")));
+        }
+        Err(error) => problems.push(error.to_string()),
+    }
+    Ok(problems)
+}
