@@ -145,20 +145,20 @@ pub fn router(state: State) -> Router {
         .merge(manage::routes())
         .fallback(observe::unknown_route)
         .method_not_allowed_fallback(observe::wrong_method);
-    let shared = Shared {
-        intake: Intake::new(Arc::clone(&state.config)),
-        seats: Seats::new(state.config.max_streams),
-        state: state.clone(),
-    };
-    stack(routes, &state).with_state(shared)
-}
-
-/// What every request passes, outermost last.
-fn stack(routes: Router<Shared>, state: &State) -> Router<Shared> {
     let rules = Rules {
         config: Arc::clone(&state.config),
         listen: state.listen,
     };
+    let shared = Shared {
+        intake: Intake::new(Arc::clone(&state.config)),
+        seats: Seats::new(state.config.max_streams),
+        state,
+    };
+    stack(routes, rules).with_state(shared)
+}
+
+/// What every request passes, outermost last.
+fn stack(routes: Router<Shared>, rules: Rules) -> Router<Shared> {
     routes
         .layer(from_fn_with_state(rules, browser::guard))
         .layer(from_fn(observe::limit_headers))
