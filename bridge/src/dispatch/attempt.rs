@@ -162,7 +162,7 @@ impl Inner {
                     match recover::fate(request.recovery, false, number, most) {
                         Fate::Again => {
                             // What it used and its session count for the next attempt.
-                            return match attempt.write(&mut observer).await {
+                            return match attempt.write(&mut observer, attempt.deadline).await {
                                 Written::Lost => Outcome::Nothing,
                                 Written::Yes | Written::Stopped | Written::Late => {
                                     Outcome::Requeue(STOPPED)
