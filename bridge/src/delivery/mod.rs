@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::live::Live;
 use crate::net::Client;
 use crate::store::{self, Store};
 use crate::time::Clock;
@@ -84,7 +85,7 @@ pub struct Setup {
     pub clock: Clock,
     pub config: Config,
     /// How long a dispatch is kept after its delivery has ended.
-    pub retention: Duration,
+    pub retention: Live<Duration>,
 }
 
 /// The outbox's worker. Cheap to clone.
@@ -97,6 +98,8 @@ struct Shared {
     setup: Setup,
     flights: Flights,
     wake: Notify,
+    /// Something waits in `flights` and may have room.
+    room: Notify,
     /// How often the worker has looked for what is due.
     rounds: watch::Sender<u64>,
     /// Gives up what is still under way.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -18,7 +18,7 @@ use crate::store;
 use crate::store::record::{DeliveryAttempt, DeliveryPayload, DueDelivery, Settlement};
 use crate::time;
 
-use super::flight::{Flight, Flights};
+use super::flight::{Flight, Flights, Waiting};
 use super::send::{Attempt, Wishes};
 use super::verdict::{self, Outcome, Series, Verdict};
 use super::{Deliverer, Setup, Shared};
@@ -41,6 +41,7 @@ impl Deliverer {
                 setup,
                 flights,
                 wake: Notify::new(),
+                room: Notify::new(),
                 rounds: watch::Sender::new(0),
                 abandon: CancellationToken::new(),
             }),
@@ -50,6 +51,13 @@ impl Deliverer {
     /// Something may be due.
     pub fn wake(&self) {
         self.shared.wake.notify_one();
+    }
+
+    /// What has just become due, as the store recorded it, with what it sends: it goes out without
+    /// being read again. A hint like `wake`, which does as well.
+    pub fn offer(&self, due: DueDelivery, payload: DeliveryPayload) {
+        self.shared.flights.offer(due, payload);
+        self.shared.room.notify_one();
     }
 
     /// Works until the shutdown; attempts that are under way then go on, see `drain`.
@@ -62,7 +70,7 @@ impl Deliverer {
                     refusals = 0;
                     let pause = self.pause(next);
                     shutdown
-                        .run_until_cancelled(self.wait_for_work(pause))
+                        .run_until_cancelled(self.wait_for_work(pause, &tracker))
                         .await
                 }
                 Err(error) => {
@@ -72,32 +80,40 @@ impl Deliverer {
                 }
             };
             if rest.is_none() {
-                return;
+                break;
             }
         }
+        self.shared.flights.forget_waiting();
     }
 
-    /// Begins every attempt that is due and has room. Says when the next one will be. Called by one
-    /// task at a time: what the store calls due must not end before it is taken on.
+    /// Takes on what is due and begins every attempt that has room. Says when the next one will be.
+    /// Called by one task at a time: what the store calls due must not end before it is taken on.
     pub async fn tick(&self, tracker: &TaskTracker) -> store::Result<Option<Timestamp>> {
         let Shared { setup, flights, .. } = &*self.shared;
-        // Without room there is nothing to look for: the end of an attempt wakes the worker.
+        // Where nothing fits there is nothing to look for: what leaves makes the worker look again.
         while let Some(query) = flights.query(setup.clock.now()) {
             let limit = query.limit;
             let found = setup.store.due(query).await?;
             let complete = found.len() < limit;
-            let mut begun = 0;
-            for due in found {
-                if let Some(flight) = flights.take(&due, self) {
-                    tracker.spawn(self.clone().attempt(due, flight));
-                    begun += 1;
-                }
-            }
-            if begun == 0 || complete {
-                return setup.store.next_due(&flights.full()).await;
+            let new = flights.add(found);
+            self.begin(tracker);
+            if new == 0 || complete {
+                return setup.store.next_due(&flights.long_lines()).await;
             }
         }
+        self.begin(tracker);
         Ok(None)
+    }
+
+    /// Begins what waits and has room.
+    fn begin(&self, tracker: &TaskTracker) {
+        let flights = &self.shared.flights;
+        while let Some((waiting, flight)) = flights.next(self) {
+            tracker.spawn(self.clone().attempt(waiting, flight));
+        }
+        if flights.runs_low() {
+            self.wake();
+        }
     }
 
     /// Waits until nothing is due and nothing under way, at most until the deadline; for a shutdown,
@@ -131,9 +147,17 @@ impl Deliverer {
         self.shared.abandon.cancel();
     }
 
-    async fn wait_for_work(&self, at_most: Duration) {
-        // Woken or not, the next round finds out what is due.
-        let _ = timeout(at_most, self.shared.wake.notified()).await;
+    /// Until the store is to be asked again. What waits here goes out meanwhile.
+    async fn wait_for_work(&self, at_most: Duration, tracker: &TaskTracker) {
+        let end = sleep(at_most);
+        tokio::pin!(end);
+        loop {
+            tokio::select! {
+                () = self.shared.wake.notified() => return,
+                () = self.shared.room.notified() => self.begin(tracker),
+                () = &mut end => return,
+            }
+        }
     }
 
     fn pause(&self, next: Option<Timestamp>) -> Duration {
@@ -148,17 +172,29 @@ impl Deliverer {
         }
     }
 
-    async fn attempt(self, due: DueDelivery, flight: Flight) {
+    async fn attempt(self, waiting: Waiting, flight: Flight) {
         let abandon = self.shared.abandon.clone();
-        // Abandoned: nothing was settled, so it is still due at the next start.
-        let _ = abandon
-            .run_until_cancelled(self.attempt_and_settle(&due, &flight))
-            .await;
+        let Waiting { due, payload } = waiting;
+        let attempt = self.attempt_and_settle(&due, payload, &flight);
+        match abandon.run_until_cancelled(attempt).await {
+            Some(Ended::Settled) => flight.settled(),
+            // Abandoned: nothing was settled, so it is still due at the next start.
+            Some(Ended::Due) | None => drop(flight),
+        }
     }
 
-    async fn attempt_and_settle(&self, due: &DueDelivery, flight: &Flight) {
+    async fn attempt_and_settle(
+        &self,
+        due: &DueDelivery,
+        payload: Option<DeliveryPayload>,
+        flight: &Flight,
+    ) -> Ended {
         let setup = &self.shared.setup;
-        let payload = match setup.store.payload(due.id).await {
+        let payload = match payload {
+            Some(payload) => Ok(payload),
+            None => setup.store.payload(due.id).await,
+        };
+        let payload = match payload {
             Ok(payload) => payload,
             Err(error) => {
                 flight.landed();
@@ -169,7 +205,8 @@ impl Deliverer {
                     | store::Error::InvalidState(_) => MISSING,
                 };
                 tracing::error!(%error, delivery.id = %due.id, "delivery {} is due but its result cannot be read", due.id);
-                return sleep(rest).await;
+                sleep(rest).await;
+                return Ended::Due;
             }
         };
         let (made, policy) = self.send(due, payload).await;
@@ -182,6 +219,10 @@ impl Deliverer {
         };
         let verdict = verdict::judge(&made.outcome, series, now, rand::random());
         self.settle(due, made.record, &verdict).await;
+        match verdict {
+            Verdict::Delivered | Verdict::Dead { .. } => Ended::Settled,
+            Verdict::Retry { .. } => Ended::Due,
+        }
     }
 
     async fn send(&self, due: &DueDelivery, payload: DeliveryPayload) -> (Made, Policy) {
@@ -237,7 +278,7 @@ impl Deliverer {
                 events: events(due, &record, verdict, setup.clock.now()),
                 attempt: record.clone(),
                 next: verdict.next(),
-                retention: setup.retention,
+                retention: *setup.retention.get(),
             };
             match setup.store.settle(due.id, settlement).await {
                 Ok(()) => return log(due, &record, verdict),
@@ -252,6 +293,13 @@ impl Deliverer {
             }
         }
     }
+}
+
+/// What an attempt leaves behind.
+enum Ended {
+    Settled,
+    /// It is due again, now or later.
+    Due,
 }
 
 /// One attempt that was made.

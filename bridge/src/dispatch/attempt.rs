@@ -1,25 +1,22 @@
-//! One attempt from the durable mark to the durable end: begin, assemble, execute, finish.
+//! One attempt from the durable mark to the durable end: assemble, execute, finish.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use forge_adapter_api::OutputStrategy;
 use futures_util::FutureExt;
-use serde_json::json;
 use tokio::time::Instant;
 
-use crate::event::{NewEvent, kind};
-use crate::id::DispatchId;
 use crate::plugin::Adapter;
 use crate::store;
-use crate::store::record::{Begun, Claim};
+use crate::store::record::{Begun, Claim, DeliveryPayload};
 
 use super::Inner;
 use super::assemble::{self, assemble};
 use super::budget::Meter;
 use super::capture::{self, Captured};
 use super::execute::{Attempt, Cut, End, Written};
-use super::finish::Conclusion;
+use super::finish::{Conclusion, Owed};
 use super::gather::Gathered;
 use super::normalise::{Ending, Raw};
 use super::observe::Observer;
@@ -40,20 +37,16 @@ enum Outcome {
 }
 
 impl Inner {
-    /// Runs one attempt of a queued dispatch. An error is the store's: `Stale` when it was cancelled or
-    /// finished since it was picked; else the dispatch is still queued, or running under an epoch that
-    /// the next start finds.
+    /// Runs one attempt that has begun, and has its result delivered. An error is the store's; the
+    /// dispatch is then running under an epoch that the next start finds.
     pub(super) async fn attempt(
         &self,
-        id: DispatchId,
+        begun: Begun,
         adapter: &Adapter,
         stop: &Stop,
     ) -> Result<(), store::Error> {
         let finisher = &self.finisher;
-        let provider = adapter.provider();
-        let data = json!({ "provider": provider });
-        let started = NewEvent::new(kind::STARTED, finisher.clock.now(), Some(data));
-        let begun = finisher.store.begin(id, provider, started).await?;
+        let id = begun.lease.id;
         let request = Dispatch::from_record(&begun.request);
         let claim = Claim::Attempt(begun.lease.clone());
         let conclude = |conclusion: Conclusion| {
@@ -68,9 +61,9 @@ impl Inner {
                     Err(store::Error::InvalidState(_)) => {
                         silent(Ending::Cancelled { answer: None }).await
                     }
-                    requeued => requeued,
+                    requeued => requeued.map(|()| None),
                 },
-                Outcome::Nothing => Ok(()),
+                Outcome::Nothing => Ok(None),
             }
         };
         // The mark is on disk, so an end is owed even if this code fails.
@@ -87,7 +80,18 @@ impl Inner {
                 tracing::error!(dispatch.id = %id, "a late result of {id} was refused");
                 Ok(())
             }
-            ended => ended,
+            Err(error) => Err(error),
+            Ok(None) => Ok(()),
+            Ok(Some(Owed { due, body })) => {
+                let payload = DeliveryPayload {
+                    body: body.into_bytes(),
+                    trace_id: begun.dispatch.trace_id,
+                    request: begun.request,
+                    secrets: begun.secrets,
+                };
+                self.deliverer.offer(due, payload);
+                Ok(())
+            }
         }
     }
 

@@ -11,7 +11,10 @@ use serde_json::{Map, Value, json};
 
 use crate::event::{NewEvent, kind};
 use crate::id::{DeliveryId, DispatchId};
-use crate::store::record::{self, Claim, Finish, Finished, NewDelivery, Requeue, State};
+use crate::live::Live;
+use crate::store::record::{
+    self, Claim, DueDelivery, Finish, Finished, NewDelivery, Requeue, State,
+};
 use crate::store::{self, Store};
 use crate::time::{self, Clock};
 
@@ -32,7 +35,7 @@ pub struct Finisher {
     pub clock: Clock,
     pub config: Arc<Config>,
     /// How long a record is kept after its end.
-    pub retention: Duration,
+    pub retention: Live<Duration>,
 }
 
 /// How a dispatch ended, with all that is known of it.
@@ -47,6 +50,12 @@ pub(super) struct Conclusion {
     pub(super) events: Vec<NewEvent>,
     /// When the last attempt began.
     pub(super) attempt_started: Option<Timestamp>,
+}
+
+/// A delivery that has just become due, and what it sends.
+pub(super) struct Owed {
+    pub(super) due: DueDelivery,
+    pub(super) body: String,
 }
 
 impl Conclusion {
@@ -69,21 +78,32 @@ impl Conclusion {
 
 impl Finisher {
     /// Ends the dispatch. When a cancel was recorded first, the same is written as `cancelled`, with
-    /// output and usage kept. While the store is away this waits.
+    /// output and usage kept. While the store is away this waits. Returns what is to be delivered.
     pub(super) async fn finish(
         &self,
         claim: Claim,
         record: &record::Dispatch,
         request: &Dispatch,
         mut conclusion: Conclusion,
-    ) -> Result<(), store::Error> {
+    ) -> Result<Option<Owed>, store::Error> {
         let at = self.clock.now();
         let events = std::mem::take(&mut conclusion.events);
         let mut pause = PAUSE;
         loop {
             let finish = self.write_up(record, request, &conclusion, events.clone(), at);
+            let delivery = finish.delivery.as_ref();
+            let due = delivery.map(|delivery| DueDelivery {
+                id: delivery.id,
+                dispatch: record.id,
+                callback: delivery.callback.clone(),
+                attempts: 0,
+                since: at,
+            });
             match self.store.finish(claim.clone(), finish).await {
-                Ok(Finished::Recorded(_)) => return Ok(()),
+                Ok(Finished::Recorded(recorded)) => {
+                    let body = recorded.body;
+                    return Ok(due.map(|due| Owed { due, body }));
+                }
                 Ok(Finished::CancelRequested) => {
                     let ending = &mut conclusion.raw.ending;
                     let cancelled = Ending::Cancelled { answer: None };
@@ -123,7 +143,7 @@ impl Finisher {
             .await
         {
             Err(store::Error::Stale(_) | store::Error::InvalidState(_)) => Ok(()),
-            ended => ended,
+            ended => ended.map(|_| ()),
         }
     }
 
@@ -184,7 +204,7 @@ impl Finisher {
             output,
             events,
             delivery,
-            retention: self.retention,
+            retention: *self.retention.get(),
         }
     }
 }

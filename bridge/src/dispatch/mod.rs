@@ -4,6 +4,7 @@
 mod agenda;
 pub mod assemble;
 mod attempt;
+mod backlog;
 pub mod budget;
 mod cancel;
 pub mod capture;
@@ -19,6 +20,7 @@ pub mod route;
 mod running;
 mod schedule;
 pub mod schema;
+mod start;
 pub mod submit;
 mod tool_loop;
 pub mod trace;
@@ -44,6 +46,7 @@ use crate::store;
 use crate::vault::Vault;
 
 use agenda::Agenda;
+use backlog::Backlog;
 use finish::Finisher;
 use running::Running;
 use validate::FieldError;
@@ -141,6 +144,7 @@ struct Inner {
     tracker: TaskTracker,
     running: Running,
     agenda: Agenda,
+    backlog: Backlog,
     /// When stranded dispatches are next routed again.
     rescue: Agenda,
     wake: Notify,
@@ -193,6 +197,7 @@ impl Dispatcher {
             tracker,
             running: Running::new(),
             agenda: Agenda::new(),
+            backlog: Backlog::default(),
             rescue: Agenda::new(),
             wake: Notify::new(),
             last_attempts: Arc::new(Semaphore::new(1)),

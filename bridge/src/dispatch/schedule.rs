@@ -1,6 +1,7 @@
 //! Takes from the store what may start, when an adapter has room. Picking is in memory; the durable
 //! mark is written by the execution itself. One `tick` is a whole round and may be repeated at will.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,14 +13,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use crate::id::DispatchId;
-use crate::plugin::{Adapter, Permit};
+use crate::plugin::Adapter;
 use crate::store;
 use crate::store::record::{Ready, Reroute};
 use crate::time;
 
 use super::normalise::Ending;
 use super::request::Dispatch;
-use super::running::Place;
+use super::start::Held;
 use super::{Dispatcher, Error};
 
 /// How many of one kind a round looks at; what is left is the next round's.
@@ -31,11 +32,20 @@ const IDLE: Duration = Duration::from_secs(5);
 /// Times are looked at again at least so often, should a moment not have been noted.
 const LOOK: Duration = Duration::from_secs(60);
 /// And at most so often, should something overdue not want to end.
-const BLINK: Duration = Duration::from_millis(20);
+pub(super) const BLINK: Duration = Duration::from_millis(20);
 /// How often those that nobody could take are routed again.
 const RESCUE: Duration = Duration::from_secs(1);
 /// The pause after a round that the store refused.
 const REFUSED: Duration = Duration::from_millis(500);
+
+/// What is left in an adapter's queue after a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Nothing,
+    NoRoom,
+    /// More than a round looks at.
+    Later,
+}
 
 impl Dispatcher {
     /// Rounds until `shutdown`; what runs then goes on until it is drained.
@@ -51,6 +61,7 @@ impl Dispatcher {
                 () = tokio::time::sleep(pause) => {}
             }
         }
+        self.inner.backlog.close();
     }
 
     /// One round: what is overdue ends, what is due may start, and adapters with room get work. Says
@@ -64,14 +75,27 @@ impl Dispatcher {
             inner.agenda.add(*next.as_ref().unwrap_or(&now));
             next?;
         }
-        let mut stranded = Vec::new();
+        let (mut stranded, mut waiting, mut without_room) =
+            (Vec::new(), BTreeSet::new(), Vec::new());
         for (provider, _) in inner.finisher.store.queues().await? {
             match inner.registry.get(&provider) {
                 Some(adapter) if adapter.health().status != HealthStatus::Offline => {
-                    self.fill(&adapter).await?;
+                    let rest = self.fill(&adapter).await?;
+                    if rest != Rest::Nothing {
+                        waiting.insert(provider);
+                    }
+                    if rest == Rest::NoRoom {
+                        without_room.push(adapter);
+                    }
                 }
                 Some(_) | None => stranded.push(provider),
             }
+        }
+        inner.backlog.set(waiting);
+        // One that ended before the backlog was known has woken nobody.
+        let has_room = |adapter: &Adapter| adapter.running() < adapter.max_concurrent();
+        if without_room.iter().any(has_room) {
+            self.wake();
         }
         let mut pause = inner.agenda.pause(now).min(IDLE);
         if !stranded.is_empty() {
@@ -113,11 +137,11 @@ impl Dispatcher {
     }
 
     /// Starts what this adapter has room for.
-    async fn fill(&self, adapter: &Adapter) -> Result<(), store::Error> {
+    async fn fill(&self, adapter: &Adapter) -> Result<Rest, store::Error> {
         let inner = &self.inner;
         let free = adapter.max_concurrent().saturating_sub(adapter.running());
         if free == 0 {
-            return Ok(());
+            return Ok(Rest::NoRoom);
         }
         // Those that were picked and are not yet marked are still in the answer.
         let picked = inner.running.len().min(adapter.running());
@@ -139,28 +163,25 @@ impl Dispatcher {
                     continue;
                 };
                 let Some(permit) = adapter.reserve() else {
-                    return Ok(());
+                    return Ok(Rest::NoRoom);
                 };
-                self.start(
-                    ready.id,
-                    adapter.clone(),
-                    Held {
-                        place,
-                        permit,
-                        alone,
-                    },
-                );
+                let held = Held {
+                    place,
+                    permit,
+                    alone,
+                };
+                self.start(&ready, adapter.clone(), held);
                 started += 1;
             }
             if !more {
-                return Ok(());
+                return Ok(Rest::Nothing);
             }
             if passed_over == 0 || limit > SCAN {
                 if started > 0 {
                     // The rest is the next round's, which follows at once.
                     self.wake();
                 }
-                return Ok(());
+                return Ok(Rest::Later);
             }
             // Those that wait for their turn to run alone do not hold up what is behind them.
             limit += passed_over;
@@ -180,30 +201,6 @@ impl Dispatcher {
                 .map(Some),
             false => Ok(None),
         }
-    }
-
-    fn start(&self, id: DispatchId, adapter: Adapter, held: Held) {
-        let dispatcher = self.clone();
-        self.inner.tracker.spawn(async move {
-            let inner = &dispatcher.inner;
-            let ended = inner.attempt(id, &adapter, &held.place.stop).await;
-            match ended {
-                Ok(()) => {
-                    inner.deliverer.wake();
-                    drop(held);
-                    dispatcher.wake();
-                }
-                // Cancelled or moved since it was picked. Should the store ever offer what it then
-                // refuses, this is no circle that burns.
-                Err(store::Error::Stale(_)) => {
-                    drop(held);
-                    tokio::time::sleep(BLINK).await;
-                    dispatcher.wake();
-                }
-                // It is picked again when the scheduler comes round, not at once.
-                Err(error) => tracing::warn!(dispatch.id = %id, "{id} was not executed: {error}"),
-            }
-        });
     }
 
     /// Routes unpinned dispatches again whose adapter cannot take them, as far as they never started.
@@ -273,13 +270,4 @@ impl Dispatcher {
             rerouted => rerouted.map(|()| true),
         }
     }
-}
-
-/// What an execution holds while it runs.
-struct Held {
-    place: Place,
-    #[expect(dead_code, reason = "given back when dropped")]
-    permit: Permit,
-    #[expect(dead_code, reason = "given back when dropped")]
-    alone: Option<OwnedSemaphorePermit>,
 }

@@ -1,4 +1,5 @@
-//! From a request to a record: validate, recall, route, accept. After this a result is owed.
+//! From a request to a record: validate, route, accept. Accepting recalls the key in the same
+//! transaction; after it a result is owed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -73,23 +74,15 @@ impl Dispatcher {
         let key = fingerprint::key(&dispatch, headers.idempotency_key.as_deref());
         let canonical = fingerprint::canonical(&dispatch);
         let fingerprint = inner.vault.fingerprint("dispatch", &[&canonical]);
-        if let Some(known) = inner.finisher.store.recall(&key).await? {
-            match known.verdict(key.space, &fingerprint) {
-                KeyVerdict::Same => return Ok(inner.again(&known.dispatch, now).await?),
-                KeyVerdict::Conflict => {
-                    return Err(Error::Conflict(known.dispatch.id));
-                }
-                KeyVerdict::TakeOver => {}
-            }
-        }
-        let routed = inner.routed(&dispatch, now).await?;
+        let routed = match inner.routed(&dispatch, now).await {
+            Ok(routed) => routed,
+            // A known key has its answer whatever the adapters can do by now.
+            Err(refused) => return inner.known(&key, &fingerprint, now, refused).await,
+        };
         let new = inner.record(&dispatch, &secrets, (key, fingerprint), &routed, now);
         let dispatch_id = new.id;
-        let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
-        match inner.finisher.store.accept(new).await? {
+        match self.accept(new).await? {
             Acceptance::Accepted { .. } => {
-                inner.agenda.add(starts);
-                self.wake();
                 let (provider, warnings) = (routed.provider, routed.warnings);
                 let task_id = dispatch.task_id;
                 Ok(Answer {
@@ -130,6 +123,24 @@ impl Inner {
             },
         };
         validate(body, &envelope, &limits).map_err(Error::Invalid)
+    }
+
+    /// What a key stands for, or else why the dispatch cannot be routed.
+    async fn known(
+        &self,
+        key: &IdempotencyKey,
+        fingerprint: &Fingerprint,
+        now: Timestamp,
+        refused: Error,
+    ) -> Result<Answer, Error> {
+        let Some(known) = self.finisher.store.recall(key).await? else {
+            return Err(refused);
+        };
+        match known.verdict(key.space, fingerprint) {
+            KeyVerdict::Same => Ok(self.again(&known.dispatch, now).await?),
+            KeyVerdict::Conflict => Err(Error::Conflict(known.dispatch.id)),
+            KeyVerdict::TakeOver => Err(refused),
+        }
     }
 
     /// The same request once more: its record, and when it is finished its delivery is due again.
@@ -230,6 +241,7 @@ impl Inner {
                 NewEvent::new(kind::ACCEPTED, now, Some(accepted)),
                 NewEvent::new(kind::QUEUED, now, None),
             ],
+            start: None,
             queue_limit: self.config.queue_limit,
         }
     }

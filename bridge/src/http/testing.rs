@@ -97,7 +97,7 @@ impl Edge {
                 store: Arc::clone(&store),
                 clock: Clock::System,
                 config: Arc::default(),
-                retention: RETENTION,
+                retention: RETENTION.into(),
             },
             registry: registry.clone(),
             deliverer: deliverer.clone(),
@@ -183,6 +183,7 @@ impl Edge {
             start_by: now,
             callback: Some(callback()),
             events: vec![event(kind::ACCEPTED), event(kind::QUEUED)],
+            start: None,
             queue_limit: 1000,
         };
         self.store.accept(new).await.unwrap();
@@ -266,7 +267,7 @@ async fn deliverer(store: &Arc<dyn Store>, vault: &Vault) -> Deliverer {
         vault: vault.clone(),
         clock: Clock::System,
         config,
-        retention: RETENTION,
+        retention: RETENTION.into(),
     })
 }
 

@@ -91,7 +91,8 @@ pub trait Store: Send + Sync + 'static {
     /// Records the dispatch, its key and its first events, or says what the key already stands for.
     /// The key rules of `record::Known::verdict` are applied again inside the transaction. A key of
     /// `KeySpace::Task` is the task id itself. A duplicate of a finished dispatch makes its delivery due
-    /// again; a take-over settles the old one's pending and dead deliveries as superseded.
+    /// again; a take-over settles the old one's pending and dead deliveries as superseded. With `start` and
+    /// nothing to wait for it is running when this returns, as if `begin` had been called.
     async fn accept(&self, new: NewDispatch) -> Result<Acceptance>;
 
     // Scheduling.

@@ -1,6 +1,7 @@
 //! What goes into the store and what comes out of it. Requests, results and secrets are opaque bytes
 //! here; only what is searched, ordered or compared is a field.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -78,6 +79,9 @@ pub struct NewDispatch {
     pub callback: Option<Callback>,
     /// `execution.accepted`, `execution.queued`.
     pub events: Vec<NewEvent>,
+    /// The caller has room for it: when nothing keeps it waiting, its first attempt begins in the same
+    /// commit, with this event.
+    pub start: Option<NewEvent>,
     /// At most so many dispatches may wait; one more is `Acceptance::QueueFull`.
     pub queue_limit: u64,
 }
@@ -94,6 +98,8 @@ pub enum Acceptance {
     /// On disk; `retry_of` when it took the key of a failed one over.
     Accepted {
         retry_of: Option<DispatchId>,
+        /// Its first attempt, when `NewDispatch::start` asked for it and it need not wait.
+        begun: Option<Box<Begun>>,
     },
     /// The same request again, without its result; when it was finished its delivery is due again.
     Duplicate(Box<Dispatch>),
@@ -155,6 +161,7 @@ pub struct Begun {
     pub dispatch: Dispatch,
     /// As it was given to `accept`.
     pub request: Box<RawValue>,
+    pub secrets: Option<Vec<u8>>,
     /// The session id that an earlier attempt recorded.
     pub recorded_session: Option<String>,
     /// What earlier attempts used, in the words of `dispatch/budget`; opaque.
@@ -202,9 +209,17 @@ pub struct NewDelivery {
     pub callback: Callback,
 }
 
+/// A result that is on disk.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Recorded {
+    pub totals: EventTotals,
+    /// What the delivery will send.
+    pub body: String,
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub enum Finished {
-    Recorded(EventTotals),
+    Recorded(Recorded),
     /// A cancel request came first: finish again with a result that says `cancelled`.
     CancelRequested,
 }
@@ -247,7 +262,7 @@ pub struct DueQuery {
     pub per_origin: usize,
     pub limit: usize,
     /// Already under way in this process.
-    pub in_flight: Vec<DeliveryId>,
+    pub in_flight: HashSet<DeliveryId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -269,6 +284,13 @@ pub struct DeliveryPayload {
     /// The dispatch as it was accepted: holds the callback's headers and retry policy.
     pub request: Box<RawValue>,
     pub secrets: Option<Vec<u8>>,
+}
+
+impl DeliveryPayload {
+    /// What it takes up, in bytes.
+    pub fn size(&self) -> usize {
+        self.body.len() + self.request.get().len()
+    }
 }
 
 /// The outcome of one delivery attempt. The store numbers the attempts itself.

@@ -6,10 +6,12 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 
 use super::record::{
-    Dispatch, EventFilter, EventTotals, Fingerprint, KeySpace, KeyVerdict, Known, State,
+    Dispatch, EventFilter, EventTotals, Fingerprint, KeySpace, KeyVerdict, Known, NewDispatch,
+    State,
 };
 use super::{Error, Result};
 use crate::event::{Event, LogName};
+use crate::id::DispatchId;
 
 /// How many delivery attempts are kept from the beginning, and how many from the end.
 pub(super) const FIRST_ATTEMPTS: u32 = 5;
@@ -53,6 +55,32 @@ impl EventFilter {
             && same(&self.agent_id, event.agent_id.as_deref())
             && same(&self.task_id, event.task_id.as_deref())
             && same(&self.kind, Some(&event.kind))
+    }
+}
+
+/// The record of a dispatch that has just been accepted.
+pub(super) fn accepted(new: &NewDispatch, retry_of: Option<DispatchId>) -> Dispatch {
+    Dispatch {
+        id: new.id,
+        task_id: new.task_id.clone(),
+        agent_id: new.agent_id.clone(),
+        run_id: new.run_id.clone(),
+        trace_id: new.trace_id.clone(),
+        provider: new.provider.clone(),
+        pinned: new.pinned,
+        routing: new.routing.clone(),
+        session: new.session.clone(),
+        priority: new.priority,
+        state: State::Queued,
+        attempts: 0,
+        cancel_requested: false,
+        accepted_at: new.accepted_at,
+        not_before: new.not_before,
+        start_by: new.start_by,
+        first_started_at: None,
+        retry_of,
+        callback: new.callback.clone(),
+        result: None,
     }
 }
 

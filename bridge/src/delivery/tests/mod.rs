@@ -75,7 +75,7 @@ impl Rig {
             vault: self.vault.clone(),
             clock: self.clock,
             config: self.config.clone(),
-            retention: Duration::from_secs(60),
+            retention: Duration::from_secs(60).into(),
         });
     }
 
@@ -122,6 +122,7 @@ impl Rig {
             start_by: time::after(now, Duration::from_secs(60)),
             callback: Some(to.clone()),
             events: Vec::new(),
+            start: None,
             queue_limit: 1_000_000,
         });
         assert!(matches!(
@@ -202,7 +203,7 @@ pub(crate) fn idle(store: Arc<dyn Store>) -> Deliverer {
         vault,
         clock: Clock::System,
         config,
-        retention: Duration::from_secs(60),
+        retention: Duration::from_secs(60).into(),
     })
 }
 

@@ -1,14 +1,17 @@
 //! Keys, duplicates, take-overs and the bound of the queue.
 
-use super::sample::{accept, at, begin, callback, failed, ok, run, settlement, task};
+use super::sample::{accept, at, begin, callback, event, failed, ok, run, settlement, task};
 use super::{Subject, on_every_store};
+use crate::event::kind;
 use crate::store::Error;
 use crate::store::record::{
-    Acceptance, AfterAttempt, Claim, Counts, DeliveryState, IdempotencyKey, KeySpace, NewDispatch,
-    State,
+    Acceptance, AfterAttempt, Claim, Counts, DeliveryState, EventFilter, Finished, IdempotencyKey,
+    KeySpace, NewDispatch, State,
 };
 
 on_every_store! {
+    one_with_room_begins_at_once;
+    one_that_has_to_wait_does_not_begin;
     an_accepted_dispatch_reads_as_it_was_given;
     the_same_body_is_a_duplicate_and_another_a_conflict;
     a_duplicate_of_a_finished_one_makes_its_delivery_due_again;
@@ -125,7 +128,7 @@ async fn a_failed_one_gives_its_task_key_to_a_new_one(subject: impl Subject) {
     };
     let id = new.id;
     let answer = store.accept(new).await.unwrap();
-    assert!(matches!(answer, Acceptance::Accepted { retry_of: Some(of) } if of == old));
+    assert!(matches!(answer, Acceptance::Accepted { retry_of: Some(of), .. } if of == old));
     let superseded = store.delivery(delivery.unwrap()).await.unwrap().unwrap();
     assert_eq!(superseded.status, DeliveryState::Superseded);
     assert_eq!(superseded.settled_at, Some(at(10)));
@@ -228,4 +231,57 @@ async fn a_full_queue_refuses_new_ones_but_knows_duplicates(subject: impl Subjec
         .await
         .unwrap();
     assert_eq!(store.counts().queued, 1);
+}
+
+async fn one_with_room_begins_at_once(subject: impl Subject) {
+    let store = subject.open().await;
+    let new = || NewDispatch {
+        start: Some(event(kind::STARTED, 0)),
+        session: Some("s".to_owned()),
+        ..task("t")
+    };
+    let accepted = store.accept(new()).await.unwrap();
+    let Acceptance::Accepted {
+        begun: Some(begun), ..
+    } = accepted
+    else {
+        panic!("{accepted:?}");
+    };
+    assert_eq!((begun.lease.attempt, begun.lease.epoch), (1, store.epoch()));
+    assert_eq!(begun.secrets.as_deref(), Some(&b"sealed"[..]));
+    assert_eq!(begun.dispatch.first_started_at, Some(at(0)));
+    let id = begun.lease.id;
+    let read = store.dispatch(id).await.unwrap().unwrap();
+    assert_eq!(read.state, begun.dispatch.state);
+    let counts = store.counts();
+    assert_eq!((counts.queued, counts.running), (0, 1));
+    let filter = EventFilter::default();
+    let events = store.events(&filter, 0, 10).await.unwrap().events;
+    let told: Vec<_> = events.iter().map(|e| (e.seq, e.attempt)).collect();
+    assert_eq!(told, [(1, 0), (2, 0), (3, 1)]);
+    let again = store.accept(new()).await.unwrap();
+    assert!(matches!(again, Acceptance::Duplicate(known) if known.attempts == 1));
+    let finished = store.finish(Claim::Attempt(begun.lease), ok(2)).await;
+    assert!(matches!(finished, Ok(Finished::Recorded(_))));
+}
+
+async fn one_that_has_to_wait_does_not_begin(subject: impl Subject) {
+    let store = subject.open().await;
+    let in_session = |task_id: &str| NewDispatch {
+        start: Some(event(kind::STARTED, 0)),
+        session: Some("s".to_owned()),
+        ..task(task_id)
+    };
+    let delayed = NewDispatch {
+        not_before: Some(at(50)),
+        ..in_session("a")
+    };
+    let first = store.accept(in_session("b")).await.unwrap();
+    assert!(matches!(first, Acceptance::Accepted { begun: Some(_), .. }));
+    for waiting in [delayed, in_session("c")] {
+        let accepted = store.accept(waiting).await.unwrap();
+        assert!(matches!(accepted, Acceptance::Accepted { begun: None, .. }));
+    }
+    let counts = store.counts();
+    assert_eq!((counts.queued, counts.running), (2, 1));
 }

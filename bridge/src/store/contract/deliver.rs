@@ -1,5 +1,7 @@
 //! What is due, in which order, how it ends, and replay.
 
+use std::collections::HashSet;
+
 use super::sample::{RETENTION, accept, at, callback, failed, ok, run, settlement, task};
 use super::{Subject, on_every_store};
 use crate::id::DeliveryId;
@@ -26,7 +28,7 @@ fn query(seconds: i64) -> DueQuery {
         exclude: Vec::new(),
         per_origin: 100,
         limit: 100,
-        in_flight: Vec::new(),
+        in_flight: HashSet::new(),
     }
 }
 
@@ -140,7 +142,7 @@ async fn one_receiver_does_not_hide_the_others(subject: impl Subject) {
     };
     assert_eq!(due(&*store, few.clone()).await, [slow[0], slow[1], quick]);
     let busy = DueQuery {
-        in_flight: vec![slow[0], slow[1]],
+        in_flight: HashSet::from([slow[0], slow[1]]),
         ..few.clone()
     };
     let mut found = due(&*store, busy).await;

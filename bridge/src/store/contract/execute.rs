@@ -7,7 +7,9 @@ use super::{Subject, on_every_store};
 use crate::event::kind;
 use crate::id::DispatchId;
 use crate::store::Error;
-use crate::store::record::{CancelRequest, Claim, Finish, Finished, Progress, Requeue, State};
+use crate::store::record::{
+    CancelRequest, Claim, Finish, Finished, Progress, Recorded, Requeue, State,
+};
 
 on_every_store! {
     an_attempt_is_handed_all_that_it_needs;
@@ -136,13 +138,14 @@ async fn a_result_carries_its_events(subject: impl Subject) {
     let finish = ok(3);
     let delivery = finish.delivery.as_ref().unwrap().id;
     let finished = store.finish(Claim::Attempt(begun.lease), finish).await;
-    let Finished::Recorded(totals) = finished.unwrap() else {
+    let Finished::Recorded(Recorded { totals, body }) = finished.unwrap() else {
         panic!("nobody cancelled it");
     };
     assert_eq!(totals.count, 6);
     assert_eq!(totals.last, store.log_bounds().issued);
     let cursor = store.log().cursor(totals.last);
     let expected = format!(r#"{{"status":"ok","events":{{"count":6,"lastCursor":"{cursor}"}}}}"#);
+    assert_eq!(body, expected);
     let dispatch = store.dispatch(id).await.unwrap().unwrap();
     assert_eq!(dispatch.result.unwrap().get(), expected);
     let finished = State::Finished {

@@ -12,9 +12,9 @@ use crate::id::{DeliveryId, DispatchId};
 use crate::store::Store;
 use crate::store::memory::Memory;
 use crate::store::record::{
-    AfterAttempt, Claim, DeliveryFilter, DeliveryState, DispatchFilter, DueQuery, EventFilter,
-    Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress, Replay, Requeue,
-    Reroute, Status,
+    Acceptance, AfterAttempt, Claim, DeliveryFilter, DeliveryState, DispatchFilter, DueQuery,
+    EventFilter, Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress,
+    Replay, Requeue, Reroute, Status,
 };
 
 /// Numbers choose among what there is, modulo how much there is.
@@ -28,6 +28,7 @@ enum Step {
         priority: i8,
         delay: Option<u8>,
         other: bool,
+        start: bool,
     },
     Promote,
     Begin(usize),
@@ -60,11 +61,12 @@ fn step() -> impl Strategy<Value = Step> {
             -1..2i8,
             prop::option::weighted(0.3, 1..20u8),
             prop::bool::weighted(0.3),
+            any::<bool>(),
         ),
     );
     prop_oneof![
-        8 => accept.prop_map(|((task, header, body, session), (priority, delay, other))| {
-            Step::Accept { task, header, body, session, priority, delay, other }
+        8 => accept.prop_map(|((task, header, body, session), (priority, delay, other, start))| {
+            Step::Accept { task, header, body, session, priority, delay, other, start }
         }),
         2 => Just(Step::Promote),
         8 => any::<usize>().prop_map(Step::Begin),
@@ -158,6 +160,7 @@ impl Pair {
                 priority,
                 delay,
                 other,
+                start,
             } => {
                 let id = DispatchId::new();
                 self.dispatches.push(id);
@@ -181,11 +184,18 @@ impl Pair {
                         accepted_at: at(now),
                         not_before: delay.map(|delay| at(now + i64::from(delay))),
                         start_by: at(now + 15),
+                        start: start.then(|| event(kind::STARTED, now)),
                         queue_limit: 8,
                         ..new
                     }
                 };
-                both!(self, store => store.accept(new())).unwrap();
+                let accepted = both!(self, store => store.accept(new())).unwrap();
+                if let Acceptance::Accepted {
+                    begun: Some(begun), ..
+                } = accepted
+                {
+                    self.leases.push(begun.lease);
+                }
             }
             Step::Promote => {
                 both!(self, store => store.promote(at(now), 2)).unwrap();

@@ -61,6 +61,7 @@ pub(in crate::store) fn task(task_id: &str) -> NewDispatch {
         start_by: at(100),
         callback: Some(callback("a.example")),
         events: vec![event(kind::ACCEPTED, 0), event(kind::QUEUED, 0)],
+        start: None,
         queue_limit: 1_000_000,
     }
 }

@@ -141,7 +141,7 @@ impl Store for Memory {
     }
 
     async fn begin(&self, id: DispatchId, provider: &str, started: NewEvent) -> Result<Begun> {
-        self.write(|state| state.begin(id, provider, self.epoch, started))
+        self.write(|state| state.begin(id, provider, started))
     }
 
     async fn append(&self, lease: &Lease, progress: Progress) -> Result<()> {

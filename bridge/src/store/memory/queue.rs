@@ -7,7 +7,7 @@ use crate::event::NewEvent;
 use crate::id::DispatchId;
 use crate::store::record::{
     self, Begun, CancelRequest, Claim, Finish, Finished, Interrupted, Lease, Progress, Ready,
-    Requeue, Reroute,
+    Recorded, Requeue, Reroute,
 };
 use crate::store::{Error, Result, rules};
 
@@ -39,7 +39,7 @@ impl State {
         })
     }
 
-    fn may_start(&self, kept: &Kept) -> bool {
+    pub(super) fn may_start(&self, kept: &Kept) -> bool {
         kept.queued()
             && !kept.delayed
             && !kept.record.cancel_requested
@@ -149,7 +149,6 @@ impl State {
         &mut self,
         id: DispatchId,
         provider: &str,
-        epoch: u64,
         started: NewEvent,
     ) -> Result<Begun> {
         let seq = self.seq(id).ok_or(Error::NotFound)?;
@@ -157,6 +156,7 @@ impl State {
         if !self.may_start(kept) || kept.record.provider != provider {
             return Err(Error::Stale(id));
         }
+        let epoch = self.epoch;
         let kept = self.kept(seq);
         kept.epoch = epoch;
         kept.record.attempts += 1;
@@ -177,6 +177,7 @@ impl State {
             },
             dispatch: kept.record.clone(),
             request: kept.request.clone(),
+            secrets: kept.secrets.clone(),
             recorded_session: kept.recorded_session.clone(),
             spent: kept.spent.clone(),
         })
@@ -231,7 +232,8 @@ impl State {
         let result = rules::with_events(&finish.result, &self.log, totals)?;
         self.log_events(seq, finish.events);
         let kept = self.kept(seq);
-        kept.result = Some(RawValue::from_string(result).expect("one more member leaves it JSON"));
+        kept.result =
+            Some(RawValue::from_string(result.clone()).expect("one more member leaves it JSON"));
         kept.output = finish.output;
         kept.turn = None;
         kept.delayed = false;
@@ -245,7 +247,10 @@ impl State {
             kept.expires_at = None;
             self.owe(seq, delivery, finish.at);
         }
-        Ok(Finished::Recorded(totals))
+        Ok(Finished::Recorded(Recorded {
+            totals,
+            body: result,
+        }))
     }
 
     pub(super) fn requeue(&mut self, claim: &Claim, requeue: Requeue) -> Result<()> {

@@ -12,7 +12,7 @@ use crate::store::record::{
     KeySpace, KeyVerdict, Known, LogBounds, NewDispatch, Output, Page, Status, Swept,
 };
 use crate::store::rules::UNBOUND_RETENTION;
-use crate::store::{Error, Result};
+use crate::store::{Error, Result, rules};
 
 use super::log::Logged;
 use super::outbox::Owed;
@@ -171,36 +171,24 @@ impl State {
             self.supersede(seq, new.accepted_at);
         }
         let retry_of = taken_over.map(|(_, id)| id);
-        self.insert(new, retry_of);
-        Ok(Acceptance::Accepted { retry_of })
+        let (id, start) = (new.id, new.start.clone());
+        let seq = self.insert(new, retry_of);
+        let kept = &self.dispatches[&seq];
+        let begun = match start {
+            Some(started) if self.may_start(kept) => {
+                let provider = kept.record.provider.clone();
+                Some(Box::new(self.begin(id, &provider, started)?))
+            }
+            Some(_) | None => None,
+        };
+        Ok(Acceptance::Accepted { retry_of, begun })
     }
 
-    fn insert(&mut self, new: NewDispatch, retry_of: Option<DispatchId>) {
+    fn insert(&mut self, new: NewDispatch, retry_of: Option<DispatchId>) -> u64 {
         self.last_dispatch += 1;
         let seq = self.last_dispatch;
         let delayed = new.not_before.is_some_and(|time| time > new.accepted_at);
-        let record = Dispatch {
-            id: new.id,
-            task_id: new.task_id,
-            agent_id: new.agent_id,
-            run_id: new.run_id,
-            trace_id: new.trace_id,
-            provider: new.provider,
-            pinned: new.pinned,
-            routing: new.routing,
-            session: new.session,
-            priority: new.priority,
-            state: record::State::Queued,
-            attempts: 0,
-            cancel_requested: false,
-            accepted_at: new.accepted_at,
-            not_before: new.not_before,
-            start_by: new.start_by,
-            first_started_at: None,
-            retry_of,
-            callback: new.callback,
-            result: None,
-        };
+        let record = rules::accepted(&new, retry_of);
         let kept = Kept {
             record,
             key: new.key,
@@ -223,6 +211,7 @@ impl State {
             self.take_turn(seq);
         }
         self.log_events(seq, new.events);
+        seq
     }
 
     pub(super) fn dispatch(&self, id: DispatchId) -> Option<Dispatch> {

@@ -5,11 +5,13 @@ use rusqlite::{Connection, params};
 use super::table::{self, nanos, phase, select_dispatch};
 use super::writer::{Failure, Tx};
 use super::{deliver, events, queue};
+use crate::event::NewEvent;
 use crate::id::DispatchId;
-use crate::store::Error;
 use crate::store::record::{
-    Acceptance, IdempotencyKey, KeySpace, KeyVerdict, Known, NewDispatch, State,
+    Acceptance, Begun, Dispatch, IdempotencyKey, KeySpace, KeyVerdict, Known, Lease, NewDispatch,
+    State,
 };
+use crate::store::{Error, rules};
 
 /// What is known under a key, and its row. The newest dispatch of a task without a header key holds
 /// the task's key.
@@ -59,11 +61,15 @@ pub(super) fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, F
         deliver::supersede(tx, seq, new.accepted_at)?;
     }
     let retry_of = taken_over.map(|(_, id)| id);
-    insert(tx, new, retry_of)?;
-    Ok(Acceptance::Accepted { retry_of })
+    let begun = insert(tx, new, retry_of)?.map(Box::new);
+    Ok(Acceptance::Accepted { retry_of, begun })
 }
 
-fn insert(tx: &mut Tx<'_>, new: &NewDispatch, retry_of: Option<DispatchId>) -> Result<(), Failure> {
+fn insert(
+    tx: &mut Tx<'_>,
+    new: &NewDispatch,
+    retry_of: Option<DispatchId>,
+) -> Result<Option<Begun>, Failure> {
     tx.ledger.numbers.last_dispatch += 1;
     let seq = i64::try_from(tx.ledger.numbers.last_dispatch).unwrap_or(i64::MAX);
     let delayed = new.not_before.is_some_and(|time| time > new.accepted_at);
@@ -72,6 +78,7 @@ fn insert(tx: &mut Tx<'_>, new: &NewDispatch, retry_of: Option<DispatchId>) -> R
     } else {
         queue::turn(tx, &new.provider, new.session.as_deref())?
     };
+    let start = new.start.as_ref().filter(|_| phase == phase::READY);
     let header_key = match new.key.space {
         KeySpace::Header => Some(&new.key.value),
         KeySpace::Task => None,
@@ -79,16 +86,17 @@ fn insert(tx: &mut Tx<'_>, new: &NewDispatch, retry_of: Option<DispatchId>) -> R
     tx.execute(
         "INSERT INTO dispatch (seq, id, phase, provider, pinned, priority, events, session, turn,
            accepted_at, not_before, start_by, header_key, fingerprint, task_id, agent_id, run_id,
-           trace_id, retry_of, callback_url, callback_origin)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+           trace_id, retry_of, callback_url, callback_origin, attempts, epoch, started_at,
+           first_started_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         params![
             seq,
             new.id.as_bytes(),
-            phase,
+            start.map_or(phase, |_| phase::RUNNING),
             new.provider,
             new.pinned,
             new.priority,
-            new.events.len(),
+            new.events.len() + start.iter().len(),
             new.session,
             turn,
             nanos(new.accepted_at),
@@ -103,6 +111,10 @@ fn insert(tx: &mut Tx<'_>, new: &NewDispatch, retry_of: Option<DispatchId>) -> R
             retry_of.as_ref().map(DispatchId::as_bytes),
             new.callback.as_ref().map(|callback| &callback.url),
             new.callback.as_ref().map(|callback| &callback.origin),
+            start.iter().len(),
+            start.map_or(0, |_| tx.epoch),
+            start.map(|started| nanos(started.timestamp)),
+            start.map(|started| nanos(started.timestamp)),
         ],
     )?;
     tx.execute(
@@ -116,6 +128,46 @@ fn insert(tx: &mut Tx<'_>, new: &NewDispatch, retry_of: Option<DispatchId>) -> R
         events_before: 0,
     };
     events::append(tx, &owner, &new.events)?;
-    tx.ledger.entered_queue(&new.provider);
-    Ok(())
+    let Some(started) = start else {
+        tx.ledger.entered_queue(&new.provider);
+        return Ok(None);
+    };
+    let owner = events::Owner {
+        attempt: 1,
+        events_before: new.events.len() as u64,
+        ..owner
+    };
+    events::append(tx, &owner, std::slice::from_ref(started))?;
+    tx.ledger.numbers.counts.running += 1;
+    Ok(Some(begun(tx, new, retry_of, started)))
+}
+
+fn begun(
+    tx: &Tx<'_>,
+    new: &NewDispatch,
+    retry_of: Option<DispatchId>,
+    started: &NewEvent,
+) -> Begun {
+    let lease = Lease {
+        id: new.id,
+        attempt: 1,
+        epoch: tx.epoch,
+    };
+    let dispatch = Dispatch {
+        state: State::Running {
+            attempt: 1,
+            started_at: started.timestamp,
+        },
+        attempts: 1,
+        first_started_at: Some(started.timestamp),
+        ..rules::accepted(new, retry_of)
+    };
+    Begun {
+        lease,
+        dispatch,
+        request: new.request.clone(),
+        secrets: new.secrets.clone(),
+        recorded_session: None,
+        spent: None,
+    }
 }

@@ -11,8 +11,8 @@ use super::{deliver, queue};
 use crate::event::NewEvent;
 use crate::id::DispatchId;
 use crate::store::record::{
-    Begun, CancelRequest, Claim, Dispatch, Finish, Finished, Interrupted, Lease, Progress, Requeue,
-    State,
+    Begun, CancelRequest, Claim, Dispatch, Finish, Finished, Interrupted, Lease, Progress,
+    Recorded, Requeue, State,
 };
 use crate::store::{Error, rules};
 
@@ -24,6 +24,7 @@ pub(super) struct Candidate {
     seq: i64,
     dispatch: Dispatch,
     request: Box<RawValue>,
+    secrets: Option<Vec<u8>>,
     recorded_session: Option<String>,
     spent: Option<Box<RawValue>>,
 }
@@ -41,6 +42,7 @@ impl Candidate {
             lease,
             dispatch: self.dispatch,
             request: self.request,
+            secrets: self.secrets,
             recorded_session: self.recorded_session,
             spent: self.spent,
         }
@@ -72,13 +74,14 @@ pub(super) fn candidate(
     id: DispatchId,
 ) -> rusqlite::Result<Option<Candidate>> {
     let sql = select_dispatch!(
-        ", b.request FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.id = ?"
+        ", b.request, b.secrets FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.id = ?"
     );
     table::one(connection, sql, [id.as_bytes()], |row| {
         Ok(Candidate {
             seq: row.get(table::SEQ)?,
             dispatch: table::dispatch(row)?,
             request: table::json(row, table::MORE)?,
+            secrets: row.get(table::MORE + 1)?,
             recorded_session: row.get(table::RECORDED_SESSION)?,
             spent: table::json_option(row, table::SPENT)?,
         })
@@ -262,7 +265,10 @@ pub(super) fn finish(tx: &mut Tx<'_>, claim: &Claim, finish: &Finish) -> Result<
     } else {
         tx.ledger.numbers.counts.running -= 1;
     }
-    Ok(Finished::Recorded(totals))
+    Ok(Finished::Recorded(Recorded {
+        totals,
+        body: result,
+    }))
 }
 
 pub(super) fn requeue(tx: &mut Tx<'_>, claim: &Claim, requeue: &Requeue) -> Result<(), Failure> {

@@ -1,0 +1,178 @@
+//! How an execution comes to run: with room of its own, from the queue or straight from being accepted,
+//! and what becomes of the room after it.
+
+use std::time::Duration;
+
+use forge_adapter_api::HealthStatus;
+use jiff::Timestamp;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::event::{NewEvent, kind};
+use crate::id::DispatchId;
+use crate::plugin::{Adapter, Permit};
+use crate::store;
+use crate::store::record::{Acceptance, Begun, Claim, Lease, NewDispatch, Ready};
+
+use super::Dispatcher;
+use super::running::Place;
+use super::schedule::BLINK;
+
+/// The first and the longest pause while the store is away.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// What an execution holds while it runs.
+pub(super) struct Held {
+    pub(super) place: Place,
+    #[expect(dead_code, reason = "given back when dropped")]
+    pub(super) permit: Permit,
+    pub(super) alone: Option<OwnedSemaphorePermit>,
+}
+
+impl Dispatcher {
+    /// Records a dispatch. It starts at once when there is room for it and nobody waits, else the
+    /// scheduler is told.
+    pub(super) async fn accept(&self, new: NewDispatch) -> Result<Acceptance, store::Error> {
+        let inner = &self.inner;
+        match self.room(new.id, &new.provider) {
+            Some((adapter, held)) => self.accept_and_start(new, adapter, held).await,
+            None => {
+                let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
+                let accepted = inner.finisher.store.accept(new).await?;
+                if matches!(accepted, Acceptance::Accepted { .. }) {
+                    inner.agenda.add(starts);
+                    self.wake();
+                }
+                Ok(accepted)
+            }
+        }
+    }
+
+    fn room(&self, id: DispatchId, provider: &str) -> Option<(Adapter, Held)> {
+        let inner = &self.inner;
+        let adapter = inner.registry.get(provider)?;
+        if inner.backlog.is_at(provider) || adapter.health().status == HealthStatus::Offline {
+            return None;
+        }
+        let permit = adapter.reserve()?;
+        let held = Held {
+            place: inner.running.enter(id)?,
+            permit,
+            alone: None,
+        };
+        Some((adapter, held))
+    }
+
+    /// In a task of its own: whoever sent the request may go away meanwhile.
+    async fn accept_and_start(
+        &self,
+        mut new: NewDispatch,
+        adapter: Adapter,
+        held: Held,
+    ) -> Result<Acceptance, store::Error> {
+        let id = new.id;
+        let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
+        new.start = Some(started(&adapter, new.accepted_at));
+        let (answer, answered) = oneshot::channel();
+        let dispatcher = self.clone();
+        self.inner.tracker.spawn(async move {
+            let accepted = dispatcher.inner.finisher.store.accept(new).await;
+            let unknown = matches!(accepted, Err(store::Error::Unavailable(_)));
+            let (accepted, begun) = match accepted {
+                Ok(Acceptance::Accepted { retry_of, begun }) => {
+                    if begun.is_none() {
+                        dispatcher.inner.agenda.add(starts);
+                        dispatcher.wake();
+                    }
+                    let accepted = Acceptance::Accepted {
+                        retry_of,
+                        begun: None,
+                    };
+                    (Ok(accepted), begun)
+                }
+                other => (other, None),
+            };
+            // Nobody waits any more when the caller went away; the record stands all the same.
+            let _ = answer.send(accepted);
+            match begun {
+                Some(begun) => dispatcher.go_on(*begun, &adapter, held).await,
+                None if unknown => dispatcher.give_back(id, 1).await,
+                None => {}
+            }
+        });
+        let gone = || store::Error::Unavailable("the dispatch was not recorded".to_owned());
+        answered.await.map_err(|_| gone())?
+    }
+
+    /// Starts what the scheduler picked.
+    pub(super) fn start(&self, ready: &Ready, adapter: Adapter, held: Held) {
+        let dispatcher = self.clone();
+        let (id, attempt) = (ready.id, ready.attempts + 1);
+        self.inner.tracker.spawn(async move {
+            let finisher = &dispatcher.inner.finisher;
+            let started = started(&adapter, finisher.clock.now());
+            match finisher.store.begin(id, adapter.provider(), started).await {
+                Ok(begun) => dispatcher.go_on(begun, &adapter, held).await,
+                // Cancelled or moved since it was picked. Should the store ever offer what it then
+                // refuses, this is no circle that burns.
+                Err(store::Error::Stale(_)) => {
+                    drop(held);
+                    tokio::time::sleep(BLINK).await;
+                    dispatcher.wake();
+                }
+                Err(error) => {
+                    tracing::warn!(dispatch.id = %id, "{id} was not executed: {error}");
+                    dispatcher.give_back(id, attempt).await;
+                }
+            }
+        });
+    }
+
+    /// Executes what has begun, then lets the next one in.
+    async fn go_on(&self, begun: Begun, adapter: &Adapter, held: Held) {
+        let inner = &self.inner;
+        let id = begun.lease.id;
+        let awaited = begun.dispatch.session.is_some() || held.alone.is_some();
+        match inner.attempt(begun, adapter, &held.place.stop).await {
+            Ok(()) => {
+                drop(held);
+                if awaited || inner.backlog.is_at(adapter.provider()) {
+                    self.wake();
+                }
+            }
+            // It is picked again when the scheduler comes round, not at once.
+            Err(error) => tracing::warn!(dispatch.id = %id, "{id} was not executed: {error}"),
+        }
+    }
+
+    /// Whether an attempt has begun is not known, because the store failed. If it has, nobody runs it:
+    /// it goes back to the queue.
+    async fn give_back(&self, id: DispatchId, attempt: u32) {
+        let finisher = &self.inner.finisher;
+        let lease = Lease {
+            id,
+            attempt,
+            epoch: finisher.store.epoch(),
+        };
+        let mut pause = PAUSE.0;
+        loop {
+            let claim = Claim::Attempt(lease.clone());
+            match finisher
+                .requeue(claim, "the store failed as it began")
+                .await
+            {
+                Err(store::Error::Unavailable(_)) => tokio::time::sleep(pause).await,
+                Ok(()) => return self.wake(),
+                // It had not begun.
+                Err(
+                    store::Error::Stale(_) | store::Error::NotFound | store::Error::InvalidState(_),
+                ) => return,
+            }
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+}
+
+fn started(adapter: &Adapter, now: Timestamp) -> NewEvent {
+    let data = serde_json::json!({ "provider": adapter.provider() });
+    NewEvent::new(kind::STARTED, now, Some(data))
+}
