@@ -81,10 +81,9 @@ impl Code {
     /// How long a caller should wait before it asks again.
     fn retry_after(self) -> Option<Duration> {
         match self {
-            Code::RateLimited
-            | Code::QueueFull
-            | Code::AdapterUnavailable
-            | Code::Draining => Some(Duration::from_secs(5)),
+            Code::RateLimited | Code::QueueFull | Code::AdapterUnavailable | Code::Draining => {
+                Some(Duration::from_secs(5))
+            }
             Code::StoreUnavailable => Some(Duration::from_secs(1)),
             Code::InvalidRequest
             | Code::Unauthorized

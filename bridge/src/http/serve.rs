@@ -101,7 +101,9 @@ fn most_connections(config: &Config) -> usize {
             most * 2
         );
     }
-    config.max_connections.clamp(1, most.min(Semaphore::MAX_PERMITS))
+    config
+        .max_connections
+        .clamp(1, most.min(Semaphore::MAX_PERMITS))
 }
 
 async fn accept(
