@@ -9,6 +9,7 @@ pub mod dispatch;
 pub mod event;
 pub mod http;
 pub mod id;
+pub mod live;
 pub mod mcp;
 pub mod net;
 pub mod plugin;

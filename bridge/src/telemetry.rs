@@ -6,7 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::reload;
 
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -48,8 +50,10 @@ impl FromStr for Level {
     type Err = LevelError;
 
     fn from_str(text: &str) -> Result<Self, LevelError> {
+        // A lone word that is no level would be taken for a module's name, and silence all others.
+        let known = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
         match EnvFilter::builder().parse(text) {
-            Ok(_) if !text.trim().is_empty() => Ok(Self(text.to_owned())),
+            Ok(_) if text.split(',').all(known) => Ok(Self(text.to_owned())),
             Ok(_) | Err(_) => Err(LevelError(text.to_owned())),
         }
     }
@@ -78,13 +82,26 @@ pub struct LevelError(String);
 #[error("logging has been set up before")]
 pub struct Error(#[source] Box<dyn std::error::Error + Send + Sync>);
 
+/// The logs of the process, which may become more or less.
+pub struct Logs {
+    reload: Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>,
+}
+
+impl Logs {
+    /// From now on this much is logged.
+    pub fn set_level(&self, level: &Level) -> Result<(), reload::Error> {
+        (self.reload)(level.filter())
+    }
+}
+
 /// Sends the logs of the process to standard error. Once a process.
-pub fn install(config: &Config) -> Result<(), Error> {
+pub fn install(config: &Config) -> Result<Logs, Error> {
     use std::io::IsTerminal;
 
     let colour = Colour::from(std::io::stderr().is_terminal());
-    let subscriber = subscriber(config, colour, std::io::stderr);
-    tracing::subscriber::set_global_default(subscriber).map_err(|error| Error(error.into()))
+    let (subscriber, logs) = subscriber(config, colour, std::io::stderr);
+    tracing::subscriber::set_global_default(subscriber).map_err(|error| Error(error.into()))?;
+    Ok(logs)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,11 +116,9 @@ impl From<bool> for Colour {
     }
 }
 
-fn subscriber<W>(
-    config: &Config,
-    colour: Colour,
-    writer: W,
-) -> Box<dyn tracing::Subscriber + Send + Sync>
+type AnySubscriber = Box<dyn tracing::Subscriber + Send + Sync>;
+
+fn subscriber<W>(config: &Config, colour: Colour, writer: W) -> (AnySubscriber, Logs)
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -112,8 +127,18 @@ where
         .with_ansi(colour == Colour::On)
         .with_writer(writer);
     match config.format {
-        Format::Text => Box::new(builder.with_target(false).finish()),
-        Format::Json => Box::new(builder.json().flatten_event(true).finish()),
+        Format::Text => {
+            let builder = builder.with_target(false).with_filter_reloading();
+            let filter = builder.reload_handle();
+            let reload = Box::new(move |to| filter.reload(to));
+            (Box::new(builder.finish()), Logs { reload })
+        }
+        Format::Json => {
+            let builder = builder.json().flatten_event(true).with_filter_reloading();
+            let filter = builder.reload_handle();
+            let reload = Box::new(move |to| filter.reload(to));
+            (Box::new(builder.finish()), Logs { reload })
+        }
     }
 }
 
@@ -147,10 +172,12 @@ mod tests {
     fn logged(config: &Config) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
-        let subscriber = subscriber(config, Colour::Off, move || writer.clone());
+        let (subscriber, logs) = subscriber(config, Colour::Off, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
             tracing::debug!("too quiet");
             tracing::warn!(task.id = "t-1", "the callback was refused");
+            logs.set_level(&"off".parse().unwrap()).unwrap();
+            tracing::error!("too late");
         });
         let bytes = lines.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -177,7 +204,7 @@ mod tests {
     #[test]
     fn a_level_is_checked_when_it_is_read() {
         assert!("warn,forge_bridge::delivery=debug".parse::<Level>().is_ok());
-        for text in ["", "forge_bridge=loud", "a=b=c"] {
+        for text in ["", " ", "inof", "warn,", "forge_bridge=loud", "a=b=c"] {
             assert!(text.parse::<Level>().is_err(), "{text:?}");
         }
     }

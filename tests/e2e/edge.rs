@@ -194,3 +194,131 @@ async fn pages_of_the_machine_may_call_and_others_may_not() {
     assert_eq!(status, StatusCode::FORBIDDEN);
     bridge.stop().await;
 }
+
+#[tokio::test]
+async fn a_task_may_be_called_anything_and_is_found_by_it() {
+    let bridge = Bridge::start().await;
+    for (task, path) in [
+        ("a/b", "a%2Fb"),
+        ("../../etc/passwd", "..%2F..%2Fetc%2Fpasswd"),
+        ("a/events", "a%2Fevents"),
+        ("50%", "50%25"),
+        ("a?all=true#x", "a%3Fall%3Dtrue%23x"),
+        ("a b+c", "a%20b+c"),
+        ("äöü", "%C3%A4%C3%B6%C3%BC"),
+        ("DSP_1", "DSP_1"),
+        ("dlv_1", "dlv_1"),
+    ] {
+        let id = bridge.api.dispatch(quiet(task, "ok")).await;
+        bridge.api.finished(&id).await;
+        let (status, record) = bridge.api.get(&format!("/api/v2/dispatch/{path}")).await;
+        assert_eq!(status, StatusCode::OK, "{task}: {record}");
+        assert_eq!(record["taskId"], task);
+        assert_eq!(record["dispatchId"], *id);
+        let output = format!("/api/v2/dispatch/{path}/output");
+        let output = bridge.api.request(Method::GET, &output).send().await;
+        assert_eq!(output.unwrap().text().await.unwrap(), "hello", "{task}");
+        assert!(!bridge.api.events(path).await.is_empty(), "{task}");
+        let cancel = format!("/api/v2/dispatch/{path}/cancel");
+        let (status, body) = bridge.api.post(&cancel, &Value::Null).await;
+        assert_eq!(
+            (status, body),
+            (StatusCode::OK, json!({"cancelled": false}))
+        );
+    }
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn methods_are_answered_as_http_has_them() {
+    let bridge = Bridge::start().await;
+    let ask = async |method: Method, path: &str| {
+        let request = bridge.api.request(method, path);
+        let answered = request.header("x-request-id", "mine").send().await.unwrap();
+        let (status, headers) = (answered.status().as_u16(), answered.headers().clone());
+        (status, headers, answered.text().await.unwrap())
+    };
+    for (method, path, status, allow) in [
+        (Method::HEAD, "/api/v2/dispatches", 200, ""),
+        (Method::HEAD, "/api/health/live", 200, ""),
+        (Method::HEAD, "/api/v2/events", 200, ""),
+        (Method::HEAD, "/api/v2/dispatch/nobody", 404, ""),
+        (Method::HEAD, "/nowhere", 404, ""),
+        (Method::HEAD, "/api/v2/dispatch", 405, "POST"),
+        (Method::OPTIONS, "/api/v2/dispatches", 405, "GET,HEAD"),
+        (Method::DELETE, "/api/v2/dispatch/x", 405, "GET,HEAD"),
+        (Method::TRACE, "/api/v2/dispatches", 405, "GET,HEAD"),
+        (Method::GET, "/api/v2/dispatch/", 404, ""),
+        (Method::GET, "/api/v2//dispatches", 404, ""),
+        (Method::GET, "/api/v2/dispatch/%FF", 400, ""),
+    ] {
+        let (answered, headers, body) = ask(method.clone(), path).await;
+        let header = |name: &str| {
+            headers
+                .get(name)
+                .map_or("", |value| value.to_str().unwrap())
+        };
+        assert_eq!(answered, status, "{method} {path}: {body}");
+        assert_eq!(header("allow"), allow, "{method} {path}");
+        let id = header("x-request-id");
+        assert!(id.starts_with("req_"), "{method} {path}: {id}");
+        if method == Method::HEAD {
+            assert_eq!(body, "", "{path}");
+        } else {
+            let body: Value = serde_json::from_str(&body).unwrap();
+            assert_eq!(body["requestId"], id, "{method} {path}");
+        }
+    }
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_may_read_a_stream_and_its_refusals() {
+    let bridge = Bridge::start().await;
+    let id = bridge.api.dispatch(quiet("task", "ok")).await;
+    let stream = format!("/api/v2/dispatch/{id}/events");
+    for (path, status) in [(stream.as_str(), 200), ("/api/v2/events?after=x", 400)] {
+        let request = bridge.api.request(Method::GET, path);
+        let answer = request
+            .header("origin", "http://localhost:5173")
+            .send()
+            .await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.status(), status, "{path}");
+        let headers = answer.headers();
+        assert_eq!(
+            headers["access-control-allow-origin"],
+            "http://localhost:5173"
+        );
+        assert!(headers["vary"].to_str().unwrap().contains("Origin"));
+        assert!(!headers.contains_key("access-control-allow-credentials"));
+    }
+    let foreign = bridge.api.request(Method::GET, &stream);
+    let (status, _) = answer(foreign.header("origin", "null")).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn query_parameters_that_are_wrong_are_all_told() {
+    let bridge = Bridge::start().await;
+    for (path, fields) in [
+        (
+            "dispatches?limit=x&since=1&cursor=%00",
+            vec!["since", "cursor", "limit"],
+        ),
+        ("dispatches?status=gone", vec!["status"]),
+        ("dispatches?agent_id=a&agentId=b", vec!["agentId"]),
+        ("dispatch/nobody?wait=61&all=perhaps", vec!["wait", "all"]),
+        ("deliveries?status=lost&limit=-1", vec!["status", "limit"]),
+        ("events?limit=1001&wait=61", vec!["limit", "wait"]),
+        ("events?after=a&after=b", vec!["after"]),
+    ] {
+        let (status, body) = bridge.api.get(&format!("/api/v2/{path}")).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path}: {body}");
+        let details = body["details"].as_array().unwrap().iter();
+        let told: Vec<&str> = details.map(|d| d["field"].as_str().unwrap()).collect();
+        assert_eq!(told, fields, "{path}");
+    }
+    bridge.stop().await;
+}

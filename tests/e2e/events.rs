@@ -1,12 +1,14 @@
 //! Readers of the event streams over TCP: cut anywhere, slow, late.
 
+use std::collections::BTreeMap;
+
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::harness::Bridge;
-use super::harness::api::{answer, quiet};
+use super::harness::api::{answer, owed, quiet};
+use super::harness::{Bridge, CallbackSink, until};
 
 /// Complete frames of an SSE text, cut where it was cut: `(id, type)` of each event, and the last id
 /// that a browser would have kept.
@@ -135,9 +137,144 @@ async fn the_three_encodings_tell_the_same() {
 }
 
 #[tokio::test]
+async fn lines_cut_at_any_byte_go_on_with_the_last_whole_one() {
+    let bridge = Bridge::start().await;
+    let id = bridge.api.dispatch(quiet("task", "stream:3")).await;
+    let lines = async |after: Option<&str>| {
+        let query = after.map_or_else(String::new, |cursor| format!("?after={cursor}"));
+        let path = format!("/api/v2/dispatch/{id}/events{query}");
+        let request = bridge.api.request(Method::GET, &path);
+        let request = request.header("accept", "application/x-ndjson");
+        request.send().await.unwrap().text().await.unwrap()
+    };
+    let ids = |text: &str| {
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let lines = whole.lines().filter(|line| !line.is_empty());
+        let ids = lines.map(|line| {
+            let event: Value = serde_json::from_str(line).unwrap();
+            event["id"].as_str().unwrap().to_owned()
+        });
+        ids.collect::<Vec<_>>()
+    };
+    let whole = lines(None).await;
+    let all = ids(&whole);
+    assert!(all.len() >= 7, "{whole}");
+    // The rest depends on the cursor alone.
+    let mut rests = BTreeMap::new();
+    for cut in (0..whole.len()).filter(|cut| whole.is_char_boundary(*cut)) {
+        let mut seen = ids(&whole[..cut]);
+        let last = seen.last().cloned();
+        if !rests.contains_key(&last) {
+            let rest = ids(&lines(last.as_deref()).await);
+            rests.insert(last.clone(), rest);
+        }
+        seen.extend(rests[&last].iter().cloned());
+        assert_eq!(seen, all, "cut at {cut}");
+    }
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_until_delivered_ends_with_the_callback() {
+    let bridge = Bridge::start().await;
+    let sink = CallbackSink::start().await;
+    let id = bridge
+        .api
+        .dispatch(owed("task", "ok", &sink.url("/hook")))
+        .await;
+    let path = format!("/api/v2/dispatch/{id}/events?until=delivered");
+    let ask = async |extra: String| {
+        let request = bridge.api.request(Method::GET, &format!("{path}{extra}"));
+        let response = request.send().await.unwrap();
+        (response.status(), response.text().await.unwrap())
+    };
+    let (_, told) = ask(String::new()).await;
+    let (events, end) = read(&told);
+    let kinds: Vec<&str> = events.iter().map(|(_, kind)| kind.as_str()).collect();
+    let finished = kinds.iter().position(|kind| *kind == "execution.completed");
+    assert!(finished.unwrap() < kinds.len() - 1, "{kinds:?}");
+    assert_eq!(*kinds.last().unwrap(), "callback.delivered");
+    for extra in [format!("&after={}", end.unwrap()), "&after=now".to_owned()] {
+        let (status, body) = ask(extra).await;
+        assert_eq!((status, body.as_str()), (StatusCode::NO_CONTENT, ""));
+    }
+    let completed = &events[finished.unwrap()].0;
+    let (status, rest) = ask(format!("&after={completed}")).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(read(&rest).0, events[finished.unwrap() + 1..]);
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn retention_expires_cursors_and_leaves_what_still_runs_whole() {
+    let bridge = Bridge::with(&[
+        ("BRIDGE_RETENTION_RECORDS", "1ms"),
+        ("BRIDGE_RETENTION_EVERY", "20ms"),
+    ])
+    .await;
+    let running = bridge.api.dispatch(quiet("running", "hang")).await;
+    until("the first to run", || async {
+        let (_, record) = bridge.api.get(&format!("/api/v2/dispatch/{running}")).await;
+        (record["status"] == "running").then_some(())
+    })
+    .await;
+    let old = bridge.api.dispatch(quiet("old", "ok")).await;
+    until("the second to be removed", || async {
+        let (status, _) = bridge.api.get(&format!("/api/v2/dispatch/{old}")).await;
+        (status == StatusCode::NOT_FOUND).then_some(())
+    })
+    .await;
+    let page = async |path: &str| {
+        let request = bridge.api.request(Method::GET, path);
+        answer(request.header("accept", "application/json")).await
+    };
+    let path = format!("/api/v2/dispatch/{running}/events");
+    let (_, begun) = page(&path).await;
+    let events = begun["events"].as_array().unwrap();
+    let kinds: Vec<&str> = events.iter().map(|e| e["type"].as_str().unwrap()).collect();
+    assert_eq!(
+        kinds[0], "execution.accepted",
+        "nothing of it is missing: {kinds:?}"
+    );
+    let first = events[0]["id"].as_str().unwrap();
+    let (status, gone) = page(&format!("/api/v2/events?after={first}")).await;
+    assert_eq!(
+        (status, gone["code"].as_str()),
+        (StatusCode::GONE, Some("CURSOR_EXPIRED"))
+    );
+    let safe = gone["details"]["firstSafeCursor"].as_str().unwrap();
+    for after in [safe, "0", "now"] {
+        let (status, body) = page(&format!("/api/v2/events?after={after}")).await;
+        assert_eq!(status, StatusCode::OK, "{after}: {body}");
+    }
+    let (status, _) = page(&format!("{path}?after={first}")).await;
+    assert_eq!(status, StatusCode::OK, "its own cursor holds");
+    let (status, _) = page(&format!("/api/v2/dispatch/{old}/events")).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let cancel = format!("/api/v2/dispatch/{running}/cancel");
+    bridge.api.post(&cancel, &Value::Null).await;
+    until("the first to be removed", || async {
+        let (status, _) = page(&path).await;
+        (status == StatusCode::NOT_FOUND).then_some(())
+    })
+    .await;
+    bridge.stop().await;
+}
+
+#[tokio::test]
 async fn a_cursor_of_another_history_is_refused() {
     let bridge = Bridge::start().await;
-    for cursor in ["000000000000-1", "nonsense", "17"] {
+    let other = Bridge::start().await;
+    let id = other.api.dispatch(quiet("task", "ok")).await;
+    other.api.finished(&id).await;
+    let foreign = other.api.events(&id).await[0]["id"].clone();
+    other.stop().await;
+    for cursor in [
+        foreign.as_str().unwrap(),
+        "000000000000-1",
+        "nonsense",
+        "17",
+    ] {
         let path = format!("/api/v2/events?after={cursor}");
         let (status, body) = answer(bridge.api.request(Method::GET, &path)).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{cursor}: {body}");

@@ -1,6 +1,7 @@
 //! Everything with a socket, a process or a plugin, in one binary.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod absent;
 mod acme;
 mod callbacks;
 mod children;
@@ -16,12 +17,15 @@ mod harness;
 mod hostile;
 mod idempotency;
 mod limits;
+mod manage;
 mod model;
 mod output;
 mod plugins;
 mod queue;
+mod readers;
 mod recovery;
 mod registration;
+mod reload;
 mod retention;
 mod routing;
 mod secrets;

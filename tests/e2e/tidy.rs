@@ -9,12 +9,13 @@ const LONGEST_MAIN: usize = 40;
 const REFUSED_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types", "manager"];
 
 /// What everything may import.
-const GROUND: [&str; 4] = ["id", "time", "event", "vault"];
+const GROUND: [&str; 5] = ["id", "time", "live", "event", "vault"];
 
 /// Who may import whom inside `bridge/src`, besides `GROUND` and itself.
-const IMPORTS: [(&str, &[&str]); 17] = [
+const IMPORTS: [(&str, &[&str]); 18] = [
     ("id", &[]),
     ("time", &[]),
+    ("live", &[]),
     ("event", &[]),
     ("vault", &[]),
     ("telemetry", &[]),
@@ -29,7 +30,10 @@ const IMPORTS: [(&str, &[&str]); 17] = [
         "dispatch",
         &["plugin", "delivery", "mcp", "store", "net", "process"],
     ),
-    ("http", &["dispatch", "plugin", "delivery", "store", "net"]),
+    (
+        "http",
+        &["dispatch", "plugin", "delivery", "mcp", "store", "net"],
+    ),
     (
         "config",
         &[

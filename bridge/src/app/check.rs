@@ -1,17 +1,29 @@
-//! What would keep a bridge from serving as configured, found without serving.
+//! What can be told without serving: everything that would be wrong, and the signing secrets.
 
 use forge_adapter_api::HealthStatus;
 use tokio_util::task::TaskTracker;
 
-use super::{HALT, Options};
 use crate::config::Config;
-use crate::delivery::sign::Signer;
+use crate::delivery::sign::{self, Described, Signer};
 use crate::http::auth::Auth;
 use crate::mcp::Servers;
 use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Registry};
 use crate::registration::Endpoint;
+use crate::store::sqlite::Sqlite;
+
+use super::{HALT, Options, open_vault};
+
+/// What receivers check our signatures with; also while a bridge runs on the same store.
+pub async fn signing_secrets(config: &Config) -> anyhow::Result<Vec<Described>> {
+    let vault = open_vault(config).await?;
+    let folder = config.data_dir.clone();
+    let peek = move || Sqlite::peek_sealed(&folder, sign::STORED);
+    let sealed = tokio::task::spawn_blocking(peek).await??;
+    let signer = Signer::with_sealed(&config.callback, sealed.as_deref(), &vault)?;
+    Ok(signer.describe())
+}
 
 /// Everything that would keep a bridge from serving as configured, each as one line.
 pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<String>> {

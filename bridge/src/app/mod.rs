@@ -2,6 +2,7 @@
 //! the other order. The only place that knows everything.
 
 pub mod check;
+mod reload;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,14 +20,15 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::config::{Config, Retention};
-use crate::delivery::sign::{self, Described, Signer};
+use crate::delivery::sign::Signer;
 use crate::delivery::{self, Deliverer};
 use crate::dispatch::finish::Finisher;
 use crate::dispatch::recover::recover;
 use crate::dispatch::{self, Dispatcher};
 use crate::event::{NewEvent, kind};
-use crate::http::auth::{self, Auth};
+use crate::http::auth::Auth;
 use crate::http::{self, Life, Phase};
+use crate::live::Live;
 use crate::mcp::{self, Servers};
 use crate::net;
 use crate::net::guard::Guard;
@@ -42,6 +44,8 @@ use crate::vault::{KeySource, Vault};
 const RELAY_BATCH: usize = 128;
 /// How often adapters are asked for their health when nobody else asks.
 const HEALTH_EVERY: Duration = Duration::from_secs(15);
+/// However often is asked for, what is past its retention is not looked for more often.
+const SHORTEST_ROUND: Duration = Duration::from_millis(10);
 /// What those still running get after their grace, to be told and to write how they ended.
 const HALT: Duration = Duration::from_secs(5);
 
@@ -69,11 +73,17 @@ pub struct Bridge {
     pub store: Arc<dyn Store>,
     pub registry: Registry,
     pub signer: Signer,
+    /// What is in force; a reload changes some of it.
     config: Config,
+    auth: Auth,
+    guard: Guard,
+    vault: Vault,
+    /// How long finished work is kept, for those who write its end; the sweep needs all of it.
+    kept: Live<Duration>,
+    retention: Live<Retention>,
     dispatcher: Dispatcher,
     deliverer: Deliverer,
     children: Children,
-    auth: Auth,
     instance_id: Arc<str>,
     /// The hash of the token that a gateway registry is told.
     announced: watch::Sender<Option<String>>,
@@ -85,35 +95,6 @@ pub struct Bridge {
     /// Ends everything else.
     ending: CancellationToken,
     tracker: TaskTracker,
-}
-
-/// Serves until `shutdown`, then drains. Of a configuration that changes meanwhile the tokens are
-/// taken over; the rest holds from the next start on.
-pub async fn serve(
-    mut config: watch::Receiver<Config>,
-    options: Options,
-    shutdown: CancellationToken,
-) -> anyhow::Result<()> {
-    let first = config.borrow_and_update().clone();
-    // A start that is given up, perhaps because an adapter hangs, ends as a crash does: nothing was
-    // answered yet.
-    let Some(started) = shutdown
-        .run_until_cancelled(Bridge::start(first, options))
-        .await
-    else {
-        return Ok(());
-    };
-    let bridge = started?;
-    while let Some(Ok(())) = shutdown.run_until_cancelled(config.changed()).await {
-        let changed = config.borrow_and_update().auth.clone();
-        match bridge.replace_tokens(&changed) {
-            Ok(()) => tracing::info!("the tokens are those of the configuration as it is now"),
-            Err(error) => tracing::error!("the tokens stay as they were: {error}"),
-        }
-    }
-    shutdown.cancelled().await;
-    bridge.stop().await;
-    Ok(())
 }
 
 impl Bridge {
@@ -130,11 +111,12 @@ impl Bridge {
         let children = Children::new(&config.process, store.store_id())?;
         reap(&children).await?;
         let clock = Clock::System;
+        let kept = Live::from(config.retention.records);
         let finisher = Finisher {
             store: Arc::clone(&store),
             clock,
             config: Arc::new(config.dispatch.clone()),
-            retention: config.retention.records,
+            retention: kept.clone(),
         };
         settle_interrupted(&finisher).await?;
 
@@ -168,21 +150,24 @@ impl Bridge {
             vault: vault.clone(),
             clock,
             config: config.callback.clone(),
-            retention: config.retention.records,
+            retention: kept.clone(),
         });
         let dispatcher = Dispatcher::new(dispatch::Setup {
             finisher,
             registry: registry.clone(),
             deliverer: deliverer.clone(),
-            vault,
-            guard,
+            vault: vault.clone(),
+            guard: guard.clone(),
             mcp,
             tracker: tracker.clone(),
         });
 
-        let listener = TcpListener::bind(config.listen)
-            .await
-            .with_context(|| format!("cannot listen on {}", config.listen))?;
+        let listener = TcpListener::bind(config.listen).await.with_context(|| {
+            format!(
+                "cannot listen on {} (set by `listen`, BRIDGE_LISTEN)",
+                config.listen
+            )
+        })?;
         let bridge = Self {
             addr: listener.local_addr()?,
             store,
@@ -191,14 +176,18 @@ impl Bridge {
             dispatcher,
             deliverer,
             children,
-            announced: watch::Sender::new(auth.announced()),
-            auth,
             instance_id: Uuid::now_v7().to_string().into(),
+            announced: watch::Sender::new(auth.announced()),
             phase: watch::Sender::new(Phase::Starting),
             starting: CancellationToken::new(),
             closing: CancellationToken::new(),
             ending: CancellationToken::new(),
             tracker,
+            auth,
+            guard,
+            vault,
+            kept,
+            retention: config.retention.clone().into(),
             config,
         };
         bridge.listen(listener, started);
@@ -259,22 +248,11 @@ impl Bridge {
         tracker.spawn(poll_health(self.registry.clone(), ending.clone()));
         tracker.spawn(sweep(
             Arc::clone(&self.store),
-            self.config.retention.clone(),
+            self.retention.clone(),
             ending.clone(),
         ));
         tracker.spawn(self.deliverer.clone().run(ending.clone(), tracker.clone()));
         tracker.spawn(self.dispatcher.clone().run(self.starting.clone()));
-    }
-
-    /// From now on these tokens are asked for, and the gateway registry is told at once.
-    pub fn replace_tokens(&self, tokens: &auth::Config) -> Result<(), auth::Error> {
-        let changed = Auth::new(tokens)?;
-        changed.check_listen(self.addr)?;
-        let announced = changed.announced();
-        self.auth.replace(&changed);
-        self.announced
-            .send_if_modified(|before| std::mem::replace(before, announced.clone()) != announced);
-        Ok(())
     }
 
     /// Tells the gateway registry of this bridge until it drains.
@@ -423,16 +401,11 @@ async fn poll_health(registry: Registry, ending: CancellationToken) {
 }
 
 /// Removes what is past its retention, in small steps.
-async fn sweep(store: Arc<dyn Store>, retention: Retention, ending: CancellationToken) {
-    let mut round = interval(retention.every);
-    round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+async fn sweep(store: Arc<dyn Store>, retention: Live<Retention>, ending: CancellationToken) {
     loop {
-        tokio::select! {
-            () = ending.cancelled() => return,
-            _ = round.tick() => {}
-        }
+        let Retention { every, step, .. } = *retention.get();
         loop {
-            match store.sweep(Timestamp::now(), retention.step).await {
+            match store.sweep(Timestamp::now(), step).await {
                 Ok(swept) if swept.more && !ending.is_cancelled() => {}
                 Ok(_) => break,
                 Err(error) => {
@@ -441,15 +414,9 @@ async fn sweep(store: Arc<dyn Store>, retention: Retention, ending: Cancellation
                 }
             }
         }
+        tokio::select! {
+            () = ending.cancelled() => return,
+            () = sleep(every.max(SHORTEST_ROUND)) => {}
+        }
     }
-}
-
-/// What receivers check our signatures with; also while a bridge runs on the same store.
-pub async fn signing_secrets(config: &Config) -> anyhow::Result<Vec<Described>> {
-    let vault = open_vault(config).await?;
-    let folder = config.data_dir.clone();
-    let peek = move || Sqlite::peek_sealed(&folder, sign::STORED);
-    let sealed = tokio::task::spawn_blocking(peek).await??;
-    let signer = Signer::with_sealed(&config.callback, sealed.as_deref(), &vault)?;
-    Ok(signer.describe())
 }

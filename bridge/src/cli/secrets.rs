@@ -12,7 +12,7 @@ use crate::delivery::sign::Source;
 
 pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let loaded = context.sources().load()?;
-    let known = block_on(app::signing_secrets(&loaded.config))?;
+    let known = block_on(app::check::signing_secrets(&loaded.config))?;
     let screen = context.screen();
     if context.global.json {
         let rows: Vec<Value> = known

@@ -1,15 +1,13 @@
-//! `forge-bridge`: serves until it is told to stop; a hang-up reads the configuration again.
+//! `forge-bridge`: serves until it is told to stop.
 
 use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::{Context, INTERRUPTED};
-use crate::app;
+use crate::app::{Bridge, Options};
 use crate::config::{Config, Loaded, Sources};
-use crate::telemetry;
+use crate::telemetry::{self, Logs};
 
 pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let sources = context.sources();
@@ -18,16 +16,19 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
         file,
         warnings,
     } = sources.load()?;
-    telemetry::install(&config.log)?;
+    let settings = Settings {
+        sources,
+        logs: telemetry::install(&config.log)?,
+    };
     if let Some(file) = file {
         tracing::info!("settings from {}", file.display());
     }
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let options = app::Options::new(context.environment.clone());
+    let options = Options::new(context.environment.clone());
     let runtime = runtime()?;
-    let code = runtime.block_on(until_stopped(config, &sources, options));
+    let code = runtime.block_on(until_stopped(&settings, config, options));
     // What a second signal cut off is not waited for.
     runtime.shutdown_background();
     code
@@ -40,35 +41,68 @@ pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 }
 
 async fn until_stopped(
+    settings: &Settings,
     config: Config,
-    sources: &Sources,
-    options: app::Options,
+    options: Options,
 ) -> anyhow::Result<ExitCode> {
-    let shutdown = CancellationToken::new();
     let mut signals = Signals::listen()?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    let current = watch::Sender::new(config);
-    let serving = app::serve(current.subscribe(), options, shutdown.clone());
-    tokio::pin!(serving);
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut bridge = tokio::select! {
+        started = Box::pin(Bridge::start(config, options)) => started?,
+        // A start that is given up, perhaps because an adapter hangs, ends as a crash does: nothing
+        // was answered yet.
+        () = signals.next() => return Ok(ExitCode::SUCCESS),
+    };
     loop {
         tokio::select! {
-            served = &mut serving => {
-                served?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            () = signals.next() => break shutdown.cancel(),
-            _ = hang_up.recv() => match sources.load() {
-                Ok(Loaded { config, .. }) => drop(current.send_replace(config)),
-                Err(error) => tracing::error!("the configuration stays as it was: {error}"),
-            },
+            () = signals.next() => break,
+            _ = hangup.recv() => settings.reload(&mut bridge).await,
         }
     }
     tokio::select! {
-        served = &mut serving => {
-            served?;
-            Ok(ExitCode::SUCCESS)
-        }
+        () = bridge.stop() => Ok(ExitCode::SUCCESS),
         () = signals.next() => Ok(ExitCode::from(INTERRUPTED)),
+    }
+}
+
+/// Where settings come from and what of them is the process's own.
+struct Settings {
+    sources: Sources,
+    logs: Logs,
+}
+
+impl Settings {
+    /// Whatever is wrong, the bridge goes on as it is.
+    async fn reload(&self, bridge: &mut Bridge) {
+        let Loaded {
+            config,
+            file,
+            warnings,
+        } = match self.sources.load() {
+            Ok(loaded) => loaded,
+            Err(error) => return tracing::error!("nothing is changed: {error}"),
+        };
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        let level = config.log.level.clone();
+        let restart = match bridge.reload(config).await {
+            Ok(restart) => restart,
+            Err(error) => return tracing::error!("nothing is changed: {error:#}"),
+        };
+        match file {
+            Some(file) => tracing::info!("settings read again from {}", file.display()),
+            None => tracing::info!("there is no file to read settings from"),
+        }
+        if !restart.is_empty() {
+            tracing::warn!(
+                "changed, but in force only after a restart: {}",
+                restart.join(", ")
+            );
+        }
+        if let Err(error) = self.logs.set_level(&level) {
+            tracing::error!("the level of the logs is as before: {error}");
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! component. Read from defaults, one TOML file and the environment, in this order. Must not know
 //! what a section means.
 
+pub mod changes;
 pub mod duration;
 mod extract;
 mod layers;

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::live::Live;
 use crate::net::Client;
 use crate::store::{self, Store};
 use crate::time::Clock;
@@ -84,7 +85,7 @@ pub struct Setup {
     pub clock: Clock,
     pub config: Config,
     /// How long a dispatch is kept after its delivery has ended.
-    pub retention: Duration,
+    pub retention: Live<Duration>,
 }
 
 /// The outbox's worker. Cheap to clone.
@@ -116,6 +117,8 @@ pub enum Error {
     MalformedToken(String),
     #[error("the default signing secret could not be read from the store")]
     ReadSecret(#[source] store::Error),
-    #[error("the default signing secret in the store was sealed under another key")]
+    #[error(
+        "the default signing secret in the store cannot be opened; bring back the key that this store was made with (secret.key_file or BRIDGE_SECRET_KEY)"
+    )]
     UnsealSecret(#[source] vault::Error),
 }

@@ -144,7 +144,7 @@ impl Attempt<'_> {
             None => traceparent(&payload.trace_id),
         };
 
-        let mut headers = self.own_headers(wishes, signer.bearer(origin))?;
+        let mut headers = self.own_headers(wishes, signer.bearer(origin).as_ref())?;
         if let Some(bearer) = &secrets.bearer {
             headers.insert(AUTHORIZATION, authorization(bearer)?);
         }

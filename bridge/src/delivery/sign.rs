@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -14,6 +13,7 @@ use sha2::Sha256;
 use url::Url;
 
 use crate::id::DeliveryId;
+use crate::live::Live;
 use crate::net;
 use crate::store::Store;
 use crate::vault::Vault;
@@ -67,7 +67,7 @@ impl fmt::Debug for SigningSecret {
 /// All secrets by the origin they are for. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Signer {
-    keys: Arc<Keys>,
+    keys: Live<Keys>,
 }
 
 #[derive(Debug)]
@@ -104,9 +104,7 @@ impl Signer {
             keys.default = vec![stored(store, vault).await?];
             keys.generated = true;
         }
-        Ok(Self {
-            keys: Arc::new(keys),
-        })
+        Ok(Self { keys: keys.into() })
     }
 
     /// The same with a default secret that was read already; `None` where none was made yet.
@@ -120,9 +118,7 @@ impl Signer {
             keys.default = vec![unseal(sealed, vault)?];
             keys.generated = true;
         }
-        Ok(Self {
-            keys: Arc::new(keys),
-        })
+        Ok(Self { keys: keys.into() })
     }
 
     /// Says whether `open` would take these settings, without a store.
@@ -130,16 +126,18 @@ impl Signer {
         Keys::read(config).map(drop)
     }
 
+    /// From now on these secrets and tokens are the ones in force.
+    pub fn adopt(&self, other: &Signer) {
+        self.keys.replace(other.keys.get());
+    }
+
     /// The `webhook-signature` of one attempt. The dispatch's own secret goes before the origin's,
     /// that before the default.
     pub fn sign(&self, message: Message<'_>, own: Option<&SigningSecret>) -> String {
+        let keys = self.keys.get();
         let secrets = match own {
             Some(own) => std::slice::from_ref(own),
-            None => self
-                .keys
-                .by_origin
-                .get(message.origin)
-                .unwrap_or(&self.keys.default),
+            None => keys.by_origin.get(message.origin).unwrap_or(&keys.default),
         };
         let (id, timestamp) = (message.id.to_string(), message.timestamp.to_string());
         let content = [
@@ -154,31 +152,28 @@ impl Signer {
     }
 
     /// The token that the operator bound to this origin.
-    pub fn bearer(&self, origin: &str) -> Option<&SecretString> {
-        self.keys.bearers.get(origin)
+    pub fn bearer(&self, origin: &str) -> Option<SecretString> {
+        self.keys.get().bearers.get(origin).cloned()
     }
 
     /// The signing secrets in force, the default first.
     pub fn describe(&self) -> Vec<Described> {
+        let keys = self.keys.get();
         let texts =
             |secrets: &[SigningSecret]| secrets.iter().map(SigningSecret::to_text).collect();
         let default = Described {
             origin: None,
-            source: match self.keys.generated {
+            source: match keys.generated {
                 true => Source::Generated,
                 false => Source::Configured,
             },
-            secrets: texts(&self.keys.default),
+            secrets: texts(&keys.default),
         };
-        let others = self
-            .keys
-            .by_origin
-            .iter()
-            .map(|(origin, secrets)| Described {
-                origin: Some(origin.clone()),
-                source: Source::Configured,
-                secrets: texts(secrets),
-            });
+        let others = keys.by_origin.iter().map(|(origin, secrets)| Described {
+            origin: Some(origin.clone()),
+            source: Source::Configured,
+            secrets: texts(secrets),
+        });
         std::iter::once(default).chain(others).collect()
     }
 }

@@ -278,7 +278,7 @@ impl Deliverer {
                 events: events(due, &record, verdict, setup.clock.now()),
                 attempt: record.clone(),
                 next: verdict.next(),
-                retention: setup.retention,
+                retention: *setup.retention.get(),
             };
             match setup.store.settle(due.id, settlement).await {
                 Ok(()) => return log(due, &record, verdict),

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::event::{NewEvent, kind};
 use crate::id::{DeliveryId, DispatchId};
+use crate::live::Live;
 use crate::store::record::{
     self, Claim, DueDelivery, Finish, Finished, NewDelivery, Requeue, State,
 };
@@ -34,7 +35,7 @@ pub struct Finisher {
     pub clock: Clock,
     pub config: Arc<Config>,
     /// How long a record is kept after its end.
-    pub retention: Duration,
+    pub retention: Live<Duration>,
 }
 
 /// How a dispatch ended, with all that is known of it.
@@ -203,7 +204,7 @@ impl Finisher {
             output,
             events,
             delivery,
-            retention: self.retention,
+            retention: *self.retention.get(),
         }
     }
 }

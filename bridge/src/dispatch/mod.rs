@@ -233,3 +233,16 @@ impl Dispatcher {
         }
     }
 }
+
+/// For tests above the dispatcher: no MCP servers at all.
+#[cfg(test)]
+pub(crate) fn without_mcp(client: crate::net::Client, tracker: &TaskTracker) -> Servers {
+    let setup = crate::mcp::Setup {
+        config: crate::mcp::Config::default(),
+        client,
+        supervisor: Vec::new(),
+        store_id: "store".to_owned(),
+        tracker: tracker.clone(),
+    };
+    Servers::new(setup).expect("no server cannot be wrong")
+}

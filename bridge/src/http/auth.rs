@@ -1,7 +1,6 @@
 //! Who may call: bearer tokens of which only hashes are kept, and one extractor for each scope.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::header;
@@ -10,6 +9,8 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
+
+use crate::live::Live;
 
 use super::error::{Code, Failure};
 
@@ -66,10 +67,10 @@ impl Scope {
     }
 }
 
-/// The valid tokens. Cheap to clone; all clones change together.
+/// The valid tokens. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Auth {
-    tokens: Arc<RwLock<Arc<[Token]>>>,
+    tokens: Live<Vec<Token>>,
 }
 
 #[derive(Debug)]
@@ -111,31 +112,26 @@ impl Auth {
             tokens.push(Token { hash, scopes });
         }
         Ok(Self {
-            tokens: Arc::new(RwLock::new(tokens.into())),
+            tokens: tokens.into(),
         })
     }
 
-    /// Takes the tokens of another one instead of its own.
-    pub fn replace(&self, with: &Self) {
-        let tokens = with.known();
-        *self.tokens.write().unwrap_or_else(PoisonError::into_inner) = tokens;
-    }
-
-    fn known(&self) -> Arc<[Token]> {
-        Arc::clone(&self.tokens.read().unwrap_or_else(PoisonError::into_inner))
+    /// From now on these tokens are the valid ones, and no others.
+    pub fn adopt(&self, other: &Auth) {
+        self.tokens.replace(other.tokens.get());
     }
 
     /// Nobody is asked for a token; only right on a loopback address.
     pub fn is_open(&self) -> bool {
-        self.known().is_empty()
+        self.tokens.get().is_empty()
     }
 
     /// The SHA-256 of the first token that may dispatch, in hexadecimal digits: by it a control plane
     /// knows which of its tokens is the right one here.
     pub fn announced(&self) -> Option<String> {
         let may_dispatch = |token: &&Token| token.scopes & Scope::Dispatch.bit() != 0;
-        let known = self.known();
-        let token = known.iter().find(may_dispatch)?;
+        let tokens = self.tokens.get();
+        let token = tokens.iter().find(may_dispatch)?;
         Some(
             token
                 .hash
@@ -158,7 +154,7 @@ impl Auth {
         let hash: [u8; 32] = Sha256::digest(token).into();
         let mut found = Choice::from(0);
         let mut scopes = 0_u8;
-        for known in self.known().iter() {
+        for known in self.tokens.get().iter() {
             let same = known.hash.ct_eq(&hash);
             scopes |= u8::conditional_select(&0, &known.scopes, same);
             found |= same;

@@ -30,6 +30,7 @@ pub enum Code {
     PayloadTooLarge,
     NoCapableAdapter,
     UnknownProvider,
+    RateLimited,
     QueueFull,
     HeadersTooLarge,
     InternalError,
@@ -55,6 +56,7 @@ impl Code {
             Code::PayloadTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"),
             Code::NoCapableAdapter => (StatusCode::UNPROCESSABLE_ENTITY, "NO_CAPABLE_ADAPTER"),
             Code::UnknownProvider => (StatusCode::UNPROCESSABLE_ENTITY, "UNKNOWN_PROVIDER"),
+            Code::RateLimited => (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED"),
             Code::QueueFull => (StatusCode::TOO_MANY_REQUESTS, "QUEUE_FULL"),
             Code::HeadersTooLarge => (
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -79,7 +81,7 @@ impl Code {
     /// How long a caller should wait before it asks again.
     fn retry_after(self) -> Option<Duration> {
         match self {
-            Code::QueueFull | Code::AdapterUnavailable | Code::Draining => {
+            Code::RateLimited | Code::QueueFull | Code::AdapterUnavailable | Code::Draining => {
                 Some(Duration::from_secs(5))
             }
             Code::StoreUnavailable => Some(Duration::from_secs(1)),

@@ -14,8 +14,9 @@ use crate::store::record::{DeliveryState, Dispatch, EventFilter, State};
 use crate::store::{self, Store};
 
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Rows that one step looks at: what a slow reader costs.
+/// What one step hands on, at most, but one event in any case: what a slow reader costs.
 const PAGE: usize = 128;
+const PAGE_BYTES: usize = 64 * 1024;
 /// A reader that keeps being woken for nothing asks less often, up to this.
 const MOST_PATIENCE: Duration = Duration::from_millis(80);
 /// A page whose filter matches little is looked for so long, even when nobody waits.
@@ -54,6 +55,8 @@ pub(super) struct Follow {
     beat: Instant,
     last_read: Instant,
     patience: Duration,
+    /// Fewer than [`PAGE`] while events are large, so that little is read twice.
+    rows: usize,
 }
 
 impl Follow {
@@ -77,6 +80,7 @@ impl Follow {
             beat: now,
             last_read: now,
             patience: LEAST_PATIENCE,
+            rows: PAGE,
         }
     }
 
@@ -87,10 +91,11 @@ impl Follow {
     /// What comes next; waits for it.
     pub(super) async fn next(&mut self) -> store::Result<Step> {
         while !self.over {
-            let page = self.read(PAGE).await?;
+            let page = self.read(self.rows).await?;
             if !page.events.is_empty() {
                 self.patience = LEAST_PATIENCE;
-                return Ok(self.step(page.events));
+                let events = self.fitting(page.events);
+                return Ok(self.step(events));
             }
             if Instant::now() >= self.beat {
                 self.over = self.is_over().await?;
@@ -189,6 +194,26 @@ impl Follow {
             self.over = true;
         }
         Ok(page)
+    }
+
+    /// As many of these as one step may hand on; the rest is read again.
+    fn fitting(&mut self, mut events: Vec<Event>) -> Vec<Event> {
+        let mut bytes = 0;
+        let kept = events.iter().take_while(|event| {
+            let before = bytes;
+            bytes += event.data.as_ref().map_or(0, |data| data.get().len());
+            before == 0 || bytes <= PAGE_BYTES
+        });
+        let kept = kept.count();
+        if kept == events.len() {
+            self.rows = (self.rows * 2).min(PAGE);
+            return events;
+        }
+        events.truncate(kept);
+        self.position = events[kept - 1].id.position;
+        self.over = false;
+        self.rows = kept;
+        events
     }
 
     fn ends_with(&self, event: &Event) -> bool {

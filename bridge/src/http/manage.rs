@@ -269,7 +269,44 @@ fn relative(path: &str) -> Result<&str, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::Request;
+
+    use super::super::auth::{Config, Scope, TokenHash};
+    use super::super::testing::Edge;
     use super::*;
+
+    /// Of `reader`.
+    const HASH: &str = "3d0941964aa3ebdcb00ccef58b1bb399f9f898465e9886d5aec7f31090a0fb30";
+
+    #[tokio::test]
+    async fn looking_needs_an_administrator_too() {
+        for (scopes, status) in [
+            (vec![Scope::Read, Scope::Dispatch], 403),
+            (vec![Scope::Admin], 404),
+        ] {
+            let auth = Config {
+                tokens: Vec::new(),
+                token: vec![TokenHash {
+                    hash: HASH.to_owned(),
+                    scopes,
+                }],
+            };
+            let edge = Edge::with(super::super::Config::default(), &auth).await;
+            for (method, path) in [
+                ("GET", "/api/v2/agents"),
+                ("GET", "/api/v2/agents/a/files/x"),
+                ("GET", "/api/v2/models"),
+                ("GET", "/api/v2/system/security"),
+                ("DELETE", "/api/v2/skills/s"),
+                ("POST", "/api/v2/system/reload"),
+            ] {
+                let request = Request::builder().method(method).uri(path);
+                let request = request.header("authorization", "Bearer reader");
+                let answer = edge.send(request.body("".into()).unwrap()).await;
+                assert_eq!(answer.status, status, "{method} {path}");
+            }
+        }
+    }
 
     #[test]
     fn a_path_stays_below_the_workspace() {

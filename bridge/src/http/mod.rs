@@ -20,6 +20,7 @@ mod managed;
 mod observe;
 mod query;
 mod record;
+mod socket;
 #[cfg(test)]
 mod testing;
 
@@ -43,6 +44,7 @@ use crate::store::Store;
 use auth::Auth;
 use body::Intake;
 use browser::Rules;
+use events::Seats;
 
 pub use serve::serve;
 
@@ -61,8 +63,13 @@ pub struct Config {
     /// A connection that has not sent its headers by then is closed.
     #[serde(with = "crate::config::duration")]
     pub header_timeout: Duration,
+    /// A connection whose client takes nothing of an answer for so long is cut.
+    #[serde(with = "crate::config::duration")]
+    pub write_timeout: Duration,
     /// Connections at once; further ones wait in the backlog of the system.
     pub max_connections: usize,
+    /// Event streams among them; one more is answered 429, so that readers leave room for work.
+    pub max_streams: usize,
     /// What requests under way get when the listener closes.
     #[serde(with = "crate::config::duration")]
     pub close_grace: Duration,
@@ -76,7 +83,9 @@ impl Default for Config {
             body_limit_bytes: 10 * 1024 * 1024,
             body_timeout: Duration::from_secs(30),
             header_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(60),
             max_connections: 4096,
+            max_streams: 2048,
             close_grace: Duration::from_secs(5),
         }
     }
@@ -136,16 +145,20 @@ pub fn router(state: State) -> Router {
         .merge(manage::routes())
         .fallback(observe::unknown_route)
         .method_not_allowed_fallback(observe::wrong_method);
-    let intake = Intake::new(Arc::clone(&state.config));
-    stack(routes, &state).with_state(Shared { state, intake })
-}
-
-/// What every request passes, outermost last.
-fn stack(routes: Router<Shared>, state: &State) -> Router<Shared> {
     let rules = Rules {
         config: Arc::clone(&state.config),
         listen: state.listen,
     };
+    let shared = Shared {
+        intake: Intake::new(Arc::clone(&state.config)),
+        seats: Seats::new(state.config.max_streams),
+        state,
+    };
+    stack(routes, rules).with_state(shared)
+}
+
+/// What every request passes, outermost last.
+fn stack(routes: Router<Shared>, rules: Rules) -> Router<Shared> {
     routes
         .layer(from_fn_with_state(rules, browser::guard))
         .layer(from_fn(observe::limit_headers))
@@ -157,6 +170,7 @@ fn stack(routes: Router<Shared>, state: &State) -> Router<Shared> {
 struct Shared {
     state: State,
     intake: Intake,
+    seats: Seats,
 }
 
 macro_rules! part {
@@ -177,4 +191,5 @@ part! {
     Auth = state.auth;
     Life = state.life;
     Intake = intake;
+    Seats = seats;
 }

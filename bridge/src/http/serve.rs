@@ -24,11 +24,15 @@ use tower::ServiceExt as _;
 
 use super::Config;
 use super::observe::{MAX_HEADER_BYTES, MAX_HEADERS};
+use super::socket::{self, Socket};
 
 /// After an answer that left a body unread, this much of it is still taken, so that the client gets
 /// to read the answer instead of a reset.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 32 * 1024 * 1024;
+/// What a connection holds of what came, and of what its client has not taken yet. Above our own
+/// limit of headers, so that we are the ones to refuse them.
+const BUFFER_BYTES: usize = MAX_HEADER_BYTES + MAX_HEADER_BYTES / 2;
 
 /// Serves until `shutdown`; then the socket closes, requests under way end within
 /// `config.close_grace`, and the rest is cut off.
@@ -40,7 +44,7 @@ pub async fn serve(
 ) {
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
-    let permits = Arc::new(Semaphore::new(config.max_connections));
+    let permits = Arc::new(Semaphore::new(most_connections(config)));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -49,9 +53,11 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, permit)) => {
+                socket::prepare(&stream, config.write_timeout);
                 let connection = Connection {
                     router: router.clone(),
                     header_timeout: config.header_timeout,
+                    write_timeout: config.write_timeout,
                     shutdown: shutdown.clone(),
                 };
                 let cut = cut.clone();
@@ -83,6 +89,23 @@ pub async fn serve(
     }
 }
 
+/// As configured, but the store, the adapters and callbacks need descriptors too.
+fn most_connections(config: &Config) -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let descriptors = limit.current.and_then(|limit| usize::try_from(limit).ok());
+    let most = descriptors.map_or(usize::MAX, |limit| (limit / 2).max(1));
+    if config.max_connections > most {
+        tracing::warn!(
+            "http.max_connections is lowered to {most}: the system allows {} open files; raise it \
+             with ulimit -n",
+            most * 2
+        );
+    }
+    config
+        .max_connections
+        .clamp(1, most.min(Semaphore::MAX_PERMITS))
+}
+
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
@@ -90,8 +113,6 @@ async fn accept(
     let permit = Arc::clone(permits).acquire_owned();
     let permit = permit.await.expect("this semaphore is never closed");
     let (stream, _) = listener.accept().await?;
-    // Fails only when the connection is gone already, which its first read says better.
-    let _ = stream.set_nodelay(true);
     Ok((stream, permit))
 }
 
@@ -108,6 +129,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 struct Connection {
     router: Router,
     header_timeout: Duration,
+    write_timeout: Duration,
     shutdown: CancellationToken,
 }
 
@@ -119,13 +141,14 @@ impl Connection {
             let answer: BoxFuture<'static, Result<Response, Infallible>> = Box::pin(answer);
             answer
         });
+        let socket = Socket::new(stream, self.write_timeout);
         let mut serving = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.header_timeout)
             .max_headers(2 * MAX_HEADERS)
-            .max_header_size(2 * MAX_HEADER_BYTES)
-            .max_buf_size(4 * MAX_HEADER_BYTES)
-            .serve_connection(TokioIo::new(stream), service);
+            .max_header_size(BUFFER_BYTES)
+            .max_buf_size(BUFFER_BYTES)
+            .serve_connection(TokioIo::new(socket), service);
         let mut told = false;
         let ended = loop {
             tokio::select! {
@@ -140,7 +163,7 @@ impl Connection {
         if let Err(error) = ended {
             tracing::debug!("connection ended: {error}");
         }
-        let stream = serving.into_parts().io.into_inner();
+        let stream = serving.into_parts().io.into_inner().into_inner();
         let _ = tokio::time::timeout(LINGER, linger(stream)).await;
     }
 }

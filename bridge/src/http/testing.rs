@@ -28,7 +28,6 @@ use crate::dispatch::finish::Finisher;
 use crate::dispatch::{self, Dispatcher};
 use crate::event::{NewEvent, kind};
 use crate::id::{DeliveryId, DispatchId};
-use crate::mcp::{self, Servers};
 use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Registry, Trust};
@@ -98,13 +97,13 @@ impl Edge {
                 store: Arc::clone(&store),
                 clock: Clock::System,
                 config: Arc::default(),
-                retention: RETENTION,
+                retention: RETENTION.into(),
             },
             registry: registry.clone(),
             deliverer: deliverer.clone(),
             vault,
             guard: Guard::new(&[]).unwrap(),
-            mcp: servers(&tracker),
+            mcp: dispatch::without_mcp(client(), &tracker),
             tracker,
         });
         let router = router(State {
@@ -259,18 +258,6 @@ fn client() -> net::Client {
     net::Client::new(&net::Config::default(), Guard::new(&[]).unwrap()).unwrap()
 }
 
-/// None are configured.
-fn servers(tracker: &TaskTracker) -> Servers {
-    let setup = mcp::Setup {
-        config: mcp::Config::default(),
-        client: client(),
-        supervisor: Vec::new(),
-        store_id: "store".to_owned(),
-        tracker: tracker.clone(),
-    };
-    Servers::new(setup).unwrap()
-}
-
 async fn deliverer(store: &Arc<dyn Store>, vault: &Vault) -> Deliverer {
     let config = delivery::Config::default();
     Deliverer::new(delivery::Setup {
@@ -280,7 +267,7 @@ async fn deliverer(store: &Arc<dyn Store>, vault: &Vault) -> Deliverer {
         vault: vault.clone(),
         clock: Clock::System,
         config,
-        retention: RETENTION,
+        retention: RETENTION.into(),
     })
 }
 

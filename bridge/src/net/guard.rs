@@ -2,18 +2,19 @@
 //! A pure rule on URLs and addresses; the resolver at the end applies it to every address of a name.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
+
+use crate::live::Live;
 
 use super::special::special_range;
 
 /// Decides what may be called. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    allowed: Arc<[Rule]>,
+    allowed: Live<Vec<Rule>>,
 }
 
 /// Why a URL is not called.
@@ -62,8 +63,13 @@ impl Guard {
     pub fn new(allow: &[String]) -> Result<Self, BadRule> {
         let rules: Result<Vec<_>, _> = allow.iter().map(|entry| Rule::parse(entry)).collect();
         Ok(Self {
-            allowed: rules?.into_iter().flatten().collect(),
+            allowed: rules?.into_iter().flatten().collect::<Vec<_>>().into(),
         })
+    }
+
+    /// From now on these rules decide; connections that are open stay so until they are unused.
+    pub fn adopt(&self, other: &Guard) {
+        self.allowed.replace(other.allowed.get());
     }
 
     /// Checks all that the text of a URL tells: scheme, user info, and the address when the host is
@@ -74,7 +80,7 @@ impl Guard {
 
     /// Checks one address that a name has led to.
     pub fn check_address(&self, address: IpAddr) -> Result<(), Refused> {
-        let in_allowed_net = self.allowed.iter().any(|rule| match rule {
+        let in_allowed_net = self.allowed.get().iter().any(|rule| match rule {
             Rule::Net(net) => net.contains(&address),
             Rule::Endpoint(_) | Rule::Name { .. } | Rule::Below { .. } => false,
         });
@@ -98,7 +104,7 @@ impl Guard {
             Host::Ipv6(address) => IpAddr::V6(address),
         };
         let endpoint = Rule::Endpoint(SocketAddr::new(address, port));
-        if self.allowed.contains(&endpoint) {
+        if self.allowed.get().contains(&endpoint) {
             return Ok(Trust::Named);
         }
         self.check_address(address).map(|()| Trust::Checked)
@@ -106,7 +112,7 @@ impl Guard {
 
     fn trust_name(&self, name: &str, port: u16) -> Result<Trust, Refused> {
         let name = name.trim_end_matches('.');
-        if self.allowed.iter().any(|rule| rule.names(name, port)) {
+        if self.allowed.get().iter().any(|rule| rule.names(name, port)) {
             return Ok(Trust::Named);
         }
         // Resolvers must answer loopback for these (RFC 6761), so the caller hears it at once.

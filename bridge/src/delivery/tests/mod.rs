@@ -75,7 +75,7 @@ impl Rig {
             vault: self.vault.clone(),
             clock: self.clock,
             config: self.config.clone(),
-            retention: Duration::from_secs(60),
+            retention: Duration::from_secs(60).into(),
         });
     }
 
@@ -203,7 +203,7 @@ pub(crate) fn idle(store: Arc<dyn Store>) -> Deliverer {
         vault,
         clock: Clock::System,
         config,
-        retention: Duration::from_secs(60),
+        retention: Duration::from_secs(60).into(),
     })
 }
 

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::Life;
@@ -41,7 +42,11 @@ pub(super) async fn of_dispatch(
     let place = place(&headers, &mut query);
     let poll = Poll::read(&mut query);
     query.finish()?;
-    let position = log.position(place, Place::Earliest)?;
+    let position = match place.unwrap_or(Place::Earliest) {
+        // All that belongs to a dispatch is there as long as the dispatch, whatever was removed around.
+        Place::Earliest => 0,
+        place => log.position(place)?,
+    };
     let filter = EventFilter {
         dispatch: Some(dispatch.id),
         ..EventFilter::default()
@@ -66,7 +71,7 @@ pub(super) async fn of_all(
     let place = place(&headers, &mut query);
     let poll = Poll::read(&mut query);
     query.finish()?;
-    let position = log.unexpired(log.position(place, Place::Live)?)?;
+    let position = log.unexpired(log.position(place.unwrap_or(Place::Live))?)?;
     log.answer(encoding, filter, Until::Forever, position, poll)
         .await
 }
@@ -145,30 +150,51 @@ impl<S: Sync> FromRequestParts<S> for Encoding {
     }
 }
 
+/// How many streams may still be opened.
+#[derive(Clone, Debug)]
+pub(super) struct Seats(Arc<Semaphore>);
+
+impl Seats {
+    pub(super) fn new(most: usize) -> Self {
+        Self(Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))))
+    }
+
+    fn take(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        Arc::clone(&self.0).try_acquire_owned().map_err(|_| {
+            let message = "too many event streams are open; close some, poll with \
+                           Accept: application/json, or raise http.max_streams";
+            Failure::new(Code::RateLimited, message)
+        })
+    }
+}
+
 /// What a reader needs of the bridge.
 #[derive(Clone)]
 pub(super) struct Log {
     store: Arc<dyn Store>,
     life: Life,
+    seats: Seats,
 }
 
 impl<S> FromRef<S> for Log
 where
     Arc<dyn Store>: FromRef<S>,
     Life: FromRef<S>,
+    Seats: FromRef<S>,
 {
     fn from_ref(state: &S) -> Self {
         Self {
             store: FromRef::from_ref(state),
             life: FromRef::from_ref(state),
+            seats: FromRef::from_ref(state),
         }
     }
 }
 
 impl Log {
-    fn position(&self, place: Option<Place>, default: Place) -> Result<u64, Failure> {
+    fn position(&self, place: Place) -> Result<u64, Failure> {
         let bounds = self.store.log_bounds();
-        match place.unwrap_or(default) {
+        match place {
             Place::Live => Ok(bounds.issued),
             // Below the highest that was removed nothing is sure to be whole.
             Place::Earliest => Ok(bounds.removed),
@@ -217,12 +243,13 @@ impl Log {
                 return Ok(Json(page).into_response());
             }
         };
+        let seat = self.seats.take()?;
         let headers = [
             (header::CONTENT_TYPE.as_str(), framing.content_type()),
             (header::CACHE_CONTROL.as_str(), "no-store"),
             ("x-accel-buffering", "no"),
         ];
-        Ok((headers, Body::from_stream(chunks(follow, framing))).into_response())
+        Ok((headers, Body::from_stream(chunks(follow, framing, seat))).into_response())
     }
 }
 
@@ -230,9 +257,10 @@ impl Log {
 fn chunks(
     follow: Follow,
     framing: Framing,
+    seat: OwnedSemaphorePermit,
 ) -> impl stream::Stream<Item = Result<Bytes, Broken>> + Send + 'static {
-    stream::unfold(Some(follow), move |follow| async move {
-        let mut follow = follow?;
+    stream::unfold(Some((follow, seat)), move |reader| async move {
+        let (mut follow, seat) = reader?;
         let chunk = match follow.next().await {
             Ok(Step::Events(events)) => framing.events(&events).map_err(|error| error.to_string()),
             Ok(Step::Idle(scanned)) => Ok(framing.heartbeat(&scanned)),
@@ -240,7 +268,7 @@ fn chunks(
             Err(error) => Err(error.to_string()),
         };
         match chunk {
-            Ok(chunk) => Some((Ok(chunk), Some(follow))),
+            Ok(chunk) => Some((Ok(chunk), Some((follow, seat)))),
             Err(error) => {
                 tracing::warn!("an event stream broke off: {error}");
                 Some((Err(Broken), None))

@@ -340,3 +340,64 @@ async fn streams_end_when_the_listener_closes() {
     }
     assert!(left <= 2, "{left} chunks after the end");
 }
+
+#[tokio::test]
+async fn large_events_come_in_small_pages() {
+    let edge = Edge::new().await;
+    let id = edge.accept("task").await;
+    let lease = edge.begin(id).await;
+    for bytes in [10, 70_000, 30_000, 30_000, 30_000, 10, 10] {
+        let data = Value::String("x".repeat(bytes));
+        let large = NewEvent::new("assistant.text", Timestamp::now(), Some(data));
+        edge.tell(&lease, vec![large]).await;
+    }
+    edge.finish(lease, None).await;
+    let mut slow = open(&edge, &path(id)).await;
+    let (mut told, mut pages) = (Vec::new(), Vec::new());
+    while let Some(chunk) = slow.next().await {
+        let chunk = chunk.unwrap();
+        pages.push(chunk.len());
+        told.extend(sse(&String::from_utf8_lossy(&chunk)));
+    }
+    assert_eq!(told.len(), 11);
+    let mut ids: Vec<&String> = told.iter().map(|(id, _)| id).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 11, "each once");
+    assert_eq!(told[10].1, kind::COMPLETED);
+    assert!(pages.iter().all(|bytes| *bytes < 80_000), "{pages:?}");
+}
+
+#[tokio::test]
+async fn readers_leave_room() {
+    let config = super::super::Config {
+        max_streams: 1,
+        ..super::super::Config::default()
+    };
+    let edge = Edge::with(config, &super::super::auth::Config::default()).await;
+    let first = open(&edge, "/api/v2/events").await;
+    let refused = ask(&edge, "/api/v2/events", &[]).await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.envelope()["code"], "RATE_LIMITED");
+    assert_eq!(refused.header("retry-after"), "5");
+    let page = [("accept", "application/json")];
+    assert_eq!(ask(&edge, "/api/v2/events", &page).await.status, 200);
+    drop(first);
+    open(&edge, "/api/v2/events").await;
+}
+
+#[tokio::test]
+async fn a_dispatch_is_told_from_its_beginning_whatever_was_removed_around_it() {
+    let edge = Edge::new().await;
+    let id = edge.accept("task").await;
+    let (_, delivery) = edge.done("old").await;
+    settle(&edge, delivery, &[kind::CALLBACK_DELIVERED]).await;
+    let later = Timestamp::now() + SignedDuration::from_hours(1);
+    edge.store.sweep(later, 10).await.unwrap();
+    assert!(edge.store.log_bounds().removed > 2);
+    for query in ["", "?after=0"] {
+        let json = [("accept", "application/json")];
+        let answer = ask(&edge, &format!("{}{query}", path(id)), &json).await;
+        let told = events(answer.json()["events"].as_array().unwrap());
+        assert_eq!(kinds(&told), [kind::ACCEPTED, kind::QUEUED], "{query}");
+    }
+}

@@ -1,0 +1,38 @@
+//! What a running bridge takes from a configuration that was read again: who may call, what signs
+//! callbacks and where they may go, how long records are kept, how it ends, how much it logs.
+
+use crate::config::{Config, changes};
+use crate::delivery::sign::Signer;
+use crate::http::auth::Auth;
+use crate::net::guard::Guard;
+
+use super::Bridge;
+
+impl Bridge {
+    /// Takes all of it or, when something in it cannot be used, nothing. Gives back the keys that
+    /// differ from what is in force and wait for a restart. The level of the logs is the process's:
+    /// the caller sets it.
+    pub async fn reload(&mut self, new: Config) -> anyhow::Result<Vec<String>> {
+        let auth = Auth::new(&new.auth)?;
+        auth.check_listen(self.addr)?;
+        let guard = Guard::new(&new.callback.allow)?;
+        let signer = Signer::open(&new.callback, &*self.store, &self.vault).await?;
+
+        self.auth.adopt(&auth);
+        self.guard.adopt(&guard);
+        self.signer.adopt(&signer);
+        self.kept.replace(new.retention.records);
+        self.retention.replace(new.retention.clone());
+        self.announced.send_replace(auth.announced());
+
+        let running = &mut self.config;
+        running.auth = new.auth.clone();
+        running.callback.allow = new.callback.allow.clone();
+        running.callback.secrets = new.callback.secrets.clone();
+        running.callback.origins = new.callback.origins.clone();
+        running.retention = new.retention.clone();
+        running.drain = new.drain.clone();
+        running.log.level = new.log.level.clone();
+        Ok(changes::between(running, &new))
+    }
+}

@@ -1,0 +1,150 @@
+//! The bytes of one connection, with a bound on how long its peer may take nothing. Knows no HTTP.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// A stream whose writing fails when its peer takes nothing for too long. How slowly a peer takes
+/// something is its own affair.
+pub(super) struct Socket<S> {
+    stream: S,
+    patience: Duration,
+    /// Runs while a write waits for the peer.
+    overdue: Pin<Box<Sleep>>,
+    waiting: bool,
+}
+
+impl<S> Socket<S> {
+    pub(super) fn new(stream: S, patience: Duration) -> Self {
+        Self {
+            stream,
+            patience,
+            overdue: Box::pin(sleep(patience)),
+            waiting: false,
+        }
+    }
+
+    pub(super) fn into_inner(self) -> S {
+        self.stream
+    }
+
+    fn watch<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waiting = false;
+            return written;
+        }
+        if !self.waiting {
+            self.waiting = true;
+            self.overdue.as_mut().reset(Instant::now() + self.patience);
+        }
+        match self.overdue.as_mut().poll(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client took nothing for too long",
+            ))),
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watch(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.watch(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.watch(context, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Answers leave at once, and the kernel gives a peer up that acknowledges nothing for so long: a
+/// machine that vanished says no farewell.
+pub(super) fn prepare(stream: &TcpStream, patience: Duration) {
+    // These fail only when the connection is gone already, which its first read says better.
+    let _ = stream.set_nodelay(true);
+    #[cfg(target_os = "linux")]
+    {
+        let millis = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, millis);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = patience;
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_takes_nothing_is_given_up() {
+        let (ours, mut theirs) = duplex(8);
+        let mut socket = Socket::new(ours, PATIENCE);
+        socket.write_all(&[0; 8]).await.unwrap();
+        let begun = Instant::now();
+        let error = socket.write_all(&[0; 1]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begun.elapsed().as_secs(), PATIENCE.as_secs());
+        theirs.read_exact(&mut [0; 8]).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_is_slow_is_not() {
+        let (ours, mut theirs) = duplex(1);
+        let mut socket = Socket::new(ours, PATIENCE);
+        let reading = async {
+            for _ in 0..5 {
+                sleep(PATIENCE - Duration::from_secs(1)).await;
+                theirs.read_exact(&mut [0; 1]).await.unwrap();
+            }
+            theirs
+        };
+        let (written, _theirs) = tokio::join!(socket.write_all(&[0; 5]), reading);
+        written.unwrap();
+    }
+}
