@@ -126,7 +126,7 @@ impl Flights {
         let line = table.waiting.get(origin).map_or(0, VecDeque::len);
         let full = line >= LINE
             || table.waiting_in_all >= WAITING
-            || table.waiting_bytes + payload.size() > WAITING_BYTES;
+            || table.waiting_bytes + size(&payload) > WAITING_BYTES;
         if full || table.behind.contains(origin) {
             table.behind.insert(due.callback.origin);
             return;
@@ -253,9 +253,14 @@ impl Table {
     }
 }
 
+/// In bytes.
+fn size(payload: &DeliveryPayload) -> usize {
+    payload.body.len() + payload.request.get().len()
+}
+
 impl Waiting {
     fn size(&self) -> usize {
-        self.payload.as_ref().map_or(0, DeliveryPayload::size)
+        self.payload.as_ref().map_or(0, size)
     }
 }
 

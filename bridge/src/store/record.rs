@@ -286,13 +286,6 @@ pub struct DeliveryPayload {
     pub secrets: Option<Vec<u8>>,
 }
 
-impl DeliveryPayload {
-    /// What it takes up, in bytes.
-    pub fn size(&self) -> usize {
-        self.body.len() + self.request.get().len()
-    }
-}
-
 /// The outcome of one delivery attempt. The store numbers the attempts itself.
 #[derive(Debug)]
 pub struct Settlement {
