@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::reload;
 
@@ -49,8 +50,10 @@ impl FromStr for Level {
     type Err = LevelError;
 
     fn from_str(text: &str) -> Result<Self, LevelError> {
+        // A lone word that is no level would be taken for a module's name, and silence all others.
+        let known = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
         match EnvFilter::builder().parse(text) {
-            Ok(_) if !text.trim().is_empty() => Ok(Self(text.to_owned())),
+            Ok(_) if text.split(',').all(known) => Ok(Self(text.to_owned())),
             Ok(_) | Err(_) => Err(LevelError(text.to_owned())),
         }
     }
@@ -201,7 +204,7 @@ mod tests {
     #[test]
     fn a_level_is_checked_when_it_is_read() {
         assert!("warn,forge_bridge::delivery=debug".parse::<Level>().is_ok());
-        for text in ["", "forge_bridge=loud", "a=b=c"] {
+        for text in ["", " ", "inof", "warn,", "forge_bridge=loud", "a=b=c"] {
             assert!(text.parse::<Level>().is_err(), "{text:?}");
         }
     }

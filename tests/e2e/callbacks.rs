@@ -72,7 +72,7 @@ fn time(value: &Value) -> Timestamp {
     value.as_str().unwrap().parse().unwrap()
 }
 
-fn is_signed_with(request: &Received, secret: &str) -> bool {
+pub(super) fn is_signed_with(request: &Received, secret: &str) -> bool {
     let timestamp = request.headers["webhook-timestamp"].parse().unwrap();
     let oracle = Webhook::new(secret).unwrap();
     let signature = oracle

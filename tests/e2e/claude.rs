@@ -1,6 +1,7 @@
 //! The bridge on a real agent program, `claude`, whose model is the harness's.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -191,6 +192,10 @@ async fn killed_in_the_middle_it_leaves_no_program_and_goes_on_with_the_session(
     let id = bridge.api.dispatch(body).await;
     text_of(&bridge, &id).await;
     assert!(!programs_in(&home).is_empty());
+    until("the program to have saved its session", || async {
+        saved(&home.dir.path().join(".claude/projects"), "SLOW plums").then_some(())
+    })
+    .await;
     bridge.kill();
     no_program_in(&home).await;
 
@@ -322,6 +327,17 @@ async fn text_of(bridge: &Process, id: &str) {
             .then_some(())
     })
     .await;
+}
+
+/// Whether some file below this folder says so.
+fn saved(folder: &Path, text: &str) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .any(|path| match path.is_dir() {
+            true => saved(&path, text),
+            false => fs::read_to_string(&path).is_ok_and(|file| file.contains(text)),
+        })
 }
 
 /// Every process, supervisors included, that was started for this home.

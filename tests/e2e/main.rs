@@ -1,6 +1,7 @@
 //! Everything with a socket, a process or a plugin, in one binary.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod absent;
 mod acme;
 mod callbacks;
 mod children;
@@ -24,6 +25,7 @@ mod queue;
 mod readers;
 mod recovery;
 mod registration;
+mod reload;
 mod retention;
 mod routing;
 mod secrets;

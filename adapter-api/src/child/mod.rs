@@ -169,12 +169,28 @@ impl Child {
     /// Waits for the program's end. What it says meanwhile goes to nobody.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         while self.next().await.is_some() {}
-        if let Some(status) = self.status {
+        if let (Some(status), None) = (self.status, &self.stderr) {
             return Ok(status);
         }
-        let status = self.process.wait().await?;
-        self.ended(status);
-        Ok(status)
+        // What it says to stderr is read on, so that a full pipe does not hold it up; once it has ended
+        // for a moment only, as somebody it left behind may hold the pipe open.
+        let mut deadline = None;
+        loop {
+            if self.status.is_some() && deadline.is_none() {
+                deadline = Some(Instant::now() + DRAIN);
+            }
+            tokio::select! {
+                ended = self.process.wait(), if self.status.is_none() => self.ended(ended?),
+                read = read(&mut self.stderr, self.tail.room()) => match read {
+                    Ok(0) | Err(_) => self.stderr = None,
+                    Ok(_) => self.tail.trim(),
+                },
+                () = at(deadline) => self.stderr = None,
+            }
+            if let (Some(status), None) = (self.status, &self.stderr) {
+                return Ok(status);
+            }
+        }
     }
 
     /// Ends it: closes its stdin, after `patience` asks it to end, and then kills it.

@@ -162,9 +162,12 @@ impl Bridge {
             tracker: tracker.clone(),
         });
 
-        let listener = TcpListener::bind(config.listen)
-            .await
-            .with_context(|| format!("cannot listen on {}", config.listen))?;
+        let listener = TcpListener::bind(config.listen).await.with_context(|| {
+            format!(
+                "cannot listen on {} (set by `listen`, BRIDGE_LISTEN)",
+                config.listen
+            )
+        })?;
         let bridge = Self {
             addr: listener.local_addr()?,
             store,

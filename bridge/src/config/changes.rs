@@ -1,5 +1,7 @@
 //! Which keys differ between two configurations. Values are compared and never shown.
 
+use std::collections::BTreeMap;
+
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
@@ -10,16 +12,37 @@ pub fn between(old: &Config, new: &Config) -> Vec<String> {
     let tree = |config| serde_json::to_value(config).expect("a configuration is plain data");
     let mut keys = Vec::new();
     collect("", Some(&tree(old)), Some(&tree(new)), &mut keys);
-    // The only secret text that is not also a setting of its component; it is never serialised.
-    let text = |key: &Option<SecretString>| {
-        key.as_ref()
-            .map(|text| text.expose_secret().to_owned())
-            .unwrap_or_default()
+    let (old, new) = (secrets(old), secrets(new));
+    let changed = |key: &&String| {
+        let [old, new] = [&old, &new].map(|all| all.get(*key).map(|text| text.expose_secret()));
+        old != new
     };
-    if text(&old.secret.key) != text(&new.secret.key) {
-        keys.push("secret.key".to_owned());
-    }
+    let mut hidden: Vec<_> = old.keys().chain(new.keys()).filter(changed).collect();
+    hidden.sort();
+    hidden.dedup();
+    keys.extend(hidden.into_iter().cloned());
     keys
+}
+
+/// Those that a reload does not take. They are never serialised.
+fn secrets(config: &Config) -> BTreeMap<String, &SecretString> {
+    let mut secrets = BTreeMap::new();
+    for (key, secret) in [
+        ("secret.key", &config.secret.key),
+        ("registration.token", &config.registration.token),
+    ] {
+        if let Some(secret) = secret {
+            secrets.insert(key.to_owned(), secret);
+        }
+    }
+    for (name, server) in &config.mcp.servers {
+        for (group, entries) in [("env", &server.env), ("headers", &server.headers)] {
+            for (entry, secret) in entries {
+                secrets.insert(format!("mcp.servers.{name}.{group}.{entry}"), secret);
+            }
+        }
+    }
+    secrets
 }
 
 fn collect(path: &str, old: Option<&Value>, new: Option<&Value>, keys: &mut Vec<String>) {
@@ -50,6 +73,7 @@ mod tests {
         let mut new = Config::default();
         new.store.readers += 1;
         new.secret.key = Some("hush".into());
+        new.registration.token = Some("hush".into());
         new.plugin.adapters = vec!["acme-ai".to_owned()];
         let table = serde_json::from_value(json!({ "api_key": "hush" })).unwrap();
         new.adapters.insert("acme-ai".to_owned(), table);
@@ -59,6 +83,7 @@ mod tests {
                 "adapters.acme-ai",
                 "plugin.adapters",
                 "store.readers",
+                "registration.token",
                 "secret.key"
             ]
         );

@@ -117,6 +117,8 @@ pub enum Error {
     MalformedToken(String),
     #[error("the default signing secret could not be read from the store")]
     ReadSecret(#[source] store::Error),
-    #[error("the default signing secret in the store was sealed under another key")]
+    #[error(
+        "the default signing secret in the store cannot be opened; bring back the key that this store was made with (secret.key_file or BRIDGE_SECRET_KEY)"
+    )]
     UnsealSecret(#[source] vault::Error),
 }

@@ -20,6 +20,13 @@ impl Backlog {
         *self.lock() = Some(waiting);
     }
 
+    /// One found no room there. Until the next round looks, nobody goes before it.
+    pub(super) fn add(&self, provider: &str) {
+        if let Some(waiting) = self.lock().as_mut() {
+            waiting.insert(provider.to_owned());
+        }
+    }
+
     /// Nothing starts at once any more.
     pub(super) fn close(&self) {
         *self.lock() = None;
@@ -27,5 +34,26 @@ impl Backlog {
 
     fn lock(&self) -> MutexGuard<'_, Option<BTreeSet<String>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn somebody_may_wait_unless_a_round_saw_nobody() {
+        let backlog = Backlog::default();
+        backlog.add("a");
+        assert!(backlog.is_at("a") && backlog.is_at("b"), "no round yet");
+        backlog.set(BTreeSet::from(["a".to_owned()]));
+        assert!(backlog.is_at("a") && !backlog.is_at("b"));
+        backlog.add("b");
+        assert!(backlog.is_at("b"));
+        backlog.set(BTreeSet::new());
+        assert!(!backlog.is_at("a") && !backlog.is_at("b"));
+        backlog.close();
+        backlog.add("a");
+        assert!(backlog.is_at("a") && backlog.is_at("b"));
     }
 }

@@ -1,4 +1,4 @@
-//! The heart: one file an arrow of `request → validate → recall → route → record → assemble → execute
+//! The heart: one file an arrow of `request → validate → route → record → assemble → execute
 //! → normalise → finish`. Knows no HTTP, no SQL and no plugin boundary.
 
 mod agenda;
@@ -232,4 +232,17 @@ impl Dispatcher {
             );
         }
     }
+}
+
+/// For tests above the dispatcher: no MCP servers at all.
+#[cfg(test)]
+pub(crate) fn without_mcp(client: crate::net::Client, tracker: &TaskTracker) -> Servers {
+    let setup = crate::mcp::Setup {
+        config: crate::mcp::Config::default(),
+        client,
+        supervisor: Vec::new(),
+        store_id: "store".to_owned(),
+        tracker: tracker.clone(),
+    };
+    Servers::new(setup).expect("no server cannot be wrong")
 }

@@ -36,6 +36,7 @@ impl Dispatcher {
         match self.room(new.id, &new.provider) {
             Some((adapter, held)) => self.accept_and_start(new, adapter, held).await,
             None => {
+                inner.backlog.add(&new.provider);
                 let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
                 let accepted = inner.finisher.store.accept(new).await?;
                 if matches!(accepted, Acceptance::Accepted { .. }) {
@@ -77,12 +78,12 @@ impl Dispatcher {
         self.inner.tracker.spawn(async move {
             let accepted = dispatcher.inner.finisher.store.accept(new).await;
             let unknown = matches!(accepted, Err(store::Error::Unavailable(_)));
+            let waits = matches!(accepted, Ok(Acceptance::Accepted { begun: None, .. }));
+            if waits {
+                dispatcher.inner.agenda.add(starts);
+            }
             let (accepted, begun) = match accepted {
                 Ok(Acceptance::Accepted { retry_of, begun }) => {
-                    if begun.is_none() {
-                        dispatcher.inner.agenda.add(starts);
-                        dispatcher.wake();
-                    }
                     let accepted = Acceptance::Accepted {
                         retry_of,
                         begun: None,
@@ -95,8 +96,16 @@ impl Dispatcher {
             let _ = answer.send(accepted);
             match begun {
                 Some(begun) => dispatcher.go_on(*begun, &adapter, held).await,
-                None if unknown => dispatcher.give_back(id, 1).await,
-                None => {}
+                None => {
+                    if unknown {
+                        dispatcher.give_back(id, 1).await;
+                    }
+                    drop(held);
+                    // It waits itself, or somebody found its room taken meanwhile.
+                    if waits || dispatcher.inner.backlog.is_at(adapter.provider()) {
+                        dispatcher.wake();
+                    }
+                }
             }
         });
         let gone = || store::Error::Unavailable("the dispatch was not recorded".to_owned());
@@ -139,8 +148,10 @@ impl Dispatcher {
                     self.wake();
                 }
             }
-            // It is picked again when the scheduler comes round, not at once.
-            Err(error) => tracing::warn!(dispatch.id = %id, "{id} was not executed: {error}"),
+            Err(error) => tracing::error!(
+                dispatch.id = %id,
+                "the end of {id} was not recorded, which the next start settles: {error}",
+            ),
         }
     }
 

@@ -28,7 +28,6 @@ use crate::dispatch::finish::Finisher;
 use crate::dispatch::{self, Dispatcher};
 use crate::event::{NewEvent, kind};
 use crate::id::{DeliveryId, DispatchId};
-use crate::mcp::{self, Servers};
 use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Registry, Trust};
@@ -104,7 +103,7 @@ impl Edge {
             deliverer: deliverer.clone(),
             vault,
             guard: Guard::new(&[]).unwrap(),
-            mcp: servers(&tracker),
+            mcp: dispatch::without_mcp(client(), &tracker),
             tracker,
         });
         let router = router(State {
@@ -257,18 +256,6 @@ async fn registry(state_dir: &Path, tracker: &TaskTracker) -> Registry {
 
 fn client() -> net::Client {
     net::Client::new(&net::Config::default(), Guard::new(&[]).unwrap()).unwrap()
-}
-
-/// None are configured.
-fn servers(tracker: &TaskTracker) -> Servers {
-    let setup = mcp::Setup {
-        config: mcp::Config::default(),
-        client: client(),
-        supervisor: Vec::new(),
-        store_id: "store".to_owned(),
-        tracker: tracker.clone(),
-    };
-    Servers::new(setup).unwrap()
 }
 
 async fn deliverer(store: &Arc<dyn Store>, vault: &Vault) -> Deliverer {

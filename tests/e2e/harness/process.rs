@@ -142,14 +142,17 @@ impl Process {
         .await
     }
 
-    pub(crate) fn hang_up(&self) {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::HUP).unwrap();
+    pub(crate) fn terminate(&self) {
+        self.signal(Signal::TERM);
     }
 
-    pub(crate) fn terminate(&self) {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::TERM).unwrap();
+    /// Settings are to be read again.
+    pub(crate) fn hang_up(&self) {
+        self.signal(Signal::HUP);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 }
 

@@ -1,0 +1,33 @@
+//! The first test by name: what the others start has to be there, and is named when it is not.
+
+use std::process::{Command, Stdio};
+
+/// A program, and what needs it.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("cargo", "builds the adapter of a third party"),
+    ("cc", "compiles adapters in C"),
+    ("npm", "installs the claude program"),
+    ("python3", "runs an MCP server"),
+];
+
+#[test]
+fn nothing_that_the_tests_start_is_absent() {
+    let starts = |program: &str| {
+        let version = Command::new(program)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        version.is_ok_and(|status| status.success())
+    };
+    let absent: Vec<String> = PROGRAMS
+        .iter()
+        .filter(|(program, _)| !starts(program))
+        .map(|(program, purpose)| format!("{program}, which {purpose}"))
+        .collect();
+    assert!(
+        absent.is_empty(),
+        "not installed (`.ci/setup` does it): {}",
+        absent.join("; ")
+    );
+}
