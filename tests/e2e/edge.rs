@@ -276,6 +276,7 @@ async fn methods_are_answered_as_http_has_them() {
 async fn a_page_may_read_a_stream_and_its_refusals() {
     let bridge = Bridge::start().await;
     let id = bridge.api.dispatch(quiet("task", "ok")).await;
+    bridge.api.finished(&id).await;
     let stream = format!("/api/v2/dispatch/{id}/events");
     for (path, status) in [(stream.as_str(), 200), ("/api/v2/events?after=x", 400)] {
         let request = bridge.api.request(Method::GET, path);

@@ -42,7 +42,7 @@ pub struct Program {
     pub dir: Option<PathBuf>,
     /// Added to [`INHERITED`]; the same name here wins.
     pub env: BTreeMap<String, String>,
-    /// A longer line of its output is reported as [`Line::TooLong`].
+    /// A longer line of its output is reported as [`Line::TooLong`](super::Line::TooLong).
     pub line_bytes: usize,
     /// How much of the end of its stderr is kept.
     pub stderr_bytes: usize,

@@ -1,4 +1,4 @@
-//! The heart: one file an arrow of `request → validate → recall → route → record → assemble → execute
+//! The heart: one file an arrow of `request → validate → route → record → assemble → execute
 //! → normalise → finish`. Knows no HTTP, no SQL and no plugin boundary.
 
 mod agenda;

@@ -10,7 +10,7 @@ pub(super) fn of(result: CallToolResult, limit: usize) -> Answer {
     let is_error = result.is_error.unwrap_or(false);
     let output = match result.structured_content {
         Some(structured) => structured,
-        None => content(result.content),
+        None => content(&result.content),
     };
     let bytes = match &output {
         Value::String(text) => text.len(),
@@ -22,7 +22,7 @@ pub(super) fn of(result: CallToolResult, limit: usize) -> Answer {
     Answer { output, is_error }
 }
 
-fn content(blocks: Vec<ContentBlock>) -> Value {
+fn content(blocks: &[ContentBlock]) -> Value {
     let texts: Option<Vec<&str>> = blocks
         .iter()
         .map(|block| match block {
@@ -33,7 +33,7 @@ fn content(blocks: Vec<ContentBlock>) -> Value {
     match texts {
         Some(texts) => texts.join("\n").into(),
         // The library's own types; none of them can fail to be JSON.
-        None => serde_json::to_value(&blocks).unwrap_or_default(),
+        None => serde_json::to_value(blocks).unwrap_or_default(),
     }
 }
 

@@ -382,7 +382,7 @@ async fn readers_leave_room() {
     let page = [("accept", "application/json")];
     assert_eq!(ask(&edge, "/api/v2/events", &page).await.status, 200);
     drop(first);
-    open(&edge, "/api/v2/events").await;
+    drop(open(&edge, "/api/v2/events").await);
 }
 
 #[tokio::test]
