@@ -81,9 +81,12 @@ impl Api {
     pub(crate) async fn delivery_is(&self, id: &str, wanted: &str) -> Value {
         let settled = async || {
             let record = self.record(id).await;
-            let last = record["deliveries"].as_array().unwrap().last().cloned();
-            last.is_some_and(|delivery| delivery["status"] == wanted)
-                .then_some(record)
+            let deliveries = record["deliveries"].as_array().unwrap();
+            let is = deliveries
+                .last()
+                .is_some_and(|last| last["status"] == wanted);
+            // The record may have been read a moment before its deliveries were.
+            (is && record["status"] == "finished").then_some(record)
         };
         until("the delivery", settled).await
     }
