@@ -164,7 +164,11 @@ impl View {
 
     /// A dispatch with all that belongs to it.
     pub(super) async fn whole(store: &dyn Store, dispatch: Dispatch) -> Result<Self, Failure> {
-        let deliveries = store.deliveries_of(dispatch.id).await?;
+        let deliveries = match dispatch.state {
+            // One that comes to be meanwhile would belong to an end that this record does not show.
+            State::Queued | State::Running { .. } => Vec::new(),
+            State::Finished { .. } => store.deliveries_of(dispatch.id).await?,
+        };
         let mut view = Self::brief(dispatch, Timestamp::now());
         view.deliveries = Some(deliveries.iter().map(DeliveryLine::of).collect());
         Ok(view)
