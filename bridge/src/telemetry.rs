@@ -51,7 +51,9 @@ impl FromStr for Level {
 
     fn from_str(text: &str) -> Result<Self, LevelError> {
         // A lone word that is no level would be taken for a module's name, and silence all others.
-        let known = |part: &str| part.contains('=') || part.trim().parse::<LevelFilter>().is_ok();
+        // The library takes an empty word for a level.
+        let level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
+        let known = |part: &str| part.contains('=') || level(part.trim());
         match EnvFilter::builder().parse(text) {
             Ok(_) if text.split(',').all(known) => Ok(Self(text.to_owned())),
             Ok(_) | Err(_) => Err(LevelError(text.to_owned())),

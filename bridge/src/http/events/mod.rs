@@ -23,6 +23,7 @@ use super::error::{Code, Failure};
 use super::follow::{Follow, Step, Until};
 use super::query::Query;
 use super::record::find;
+use crate::event::Event;
 use crate::store::Store;
 use crate::store::record::{Dispatch, EventFilter};
 
@@ -150,21 +151,47 @@ impl<S: Sync> FromRequestParts<S> for Encoding {
     }
 }
 
-/// How many streams may still be opened.
+/// How many streams may still be opened, and whose turn it is to encode.
 #[derive(Clone, Debug)]
-pub(super) struct Seats(Arc<Semaphore>);
+pub(super) struct Seats {
+    free: Arc<Semaphore>,
+    turn: Arc<Semaphore>,
+}
+
+/// One stream's place; given back when dropped.
+struct Seat {
+    _place: OwnedSemaphorePermit,
+    turn: Arc<Semaphore>,
+}
 
 impl Seats {
     pub(super) fn new(most: usize) -> Self {
-        Self(Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))))
+        let free = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        Self {
+            free,
+            turn: Arc::new(Semaphore::new(1)),
+        }
     }
 
-    fn take(&self) -> Result<OwnedSemaphorePermit, Failure> {
-        Arc::clone(&self.0).try_acquire_owned().map_err(|_| {
+    fn take(&self) -> Result<Seat, Failure> {
+        let place = Arc::clone(&self.free).try_acquire_owned().map_err(|_| {
             let message = "too many event streams are open; close some, poll with \
                            Accept: application/json, or raise http.max_streams";
             Failure::new(Code::RateLimited, message)
+        })?;
+        Ok(Seat {
+            _place: place,
+            turn: Arc::clone(&self.turn),
         })
+    }
+}
+
+impl Seat {
+    /// One stream encodes at a time, so that many readers who catch up at once leave the processors to
+    /// those who execute.
+    async fn encode(&self, framing: Framing, events: &[Event]) -> Result<Bytes, String> {
+        let _turn = self.turn.acquire().await;
+        framing.events(events).map_err(|error| error.to_string())
     }
 }
 
@@ -257,12 +284,12 @@ impl Log {
 fn chunks(
     follow: Follow,
     framing: Framing,
-    seat: OwnedSemaphorePermit,
+    seat: Seat,
 ) -> impl stream::Stream<Item = Result<Bytes, Broken>> + Send + 'static {
     stream::unfold(Some((follow, seat)), move |reader| async move {
         let (mut follow, seat) = reader?;
         let chunk = match follow.next().await {
-            Ok(Step::Events(events)) => framing.events(&events).map_err(|error| error.to_string()),
+            Ok(Step::Events(events)) => seat.encode(framing, &events).await,
             Ok(Step::Idle(scanned)) => Ok(framing.heartbeat(&scanned)),
             Ok(Step::End) => return None,
             Err(error) => Err(error.to_string()),
