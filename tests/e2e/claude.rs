@@ -192,6 +192,11 @@ async fn killed_in_the_middle_it_leaves_no_program_and_goes_on_with_the_session(
     let id = bridge.api.dispatch(body).await;
     text_of(&bridge, &id).await;
     assert!(!programs_in(&home).is_empty());
+    let (_, health) = bridge.api.get("/api/health?verbose").await;
+    assert!(
+        health["children"]["living"].as_u64().unwrap() >= 1,
+        "{health}"
+    );
     until("the program to have saved its session", || async {
         saved(&home.dir.path().join(".claude/projects"), "SLOW plums").then_some(())
     })

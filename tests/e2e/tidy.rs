@@ -32,7 +32,9 @@ const IMPORTS: [(&str, &[&str]); 18] = [
     ),
     (
         "http",
-        &["dispatch", "plugin", "delivery", "mcp", "store", "net"],
+        &[
+            "dispatch", "plugin", "delivery", "mcp", "store", "net", "process",
+        ],
     ),
     (
         "config",

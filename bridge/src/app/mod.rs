@@ -218,6 +218,7 @@ impl Bridge {
                 started,
                 phase: self.phase.subscribe(),
                 closing: self.closing.clone(),
+                children: self.children.clone(),
             },
         });
         let closing = self.closing.clone();

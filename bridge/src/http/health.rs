@@ -30,7 +30,13 @@ pub(super) async fn show(
     };
     query.finish()?;
     registry.refresh_health().await;
-    let health = Health::of(store.as_ref(), &registry.adapters(), &life, detail).await;
+    let mut health = Health::of(store.as_ref(), &registry.adapters(), &life, detail).await;
+    if let Detail::Profiles = detail {
+        let children = life.children.clone();
+        // All of `/proc` is read. A count that failed is left out.
+        let counted = tokio::task::spawn_blocking(move || children.living()).await;
+        health.children = counted.ok().map(|living| ChildrenLine { living });
+    }
     Ok((code(health.status), Json(json!(health))))
 }
 
@@ -82,6 +88,14 @@ struct Health {
     store: StoreLine,
     adapters: BTreeMap<String, AdapterLine>,
     deliveries: DeliveryLine,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    children: Option<ChildrenLine>,
+}
+
+/// Programs that adapters started.
+#[derive(Serialize)]
+struct ChildrenLine {
+    living: usize,
 }
 
 #[derive(Serialize)]
@@ -132,6 +146,7 @@ impl Health {
                 pending: counts.deliveries_pending,
                 dead: counts.deliveries_dead,
             },
+            children: None,
         }
     }
 }
@@ -207,6 +222,7 @@ mod tests {
         edge.done("done").await;
         let verbose = edge.get("/api/health?verbose").await.json();
         assert_eq!(verbose["adapters"]["echo"]["profile"]["costTier"], "low");
+        assert_eq!(verbose["children"]["living"], 0);
         let answer = edge.get("/api/health").await;
         assert_eq!(answer.status, 200);
         let mut health = answer.json();

@@ -39,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 use crate::delivery::Deliverer;
 use crate::dispatch::Dispatcher;
 use crate::plugin::Registry;
+use crate::process::Children;
 use crate::store::Store;
 
 use auth::Auth;
@@ -107,6 +108,8 @@ pub struct Life {
     pub phase: watch::Receiver<Phase>,
     /// Ends event streams and requests that wait; the same that ends [`serve()`].
     pub closing: CancellationToken,
+    /// The programs that adapters started.
+    pub children: Children,
 }
 
 /// Everything a handler may ask for; each takes only what its signature names.

@@ -31,6 +31,7 @@ use crate::id::{DeliveryId, DispatchId};
 use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Registry, Trust};
+use crate::process::{self, Children};
 use crate::store::Store;
 use crate::store::memory::Memory;
 use crate::store::record::{
@@ -119,6 +120,7 @@ impl Edge {
                 started: Instant::now(),
                 phase: phases,
                 closing: closing.clone(),
+                children: Children::new(&process::Config::default(), "store").unwrap(),
             },
         });
         Self {
