@@ -4,12 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use forge_test_model::Model;
 use serde_json::{Value, json};
 
-use super::harness::model::Model;
 use super::harness::process::{Home, Process};
 use super::harness::{CallbackSink, until};
-use super::runtimes;
 
 /// What one call of the fake model costs by the program's price list, and its tokens.
 const CALL_COST: f64 = 0.000_268_35;
@@ -17,7 +16,7 @@ const CALL_INPUT: u64 = 35;
 const CALL_OUTPUT: u64 = 12;
 
 fn home(model: &Model) -> Home {
-    let program = runtimes::claude();
+    let program = forge_test_runtimes::claude();
     Home::new(&[
         ("BRIDGE_ADAPTERS", "claude-agent-sdk"),
         ("PATH", &std::env::var("PATH").unwrap()),

@@ -32,6 +32,3 @@ mod secrets;
 mod shutdown;
 mod tidy;
 mod tools;
-
-#[path = "../runtimes/mod.rs"]
-mod runtimes;

@@ -1,10 +1,10 @@
 //! The harness's model endpoint speaks its four protocols alike; what agents are tested with is tested too.
 
+use forge_test_model::Model;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use super::harness::Api;
-use super::harness::model::Model;
 
 /// How a protocol asks, and where its answer has the text and the call.
 struct Protocol {

@@ -3,7 +3,6 @@
 pub(crate) mod api;
 pub(crate) mod callback;
 pub(crate) mod library;
-pub(crate) mod model;
 pub(crate) mod process;
 pub(crate) mod registry;
 pub(crate) mod wait;

@@ -7,12 +7,10 @@ use forge_adapter_api::{
     Status,
 };
 use forge_adapter_claude_agent_sdk::ClaudeAgentSdk;
+use forge_test_model::Model;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
-
-use crate::model::Model;
-use crate::runtimes;
 
 /// What the program reports for one call of the fake model, in dollars; the model's list price.
 pub(crate) const CALL_COST: f64 = 0.000_268_35;
@@ -176,7 +174,7 @@ impl Ran {
 
 pub(crate) fn config(model: &str, home: &Path) -> Value {
     json!({
-        "program": runtimes::claude(),
+        "program": forge_test_runtimes::claude(),
         "HOME": home, "CLAUDE_CONFIG_DIR": home.join(".claude"),
         "ANTHROPIC_BASE_URL": model, "ANTHROPIC_API_KEY": "fake",
         "CLAUDE_CODE_MAX_RETRIES": "1",

@@ -5,10 +5,10 @@ use forge_adapter_api::{
     CostTier, ExecutionRequest, HealthStatus, LatencyProfile, OutputStrategy, Profile,
 };
 use forge_adapter_claude_agent_sdk::ClaudeAgentSdk;
+use forge_test_model::Model;
 use serde_json::json;
 
 use crate::bench;
-use crate::model::Model;
 
 #[test]
 fn conforms() {

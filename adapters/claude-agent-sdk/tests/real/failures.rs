@@ -7,7 +7,6 @@ use forge_adapter_claude_agent_sdk::ClaudeAgentSdk;
 use serde_json::json;
 
 use crate::bench::Bench;
-use crate::runtimes;
 
 #[tokio::test]
 async fn what_the_provider_refuses_has_a_code_and_a_hint_whether_to_try_again() {
@@ -138,7 +137,8 @@ async fn a_missing_program_is_degraded_with_the_cure() {
 #[tokio::test]
 async fn missing_credentials_are_degraded_with_the_cure() {
     let home = tempfile::tempdir().unwrap();
-    let health = health(json!({"program": runtimes::claude(), "HOME": home.path()})).await;
+    let health =
+        health(json!({"program": forge_test_runtimes::claude(), "HOME": home.path()})).await;
     assert_eq!(health.status, HealthStatus::Degraded);
     assert!(health.message.unwrap().contains("ANTHROPIC_API_KEY"));
 }

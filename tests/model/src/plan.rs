@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::Desk;
 
-pub(super) enum Plan {
+pub(crate) enum Plan {
     Text(String),
     /// Text behind a thought.
     Thought(String),
@@ -15,21 +15,21 @@ pub(super) enum Plan {
     Fail(StatusCode),
 }
 
-pub(super) struct Call {
-    pub(super) tool: String,
-    pub(super) input: Value,
+pub(crate) struct Call {
+    pub(crate) tool: String,
+    pub(crate) input: Value,
 }
 
 /// What a request asks, whatever the protocol.
-pub(super) struct Prompt {
-    pub(super) text: String,
+pub(crate) struct Prompt {
+    pub(crate) text: String,
     /// The result of a call that has just come back.
-    pub(super) tool_output: Option<String>,
+    pub(crate) tool_output: Option<String>,
     /// The JSON schema that the answer has to follow.
-    pub(super) schema: Option<Value>,
+    pub(crate) schema: Option<Value>,
 }
 
-pub(super) fn plan(desk: &Desk, prompt: &Prompt) -> Plan {
+pub(crate) fn plan(desk: &Desk, prompt: &Prompt) -> Plan {
     if let Some(output) = &prompt.tool_output {
         return Plan::Text(format!("tool said: {}", head(output, 200)));
     }

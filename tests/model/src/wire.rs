@@ -15,7 +15,7 @@ const SLOW_PIECES: usize = 200;
 const SLOW_PACE: Duration = Duration::from_millis(100);
 
 /// One server-sent event.
-pub(super) struct Frame {
+pub(crate) struct Frame {
     name: Option<String>,
     data: String,
     /// A piece of the answer, which may take its time.
@@ -23,7 +23,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    pub(super) fn new(data: &Value) -> Self {
+    pub(crate) fn new(data: &Value) -> Self {
         Self {
             name: None,
             data: data.to_string(),
@@ -32,7 +32,7 @@ impl Frame {
     }
 
     /// Named by its member `type`.
-    pub(super) fn typed(data: &Value) -> Self {
+    pub(crate) fn typed(data: &Value) -> Self {
         let name = data["type"].as_str().unwrap();
         Self {
             name: Some(name.to_owned()),
@@ -40,7 +40,7 @@ impl Frame {
         }
     }
 
-    pub(super) fn text(data: &str) -> Self {
+    pub(crate) fn text(data: &str) -> Self {
         Self {
             name: None,
             data: data.to_owned(),
@@ -48,7 +48,7 @@ impl Frame {
         }
     }
 
-    pub(super) fn piece(self) -> Self {
+    pub(crate) fn piece(self) -> Self {
         Self {
             is_piece: true,
             ..self
@@ -57,7 +57,7 @@ impl Frame {
 }
 
 /// An answer's text, and how long each piece of it takes.
-pub(super) fn text_of(plan: &Plan) -> Option<(String, Duration)> {
+pub(crate) fn text_of(plan: &Plan) -> Option<(String, Duration)> {
     match plan {
         Plan::Text(text) | Plan::Thought(text) => Some((text.clone(), Duration::ZERO)),
         Plan::Slow => Some((
@@ -68,7 +68,7 @@ pub(super) fn text_of(plan: &Plan) -> Option<(String, Duration)> {
     }
 }
 
-pub(super) fn sse(frames: Vec<Frame>, pace: Duration) -> Response {
+pub(crate) fn sse(frames: Vec<Frame>, pace: Duration) -> Response {
     let events = stream::iter(frames).then(move |frame| async move {
         if frame.is_piece && !pace.is_zero() {
             tokio::time::sleep(pace).await;
@@ -82,7 +82,7 @@ pub(super) fn sse(frames: Vec<Frame>, pace: Duration) -> Response {
     Sse::new(events).into_response()
 }
 
-pub(super) fn pieces(text: &str) -> Vec<String> {
+pub(crate) fn pieces(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
     chars
         .chunks(PIECE)
@@ -91,7 +91,7 @@ pub(super) fn pieces(text: &str) -> Vec<String> {
 }
 
 /// The texts of a message's content, which is a text or blocks.
-pub(super) fn texts(content: &Value) -> Vec<String> {
+pub(crate) fn texts(content: &Value) -> Vec<String> {
     match content {
         Value::String(text) => vec![text.clone()],
         content => content
@@ -103,6 +103,6 @@ pub(super) fn texts(content: &Value) -> Vec<String> {
     }
 }
 
-pub(super) fn array(value: &Value) -> &[Value] {
+pub(crate) fn array(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

@@ -13,6 +13,8 @@
 //!
 //! Prompts may come wrapped in reminders of the program; the last text that is none decides.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod anthropic;
 mod gemini;
 mod openai;
@@ -28,14 +30,14 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 /// A running endpoint; dropping it stops it.
-pub(crate) struct Model {
+pub struct Model {
     url: String,
     desk: Desk,
     server: JoinHandle<()>,
@@ -43,12 +45,15 @@ pub(crate) struct Model {
 
 /// One request as it came.
 #[derive(Clone, Debug)]
-pub(crate) struct Received {
-    pub(crate) body: Value,
+pub struct Received {
+    pub path: String,
+    pub headers: HeaderMap,
+    pub body: Value,
 }
 
 impl Model {
-    pub(crate) async fn start() -> Self {
+    /// On a free port of loopback.
+    pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let desk = Desk::default();
@@ -63,12 +68,13 @@ impl Model {
         Self { url, desk, server }
     }
 
-    pub(crate) fn url(&self) -> &str {
+    /// Where it is, without a path.
+    pub fn url(&self) -> &str {
         &self.url
     }
 
     /// All requests for an answer, oldest first.
-    pub(crate) fn requests(&self) -> Vec<Received> {
+    pub fn requests(&self) -> Vec<Received> {
         self.desk.0.received.lock().unwrap().clone()
     }
 }
@@ -102,7 +108,13 @@ impl Desk {
     }
 }
 
-async fn answer(State(desk): State<Desk>, method: Method, uri: Uri, body: Bytes) -> Response {
+async fn answer(
+    State(desk): State<Desk>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     if method == Method::HEAD {
         return StatusCode::OK.into_response();
     }
@@ -117,11 +129,11 @@ async fn answer(State(desk): State<Desk>, method: Method, uri: Uri, body: Bytes)
     if path.ends_with("/messages/count_tokens") {
         return axum::Json(json!({"input_tokens": 11})).into_response();
     }
-    desk.0
-        .received
-        .lock()
-        .unwrap()
-        .push(Received { body: body.clone() });
+    desk.0.received.lock().unwrap().push(Received {
+        path: path.clone(),
+        headers,
+        body: body.clone(),
+    });
     if path.ends_with("/messages") {
         return anthropic::answer(&desk, &body).await;
     }

@@ -10,7 +10,7 @@ use super::Desk;
 use super::plan::{Call, Plan, Prompt, plan};
 use super::wire::{Frame, array, pieces, sse, text_of, texts};
 
-pub(super) async fn answer(desk: &Desk, body: &Value) -> Response {
+pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
     let prompt = Prompt {
         text: prompt(body),
         tool_output: tool_output(body),

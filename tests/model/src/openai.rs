@@ -8,7 +8,7 @@ use super::Desk;
 use super::plan::{Call, Plan, Prompt, plan};
 use super::wire::{Frame, array, pieces, sse, text_of, texts};
 
-pub(super) async fn answer(desk: &Desk, body: &Value) -> Response {
+pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
     let plan = plan(desk, &prompt(body));
     match &plan {
         Plan::Fail(status) => {
@@ -27,7 +27,7 @@ pub(super) async fn answer(desk: &Desk, body: &Value) -> Response {
     }
 }
 
-pub(super) fn failure(message: &str) -> Value {
+pub(crate) fn failure(message: &str) -> Value {
     json!({"error": {"message": message, "type": "server_error", "code": null, "param": null}})
 }
 

@@ -11,7 +11,7 @@ use super::plan::{Plan, Prompt, plan};
 use super::wire::{Frame, array, pieces, sse, text_of};
 
 /// `generateContent`.
-pub(super) async fn whole(desk: &Desk, body: &Value) -> Response {
+pub(crate) async fn whole(desk: &Desk, body: &Value) -> Response {
     match plan(desk, &prompt(body)) {
         Plan::Fail(status) => failure(status),
         Plan::Hang => std::future::pending().await,
@@ -29,7 +29,7 @@ pub(super) async fn whole(desk: &Desk, body: &Value) -> Response {
 }
 
 /// `streamGenerateContent?alt=sse`.
-pub(super) async fn streamed(desk: &Desk, body: &Value) -> Response {
+pub(crate) async fn streamed(desk: &Desk, body: &Value) -> Response {
     let (mut parts, pace) = match plan(desk, &prompt(body)) {
         Plan::Fail(status) => return failure(status),
         Plan::Hang => return std::future::pending().await,

@@ -11,7 +11,7 @@ use super::openai::failure;
 use super::plan::{Call, Plan, Prompt, plan};
 use super::wire::{Frame, array, pieces, sse, text_of, texts};
 
-pub(super) async fn answer(desk: &Desk, body: &Value) -> Response {
+pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
     let (items, pace) = match plan(desk, &prompt(body)) {
         Plan::Fail(status) => {
             let message = format!("fake failure {}", status.as_u16());

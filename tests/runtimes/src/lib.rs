@@ -1,0 +1,27 @@
+//! Real runtimes for the tests, at pinned versions, installed from their registries by `install.py` above
+//! this when a test first needs them. If an installation is impossible the test fails and says so.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The `claude` program. It is proprietary; see its own licence.
+pub fn claude() -> PathBuf {
+    installed("claude").join("node_modules/@anthropic-ai/claude-code-linux-x64/claude")
+}
+
+/// Where the runtime of this folder is. Tests run at the same time, also in several processes: one
+/// installs, the others wait.
+fn installed(name: &str) -> PathBuf {
+    let output = Command::new("python3")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/install.py"))
+        .arg(name)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("the runtime {name} cannot be installed: python3: {error}"));
+    assert!(
+        output.status.success(),
+        "{}\nthe tests do not skip it",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+}
