@@ -181,10 +181,10 @@ unsafe extern "C" fn emit(ctx: *const (), call: u64, event: FSlice) -> i32 {
     host.emit(Ticket(call), event)
 }
 
-unsafe extern "C" fn log(ctx: *const (), call: u64, level: i32, record: FSlice) {
+unsafe extern "C" fn log(ctx: *const (), _call: u64, level: i32, record: FSlice) {
     // SAFETY: as in `emit`.
     let (host, record) = unsafe { (host(ctx), record.as_bytes()) };
-    host.logs.push(call, level, record);
+    host.logs.push(level, record);
 }
 
 unsafe extern "C" fn query(_ctx: *const (), _name: FSlice, _version: u32) -> *const () {

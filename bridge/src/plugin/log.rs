@@ -37,7 +37,7 @@ pub(super) struct Line {
 #[derive(Clone, Copy, Debug)]
 enum Origin {
     /// Written by the adapter, at this level of the table.
-    Adapter { call: u64, level: i32 },
+    Adapter { level: i32 },
     /// What we have against it.
     Breach,
 }
@@ -48,8 +48,8 @@ impl Logs {
     }
 
     /// A record of the adapter. Never waits.
-    pub(super) fn push(&self, call: u64, level: i32, record: &[u8]) {
-        self.queue(Origin::Adapter { call, level }, record);
+    pub(super) fn push(&self, level: i32, record: &[u8]) {
+        self.queue(Origin::Adapter { level }, record);
     }
 
     /// Something the adapter must not do.
@@ -123,23 +123,24 @@ impl Line {
                 code = "protocol_violation",
                 "adapter {provider} broke the contract: {text}"
             ),
-            Origin::Adapter { call, level } => {
+            Origin::Adapter { level } => {
                 let (message, fields) = read(&text);
+                let fields = fields.map(tracing::field::display);
                 match level {
                     1 => {
-                        tracing::error!(target: "adapter", { adapter.id = provider, call, fields }, "{message}");
+                        tracing::error!(target: "adapter", { adapter.id = provider, fields }, "{message}");
                     }
                     2 => {
-                        tracing::warn!(target: "adapter", { adapter.id = provider, call, fields }, "{message}");
+                        tracing::warn!(target: "adapter", { adapter.id = provider, fields }, "{message}");
                     }
                     3 => {
-                        tracing::info!(target: "adapter", { adapter.id = provider, call, fields }, "{message}");
+                        tracing::info!(target: "adapter", { adapter.id = provider, fields }, "{message}");
                     }
                     4 => {
-                        tracing::debug!(target: "adapter", { adapter.id = provider, call, fields }, "{message}");
+                        tracing::debug!(target: "adapter", { adapter.id = provider, fields }, "{message}");
                     }
                     _ => {
-                        tracing::trace!(target: "adapter", { adapter.id = provider, call, fields }, "{message}");
+                        tracing::trace!(target: "adapter", { adapter.id = provider, fields }, "{message}");
                     }
                 }
             }
@@ -147,8 +148,8 @@ impl Line {
     }
 }
 
-/// The message of a JSON record and the rest of it, its `fields` unwrapped and without its level, which
-/// the table gives; a record that is no JSON object is a message.
+/// The message of a JSON record and the rest of it, its `fields` unwrapped and without what the line says
+/// anyway; a record that is no JSON object is a message.
 fn read(record: &str) -> (String, Option<String>) {
     let Ok(serde_json::Value::Object(mut object)) = serde_json::from_str(record) else {
         return (record.to_owned(), None);
@@ -159,9 +160,11 @@ fn read(record: &str) -> (String, Option<String>) {
         None => String::new(),
     };
     object.remove("level");
+    object.remove("target");
     if let Some(serde_json::Value::Object(fields)) = object.remove("fields") {
         object.extend(fields);
     }
+    object.remove("adapter.id");
     let rest = (!object.is_empty()).then(|| serde_json::Value::Object(object).to_string());
     (message, rest)
 }
@@ -197,7 +200,7 @@ mod tests {
     fn a_flood_is_bounded_in_bytes_and_counted() {
         let logs = Logs::default();
         for _ in 0..10_000 {
-            logs.push(0, 3, &[b'x'; 1000]);
+            logs.push(3, &[b'x'; 1000]);
         }
         let inner = logs.lock();
         assert!(inner.bytes <= QUEUED_BYTES + RECORD_BYTES);
@@ -219,9 +222,9 @@ mod tests {
             (r#"{"message":"hello","n":1}"#, "hello", Some(r#"{"n":1}"#)),
             (r#"{"message":"hello","level":"info"}"#, "hello", None),
             (
-                r#"{"message":"hello","fields":{"a":1},"target":"t"}"#,
+                r#"{"message":"hello","fields":{"a":1,"adapter.id":"x"},"target":"t"}"#,
                 "hello",
-                Some(r#"{"a":1,"target":"t"}"#),
+                Some(r#"{"a":1}"#),
             ),
             ("plain", "plain", None),
             ("[1]", "[1]", None),
