@@ -1,0 +1,71 @@
+/** An answer of the bridge that is no success, or none at all (`status` 0). */
+export class BridgeError extends Error {
+  readonly status: number;
+  /** As in the envelope, such as `NOT_FOUND`; `UNREACHABLE` where the bridge did not answer. */
+  readonly code: string;
+  readonly requestId: string | undefined;
+  readonly details: unknown;
+  /** What `Retry-After` asks for, in milliseconds. */
+  readonly retryAfterMs: number | undefined;
+
+  constructor(init: {
+    status: number;
+    code: string;
+    message: string;
+    requestId?: string | undefined;
+    details?: unknown;
+    retryAfterMs?: number | undefined;
+    cause?: unknown;
+  }) {
+    super(init.message, { cause: init.cause });
+    this.name = "BridgeError";
+    this.status = init.status;
+    this.code = init.code;
+    this.requestId = init.requestId;
+    this.details = init.details;
+    this.retryAfterMs = init.retryAfterMs;
+  }
+
+  /** Whether the same request may succeed a little later. */
+  get isTemporary(): boolean {
+    return this.status === 0 || this.status === 429 || this.status >= 500;
+  }
+
+  static async of(response: Response): Promise<BridgeError> {
+    const text = await response.text().catch(() => "");
+    const seconds = Number(response.headers.get("retry-after") ?? Number.NaN);
+    const envelope = parse(text);
+    return new BridgeError({
+      status: response.status,
+      code: envelope?.code ?? `HTTP_${response.status}`,
+      message: envelope?.error ?? (text.slice(0, 200) || `HTTP ${response.status}`),
+      requestId: envelope?.requestId,
+      details: envelope?.details,
+      retryAfterMs: Number.isFinite(seconds) ? seconds * 1000 : undefined,
+    });
+  }
+
+  static unreachable(cause: unknown): BridgeError {
+    const why = cause instanceof Error ? cause.message : String(cause);
+    return new BridgeError({ status: 0, code: "UNREACHABLE", message: `the bridge does not answer: ${why}`, cause });
+  }
+}
+
+interface Envelope {
+  error: string;
+  code: string;
+  requestId?: string;
+  details?: unknown;
+}
+
+function parse(text: string): Envelope | undefined {
+  try {
+    const value: unknown = JSON.parse(text);
+    if (typeof value === "object" && value !== null && "error" in value && "code" in value) {
+      return value as Envelope;
+    }
+  } catch {
+    // An intermediary's page, not ours.
+  }
+  return undefined;
+}

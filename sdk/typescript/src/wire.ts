@@ -1,0 +1,181 @@
+/** What goes over the wire, in the words of the HTTP interface. Times are RFC 3339, durations milliseconds. */
+
+export type DispatchStatus = "accepted" | "queued" | "running" | "finished";
+export type DeliveryStatus = "pending" | "delivered" | "dead" | "superseded";
+export type HealthStatus = "healthy" | "degraded" | "offline";
+
+/** A step to run. `callbackUrl: null` asks for no callback. */
+export interface DispatchRequest {
+  taskId: string;
+  agentId: string;
+  message: string;
+  callbackUrl: string | null;
+  provider?: string;
+  model?: string;
+  sessionId?: string;
+  runId?: string;
+  systemPrompt?: string;
+  priority?: number;
+  timeout?: number;
+  recovery?: "interrupt" | "retry" | "resume";
+  [field: string]: unknown;
+}
+
+export interface Accepted {
+  taskId: string;
+  dispatchId: string;
+  status: string;
+  provider: string;
+  duplicate: boolean;
+  warnings: string[];
+  links: { self: string; events: string; cancel: string };
+}
+
+export interface Usage {
+  inputTokens: number | null;
+  outputTokens: number | null;
+  cacheReadTokens: number | null;
+  cacheWriteTokens: number | null;
+  thinkingTokens: number | null;
+  totalTokens: number | null;
+}
+
+export interface ToolCall {
+  toolCallId: string;
+  name: string;
+  input: unknown;
+}
+
+export interface Result {
+  status: "ok" | "error";
+  output?: string;
+  structuredOutput?: unknown;
+  error?: string;
+  errorCode?: string;
+  model?: string;
+  sessionId?: string;
+  durationMs?: number;
+  costUsd?: number | null;
+  usage?: Usage | null;
+  toolCalls?: ToolCall[];
+  [field: string]: unknown;
+}
+
+/** One stage of routing: who was left, and who was dropped and why. */
+export interface RoutingStep {
+  layer: number;
+  name: string;
+  kept: string[];
+  dropped: { provider: string; reason: string }[];
+}
+
+export interface Dispatch {
+  taskId: string;
+  agentId: string;
+  dispatchId: string;
+  provider: string;
+  pinned: boolean;
+  status: DispatchStatus;
+  outcome?: "ok" | "error";
+  errorCode?: string;
+  cancelRequested: boolean;
+  priority: number;
+  attempt: number;
+  acceptedAt: string;
+  notBefore?: string;
+  startBy: string;
+  startedAt?: string;
+  finishedAt?: string;
+  traceId: string;
+  runId?: string;
+  sessionId?: string;
+  callbackUrl: string | null;
+  routing: RoutingStep[];
+  result?: Result;
+  deliveries?: { id: string; status: DeliveryStatus; attemptCount: number; dueAt?: string; href: string }[];
+}
+
+export interface DeliveryAttempt {
+  at: string;
+  durationMs: number;
+  status?: number;
+  error?: string;
+  answer?: string;
+  [field: string]: unknown;
+}
+
+export interface Delivery {
+  id: string;
+  dispatchId: string;
+  taskId: string;
+  url: string;
+  status: DeliveryStatus;
+  attemptCount: number;
+  attempts: DeliveryAttempt[];
+  createdAt: string;
+  dueAt?: string;
+  settledAt?: string;
+  [field: string]: unknown;
+}
+
+export interface HealthReport {
+  status: HealthStatus;
+  message?: string;
+  checkedAt: string;
+}
+
+export interface Profile {
+  capabilities: string[];
+  nativeTools: string[];
+  maxConcurrent: number;
+  outputStrategies: string[];
+  costTier: string;
+  latencyProfile: string;
+}
+
+export interface Adapter {
+  provider: string;
+  version?: string;
+  path?: string;
+  digest?: string;
+  isolation: string;
+  interfaces: string[];
+  maxConcurrent: number;
+  running: number;
+  health: HealthReport;
+  history: HealthReport[];
+  profile?: Profile;
+}
+
+export interface Health {
+  status: HealthStatus;
+  version: string;
+  instanceId: string;
+  uptimeSeconds: number;
+  draining: boolean;
+  store: { status: HealthStatus };
+  adapters: Record<string, HealthReport & { running: number; queued: number; maxConcurrent: number }>;
+  deliveries: { pending: number; dead: number };
+  children?: { living: number };
+}
+
+/** What happened. `id` is a cursor over the whole log; `seq` counts inside a dispatch. */
+export interface BridgeEvent {
+  id: string;
+  seq: number | null;
+  type: string;
+  taskId: string | null;
+  agentId: string | null;
+  dispatchId: string | null;
+  provider: string | null;
+  timestamp: string;
+  attempt?: number;
+  traceId?: string;
+  runId?: string;
+  data?: Record<string, unknown>;
+}
+
+export interface Page<T> {
+  items: T[];
+  nextCursor: string | null;
+}

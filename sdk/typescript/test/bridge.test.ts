@@ -1,0 +1,135 @@
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { afterEach, describe, expect, test } from "vitest";
+import { Bridge, BridgeError, type BridgeEvent } from "../src/index.js";
+
+type Handler = (request: IncomingMessage, response: ServerResponse) => void;
+
+let server: Server | undefined;
+
+async function serve(handler: Handler): Promise<Bridge> {
+  server = createServer(handler);
+  await new Promise<void>((resolve) => server?.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as AddressInfo;
+  return new Bridge({ baseUrl: `http://127.0.0.1:${port}/`, token: () => "secret" });
+}
+
+afterEach(async () => {
+  server?.closeAllConnections();
+  await new Promise((resolve) => (server ? server.close(resolve) : resolve(undefined)));
+  server = undefined;
+});
+
+function event(id: number, type = "assistant.text"): BridgeEvent {
+  return { id: `log-${id}`, seq: id, type, taskId: "t", agentId: "a", dispatchId: "d", provider: "echo", timestamp: "" };
+}
+
+function line(...events: BridgeEvent[]): string {
+  return events.map((one) => `${JSON.stringify(one)}\n`).join("");
+}
+
+async function ids(stream: AsyncIterable<BridgeEvent>): Promise<string[]> {
+  const seen: string[] = [];
+  for await (const one of stream) seen.push(one.id);
+  return seen;
+}
+
+describe("requests", () => {
+  test("carry the token, and filters that are given", async () => {
+    const seen: (string | undefined)[] = [];
+    const bridge = await serve((request, response) => {
+      seen.push(request.url, request.headers.authorization);
+      response.end('{"dispatches": [], "nextCursor": "7"}');
+    });
+    const page = await bridge.dispatches({ status: "running", provider: "", limit: 5 });
+    expect(page).toEqual({ items: [], nextCursor: "7" });
+    expect(seen).toEqual(["/api/v2/dispatches?status=running&limit=5", "Bearer secret"]);
+  });
+
+  test("fail with the words of the envelope", async () => {
+    const bridge = await serve((_, response) => {
+      response.writeHead(429, { "Retry-After": "3" });
+      response.end('{"error": "too many", "code": "RATE_LIMITED", "requestId": "req_1"}');
+    });
+    const error = await bridge.show("x").catch((caught: unknown) => caught);
+    expect(error).toBeInstanceOf(BridgeError);
+    expect(error).toMatchObject({ status: 429, code: "RATE_LIMITED", message: "too many", retryAfterMs: 3000, requestId: "req_1" });
+  });
+
+  test("fail clearly when somebody else answers, and when nobody does", async () => {
+    const bridge = await serve((_, response) => {
+      response.writeHead(502);
+      response.end("<html>");
+    });
+    await expect(bridge.adapters()).rejects.toMatchObject({ code: "HTTP_502", isTemporary: true });
+    const nobody = new Bridge({ baseUrl: "http://127.0.0.1:9" });
+    await expect(nobody.adapters()).rejects.toMatchObject({ status: 0, code: "UNREACHABLE" });
+  });
+});
+
+describe("a stream", () => {
+  test("cut at any byte goes on after the last whole event", async () => {
+    const whole = line(event(1), event(2), event(3));
+    for (let cut = 1; cut < whole.length; cut += 17) {
+      let connections = 0;
+      const bridge = await serve((request, response) => {
+        const after = new URL(request.url ?? "", "http://x").searchParams.get("after");
+        if (after === "log-3") {
+          response.writeHead(204).end();
+          return;
+        }
+        const from = after ? Number(after.slice(4)) : 0;
+        const rest = line(...[event(1), event(2), event(3)].slice(from));
+        connections += 1;
+        const first = connections === 1;
+        response.write(first ? whole.slice(0, cut) : rest);
+        if (first) setImmediate(() => response.destroy());
+        else response.end();
+      });
+      expect(await ids(bridge.dispatchEvents("d", { maxPauseMs: 1 }))).toEqual(["log-1", "log-2", "log-3"]);
+      server?.closeAllConnections();
+      server?.close();
+    }
+  });
+
+  test("of everything asks for now once, also when it is cut before its first event", async () => {
+    const asked: string[] = [];
+    const bridge = await serve((request, response) => {
+      const url = new URL(request.url ?? "", "http://x");
+      asked.push(`${request.headers.accept?.split("/")[1]} ${url.searchParams.get("after")}`);
+      if (request.headers.accept === "application/json") response.end('{"events": [], "nextCursor": "log-4"}');
+      else if (asked.length === 2) response.destroy();
+      else response.write(line(event(5)));
+    });
+    const controller = new AbortController();
+    for await (const one of bridge.events({}, { signal: controller.signal, maxPauseMs: 1 })) {
+      expect(one.id).toBe("log-5");
+      controller.abort();
+    }
+    expect(asked).toEqual(["json now", "x-ndjson log-4", "x-ndjson log-4"]);
+  });
+
+  test("that is silent for too long counts as cut; heartbeats keep it", async () => {
+    let connections = 0;
+    const bridge = await serve((_, response) => {
+      connections += 1;
+      if (connections === 1) response.write("\n");
+      else response.end(line(event(1)));
+    });
+    const controller = new AbortController();
+    for await (const one of bridge.events({}, { after: "0", idleMs: 50, maxPauseMs: 1, signal: controller.signal })) {
+      expect(one.id).toBe("log-1");
+      controller.abort();
+    }
+    expect(connections).toBe(2);
+  });
+
+  test("throws what does not get better", async () => {
+    const bridge = await serve((_, response) => {
+      response.writeHead(410);
+      response.end('{"error": "removed", "code": "CURSOR_EXPIRED", "details": {"firstSafeCursor": "log-9"}}');
+    });
+    const failure = ids(bridge.events({}, { after: "log-1" }));
+    await expect(failure).rejects.toMatchObject({ code: "CURSOR_EXPIRED", details: { firstSafeCursor: "log-9" } });
+  });
+});
