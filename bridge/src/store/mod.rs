@@ -164,7 +164,7 @@ pub trait Store: Send + Sync + 'static {
     /// result holds it all.
     async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>>;
     async fn delivery(&self, id: DeliveryId) -> Result<Option<Delivery>>;
-    /// In the order of their dispatches, newest first, without their attempts; short pages as in
+    /// In the order of their dispatches, newest first, each with its last attempt alone; short pages as in
     /// `dispatches`.
     async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<Delivery>>;
     /// Deliveries of one dispatch, oldest first.

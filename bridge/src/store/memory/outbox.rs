@@ -237,9 +237,14 @@ impl State {
         });
         let page: Vec<_> = found.by_ref().take(filter.limit).collect();
         let next = found.next().and(page.last()).map(|(key, _)| **key);
-        let items = page.into_iter().map(|(_, owed)| Delivery {
-            attempts: Vec::new(),
-            ..owed.record.clone()
+        let items = page.into_iter().map(|(_, owed)| {
+            let mut delivery = owed.record.clone();
+            let earlier = delivery.attempts.len().saturating_sub(1);
+            delivery.attempts.drain(..earlier);
+            for attempt in &mut delivery.attempts {
+                attempt.answer = None;
+            }
+            delivery
         });
         Page {
             items: items.collect(),

@@ -129,7 +129,11 @@ pub(super) fn deliveries(
         ],
         |row| Ok((row.get(9)?, read_delivery(row)?)),
     )?;
-    Ok(range.page(found, filter.limit))
+    let mut page = range.page(found, filter.limit);
+    for delivery in &mut page.items {
+        delivery.attempts = last_attempt(connection, delivery.id)?;
+    }
+    Ok(page)
 }
 
 /// How a list finds its rows.
@@ -268,17 +272,27 @@ fn with_attempts(
     };
     let sql = "SELECT number, at, duration_ms, status, error, answer FROM attempt
                WHERE delivery = ? ORDER BY number";
-    delivery.attempts = table::all(connection, sql, [seq], |row| {
-        Ok(DeliveryAttempt {
-            number: row.get(0)?,
-            at: table::time(row, 1)?,
-            duration_ms: row.get(2)?,
-            status: row.get(3)?,
-            error: row.get(4)?,
-            answer: row.get(5)?,
-        })
-    })?;
+    delivery.attempts = table::all(connection, sql, [seq], read_attempt)?;
     Ok(Some(delivery))
+}
+
+/// What a list shows of the attempts: how the last one went, without the receiver's answer.
+fn last_attempt(connection: &Connection, id: DeliveryId) -> rusqlite::Result<Vec<DeliveryAttempt>> {
+    let sql = "SELECT number, at, duration_ms, status, error, NULL FROM attempt
+               WHERE delivery = (SELECT dispatch FROM delivery WHERE id = ?)
+               ORDER BY number DESC LIMIT 1";
+    table::all(connection, sql, [id.as_bytes()], read_attempt)
+}
+
+fn read_attempt(row: &Row<'_>) -> rusqlite::Result<DeliveryAttempt> {
+    Ok(DeliveryAttempt {
+        number: row.get(0)?,
+        at: table::time(row, 1)?,
+        duration_ms: row.get(2)?,
+        status: row.get(3)?,
+        error: row.get(4)?,
+        answer: row.get(5)?,
+    })
 }
 
 pub(super) fn delivery(
