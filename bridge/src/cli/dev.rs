@@ -147,6 +147,7 @@ async fn greet(
         "bridge    {}",
         screen.paint(Tone::Strong, base)
     ))?;
+    screen.line(format_args!("console   {base}/"))?;
     for adapter in answer["adapters"].as_array().into_iter().flatten() {
         screen.line(plugin_line(screen, adapter))?;
     }

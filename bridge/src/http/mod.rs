@@ -9,6 +9,7 @@ pub mod serve;
 
 mod adapters;
 mod body;
+mod console;
 mod deliveries;
 mod dispatch;
 mod encode;
@@ -146,6 +147,7 @@ pub fn router(state: State) -> Router {
         .route("/api/v2/adapters", get(adapters::list))
         .route("/api/v2/adapters/{provider}", get(adapters::show))
         .merge(manage::routes())
+        .merge(console::routes())
         .fallback(observe::unknown_route)
         .method_not_allowed_fallback(observe::wrong_method);
     let rules = Rules {

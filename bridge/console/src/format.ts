@@ -1,0 +1,44 @@
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const DAY = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
+const NUMBER = new Intl.NumberFormat("en-US");
+
+/** The time of day, with the day when it is not today. */
+export function time(iso: string | undefined): string {
+  if (!iso) return "";
+  const date = new Date(iso);
+  const today = date.toDateString() === new Date().toDateString();
+  return today ? CLOCK.format(date) : `${DAY.format(date)} ${CLOCK.format(date)}`;
+}
+
+/** The time of day of seconds since 1970. */
+export function clock(seconds: number): string {
+  return CLOCK.format(seconds * 1000);
+}
+
+export function millis(from: string | undefined, to: string | undefined): number | undefined {
+  if (!from || !to) return undefined;
+  return Math.max(0, Date.parse(to) - Date.parse(from));
+}
+
+export function duration(ms: number | undefined): string {
+  if (ms === undefined) return "";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
+  const minutes = Math.floor(ms / 60_000);
+  if (minutes < 60) return `${minutes} min ${Math.round((ms % 60_000) / 1000)} s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+export function number(value: number | null | undefined): string {
+  return value === null || value === undefined ? "unknown" : NUMBER.format(value);
+}
+
+export function dollars(value: number | null | undefined): string {
+  if (value === null || value === undefined) return "unknown";
+  return `$${value < 0.01 ? value.toFixed(6) : value.toFixed(4)}`;
+}
+
+export function json(value: unknown): string {
+  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
+}

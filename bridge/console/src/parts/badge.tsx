@@ -1,0 +1,31 @@
+import type { Dispatch } from "@forge-bridge/client";
+
+const TONES: Record<string, string> = {
+  healthy: "good",
+  ok: "good",
+  delivered: "good",
+  open: "good",
+  running: "busy",
+  pending: "busy",
+  queued: "wait",
+  accepted: "wait",
+  connecting: "wait",
+  degraded: "warn",
+  retrying: "warn",
+  superseded: "wait",
+  offline: "bad",
+  error: "bad",
+  dead: "bad",
+  refused: "bad",
+};
+
+/** A state in a word, with its tone beside it: never colour alone. */
+export function Badge({ state, label }: { state: string; label?: string }) {
+  return <span class={`badge ${TONES[state] ?? "wait"}`}>{label ?? state}</span>;
+}
+
+/** Where a dispatch stands: its outcome once it has one. */
+export function DispatchBadge({ dispatch }: { dispatch: Dispatch }) {
+  if (dispatch.status !== "finished") return <Badge state={dispatch.status} />;
+  return dispatch.outcome === "ok" ? <Badge state="ok" /> : <Badge state="error" label={dispatch.errorCode ?? "error"} />;
+}

@@ -1,0 +1,37 @@
+import { useEffect, useState } from "preact/hooks";
+
+/** `#/dispatches?status=running` is `{ page: "dispatches", id: undefined, query }`. */
+export interface Route {
+  page: string;
+  id: string | undefined;
+  query: URLSearchParams;
+}
+
+function read(): Route {
+  const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [page = "", ...rest] = path.split("/");
+  const id = rest.join("/");
+  return { page: page || "now", id: id ? decodeURIComponent(id) : undefined, query: new URLSearchParams(query) };
+}
+
+export function useRoute(): Route {
+  const [route, setRoute] = useState(read);
+  useEffect(() => {
+    const changed = () => setRoute(read());
+    window.addEventListener("hashchange", changed);
+    return () => window.removeEventListener("hashchange", changed);
+  }, []);
+  return route;
+}
+
+export function link(page: string, id?: string, query: Record<string, string | undefined> = {}): string {
+  const pairs = Object.entries(query).filter((pair): pair is [string, string] => !!pair[1]);
+  const search = new URLSearchParams(pairs).toString();
+  return `#/${page}${id ? `/${encodeURIComponent(id)}` : ""}${search ? `?${search}` : ""}`;
+}
+
+/** Puts the filters of a page into its address, so that it can be shared and survives a reload. */
+export function setQuery(route: Route, changes: Record<string, string | undefined>): void {
+  const next = Object.fromEntries([...route.query.entries(), ...Object.entries(changes)]);
+  location.replace(link(route.page, route.id, next));
+}

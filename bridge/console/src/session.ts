@@ -1,0 +1,23 @@
+import { Bridge, BridgeError } from "@forge-bridge/client";
+
+const KEY = "forge-bridge.token";
+
+/** The token is asked for once and lives as long as the tab. */
+export const session = {
+  get token(): string | undefined {
+    return sessionStorage.getItem(KEY) ?? undefined;
+  },
+  set token(value: string | undefined) {
+    if (value) sessionStorage.setItem(KEY, value);
+    else sessionStorage.removeItem(KEY);
+    window.dispatchEvent(new Event("forge-session"));
+  },
+};
+
+/** The bridge that served this page. */
+export const bridge = new Bridge({ baseUrl: "", token: () => session.token });
+
+/** Whether the answer means that a token is wanted, or another one. */
+export function wantsToken(error: unknown): boolean {
+  return error instanceof BridgeError && error.status === 401;
+}

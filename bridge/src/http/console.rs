@@ -1,0 +1,97 @@
+//! The console: three files that are built ahead (`bridge/console`) and embedded. They hold no data and need
+//! no token; what they show they ask for through the same interface as everybody else.
+
+use std::future::ready;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use sha2::{Digest as _, Sha256};
+
+use super::Shared;
+
+/// Only what the bridge itself serves, and nobody's frame.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+                      connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
+                      frame-ancestors 'none'";
+
+#[derive(Clone, Copy)]
+struct Asset {
+    path: &'static str,
+    kind: &'static str,
+    bytes: &'static [u8],
+}
+
+const ASSETS: [Asset; 3] = [
+    Asset {
+        path: "/",
+        kind: "text/html; charset=utf-8",
+        bytes: include_bytes!("../../console/dist/index.html"),
+    },
+    Asset {
+        path: "/console.js",
+        kind: "text/javascript; charset=utf-8",
+        bytes: include_bytes!("../../console/dist/console.js"),
+    },
+    Asset {
+        path: "/console.css",
+        kind: "text/css; charset=utf-8",
+        bytes: include_bytes!("../../console/dist/console.css"),
+    },
+];
+
+pub(super) fn routes() -> Router<Shared> {
+    ASSETS.into_iter().fold(Router::new(), |router, asset| {
+        let tag: String = Sha256::digest(asset.bytes)[..8]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let tag = format!("\"{tag}\"");
+        router.route(
+            asset.path,
+            get(move |headers: HeaderMap| ready(asset.answer(&tag, &headers))),
+        )
+    })
+}
+
+impl Asset {
+    fn answer(self, tag: &str, headers: &HeaderMap) -> Response {
+        let known = headers.get(header::IF_NONE_MATCH);
+        if known.is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
+            return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
+        }
+        let headers = [
+            (header::CONTENT_TYPE, self.kind),
+            // Another version of the bridge brings other files under the same names.
+            (header::CACHE_CONTROL, "no-cache"),
+            (header::ETAG, tag),
+            (header::CONTENT_SECURITY_POLICY, POLICY),
+            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (header::REFERRER_POLICY, "no-referrer"),
+        ];
+        (headers, Bytes::from_static(self.bytes)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Edge;
+
+    #[tokio::test]
+    async fn the_console_is_served_to_those_without_a_token() {
+        let edge = Edge::new().await;
+        for (path, kind) in [
+            ("/", "text/html"),
+            ("/console.js", "text/javascript"),
+            ("/console.css", "text/css"),
+        ] {
+            let answer = edge.get(path).await;
+            assert_eq!(answer.status, 200, "{path}");
+            assert!(answer.header("content-type").starts_with(kind), "{path}");
+            let policy = answer.header("content-security-policy");
+            assert!(policy.starts_with("default-src 'none'"), "{path}");
+        }
+    }
+}
