@@ -8,6 +8,7 @@ mod children;
 mod claude;
 mod cli;
 mod config;
+mod console;
 mod demo;
 mod dev;
 mod dispatch;

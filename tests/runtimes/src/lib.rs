@@ -9,6 +9,11 @@ pub fn claude() -> PathBuf {
     installed("claude").join("node_modules/@anthropic-ai/claude-code-linux-x64/claude")
 }
 
+/// The folder with the packages that drive a browser. The browser itself is the system's.
+pub fn browser() -> PathBuf {
+    installed("browser")
+}
+
 /// Where the runtime of this folder is. Tests run at the same time, also in several processes: one
 /// installs, the others wait.
 fn installed(name: &str) -> PathBuf {

@@ -1,0 +1,193 @@
+// Uses the console as an operator would: every page and every action, in light and dark, with a checker for
+// accessibility. Arguments: the folder with playwright-core and axe-core, the URL of a bridge with the echo
+// adapter, its token, and the URL of a receiver that refuses for ever (410) until it is told "again".
+// Writes screenshots to a folder where `SCREENSHOTS` names one.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import path from "node:path";
+
+const [modules, url, token, receiver] = process.argv.slice(2);
+const require = createRequire(path.join(modules, "package.json"));
+const { chromium } = require("playwright-core");
+const axe = readFileSync(require.resolve("axe-core"), "utf8");
+
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  args: [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+  ],
+});
+const problems = [];
+const page = await browser.newPage({ viewport: { width: 1280, height: 900 } });
+page.setDefaultTimeout(20_000);
+page.on("pageerror", (error) => problems.push(error.message));
+page.on("console", (message) => {
+  // Refused tokens are answered 401, which browsers report.
+  if (message.type() === "error" && !message.text().includes("401")) problems.push(message.text());
+});
+
+const task = `browser-${Date.now()}`;
+const main = page.getByRole("main");
+
+async function step(name, action) {
+  try {
+    await action();
+    console.log(`ok ${name}`);
+  } catch (error) {
+    await page.screenshot({ path: path.join(process.env.SCREENSHOTS ?? "/tmp", "console-failure.png") });
+    console.error(`failed ${name}\n${error.stack}\nproblems of the page: ${problems.join("\n")}`);
+    await browser.close();
+    process.exit(1);
+  }
+}
+
+async function open(name) {
+  await page.getByRole("navigation", { name: "Pages" }).first().getByRole("link", { name, exact: true }).click();
+  await main.getByRole("heading", { level: 1, name }).waitFor();
+}
+
+async function send(id, model, callback) {
+  await open("Try it");
+  await page.getByLabel("Message").fill("It's a message");
+  await page.getByLabel("Model").fill(model);
+  await page.getByLabel("Task id").fill(id);
+  await page.getByLabel("Callback URL").fill(callback ?? "");
+  await page.getByRole("button", { name: "Dispatch", exact: true }).click();
+  await main.getByRole("heading", { level: 1, name: id }).waitFor();
+}
+
+await step("a token is asked for, a wrong one refused, the right one kept", async () => {
+  await page.goto(url);
+  await page.getByLabel("Bearer token").fill("wrong");
+  await page.getByRole("button", { name: "Continue" }).click();
+  await page.getByText("The last one was refused.").waitFor();
+  await page.getByLabel("Bearer token").fill(token);
+  await page.getByRole("button", { name: "Continue" }).click();
+  await page.getByRole("dialog").waitFor({ state: "hidden" });
+  await page.getByText("live", { exact: true }).waitFor();
+  await page.reload();
+  await page.getByText("live", { exact: true }).waitFor();
+  assert.equal(await page.getByRole("dialog").isVisible(), false);
+});
+
+await step("the curl line is what the form sends", async () => {
+  await open("Try it");
+  await page.getByLabel("Message").fill("It's");
+  const line = await page.locator("section pre").innerText();
+  assert.match(line, /"message": "It'\\''s"/);
+  assert.match(line, /\$BRIDGE_TOKEN/);
+  assert.ok(!line.includes(token));
+});
+
+await step("a dispatch is followed from accept to its end", async () => {
+  await send(`${task}-text`, "stream:5");
+  await main.getByText("ok", { exact: true }).first().waitFor();
+  const said = main.getByRole("list", { name: "What happened" });
+  await said.getByText("execution.completed").waitFor();
+  assert.match(await said.locator("pre").first().innerText(), /message 1\n.*message 5/s);
+  await main.getByText("None was asked for.").waitFor();
+});
+
+await step("a running dispatch is cancelled", async () => {
+  await send(`${task}-slow`, "slow:60000");
+  await main.getByText("running", { exact: true }).first().waitFor();
+  await open("Now");
+  await page.getByRole("table", { name: "Running" }).getByRole("link", { name: `${task}-slow` }).click();
+  await main.getByRole("button", { name: "Cancel" }).click();
+  await main.getByText("cancelled", { exact: true }).first().waitFor();
+  assert.equal(await main.getByRole("button", { name: "Cancel" }).isVisible(), false);
+});
+
+await step("a dead letter says why, and is sent again", async () => {
+  await send(`${task}-dead`, "ok", receiver);
+  await main.getByText("dead", { exact: true }).waitFor();
+  await open("Deliveries");
+  await page.getByLabel("State").selectOption("dead");
+  await page.getByRole("list", { name: "By destination" }).getByText("HTTP 410").waitFor();
+  await fetch(`${receiver}?again`, { method: "POST" });
+  await page.getByRole("button", { name: `Send again: ${task}-dead` }).click();
+  await page.getByText("1 will be sent again.").waitFor();
+  await page.getByLabel("State").selectOption("delivered");
+  await page.getByRole("table", { name: "Deliveries" }).getByRole("link", { name: `${task}-dead` }).waitFor();
+});
+
+await step("dispatches are filtered and found", async () => {
+  await open("Dispatches");
+  await page.getByLabel("State").selectOption("error");
+  const table = page.getByRole("table", { name: "Dispatches" });
+  await table.getByRole("link", { name: `${task}-slow` }).waitFor();
+  await table.getByRole("link", { name: `${task}-text` }).waitFor({ state: "detached" });
+  await page.getByLabel("Task or dispatch id").fill(`${task}-text`);
+  await page.getByLabel("Task or dispatch id").press("Enter");
+  await main.getByRole("heading", { level: 1, name: `${task}-text` }).waitFor();
+});
+
+await step("an unknown dispatch is a clear error", async () => {
+  await page.goto(`${url}/#/dispatch/nobody`);
+  await main.getByRole("alert").getByText("NOT_FOUND").waitFor();
+});
+
+await step("events come live, wait while paused, and are filtered", async () => {
+  await open("Events");
+  const run = (id) => page.evaluate(async ([id, token]) => {
+    const body = JSON.stringify({ taskId: id, agentId: "a", message: "m", model: "ok", callbackUrl: null });
+    const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
+    await fetch("/api/v2/dispatch", { method: "POST", headers, body });
+  }, [id, token]);
+  const list = page.getByRole("list", { name: "Events, newest first" });
+  await run(`${task}-e1`);
+  await list.getByText("execution.completed").first().waitFor();
+  await page.getByRole("button", { name: "Pause" }).click();
+  await run(`${task}-e2`);
+  await page.getByLabel("Containing").fill(`${task}-e2`);
+  assert.equal(await list.getByRole("listitem").count(), 0);
+  await page.getByRole("button", { name: "Go on" }).click();
+  await list.getByText("execution.completed").waitFor();
+});
+
+await step("an adapter shows what it can do", async () => {
+  await open("Adapters");
+  const card = page.getByRole("region", { name: "echo" });
+  await card.getByText("healthy").first().waitFor();
+  await card.getByText("structured_output").waitFor();
+  await card.getByText("Library and health history").click();
+  await card.getByText("SHA-256").waitFor();
+});
+
+await step("the keyboard reaches the page", async () => {
+  await open("Now");
+  await page.locator("body").press("Tab");
+  await page.evaluate(() => document.querySelector(".skip").focus());
+  await page.keyboard.press("Enter");
+  assert.equal(await page.evaluate(() => document.activeElement.id), "page");
+});
+
+for (const scheme of ["light", "dark"]) {
+  await step(`nobody is left out, ${scheme}`, async () => {
+    await page.emulateMedia({ colorScheme: scheme });
+    const places = ["now", "dispatches", `dispatch/${task}-text`, "adapters", "deliveries?status=delivered", "events", "try"];
+    for (const place of places) {
+      await page.goto(`${url}/#/${place}`);
+      await main.getByRole("heading", { level: 1 }).waitFor();
+      await page.waitForLoadState("load");
+      // Not through a script element: the policy of the page allows none but its own.
+      const { violations } = await page.evaluate(`(() => { ${axe}; return axe.run(); })()`);
+      const serious = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
+      const found = serious.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).join(" ").slice(0, 400)}`);
+      assert.deepEqual(found, [], place);
+      if (process.env.SCREENSHOTS) {
+        const name = `${place.replace(/\W.*$/, "")}-${scheme}.png`;
+        await page.screenshot({ path: path.join(process.env.SCREENSHOTS, name), fullPage: true });
+      }
+    }
+  });
+}
+
+await step("the page has no errors", async () => {
+  const unexpected = problems.filter((problem) => !problem.includes("404") && !problem.includes("409"));
+  assert.deepEqual(unexpected, []);
+});
+await browser.close();

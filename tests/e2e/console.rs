@@ -1,0 +1,45 @@
+//! The console in a real browser.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::process::Command;
+
+use super::harness::{Answer, Bridge, CallbackSink};
+
+const TOKEN: &str = "console-token-console-token-0001";
+
+#[tokio::test]
+async fn an_operator_can_do_everything_in_the_console() {
+    let sink = CallbackSink::start().await;
+    let again = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&again);
+    sink.answer_with(move |request| {
+        if request.path.ends_with("?again") {
+            told.store(true, Ordering::Relaxed);
+        }
+        Answer::status(if told.load(Ordering::Relaxed) {
+            200
+        } else {
+            410
+        })
+    });
+    let bridge = Bridge::with(&[("BRIDGE_TOKENS", TOKEN)]).await;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/browser/console.mjs");
+    let output = Command::new("node")
+        .arg(script)
+        .arg(forge_test_runtimes::browser())
+        .args([bridge.api.url.as_str(), TOKEN, &sink.url("/hook")])
+        .kill_on_drop(true)
+        .output()
+        .await
+        .expect("node is installed");
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    bridge.stop().await;
+}
