@@ -157,6 +157,14 @@ await step("an adapter shows what it can do", async () => {
   await card.getByText("SHA-256").waitFor();
 });
 
+await step("the reference names every operation, and jumps to it", async () => {
+  await page.getByRole("link", { name: "API", exact: true }).click();
+  await main.getByRole("heading", { level: 1, name: "HTTP interface" }).waitFor();
+  await page.getByRole("navigation", { name: "Operations" }).getByRole("link", { name: "End it", exact: true }).click();
+  assert.equal(await page.evaluate(() => document.activeElement.id), "cancelDispatch");
+  await page.getByRole("region", { name: "Accept a step" }).getByText("callbackUrl").first().waitFor();
+});
+
 await step("the keyboard reaches the page", async () => {
   await open("Now");
   await page.locator("body").press("Tab");
@@ -168,9 +176,9 @@ await step("the keyboard reaches the page", async () => {
 for (const scheme of ["light", "dark"]) {
   await step(`nobody is left out, ${scheme}`, async () => {
     await page.emulateMedia({ colorScheme: scheme });
-    const places = ["now", "dispatches", `dispatch/${task}-text`, "adapters", "deliveries?status=delivered", "events", "try"];
+    const places = ["docs", "now", "dispatches", `dispatch/${task}-text`, "adapters", "deliveries?status=delivered", "events", "try"];
     for (const place of places) {
-      await page.goto(`${url}/#/${place}`);
+      await page.goto(place === "docs" ? `${url}/docs` : `${url}/#/${place}`);
       await main.getByRole("heading", { level: 1 }).waitFor();
       await page.waitForLoadState("load");
       // Not through a script element: the policy of the page allows none but its own.

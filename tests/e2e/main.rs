@@ -25,6 +25,7 @@ mod plugins;
 mod queue;
 mod readers;
 mod recovery;
+mod reference;
 mod registration;
 mod reload;
 mod retention;

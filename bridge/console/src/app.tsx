@@ -8,6 +8,7 @@ import { DispatchPage } from "./pages/dispatch";
 import { Dispatches } from "./pages/dispatches";
 import { Events } from "./pages/events";
 import { Now } from "./pages/now";
+import { ReferencePage } from "./pages/reference";
 import { Try } from "./pages/try";
 import { Badge } from "./parts/badge";
 import { TokenDialog } from "./parts/token";
@@ -25,40 +26,43 @@ const PAGES = [
 
 export function App() {
   const route = useRoute();
+  // The reference has an address of its own.
+  const docs = location.pathname === "/docs";
   const health = useLoad(() => bridge.health(), [], 2000);
   const access = useLoad(() => bridge.adapters(), []);
   const state = useLiveState();
-  const name = PAGES.find(([page]) => page === route.page)?.[1] ?? "Dispatch";
+  const name = docs ? "API" : (PAGES.find(([page]) => page === route.page)?.[1] ?? "Dispatch");
   const [shown, setShown] = useState(false);
   useEffect(() => {
     document.title = `${name} · forge-bridge`;
     if (shown) document.getElementById("page")?.focus();
     setShown(true);
   }, [route.page, route.id]);
-  const current = route.page === "dispatch" ? "dispatches" : route.page;
+  const current = docs ? "docs" : route.page === "dispatch" ? "dispatches" : route.page;
   return (
     <div class="shell">
       <a class="skip" href="#page" onClick={(event) => { event.preventDefault(); document.getElementById("page")?.focus(); }}>
         Skip to the page
       </a>
       <header>
-        <a class="brand" href={link("now")}>forge-bridge</a>
+        <a class="brand" href={`/${link("now")}`}>forge-bridge</a>
         <nav aria-label="Pages">
           {PAGES.map(([page, label]) => (
-            <a key={page} href={link(page)} aria-current={page === current ? "page" : undefined}>{label}</a>
+            <a key={page} href={`/${link(page)}`} aria-current={page === current ? "page" : undefined}>{label}</a>
           ))}
+          <a href="/docs" aria-current={current === "docs" ? "page" : undefined}>API</a>
         </nav>
         <div class="status">
           {health.data && <span class="dim number">{health.data.version}, up {duration(health.data.uptimeSeconds * 1000)}</span>}
           {health.data?.draining && <Badge state="degraded" label="draining" />}
           <Badge state={health.error ? "offline" : (health.data?.status ?? "connecting")} label={health.error ? "no answer" : undefined} />
-          <span title="The event stream"><Badge state={state} label={state === "open" ? "live" : state} /></span>
+          {!docs && <span title="The event stream"><Badge state={state} label={state === "open" ? "live" : state} /></span>}
         </div>
       </header>
       <main id="page" tabIndex={-1} aria-label={name}>
-        <Page route={route} />
+        {docs ? <ReferencePage /> : <Page route={route} />}
       </main>
-      <TokenDialog wanted={wantsToken(access.error)} />
+      <TokenDialog wanted={!docs && wantsToken(access.error)} />
     </div>
   );
 }

@@ -1,5 +1,6 @@
-//! The console: three files that are built ahead (`bridge/console`) and embedded. They hold no data and need
-//! no token; what they show they ask for through the same interface as everybody else.
+//! The console, and the reference of the HTTP interface: files that are built ahead (`bridge/console`) or
+//! written by hand (`openapi.json`), and embedded. They hold no data and need no token; what the console
+//! shows it asks for through the same interface as everybody else.
 
 use std::future::ready;
 
@@ -24,11 +25,23 @@ struct Asset {
     bytes: &'static [u8],
 }
 
-const ASSETS: [Asset; 3] = [
+const PAGE: &[u8] = include_bytes!("../../console/dist/index.html");
+
+const ASSETS: [Asset; 5] = [
     Asset {
         path: "/",
         kind: "text/html; charset=utf-8",
-        bytes: include_bytes!("../../console/dist/index.html"),
+        bytes: PAGE,
+    },
+    Asset {
+        path: "/docs",
+        kind: "text/html; charset=utf-8",
+        bytes: PAGE,
+    },
+    Asset {
+        path: "/openapi.json",
+        kind: "application/json",
+        bytes: include_bytes!("../../openapi.json"),
     },
     Asset {
         path: "/console.js",
@@ -86,6 +99,8 @@ mod tests {
             ("/", "text/html"),
             ("/console.js", "text/javascript"),
             ("/console.css", "text/css"),
+            ("/docs", "text/html"),
+            ("/openapi.json", "application/json"),
         ] {
             let answer = edge.get(path).await;
             assert_eq!(answer.status, 200, "{path}");

@@ -98,6 +98,11 @@ export class Bridge {
     throw await BridgeError.of(response);
   }
 
+  /** The HTTP interface as OpenAPI 3.1. */
+  reference(): Promise<unknown> {
+    return this.#json("/openapi.json");
+  }
+
   /** Everything that happens, from now on unless `after` says otherwise. */
   events(filter: EventFilter = {}, options: StreamOptions = {}): AsyncGenerator<BridgeEvent, void, void> {
     // "Now" is asked for once: a stream that is cut before its first event goes on from there.

@@ -15,9 +15,11 @@ export interface DispatchRequest {
   sessionId?: string;
   runId?: string;
   systemPrompt?: string;
+  outputSchema?: unknown;
   priority?: number;
+  /** Seconds for each attempt. */
   timeout?: number;
-  recovery?: "interrupt" | "retry" | "resume";
+  recovery?: "fail" | "retry" | "resume";
   [field: string]: unknown;
 }
 
@@ -96,6 +98,7 @@ export interface Dispatch {
 }
 
 export interface DeliveryAttempt {
+  number: number;
   at: string;
   durationMs: number;
   status?: number;
@@ -135,16 +138,16 @@ export interface Profile {
 
 export interface Adapter {
   provider: string;
-  version?: string;
-  path?: string;
-  digest?: string;
+  version: string | null;
+  path: string | null;
+  digest: string | null;
   isolation: string;
   interfaces: string[];
   maxConcurrent: number;
   running: number;
   health: HealthReport;
   history: HealthReport[];
-  profile?: Profile;
+  profile: Profile | null;
 }
 
 export interface Health {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 
-use super::until;
+use super::{reference, until};
 
 /// One bridge's HTTP interface.
 #[derive(Clone)]
@@ -136,7 +136,10 @@ impl JsonBody for RequestBuilder {
 
 /// Sends, and reads the answer as JSON; `null` when there is none.
 pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
-    let response = request.send().await.unwrap();
+    let (client, request) = request.build_split();
+    let request = request.unwrap();
+    let (method, path) = (request.method().clone(), request.url().path().to_owned());
+    let response = client.execute(request).await.unwrap();
     let status = response.status();
     let body = response.bytes().await.unwrap();
     let value = serde_json::from_slice(&body).unwrap_or_else(|_| {
@@ -147,6 +150,9 @@ pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
         );
         Value::Null
     });
+    if !body.is_empty() {
+        reference::check(method.as_str(), &path, status.as_u16(), &value);
+    }
     (status, value)
 }
 

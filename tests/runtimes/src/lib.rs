@@ -14,6 +14,11 @@ pub fn browser() -> PathBuf {
     installed("browser")
 }
 
+/// The environment of schemathesis, which makes requests from an OpenAPI document.
+pub fn schemathesis() -> PathBuf {
+    installed("schemathesis")
+}
+
 /// Where the runtime of this folder is. Tests run at the same time, also in several processes: one
 /// installs, the others wait.
 fn installed(name: &str) -> PathBuf {

@@ -1,0 +1,153 @@
+import type { ComponentChildren } from "preact";
+import { useLoad } from "../load";
+import { Empty, Problem } from "../parts/notice";
+import { type Operation, type Parameter, type Reference, type Schema, operations, shape } from "../reference";
+import { bridge } from "../session";
+
+/** The HTTP interface, from `openapi.json`. */
+export function ReferencePage() {
+  const page = useLoad(async () => (await bridge.reference()) as Reference, []);
+  const reference = page.data;
+  if (!reference) return <><h1>HTTP interface</h1><Problem error={page.error} />{page.loading && <Empty>Loading …</Empty>}</>;
+  const all = operations(reference);
+  return (
+    <div class="reference">
+      <nav aria-label="Operations">
+        {reference.tags.map((tag) => (
+          <div key={tag.name}>
+            <b>{tag.name}</b>
+            <ul>
+              {all.filter((one) => one.tags?.includes(tag.name)).map((one) => (
+                <li key={one.operationId}><Anchor to={one.operationId}>{one.summary}</Anchor></li>
+              ))}
+            </ul>
+          </div>
+        ))}
+      </nav>
+      <div class="stacked">
+        <h1>HTTP interface</h1>
+        <p><Prose text={reference.info.description} /></p>
+        <p class="dim">As OpenAPI 3.1: <a href="/openapi.json">openapi.json</a>. Names, units and defaults stand with each member.</p>
+        {reference.tags.map((tag) => (
+          <div key={tag.name} class="stacked">
+            <h2 class="tag">{tag.name}</h2>
+            <p class="dim"><Prose text={tag.description} /></p>
+            {all.filter((one) => one.tags?.includes(tag.name)).map((one) => <Card key={one.operationId} reference={reference} one={one} />)}
+          </div>
+        ))}
+        <h2 class="tag">The callback</h2>
+        {Object.values(reference.webhooks).map((item) => item.post && <Card key="webhook" reference={reference} one={{ ...item.post, method: "post", path: "your callbackUrl" }} />)}
+      </div>
+    </div>
+  );
+}
+
+/** The address after `#` is the console's; on this page it is the operation's. */
+function Anchor({ to, children }: { to: string; children: ComponentChildren }) {
+  const jump = (event: Event) => {
+    event.preventDefault();
+    const element = document.getElementById(to);
+    element?.scrollIntoView();
+    element?.focus({ preventScroll: true });
+  };
+  return <a href={`#${to}`} onClick={jump}>{children}</a>;
+}
+
+function Card({ reference, one }: { reference: Reference; one: Operation }) {
+  const body = one.requestBody?.content["application/json"]?.schema;
+  return (
+    <section id={one.operationId} tabIndex={-1} aria-label={one.summary}>
+      <div class="title">
+        <h3>{one.summary}</h3>
+        <code><b>{one.method.toUpperCase()}</b> {one.path}</code>
+      </div>
+      {one.description && <p><Prose text={one.description} /></p>}
+      {one.parameters && <Parameters list={one.parameters} />}
+      {body && <><h4>Body</h4><Members reference={reference} schema={body} /></>}
+      <h4>Answers</h4>
+      <dl class="answers">
+        {Object.entries(one.responses).map(([status, answer]) => {
+          const whole = shape(reference, answer);
+          return (
+            <div key={status}>
+              <dt class="number">{status}</dt>
+              <dd>
+                <Prose text={whole.description} />
+                {status.startsWith("2") && Object.entries(whole.content ?? {}).map(([kind, { schema }]) => (
+                  <details key={kind}>
+                    <summary><code>{kind}</code></summary>
+                    {schema && <Members reference={reference} schema={schema} />}
+                  </details>
+                ))}
+              </dd>
+            </div>
+          );
+        })}
+      </dl>
+    </section>
+  );
+}
+
+function Parameters({ list }: { list: Parameter[] }) {
+  return (
+    <>
+      <h4>Parameters</h4>
+      <dl class="members">
+        {list.map((one) => (
+          <div key={`${one.in}${one.name}`}>
+            <dt><code>{one.name}</code> <span class="dim">{one.in}{one.required ? ", required" : ""}</span></dt>
+            <dd><Prose text={one.description} /> <Facts schema={one.schema} /></dd>
+          </div>
+        ))}
+      </dl>
+    </>
+  );
+}
+
+function Members({ reference, schema, depth = 0 }: { reference: Reference; schema: Schema; depth?: number }) {
+  const whole = shape(reference, schema);
+  const choices = whole.anyOf ?? whole.oneOf;
+  if (choices) return <>{choices.map((choice, index) => <Members key={index} reference={reference} schema={choice} depth={depth} />)}</>;
+  if (whole.items) return <><span class="dim">a list of</span> <Members reference={reference} schema={whole.items} depth={depth} /></>;
+  if (!whole.properties) return <p><Prose text={whole.description} /> <Facts schema={whole} /></p>;
+  return (
+    <>
+      {depth === 0 && whole.description && <p class="dim"><Prose text={whole.description} /></p>}
+      <dl class="members">
+        {Object.entries(whole.properties).map(([name, member]) => {
+          const inner = shape(reference, member);
+          const nested = inner.properties ?? shape(reference, inner.items ?? {}).properties;
+          return (
+            <div key={name}>
+              <dt><code>{name}</code> {whole.required?.includes(name) && <span class="dim">required</span>}</dt>
+              <dd>
+                <Prose text={inner.description} /> <Facts schema={inner} />
+                {nested && depth < 3 && <details><summary>members</summary><Members reference={reference} schema={inner} depth={depth + 1} /></details>}
+              </dd>
+            </div>
+          );
+        })}
+      </dl>
+    </>
+  );
+}
+
+/** A text whose `names` are set as code. */
+function Prose({ text }: { text: string | undefined }) {
+  return <>{text?.split("`").map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))}</>;
+}
+
+/** Type, bounds and default, in a line. */
+function Facts({ schema }: { schema: Schema }) {
+  const facts = [
+    Array.isArray(schema.type) ? schema.type.join(" or ") : schema.type,
+    schema.format,
+    schema.enum?.map((value) => JSON.stringify(value)).join(", "),
+    schema.minimum !== undefined && `from ${schema.minimum}`,
+    schema.exclusiveMinimum !== undefined && `above ${schema.exclusiveMinimum}`,
+    schema.maximum !== undefined && `to ${schema.maximum}`,
+    schema.maxLength !== undefined && `at most ${schema.maxLength} bytes`,
+    schema.default !== undefined && `default ${JSON.stringify(schema.default)}`,
+  ].filter(Boolean);
+  return facts.length ? <span class="dim">({facts.join("; ")})</span> : null;
+}

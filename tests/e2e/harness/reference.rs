@@ -1,0 +1,111 @@
+//! Holds every JSON answer that a test reads against `openapi.json`: the document describes what the bridge
+//! does, member by member, or a test fails.
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+static REFERENCE: LazyLock<Reference> = LazyLock::new(|| Reference {
+    document: serde_json::from_str(include_str!("../../../bridge/openapi.json")).unwrap(),
+    validators: Mutex::default(),
+});
+
+struct Reference {
+    document: Value,
+    validators: Mutex<HashMap<String, Validator>>,
+}
+
+/// The documented methods of the documented paths.
+pub(crate) fn operations() -> Vec<(String, String)> {
+    let paths = REFERENCE.document["paths"].as_object().unwrap();
+    let methods = |(path, item): (&String, &Value)| {
+        let methods = item.as_object().unwrap().keys();
+        methods
+            .map(|method| (method.to_uppercase(), path.clone()))
+            .collect::<Vec<_>>()
+    };
+    paths.iter().flat_map(methods).collect()
+}
+
+/// Panics where the answer is not as documented.
+pub(crate) fn check(method: &str, path: &str, status: u16, body: &Value) {
+    let Some(schema) = REFERENCE.schema(method, path, status) else {
+        return;
+    };
+    let problems = REFERENCE.problems(&schema, body);
+    assert!(
+        problems.is_empty(),
+        "{method} {path} answered {status} otherwise than openapi.json says: {problems:?}\n{body}"
+    );
+}
+
+impl Reference {
+    fn problems(&self, schema: &Value, body: &Value) -> Vec<String> {
+        let mut validators = self.validators.lock().unwrap();
+        let validator = validators.entry(schema.to_string()).or_insert_with(|| {
+            let mut components = self.document["components"].clone();
+            close(&mut components);
+            let whole = json!({ "allOf": [schema], "components": components });
+            jsonschema::validator_for(&whole).unwrap()
+        });
+        let found = validator.iter_errors(body);
+        found
+            .map(|error| format!("{}: {error}", error.instance_path()))
+            .collect()
+    }
+
+    /// The schema of this answer. Paths outside of the document are asked for by tests of unknown routes.
+    fn schema(&self, method: &str, path: &str, status: u16) -> Option<Value> {
+        let path = path.split('?').next().unwrap_or(path);
+        let found = self.document["paths"].as_object()?.iter();
+        let mut found: Vec<_> = found.filter(|(template, _)| fits(template, path)).collect();
+        // A path that is written out goes before one with a place to fill.
+        found.sort_by_key(|(template, _)| template.matches('{').count());
+        let answers = &found.first()?.1.get(method.to_lowercase())?["responses"];
+        let answer = answers
+            .get(status.to_string())
+            .unwrap_or(&answers["default"]);
+        let answer = match answer["$ref"].as_str() {
+            Some(name) => self.document.pointer(&name[1..]).unwrap(),
+            None => answer,
+        };
+        let mut schema = answer
+            .pointer("/content/application~1json/schema")
+            .cloned()?;
+        close(&mut schema);
+        Some(schema)
+    }
+}
+
+fn fits(template: &str, path: &str) -> bool {
+    let mut given = path.split('/');
+    for part in template.split('/') {
+        match given.next() {
+            // The only place that takes several parts.
+            Some(_) if part == "{path}" => return true,
+            Some(value) if part == value || part.starts_with('{') => {}
+            _ => return false,
+        }
+    }
+    given.next().is_none()
+}
+
+/// What lists its members has no others, unless it says that it does.
+fn close(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            let open = object
+                .get("description")
+                .and_then(Value::as_str)
+                .is_some_and(|text| text.contains("Further members"));
+            if object.contains_key("properties") && object.contains_key("type") && !open {
+                object.entry("additionalProperties").or_insert(json!(false));
+            }
+            object.values_mut().for_each(close);
+        }
+        Value::Array(list) => list.iter_mut().for_each(close),
+        _ => {}
+    }
+}

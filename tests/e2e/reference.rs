@@ -1,0 +1,141 @@
+//! `openapi.json` and the routes are the same. That answers are as it says is held by the harness.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use reqwest::{Method, StatusCode};
+use tokio::process::Command;
+
+use super::harness::{Bridge, reference};
+
+/// Routes that hold no data and describe themselves.
+const PAGES: [&str; 5] = ["/", "/docs", "/openapi.json", "/console.js", "/console.css"];
+
+/// Every `.route("path", get(…).post(…))` of the edge.
+fn routes() -> BTreeSet<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http");
+    let mut routes = BTreeSet::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let text = fs::read_to_string(path).unwrap();
+        for call in text.split(".route(").skip(1) {
+            let Some((route, rest)) = call
+                .trim_start()
+                .strip_prefix('"')
+                .and_then(|call| call.split_once('"'))
+            else {
+                continue;
+            };
+            let handlers = rest.split(".route(").next().unwrap();
+            let handlers = handlers.split(['\n', ';']).take(4).collect::<String>();
+            for method in ["get", "post", "put", "delete"] {
+                let verb = format!("{method}(");
+                let named = handlers.match_indices(&verb).any(|(at, _)| {
+                    !handlers[..at]
+                        .ends_with(|letter: char| letter.is_alphanumeric() || letter == '_')
+                });
+                if named {
+                    routes.insert((method.to_uppercase(), route.replace("{*", "{")));
+                }
+            }
+        }
+    }
+    routes
+}
+
+#[test]
+fn every_route_is_documented_and_every_documented_route_is_there() {
+    let documented: BTreeSet<_> = reference::operations().into_iter().collect();
+    let routes: BTreeSet<_> = routes()
+        .into_iter()
+        .filter(|(_, path)| !PAGES.contains(&path.as_str()))
+        .collect();
+    assert!(routes.len() > 30, "{routes:?}");
+    assert_eq!(routes, documented);
+}
+
+#[tokio::test]
+async fn the_reference_is_served_to_everybody() {
+    let bridge = Bridge::with(&[("BRIDGE_TOKENS", "one")]).await;
+    for path in PAGES {
+        let answer = bridge.api.request(Method::GET, path).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "{path}");
+    }
+    bridge.stop().await;
+}
+
+#[test]
+#[should_panic(expected = "otherwise than openapi.json says")]
+fn an_answer_with_a_member_that_is_not_documented_fails() {
+    let answer = serde_json::json!({ "cancelled": true, "why": "not documented" });
+    reference::check("POST", "/api/v2/dispatch/x/cancel", 200, &answer);
+}
+
+#[test]
+#[should_panic(expected = "is not of type")]
+fn an_answer_with_a_wrong_type_deep_inside_fails() {
+    let report = serde_json::json!({ "status": "healthy", "checkedAt": 5 });
+    let adapter = serde_json::json!({
+        "provider": "echo", "version": null, "path": null, "digest": null, "isolation": "in_process",
+        "interfaces": [], "profile": null, "running": 0, "maxConcurrent": 1, "health": report, "history": [],
+    });
+    reference::check("GET", "/api/v2/adapters/echo", 200, &adapter);
+}
+
+/// Requests made from the document, good and bad ones: none fails inside, none is answered otherwise than
+/// documented, none gets in without a token. What is refused for reasons that no schema says (a session
+/// without an adapter for it, an address that the guard refuses) is no failure.
+#[tokio::test]
+async fn schemathesis_finds_nothing() {
+    let bridge = Bridge::with(&[("BRIDGE_TOKENS", "one")]).await;
+    let home = tempfile::tempdir().unwrap();
+    let runtime = forge_test_runtimes::schemathesis();
+    let output = Command::new(runtime.join("bin/schemathesis"))
+        .arg("run")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json"))
+        .args([
+            "--url",
+            &bridge.api.url,
+            "--header",
+            "Authorization: Bearer one",
+        ])
+        .args([
+            "--exclude-checks",
+            "positive_data_acceptance",
+            "--max-examples",
+            "15",
+        ])
+        // Streams that never end; `events.rs` has them.
+        .args([
+            "--exclude-path-regex",
+            "events$",
+            "--request-timeout",
+            "20",
+            "--no-color",
+        ])
+        .env("SCHEMATHESIS_HOOKS", "hooks")
+        .env(
+            "PYTHONPATH",
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/runtimes/schemathesis"),
+        )
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(home.path())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let app = bridge.app.unwrap();
+    let owed = app.store.counts().deliveries_pending;
+    assert_eq!(owed, 0, "no made-up address was to be called");
+    app.stop().await;
+}
