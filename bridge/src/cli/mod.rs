@@ -14,6 +14,7 @@ mod serve;
 mod sink;
 mod stream;
 mod tail;
+mod top;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -98,6 +99,8 @@ enum Command {
     Dispatch(dispatch::Arguments),
     /// Follow events
     Tail(tail::Arguments),
+    /// What goes on now, in the terminal
+    Top,
     /// What is owed to callback URLs
     Deliveries(deliveries::Arguments),
 }
@@ -148,6 +151,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Adapters(arguments) => adapters::run(&context, &arguments),
         Command::Dispatch(arguments) => dispatch::run(&context, &arguments),
         Command::Tail(arguments) => tail::run(&context, &arguments),
+        Command::Top => top::run(&context),
         Command::Deliveries(arguments) => deliveries::run(&context, &arguments),
     };
     match outcome {

@@ -1,0 +1,157 @@
+//! `forge-bridge top`: what goes on now, in a terminal. Asks like the console does, through the HTTP
+//! interface.
+
+mod view;
+
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::ensure;
+use crossterm::event::{Event, EventStream, KeyCode, KeyEvent, KeyModifiers};
+use futures_util::{Stream, StreamExt as _, stream};
+use serde_json::Value;
+use tokio::time::MissedTickBehavior;
+
+use super::client::{Client, Error, Target};
+use super::stream::{Events, Query};
+use super::{Context, block_on};
+
+/// How often the bridge is asked and the screen drawn.
+const TICK: Duration = Duration::from_secs(1);
+/// Seconds of throughput that are kept.
+const KEPT: usize = 120;
+
+/// What is on the screen.
+#[derive(Debug, Default)]
+struct Now {
+    url: String,
+    health: Value,
+    running: Vec<Value>,
+    latest: Vec<Value>,
+    /// Finished dispatches a second, oldest first; the last one is still filling.
+    finished: VecDeque<u64>,
+    /// Why the bridge did not answer the last time.
+    trouble: Option<String>,
+}
+
+pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
+    ensure!(
+        io::stdout().is_terminal(),
+        "top draws on a terminal; elsewhere use `forge-bridge tail` or GET /api/health"
+    );
+    let client = context.client()?;
+    let palette = view::Palette::of(&context.environment);
+    let mut now = Now {
+        url: context.global.url.clone(),
+        finished: VecDeque::from(vec![0; KEPT]),
+        ..Now::default()
+    };
+    block_on(async {
+        // A bridge that is not there is an error before the screen is taken.
+        now.ask(&client).await?;
+        let mut events = Box::pin(finishes(client.clone()));
+        let mut keys = EventStream::new();
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut terminal = ratatui::try_init()?;
+        let outcome: anyhow::Result<()> = async {
+            loop {
+                terminal.draw(|frame| view::draw(frame, &now, palette))?;
+                tokio::select! {
+                    _ = ticks.tick() => {
+                        now.next_second();
+                        now.trouble = now.ask(&client).await.err().map(|error| error.to_string());
+                    }
+                    Some(outcome) = events.next() => match outcome {
+                        Ok(()) => now.count(),
+                        Err(error) => now.trouble = Some(error.to_string()),
+                    },
+                    key = keys.next() => match key {
+                        Some(Ok(Event::Key(key))) if ends(key) => return Ok(()),
+                        Some(Ok(_)) => {}
+                        Some(Err(error)) => return Err(error.into()),
+                        None => return Ok(()),
+                    },
+                }
+            }
+        }
+        .await;
+        ratatui::restore();
+        outcome.map(|()| ExitCode::SUCCESS)
+    })
+}
+
+fn ends(key: KeyEvent) -> bool {
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => true,
+        KeyCode::Char('c') => key.modifiers.contains(KeyModifiers::CONTROL),
+        _ => false,
+    }
+}
+
+/// One item for each dispatch that ends, over cuts and restarts.
+fn finishes(client: Client) -> impl Stream<Item = Result<(), Error>> {
+    let query = Query {
+        path: ["api", "v2", "events"].map(str::to_owned).to_vec(),
+        filter: Vec::new(),
+        after: Some("now".to_owned()),
+    };
+    let events = Events::new(client, query);
+    stream::unfold(Some(events), async |events| {
+        let mut events = events?;
+        loop {
+            match events.next().await {
+                Ok(Some(event)) => {
+                    let kind = event["type"].as_str().unwrap_or_default();
+                    if ["execution.completed", "execution.failed"].contains(&kind) {
+                        return Some((Ok(()), Some(events)));
+                    }
+                }
+                Ok(None) => return None,
+                Err(error) => return Some((Err(error), None)),
+            }
+        }
+    })
+}
+
+impl Now {
+    async fn ask(&mut self, client: &Client) -> Result<(), Error> {
+        let health = Target::path(&["api", "health"]);
+        let list = |status| Target {
+            path: &["api", "v2", "dispatches"],
+            query: status,
+        };
+        let health = match client.get(health).await {
+            // A bridge that is offline says how it is.
+            Err(Error::Refused { refusal, .. }) if refusal.body["status"].is_string() => {
+                Ok(refusal.body)
+            }
+            other => other,
+        };
+        self.health = health?;
+        let running = list(&[("status", "running"), ("limit", "50")]);
+        self.running = items(client.get(running).await?);
+        self.latest = items(client.get(list(&[("limit", "50")])).await?);
+        Ok(())
+    }
+
+    fn count(&mut self) {
+        if let Some(last) = self.finished.back_mut() {
+            *last += 1;
+        }
+    }
+
+    fn next_second(&mut self) {
+        self.finished.pop_front();
+        self.finished.push_back(0);
+    }
+}
+
+fn items(mut page: Value) -> Vec<Value> {
+    match page["dispatches"].take() {
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,286 @@
+//! What `top` shows, from what is known; draws and nothing else.
+
+use jiff::{SignedDuration, Timestamp};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Cell, Row, Sparkline, Table};
+use serde_json::Value;
+
+use super::Now;
+use crate::cli::Environment;
+use crate::cli::screen::text;
+
+/// Colours, or none where `NO_COLOR` is set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Palette {
+    coloured: bool,
+}
+
+impl Palette {
+    pub(super) fn of(environment: &Environment) -> Self {
+        let refused = environment
+            .get("NO_COLOR")
+            .is_some_and(|value| !value.is_empty());
+        Self { coloured: !refused }
+    }
+
+    fn colour(self, colour: Color) -> Style {
+        match self.coloured {
+            true => Style::new().fg(colour),
+            false => Style::new(),
+        }
+    }
+
+    fn dim(self) -> Style {
+        Style::new().add_modifier(Modifier::DIM)
+    }
+
+    /// Of a state in a word.
+    fn state(self, state: &str) -> Style {
+        match state {
+            "healthy" | "ok" => self.colour(Color::Green),
+            "running" => self.colour(Color::Blue),
+            "degraded" | "queued" | "accepted" => self.colour(Color::Yellow),
+            _ => self.colour(Color::Red),
+        }
+    }
+}
+
+pub(super) fn draw(frame: &mut Frame<'_>, now: &Now, palette: Palette) {
+    let adapters = now.health["adapters"]
+        .as_object()
+        .map_or(0, |all| all.len());
+    let adapters = u16::try_from(adapters).unwrap_or(u16::MAX).clamp(1, 8);
+    let areas = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Length(adapters.saturating_add(2)),
+        Constraint::Length(6),
+        Constraint::Min(4),
+        Constraint::Min(6),
+        Constraint::Length(1),
+    ]);
+    let [head, health, rate, running, latest, foot] = areas.areas(frame.area());
+    frame.render_widget(headline(now, palette), head);
+    frame.render_widget(adapter_table(now, palette), health);
+    throughput(frame, now, palette, rate);
+    frame.render_widget(dispatches("Running", &now.running, palette), running);
+    frame.render_widget(dispatches("Latest", &now.latest, palette), latest);
+    let keys = "q ends it   ·   the console is at the same address";
+    frame.render_widget(Line::styled(keys, palette.dim()), foot);
+}
+
+fn headline(now: &Now, palette: Palette) -> Line<'static> {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let mut spans = vec![
+        Span::styled(
+            format!("forge-bridge {}  ", text(&now.health, "/version")),
+            bold,
+        ),
+        Span::styled(format!("{}  ", now.url), palette.dim()),
+    ];
+    match &now.trouble {
+        Some(trouble) => spans.push(Span::styled(trouble.clone(), palette.state("offline"))),
+        None => {
+            let state = text(&now.health, "/status");
+            spans.push(Span::styled(format!("{state}  "), palette.state(&state)));
+            let draining = now.health["draining"] == true;
+            let draining = if draining { "draining  " } else { "" };
+            spans.push(Span::styled(draining, palette.state("degraded")));
+            let seconds = now.health["uptimeSeconds"].as_i64().unwrap_or(0);
+            spans.push(Span::raw(format!("up {}  ", rough(seconds))));
+            let owed = |name: &str| now.health["deliveries"][name].as_u64().unwrap_or(0);
+            spans.push(Span::raw(format!("{} callbacks owed  ", owed("pending"))));
+            let dead = owed("dead");
+            let style = if dead > 0 {
+                palette.state("offline")
+            } else {
+                Style::new()
+            };
+            spans.push(Span::styled(format!("{dead} dead letters"), style));
+        }
+    }
+    Line::from(spans)
+}
+
+fn adapter_table(now: &Now, palette: Palette) -> Table<'static> {
+    let adapters = now.health["adapters"].as_object();
+    let rows = adapters.into_iter().flatten().map(|(name, adapter)| {
+        let state = text(adapter, "/status");
+        let number = |name: &str| adapter[name].as_u64().unwrap_or(0);
+        let (running, most) = (number("running"), number("maxConcurrent"));
+        Row::new([
+            Cell::new(name.clone()),
+            Cell::new(state.clone()).style(palette.state(&state)),
+            Cell::new(bar(running, most)).style(palette.colour(Color::Blue)),
+            Cell::new(format!("{running} of {most}")),
+            Cell::new(format!("{} queued", number("queued"))),
+            Cell::new(adapter["message"].as_str().unwrap_or_default().to_owned())
+                .style(palette.dim()),
+        ])
+    });
+    let widths = [
+        Constraint::Length(18),
+        Constraint::Length(9),
+        Constraint::Length(12),
+        Constraint::Length(10),
+        Constraint::Length(14),
+        Constraint::Fill(1),
+    ];
+    Table::new(rows, widths).block(titled("Adapters"))
+}
+
+/// Twelfths, so that one running of a hundred is still seen.
+fn bar(running: u64, most: u64) -> String {
+    let filled = (running * 12).div_ceil(most.max(1)).min(12);
+    let filled = usize::try_from(filled).unwrap_or(12);
+    format!("{}{}", "█".repeat(filled), "·".repeat(12 - filled))
+}
+
+fn throughput(frame: &mut Frame<'_>, now: &Now, palette: Palette, area: Rect) {
+    // The second that is still filling would always look like a fall.
+    let whole = now.finished.len().saturating_sub(1);
+    let seconds: Vec<u64> = now.finished.iter().take(whole).copied().collect();
+    let shown = seconds.len().min(usize::from(area.width));
+    let last = seconds.last().copied().unwrap_or(0);
+    let most = seconds.iter().max().copied().unwrap_or(0);
+    let title = format!("Finished each second: {last}, at most {most}");
+    let line = Sparkline::default()
+        .block(titled(&title))
+        .style(palette.colour(Color::Green))
+        .data(&seconds[seconds.len() - shown..]);
+    frame.render_widget(line, area);
+}
+
+fn dispatches(title: &str, items: &[Value], palette: Palette) -> Table<'static> {
+    let rows = items.iter().map(|dispatch| {
+        let state = match dispatch["outcome"].as_str() {
+            Some("ok") => "ok".to_owned(),
+            Some(_) => text(dispatch, "/errorCode"),
+            None => text(dispatch, "/status"),
+        };
+        Row::new([
+            Cell::new(text(dispatch, "/taskId")),
+            Cell::new(state.clone()).style(palette.state(&state)),
+            Cell::new(text(dispatch, "/provider")),
+            Cell::new(text(dispatch, "/agentId")),
+            Cell::new(clock(dispatch)),
+            Cell::new(took(dispatch)),
+        ])
+    });
+    let widths = [
+        Constraint::Fill(2),
+        Constraint::Length(18),
+        Constraint::Length(18),
+        Constraint::Fill(1),
+        Constraint::Length(9),
+        Constraint::Length(11),
+    ];
+    let header = ["Task", "State", "Adapter", "Agent", "Accepted", "Took"];
+    Table::new(rows, widths)
+        .header(Row::new(header).style(palette.dim()))
+        .block(titled(title))
+}
+
+fn titled(title: &str) -> Block<'static> {
+    Block::new()
+        .borders(Borders::TOP)
+        .title(format!(" {title} "))
+}
+
+/// The time of day in UTC, as the log has it.
+fn clock(dispatch: &Value) -> String {
+    let accepted = text(dispatch, "/acceptedAt");
+    accepted.get(11..19).unwrap_or_default().to_owned()
+}
+
+/// From its start to its end.
+fn took(dispatch: &Value) -> String {
+    let time = |name: &str| dispatch[name].as_str()?.parse::<Timestamp>().ok();
+    let (Some(started), Some(finished)) = (time("startedAt"), time("finishedAt")) else {
+        return String::new();
+    };
+    let took: SignedDuration = finished.duration_since(started);
+    match took.as_millis() {
+        millis if millis < 1000 => format!("{millis} ms"),
+        millis if millis < 60_000 => format!("{}.{} s", millis / 1000, millis % 1000 / 100),
+        _ => rough(took.as_secs()),
+    }
+}
+
+fn rough(seconds: i64) -> String {
+    match seconds {
+        ..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..172_800 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(now: &Now, width: u16, height: u16) -> String {
+        let palette = Palette { coloured: true };
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, now, palette)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    fn now() -> Now {
+        Now {
+            url: "http://127.0.0.1:7420".to_owned(),
+            health: json!({
+                "version": "0.1.0", "status": "degraded", "uptimeSeconds": 3700, "draining": false,
+                "deliveries": {"pending": 3, "dead": 1},
+                "adapters": {
+                    "echo": {"status": "healthy", "running": 2, "maxConcurrent": 8, "queued": 0},
+                    "vercel-ai": {
+                        "status": "degraded", "running": 0, "maxConcurrent": 8, "queued": 4,
+                        "message": "no credentials",
+                    },
+                },
+            }),
+            running: vec![json!({
+                "taskId": "review-1", "agentId": "coder", "provider": "echo", "status": "running",
+                "acceptedAt": "2026-11-21T02:41:12.123Z", "startedAt": "2026-11-21T02:41:12.123Z",
+            })],
+            latest: vec![json!({
+                "taskId": "review-0", "agentId": "coder", "provider": "echo", "status": "finished",
+                "outcome": "error", "errorCode": "timeout", "acceptedAt": "2026-11-21T02:40:12.123Z",
+                "startedAt": "2026-11-21T02:40:12.123Z", "finishedAt": "2026-11-21T02:40:13.623Z",
+            })],
+            finished: [0, 1, 4, 8, 2, 0].into(),
+            trouble: None,
+        }
+    }
+
+    #[test]
+    fn everything_is_on_one_screen() {
+        insta::assert_snapshot!(shown(&now(), 100, 24));
+    }
+
+    #[test]
+    fn a_bridge_that_is_gone_is_said_beside_what_was_last_known() {
+        let gone = Now {
+            trouble: Some("cannot reach the bridge".to_owned()),
+            ..now()
+        };
+        let shown = shown(&gone, 100, 24);
+        assert!(shown.contains("cannot reach the bridge") && shown.contains("review-1"));
+    }
+
+    #[test]
+    fn the_smallest_terminal_is_no_panic() {
+        for (width, height) in [(1, 1), (10, 3), (300, 5)] {
+            shown(&now(), width, height);
+        }
+        shown(&Now::default(), 80, 24);
+    }
+}
