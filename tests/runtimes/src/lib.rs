@@ -19,6 +19,16 @@ pub fn schemathesis() -> PathBuf {
     installed("schemathesis")
 }
 
+/// The `hermes` program of Hermes Agent.
+pub fn hermes() -> PathBuf {
+    installed("hermes").join("bin/hermes")
+}
+
+/// The `opencode` program.
+pub fn opencode() -> PathBuf {
+    installed("opencode").join("node_modules/opencode-linux-x64/bin/opencode")
+}
+
 /// Where the runtime of this folder is. Tests run at the same time, also in several processes: one
 /// installs, the others wait.
 fn installed(name: &str) -> PathBuf {
