@@ -127,6 +127,11 @@ impl Child {
         }
     }
 
+    /// How many bytes of what was sent the program has not taken yet.
+    pub fn unwritten(&self) -> usize {
+        self.outgoing.len()
+    }
+
     /// Closes the program's stdin behind what was sent.
     pub fn close_stdin(&mut self) {
         self.outgoing.closing = true;

@@ -36,6 +36,10 @@ impl Outgoing {
         self.bytes.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
     pub(super) async fn write(&mut self, stdin: &mut Option<ChildStdin>) -> io::Result<()> {
         let Some(stdin) = stdin else {
             return std::future::pending().await;

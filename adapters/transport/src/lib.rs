@@ -2,3 +2,4 @@
 
 pub mod http;
 pub mod json_lines;
+pub mod json_rpc;
