@@ -32,11 +32,6 @@ impl JsonLines {
         self.child.send(&line);
     }
 
-    /// How many bytes of what was sent the program has not taken yet.
-    pub fn unwritten(&self) -> usize {
-        self.child.unwritten()
-    }
-
     /// The next value; `None` when no more will come. Lines that are not JSON are skipped: programs
     /// greet and warn on stdout. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Value, TooLong>> {

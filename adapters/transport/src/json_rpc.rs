@@ -5,10 +5,8 @@ use std::io;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use forge_adapter_api::child::Child;
+use forge_adapter_api::child::{Child, Line};
 use serde_json::{Map, Value, json};
-
-use crate::json_lines::JsonLines;
 
 /// The other side asked for a method that is not there.
 pub const METHOD_NOT_FOUND: i64 = -32601;
@@ -23,7 +21,7 @@ const UNREAD_BYTES: usize = 32 << 20;
 /// The conversation with one program. Dropping it kills the program.
 #[derive(Debug)]
 pub struct JsonRpc {
-    lines: JsonLines,
+    child: Child,
     last_id: u64,
     unread_bytes: usize,
 }
@@ -63,7 +61,7 @@ pub struct RpcError {
 pub enum Unreadable {
     #[error("a line of {bytes} bytes is longer than this program may send")]
     TooLong { bytes: u64 },
-    #[error("a JSON value that is no JSON-RPC message")]
+    #[error("a line that begins like a message and is not JSON")]
     Malformed,
     #[error("the program asks on without reading the answers")]
     Deaf,
@@ -72,7 +70,7 @@ pub enum Unreadable {
 impl JsonRpc {
     pub fn new(child: Child) -> Self {
         Self {
-            lines: JsonLines::new(child),
+            child,
             last_id: 0,
             unread_bytes: UNREAD_BYTES,
         }
@@ -87,8 +85,7 @@ impl JsonRpc {
     pub fn request(&mut self, method: &str, params: Value) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
-        self.lines
-            .send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         id
     }
 
@@ -97,8 +94,7 @@ impl JsonRpc {
         reason = "parameters are made for this one message"
     )]
     pub fn notify(&mut self, method: &str, params: Value) {
-        self.lines
-            .send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+        self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
 
     /// Answers a request of the other side.
@@ -107,42 +103,53 @@ impl JsonRpc {
         reason = "results are made for this one message"
     )]
     pub fn answer(&mut self, id: &Value, result: Value) {
-        self.lines
-            .send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
     }
 
     /// Answers a request of the other side with an error.
     pub fn refuse(&mut self, id: &Value, code: i64, message: &str) {
-        self.lines.send(
+        self.send(
             &json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}),
         );
     }
 
-    /// The next message; `None` when no more will come. Lines that are not JSON are skipped: programs
+    /// The next message; `None` when no more will come. What does not look like one is skipped: programs
     /// greet and warn on stdout. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Incoming, Unreadable>> {
-        if self.lines.unwritten() > self.unread_bytes {
-            return Some(Err(Unreadable::Deaf));
-        }
-        let message = match self.lines.next().await? {
-            Ok(message) => message,
-            Err(too_long) => {
-                return Some(Err(Unreadable::TooLong {
-                    bytes: too_long.bytes,
-                }));
+        loop {
+            if self.child.unwritten() > self.unread_bytes {
+                return Some(Err(Unreadable::Deaf));
             }
-        };
-        Some(incoming(message).ok_or(Unreadable::Malformed))
+            let line = match self.child.next().await? {
+                Line::Text(line) => line,
+                Line::TooLong { bytes } => return Some(Err(Unreadable::TooLong { bytes })),
+            };
+            match serde_json::from_str(&line).map(incoming) {
+                Ok(Some(message)) => return Some(Ok(message)),
+                Err(_) if line.trim_start().starts_with('{') => {
+                    return Some(Err(Unreadable::Malformed));
+                }
+                Ok(None) | Err(_) => {
+                    tracing::debug!(bytes = line.len(), "a line that is no message was skipped");
+                }
+            }
+        }
     }
 
     /// Ends the program: closes its stdin, after `patience` asks it to end, and then kills it.
     pub async fn stop(&mut self, patience: Duration) -> io::Result<ExitStatus> {
-        self.lines.stop(patience).await
+        self.child.stop(patience).await
     }
 
     /// The end of what it wrote to stderr.
     pub fn stderr_tail(&self) -> String {
-        self.lines.stderr_tail()
+        self.child.stderr_tail()
+    }
+}
+
+impl JsonRpc {
+    fn send(&mut self, message: &Value) {
+        self.child.send(&message.to_string());
     }
 }
 
@@ -278,13 +285,15 @@ mod tests {
             params["error"],
             json!({"code": -32601, "message": "no ask"})
         );
-        assert_eq!(rpc.next().await, None, "half a message is none");
+        assert_eq!(rpc.next().await, Some(Err(Unreadable::Malformed)));
+        assert_eq!(rpc.next().await, None);
     }
 
     #[tokio::test]
     async fn what_cannot_be_read_is_told_and_the_rest_is_read() {
-        let mut rpc =
-            sh("head -c 5000 /dev/zero | tr '\\0' '1'; echo; echo 7; echo '{\"method\":\"m\"}'");
+        let mut rpc = sh(
+            "head -c 5000 /dev/zero | tr '\\0' '1'; echo; echo 7; echo {; echo '{\"method\":\"m\"}'",
+        );
         assert_eq!(
             rpc.next().await,
             Some(Err(Unreadable::TooLong { bytes: 5000 }))

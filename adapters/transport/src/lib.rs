@@ -1,5 +1,6 @@
 //! What several adapters share to reach their runtimes. It knows no runtime.
 
+pub mod folder;
 pub mod http;
 pub mod json_lines;
 pub mod json_rpc;
