@@ -1,0 +1,103 @@
+//! What the agent says of itself, and what is known of some agents beyond the protocol.
+
+use serde_json::Value;
+
+use crate::config::UsageScope;
+
+/// The protocol version that we speak.
+pub(crate) const PROTOCOL: u64 = 1;
+
+/// The answer to `initialize`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Agent {
+    pub(crate) name: Option<String>,
+    pub(crate) version: Option<String>,
+    pub(crate) loads_sessions: bool,
+    pub(crate) takes_http_servers: bool,
+    pub(crate) takes_sse_servers: bool,
+    /// How to be let in, in the agent's words.
+    pub(crate) logins: Vec<String>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    ClaudeAgentAcp,
+    Hermes,
+    OpenCode,
+    #[default]
+    Other,
+}
+
+impl Agent {
+    /// `Err` says why we cannot talk to it.
+    pub(crate) fn read(answer: &Value) -> Result<Self, String> {
+        let version = &answer["protocolVersion"];
+        if *version != PROTOCOL {
+            return Err(format!(
+                "the agent speaks version {version} of the protocol, and the adapter version {PROTOCOL}"
+            ));
+        }
+        let capabilities = &answer["agentCapabilities"];
+        let has = |value: &Value| *value == true;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let name = text(&answer["agentInfo"]["name"]);
+        let logins = answer["authMethods"].as_array().into_iter().flatten();
+        Ok(Self {
+            kind: match name.as_deref() {
+                Some("hermes-agent") => Kind::Hermes,
+                Some("OpenCode") => Kind::OpenCode,
+                Some("@agentclientprotocol/claude-agent-acp") => Kind::ClaudeAgentAcp,
+                Some(_) | None => Kind::Other,
+            },
+            name,
+            version: text(&answer["agentInfo"]["version"]),
+            loads_sessions: has(&capabilities["loadSession"]),
+            takes_http_servers: has(&capabilities["mcpCapabilities"]["http"]),
+            takes_sse_servers: has(&capabilities["mcpCapabilities"]["sse"]),
+            logins: logins
+                .filter_map(|login| text(&login["description"]).or_else(|| text(&login["name"])))
+                .collect(),
+        })
+    }
+
+    /// What its token counts count; `Auto` where that is not known.
+    pub(crate) fn usage_scope(&self) -> UsageScope {
+        match self.kind {
+            Kind::ClaudeAgentAcp => UsageScope::Turn,
+            Kind::Hermes => UsageScope::Process,
+            Kind::OpenCode => UsageScope::LastCall,
+            Kind::Other => UsageScope::Auto,
+        }
+    }
+
+    /// Whether it says a failure of its model as the text of a turn that ended well, without counts.
+    pub(crate) fn says_failures_as_text(&self) -> bool {
+        match self.kind {
+            Kind::Hermes => true,
+            Kind::ClaudeAgentAcp | Kind::OpenCode | Kind::Other => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_agent_of_another_version_is_refused() {
+        for version in [json!(2), json!("1"), Value::Null] {
+            let answer = json!({"protocolVersion": version});
+            assert!(Agent::read(&answer).is_err(), "{version}");
+        }
+    }
+
+    #[test]
+    fn what_an_agent_does_not_say_it_cannot_do() {
+        let agent = Agent::read(&json!({"protocolVersion": 1})).unwrap();
+        assert!(!agent.loads_sessions && !agent.takes_http_servers && !agent.takes_sse_servers);
+        assert_eq!(agent.usage_scope(), UsageScope::Auto);
+    }
+}

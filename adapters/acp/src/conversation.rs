@@ -1,0 +1,473 @@
+//! One run from start to result: starts the agent, opens a session, asks, ends it.
+
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use forge_adapter_api::child::{Child, StartError};
+use forge_adapter_api::{
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run,
+};
+use forge_adapter_transport::folder;
+use forge_adapter_transport::json_rpc::{
+    Incoming, JsonRpc, METHOD_NOT_FOUND, RpcError, Unreadable,
+};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
+
+use crate::Acp;
+use crate::agent::{Agent, PROTOCOL};
+use crate::config::UsageScope;
+use crate::files;
+use crate::launch::{self, Session};
+use crate::meter::{Mark, Meter};
+use crate::models::{Choice, Models};
+use crate::outcome::{self, End, outcome};
+use crate::policy::{self, Decision, Policy};
+use crate::transcript::Transcript;
+
+/// How long an agent has to begin: for each answer before the task is asked.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(60);
+/// How long a cancelled turn has to end.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the agent has to end after its stdin was closed.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+pub(crate) async fn execute(
+    adapter: &Acp,
+    request: &ExecutionRequest,
+    events: &Events,
+    run: &Run,
+) -> Result<ExecutionResult> {
+    if !request.tools.is_empty() {
+        let text = "this adapter cannot offer tools of the caller: name MCP servers instead";
+        return Err(AdapterError::new("invalid_request", text));
+    }
+    let session = request.session_id.as_deref();
+    let result = attempt(adapter, request, session, events, run).await?;
+    // The earlier attempt may have ended before it wrote anything down.
+    if request.resume && result.error_code.as_deref() == Some("session_not_found") {
+        return attempt(adapter, request, None, events, run).await;
+    }
+    Ok(result)
+}
+
+async fn attempt(
+    adapter: &Acp,
+    request: &ExecutionRequest,
+    session: Option<&str>,
+    events: &Events,
+    run: &Run,
+) -> Result<ExecutionResult> {
+    let instance = adapter.host.instance();
+    let path = adapter.settings.table.program.as_ref();
+    let path = path.ok_or_else(|| outcome::unavailable(launch::not_named(instance)))?;
+    let folder = folder::create(&adapter.host).map_err(|error| internal(&error))?;
+    let workspace = launch::workspace(request);
+    let work = workspace.clone().unwrap_or_else(|| folder.path().into());
+    let program = launch::program(&adapter.settings, path, &work, folder.path())
+        .map_err(|error| internal(&error))?;
+    let child = Child::start(&adapter.host, Some(&request.execution_id), &program);
+    let child = child.map_err(|error| match error {
+        StartError::Missing(path) => outcome::unavailable(launch::missing(instance, &path)),
+        StartError::Start { path, source } => {
+            outcome::unavailable(format!("cannot start {}: {source}", path.display()))
+        }
+    })?;
+    let mut conversation = Conversation {
+        rpc: JsonRpc::new(child),
+        policy: Policy::new(
+            &adapter.settings.table,
+            workspace,
+            request.mcp_servers.keys().cloned().collect(),
+        ),
+        transcript: Transcript::new(Meter::of_new_session(), None),
+        agent: Agent::default(),
+        session: None,
+        phase: Phase::Beginning,
+        has_history: false,
+        events,
+        run,
+    };
+    let begun = conversation.begin(adapter, request, session, work).await;
+    note(adapter, &begun);
+    let end = match begun {
+        Ok(kind) => conversation.turn(launch::prompt(request, kind)).await,
+        Err(end) => end,
+    };
+    Ok(conversation.conclude(adapter, end).await)
+}
+
+/// What a run that could not begin says of the adapter's health.
+fn note(adapter: &Acp, begun: &std::result::Result<Session, End>) {
+    let reason = match begun {
+        Ok(_) => None,
+        Err(End::Lost(text) | End::Garbled(text)) => Some(text.clone()),
+        Err(End::Refused("initialize" | "session/new", error)) => Some(error.message.clone()),
+        Err(
+            End::Turn(_)
+            | End::Cancelled
+            | End::Refused(..)
+            | End::NoSession(_)
+            | End::Impossible(_),
+        ) => return,
+    };
+    *adapter
+        .unusable
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = reason;
+}
+
+/// What the agent's updates mean.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// A session is opened; what is told of it is history.
+    Beginning,
+    Turn,
+    /// The turn is to end; nothing more is allowed.
+    Cancelling,
+}
+
+struct Conversation<'a> {
+    rpc: JsonRpc,
+    policy: Policy,
+    transcript: Transcript,
+    agent: Agent,
+    session: Option<String>,
+    phase: Phase,
+    /// Something of the session was told while it was loaded.
+    has_history: bool,
+    events: &'a Events,
+    run: &'a Run,
+}
+
+impl Conversation<'_> {
+    async fn begin(
+        &mut self,
+        adapter: &Acp,
+        request: &ExecutionRequest,
+        session: Option<&str>,
+        work: PathBuf,
+    ) -> std::result::Result<Session, End> {
+        let files = self.policy.workspace.is_some();
+        let hello = json!({
+            "protocolVersion": PROTOCOL,
+            "clientCapabilities": {
+                "fs": {"readTextFile": files, "writeTextFile": files}, "terminal": false,
+            },
+            "clientInfo": {
+                "name": "forge-bridge", "title": "forge-bridge", "version": env!("CARGO_PKG_VERSION"),
+            },
+        });
+        let answer = self.ask("initialize", hello).await?;
+        self.agent = Agent::read(&answer).map_err(End::Garbled)?;
+        let servers =
+            launch::servers(&request.mcp_servers, &self.agent).map_err(End::Impossible)?;
+        let mut opening = json!({"cwd": work, "mcpServers": servers});
+        let (kind, opened) = match session {
+            None => {
+                let opened = self.ask("session/new", opening).await;
+                let opened = opened.map_err(|end| with_logins(end, &self.agent))?;
+                self.session = opened["sessionId"].as_str().map(str::to_owned);
+                (Session::New, opened)
+            }
+            Some(id) => {
+                if !self.agent.loads_sessions {
+                    let text = "the agent cannot go on with a session";
+                    return Err(End::Impossible(text.to_owned()));
+                }
+                let mark = lock(adapter).get(id);
+                self.transcript = Transcript::new(Meter::of_resumed_session(mark), None);
+                self.session = Some(id.to_owned());
+                opening["sessionId"] = id.into();
+                (Session::Loaded, self.load(id, opening).await?)
+            }
+        };
+        let Some(id) = self.session.clone() else {
+            return Err(End::Garbled(
+                "the agent opened a session without an id".to_owned(),
+            ));
+        };
+        let models = Models::read(&opened);
+        self.transcript.model.clone_from(&models.current);
+        let wanted = request
+            .model
+            .as_ref()
+            .or(adapter.settings.table.model.as_ref());
+        if let Some(wanted) = wanted {
+            match models.choose(&id, wanted).map_err(End::Impossible)? {
+                Choice::Nothing => {}
+                Choice::Ask {
+                    method,
+                    params,
+                    value,
+                } => {
+                    self.ask(method, params).await?;
+                    self.transcript.model = Some(value);
+                }
+            }
+        }
+        let updated = AdapterEvent::new("session.updated").with(json!({
+            "sessionId": id, "model": self.transcript.model,
+            "runtime": self.agent.name, "runtimeVersion": self.agent.version,
+        }));
+        self.events.send(updated).await;
+        Ok(kind)
+    }
+
+    async fn load(&mut self, id: &str, opening: Value) -> std::result::Result<Value, End> {
+        let unknown = |why: &str| End::NoSession(format!("the agent has no session {id:?}{why}"));
+        match self.ask("session/load", opening).await {
+            // Some answer nothing where they have nothing.
+            Ok(opened) if is_empty(&opened) && !self.has_history => Err(unknown("")),
+            Err(End::Refused(_, error)) if !is_login(&error) => {
+                Err(unknown(&format!(": {}", error.message)))
+            }
+            other => other,
+        }
+    }
+
+    /// Asks, and attends to what comes in until the answer does.
+    async fn ask(
+        &mut self,
+        method: &'static str,
+        params: Value,
+    ) -> std::result::Result<Value, End> {
+        let asked = self.rpc.request(method, params);
+        let limit = Instant::now() + BEGIN_PATIENCE;
+        loop {
+            let message = tokio::select! {
+                message = self.rpc.next() => message,
+                () = self.run.cancelled() => return Err(End::Cancelled),
+                () = sleep_until(limit) => {
+                    let seconds = BEGIN_PATIENCE.as_secs();
+                    return Err(End::Lost(format!("{method} was not answered in {seconds} s")));
+                }
+            };
+            if let Some(outcome) = self.attend(message, asked).await? {
+                return outcome.map_err(|error| End::Refused(method, error));
+            }
+        }
+    }
+
+    async fn turn(&mut self, prompt: Value) -> End {
+        self.phase = Phase::Turn;
+        let session = self.session.clone();
+        let params = json!({"sessionId": session, "prompt": prompt});
+        let asked = self.rpc.request("session/prompt", params);
+        let mut limit = None;
+        loop {
+            let message = tokio::select! {
+                message = self.rpc.next() => message,
+                () = self.run.cancelled(), if limit.is_none() => {
+                    self.phase = Phase::Cancelling;
+                    limit = Some(Instant::now() + CANCEL_PATIENCE);
+                    self.rpc.notify("session/cancel", json!({"sessionId": session}));
+                    continue;
+                }
+                () = at(limit) => return End::Cancelled,
+            };
+            let end = match self.attend(message, asked).await {
+                Ok(None) => continue,
+                Ok(Some(Ok(answer))) => {
+                    self.transcript.meter.turn_ends(&answer["usage"]);
+                    End::Turn(answer)
+                }
+                Ok(Some(Err(error))) => End::Refused("session/prompt", error),
+                Err(end) => end,
+            };
+            return match self.phase {
+                Phase::Cancelling => End::Cancelled,
+                Phase::Beginning | Phase::Turn => end,
+            };
+        }
+    }
+
+    /// One message of the agent; what it answers when it is the answer to `asked`.
+    async fn attend(
+        &mut self,
+        message: Option<std::result::Result<Incoming, Unreadable>>,
+        asked: u64,
+    ) -> std::result::Result<Option<std::result::Result<Value, RpcError>>, End> {
+        match message {
+            None => Err(End::Lost("the agent ended without an answer".to_owned())),
+            Some(Err(unreadable)) => Err(End::Garbled(format!("the agent wrote {unreadable}"))),
+            Some(Ok(Incoming::Answer { id, outcome })) => Ok((id == asked).then_some(outcome)),
+            Some(Ok(Incoming::Request { id, method, params })) => {
+                self.serve(&id, &method, params).await;
+                Ok(None)
+            }
+            Some(Ok(Incoming::Notification { method, params })) => {
+                if method == "session/update" {
+                    self.updated(&params).await;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    async fn updated(&mut self, params: &Value) {
+        // Of a session within the session others may tell.
+        if self.session.is_some() && params["sessionId"].as_str() != self.session.as_deref() {
+            return;
+        }
+        let update = &params["update"];
+        match self.phase {
+            Phase::Beginning => {
+                self.transcript.meter.before_the_turn(update);
+                self.has_history |= update["sessionUpdate"]
+                    .as_str()
+                    .is_some_and(|kind| kind.ends_with("_message_chunk"));
+            }
+            Phase::Turn | Phase::Cancelling => {
+                for event in self.transcript.update(update) {
+                    self.events.send(event).await;
+                }
+            }
+        }
+    }
+
+    /// A request of the agent.
+    async fn serve(&mut self, id: &Value, method: &str, params: Value) {
+        match (method, self.policy.workspace.clone()) {
+            ("session/request_permission", _) => {
+                let answer = self.permission(&params).await;
+                self.rpc.answer(id, answer);
+            }
+            ("fs/read_text_file" | "fs/write_text_file", Some(workspace)) => {
+                let method = method.to_owned();
+                let asked = move || files::answer(&workspace, &method, &params);
+                match tokio::task::spawn_blocking(asked).await {
+                    Ok(Ok(answer)) => self.rpc.answer(id, answer),
+                    Ok(Err(error)) => self.rpc.refuse(id, error.code, &error.message),
+                    Err(error) => {
+                        self.rpc
+                            .refuse(id, METHOD_NOT_FOUND, &format!("it failed: {error}"))
+                    }
+                }
+            }
+            (_, _) => {
+                let text = format!("there is no method {method}");
+                self.rpc.refuse(id, METHOD_NOT_FOUND, &text);
+            }
+        }
+    }
+
+    async fn permission(&mut self, params: &Value) -> Value {
+        if self.phase == Phase::Cancelling {
+            return policy::cancelled();
+        }
+        let call = &params["toolCall"];
+        for event in self.transcript.asked(call) {
+            self.events.send(event).await;
+        }
+        let decision = self.policy.decide(call);
+        let decided = AdapterEvent::new("exec.progress").with(json!({
+            "kind": "permission", "toolCallId": call["toolCallId"], "title": call["title"],
+            "allowed": decision == Decision::Allowed,
+        }));
+        self.events.send(decided).await;
+        policy::answer(&params["options"], decision)
+    }
+
+    /// Ends the program, and makes the result.
+    async fn conclude(mut self, adapter: &Acp, end: End) -> ExecutionResult {
+        let patience = match &end {
+            End::Turn(_) | End::Refused(..) | End::NoSession(_) | End::Impossible(_) => {
+                END_PATIENCE
+            }
+            // It had its time, or does not keep to anything.
+            End::Cancelled | End::Lost(_) | End::Garbled(_) => Duration::ZERO,
+        };
+        // The result stands, however the program ends now; it is killed if it does not.
+        let stopped = self.rpc.stop(patience).await;
+        let end = match end {
+            End::Lost(reason) => {
+                let status =
+                    stopped.map_or_else(|error| error.to_string(), |status| status.to_string());
+                let tail = self.rpc.stderr_tail();
+                let colon = if tail.is_empty() { "" } else { ": " };
+                End::Lost(format!("{reason} ({status}){colon}{tail}"))
+            }
+            end => end,
+        };
+        let Transcript {
+            meter,
+            text,
+            tool_calls,
+            model,
+            ..
+        } = self.transcript;
+        let scope = match adapter.settings.table.usage {
+            UsageScope::Auto => self.agent.usage_scope(),
+            said => said,
+        };
+        let usage = meter.usage(scope, tool_calls);
+        let is_failure = matches!(&end, End::Turn(answer) if answer["usage"].is_null())
+            && self.agent.says_failures_as_text()
+            && outcome::is_failure(&text);
+        let session_id = match &end {
+            End::NoSession(_) => None,
+            _ => self.session,
+        };
+        if let Some(session) = &session_id {
+            let before = lock(adapter).get(session);
+            lock(adapter).set(session, later(before, meter.mark()));
+        }
+        let result = outcome(end, is_failure.then_some(text.as_str()));
+        ExecutionResult {
+            output: Some(text).filter(|text| !is_failure && !text.is_empty()),
+            usage,
+            cost_usd: meter.cost_usd(),
+            model,
+            session_id,
+            ..result
+        }
+    }
+}
+
+/// The higher mark; counts that were not told anew stay.
+fn later(before: Mark, now: Mark) -> Mark {
+    Mark {
+        cost_usd: now.cost_usd.or(before.cost_usd),
+        usage: if now.usage.total_tokens.is_some() {
+            now.usage
+        } else {
+            before.usage
+        },
+    }
+}
+
+fn lock(adapter: &Acp) -> std::sync::MutexGuard<'_, crate::meter::Marks> {
+    adapter.marks.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+/// What the agent says of logging in belongs to a refusal for want of it.
+fn with_logins(end: End, agent: &Agent) -> End {
+    match end {
+        End::Refused(method, mut error) if is_login(&error) && !agent.logins.is_empty() => {
+            error.message = format!("{} ({})", error.message, agent.logins.join("; "));
+            End::Refused(method, error)
+        }
+        end => end,
+    }
+}
+
+fn is_login(error: &RpcError) -> bool {
+    error.code == -32000
+}
+
+async fn at(limit: Option<Instant>) {
+    match limit {
+        Some(limit) => sleep_until(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn internal(error: &std::io::Error) -> AdapterError {
+    AdapterError::new("internal", format!("cannot prepare the run: {error}")).retryable()
+}

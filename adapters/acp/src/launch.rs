@@ -1,0 +1,177 @@
+//! What is told the agent at its start: its command line, its session's folder and servers, its task.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use forge_adapter_api::child::Program;
+use forge_adapter_api::{ExecutionRequest, OutputStrategy};
+use serde_json::{Value, json};
+
+use crate::agent::Agent;
+use crate::config::Settings;
+
+/// Before the task of an attempt that an earlier one did not finish.
+const GO_ON: &str =
+    "You were interrupted in the middle of your work. Go on where you stopped. The task was:\n\n";
+
+/// The folder that the dispatch names.
+pub(crate) fn workspace(request: &ExecutionRequest) -> Option<PathBuf> {
+    request.workspace.as_ref()?.dir.as_ref().map(PathBuf::from)
+}
+
+/// `folder` is the run's own and outlives the program.
+pub(crate) fn program(
+    settings: &Settings,
+    path: &Path,
+    work: &Path,
+    folder: &Path,
+) -> io::Result<Program> {
+    let mut program = Program::new(path);
+    program.args = settings.table.args.iter().map(Into::into).collect();
+    program.dir = Some(work.to_owned());
+    // It ends up in error texts.
+    program.stderr_bytes = 2 << 10;
+    // What it keeps for the time of its run goes with the run, however that ends.
+    let temporary = folder.join("tmp");
+    fs::create_dir(&temporary)?;
+    program
+        .env
+        .insert("TMPDIR".to_owned(), temporary.display().to_string());
+    program.env.extend(settings.env.clone());
+    Ok(program)
+}
+
+/// The operator's MCP servers that the dispatch names, in the protocol's form. `Err` says which of them the
+/// agent cannot reach.
+pub(crate) fn servers(
+    servers: &BTreeMap<String, Value>,
+    agent: &Agent,
+) -> Result<Vec<Value>, String> {
+    servers
+        .iter()
+        .map(|(name, server)| {
+            let transport = server["type"].as_str();
+            let pairs = |member: &str| -> Vec<Value> {
+                let members = server[member].as_object().into_iter().flatten();
+                members
+                    .map(|(name, value)| json!({"name": name, "value": value}))
+                    .collect()
+            };
+            let can = match (transport, server.get("command")) {
+                (Some("stdio"), _) | (None, Some(_)) => {
+                    let args = server.get("args").cloned().unwrap_or_else(|| json!([]));
+                    return Ok(json!({
+                        "name": name, "command": server["command"], "args": args, "env": pairs("env"),
+                    }));
+                }
+                (Some("sse"), _) => agent.takes_sse_servers,
+                (Some(_) | None, _) => agent.takes_http_servers,
+            };
+            if !can {
+                return Err(format!(
+                    "the agent does not say that it reaches MCP servers over HTTP, which {name} is"
+                ));
+            }
+            Ok(json!({
+                "type": transport.unwrap_or("http"), "name": name, "url": server["url"], "headers": pairs("headers"),
+            }))
+        })
+        .collect()
+}
+
+/// Whether the session is a new one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Session {
+    New,
+    Loaded,
+}
+
+/// The blocks of the prompt. The protocol has no place for instructions, so they stand before the first
+/// message of a session.
+pub(crate) fn prompt(request: &ExecutionRequest, session: Session) -> Value {
+    let mut texts = Vec::new();
+    match (session, &request.system_prompt) {
+        (Session::New, Some(instructions)) => texts.push(instructions.clone()),
+        (Session::New, None) | (Session::Loaded, _) => {}
+    }
+    if request.output_strategy == OutputStrategy::File {
+        let file = request.output_file.as_deref().unwrap_or("output.md");
+        texts.push(format!(
+            "Write the final result of your work to the file `{file}` in the working directory."
+        ));
+    }
+    texts.push(match session {
+        Session::Loaded if request.resume => format!("{GO_ON}{}", request.message),
+        Session::Loaded | Session::New => request.message.clone(),
+    });
+    let blocks = texts
+        .iter()
+        .map(|text| json!({"type": "text", "text": text}));
+    blocks.collect()
+}
+
+/// What is wrong and what to do when no program is configured.
+pub(crate) fn not_named(instance: &str) -> String {
+    format!(
+        "no agent is named: set adapters.{instance}.program and .args to one that speaks the Agent Client \
+         Protocol, such as `hermes` with `acp`"
+    )
+}
+
+/// What is wrong and what to do when there is no program.
+pub(crate) fn missing(instance: &str, path: &Path) -> String {
+    format!(
+        "there is no program {}: install the agent, or name it in adapters.{instance}.program",
+        path.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_get_the_protocols_form() {
+        let all = Agent::read(&json!({"protocolVersion": 1, "agentCapabilities": {
+            "mcpCapabilities": {"http": true, "sse": true}}}))
+        .unwrap();
+        let none = Agent::read(&json!({"protocolVersion": 1})).unwrap();
+        let stdio = json!({"name": "s", "command": "c", "args": ["-x"], "env": [{"name": "K", "value": "v"}]});
+        let http = json!({"type": "http", "name": "s", "url": "u", "headers": [{"name": "A", "value": "b"}]});
+        let cases = [
+            (
+                json!({"command": "c", "args": ["-x"], "env": {"K": "v"}}),
+                &none,
+                Some(stdio),
+            ),
+            (json!({"url": "u", "headers": {"A": "b"}}), &all, Some(http)),
+            (json!({"url": "u"}), &none, None),
+            (json!({"type": "sse", "url": "u"}), &none, None),
+        ];
+        for (server, agent, wanted) in cases {
+            let named = BTreeMap::from([("s".to_owned(), server)]);
+            let found = servers(&named, agent).ok().map(|mut list| list.remove(0));
+            assert_eq!(found, wanted, "{named:?}");
+        }
+    }
+
+    #[test]
+    fn instructions_begin_a_session_and_are_not_said_again() {
+        let request = ExecutionRequest {
+            system_prompt: Some("be brief".to_owned()),
+            resume: true,
+            ..ExecutionRequest::sample("hello")
+        };
+        let texts = |session| -> Vec<String> {
+            let blocks = prompt(&request, session);
+            let texts = blocks.as_array().unwrap().iter();
+            texts
+                .map(|block| block["text"].as_str().unwrap().to_owned())
+                .collect()
+        };
+        assert_eq!(texts(Session::New), ["be brief", "hello"]);
+        assert_eq!(texts(Session::Loaded), [format!("{GO_ON}hello")]);
+    }
+}

@@ -1,0 +1,121 @@
+//! The adapter `acp`: runs tasks on an agent program that speaks the Agent Client Protocol on stdio. One
+//! instance drives one program; one process a run, so nothing is left of a run but the agent's session.
+
+mod agent;
+mod config;
+mod conversation;
+mod files;
+mod launch;
+mod meter;
+mod models;
+mod outcome;
+mod policy;
+mod transcript;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use forge_adapter_api::child::Program;
+use forge_adapter_api::{
+    Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
+    LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
+};
+use forge_adapter_transport::folder;
+
+use crate::config::{Settings, UsageScope};
+use crate::meter::Marks;
+
+/// How long executions have to end at shutdown.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+pub struct Acp {
+    host: Host,
+    settings: Settings,
+    running: Running,
+    marks: Mutex<Marks>,
+    /// Why the last run could not begin; `None` once one did.
+    unusable: Mutex<Option<String>>,
+}
+
+#[async_trait]
+impl ExecutionAdapter for Acp {
+    const NAME: &'static str = "acp";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+
+    async fn initialize(host: Host, config: Config) -> Result<Self> {
+        let settings = Settings::read(&config)?;
+        folder::remove_leftovers(&host);
+        Ok(Self {
+            host,
+            settings,
+            running: Running::default(),
+            marks: Mutex::default(),
+            unusable: Mutex::default(),
+        })
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        self.running.cancel_all();
+        let ended = async {
+            while self.running.count() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        // What is left is dropped, and with it its program.
+        let _ = tokio::time::timeout(SHUTDOWN, ended).await;
+        Ok(())
+    }
+
+    async fn check_health(&self) -> Health {
+        let instance = self.host.instance();
+        let Some(path) = &self.settings.table.program else {
+            return Health::degraded(launch::not_named(instance));
+        };
+        let mut program = Program::new(path);
+        program.env.clone_from(&self.settings.env);
+        if program.locate().is_none() {
+            return Health::degraded(launch::missing(instance, path));
+        }
+        let unusable = self
+            .unusable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        match unusable {
+            Some(reason) => Health::degraded(format!("the last run could not begin: {reason}")),
+            None => Health::healthy(),
+        }
+    }
+
+    fn capabilities(&self) -> Profile {
+        let table = &self.settings.table;
+        let counts = table.usage != UsageScope::None;
+        let names = [
+            Some("streaming"),
+            Some("session_resume"),
+            Some("file_io"),
+            Some("mcp_servers"),
+            counts.then_some("cost_tracking"),
+            Some("native_tools"),
+        ];
+        Profile {
+            capabilities: names.into_iter().flatten().map(str::to_owned).collect(),
+            native_tools: table.native_tools.clone(),
+            max_concurrent: table.max_concurrent.max(1),
+            output_strategies: vec![OutputStrategy::Stream, OutputStrategy::File],
+            cost_tier: CostTier::Medium,
+            latency_profile: LatencyProfile::Variable,
+        }
+    }
+
+    async fn execute(&self, request: ExecutionRequest, events: Events) -> Result<ExecutionResult> {
+        let run = self.running.start(&request.task_id);
+        conversation::execute(self, &request, &events, &run).await
+    }
+
+    async fn cancel(&self, task_handle: &str) -> Result<bool> {
+        Ok(self.running.cancel(task_handle))
+    }
+}
+
+forge_adapter_api::export_adapter!(Acp);

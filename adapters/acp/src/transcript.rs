@@ -1,0 +1,301 @@
+//! The agent's updates as events, and what is to be remembered of them. Pure: updates in, events out.
+
+use std::collections::HashMap;
+
+use forge_adapter_api::{AdapterEvent, Usage};
+use serde_json::{Value, json};
+
+use crate::meter::Meter;
+use crate::models::Models;
+
+/// So many calls can be open at once; what an agent opens beyond is told at once.
+const MOST_OPEN: usize = 1_000;
+
+pub(crate) struct Transcript {
+    pub(crate) meter: Meter,
+    /// What the agent said last: since its last call of a tool, also when it was cut off.
+    pub(crate) text: String,
+    pub(crate) tool_calls: usize,
+    /// The model, when the agent tells of another one.
+    pub(crate) model: Option<String>,
+    /// Calls that have not come to an end.
+    open: HashMap<String, Call>,
+    /// A call came since the last text.
+    is_interrupted: bool,
+}
+
+#[derive(Default)]
+struct Call {
+    name: String,
+    kind: Value,
+    input: Value,
+    content: Value,
+    is_told: bool,
+}
+
+impl Transcript {
+    pub(crate) fn new(meter: Meter, model: Option<String>) -> Self {
+        Self {
+            meter,
+            text: String::new(),
+            tool_calls: 0,
+            model,
+            open: HashMap::new(),
+            is_interrupted: false,
+        }
+    }
+
+    /// The events of one `session/update`.
+    pub(crate) fn update(&mut self, update: &Value) -> Vec<AdapterEvent> {
+        match update["sessionUpdate"].as_str().unwrap_or_default() {
+            "agent_message_chunk" => self.said(&update["content"]),
+            "agent_thought_chunk" => {
+                let delta = text_of(&update["content"]);
+                some(!delta.is_empty(), || {
+                    AdapterEvent::new("assistant.thinking").with(json!({ "delta": delta }))
+                })
+            }
+            "tool_call" => self.call(update),
+            "tool_call_update" => self.call_goes_on(update),
+            "plan" => vec![progress(
+                json!({"kind": "plan", "entries": update["entries"]}),
+            )],
+            "current_mode_update" => {
+                vec![progress(
+                    json!({"kind": "mode", "mode": update["currentModeId"]}),
+                )]
+            }
+            "config_option_update" => {
+                let models = Models::of_options(&update["configOptions"]);
+                self.model = models
+                    .and_then(|models| models.current)
+                    .or(self.model.take());
+                Vec::new()
+            }
+            "usage_update" => {
+                let changes = self.meter.in_the_turn(update);
+                let cost = self.meter.cost_usd();
+                some(changes && cost.is_some(), || {
+                    AdapterEvent::usage(&Usage::default(), cost)
+                })
+            }
+            // Updates of later versions, and those that say nothing about the task.
+            _ => Vec::new(),
+        }
+    }
+
+    fn said(&mut self, content: &Value) -> Vec<AdapterEvent> {
+        let delta = text_of(content);
+        if std::mem::take(&mut self.is_interrupted) {
+            self.text.clear();
+        }
+        if self.text.is_empty() {
+            self.text.push_str(delta.trim_start());
+        } else {
+            self.text.push_str(&delta);
+        }
+        some(!delta.is_empty(), || AdapterEvent::text(delta))
+    }
+
+    fn call(&mut self, update: &Value) -> Vec<AdapterEvent> {
+        let Some(id) = update["toolCallId"].as_str() else {
+            return Vec::new();
+        };
+        self.tool_calls += 1;
+        self.is_interrupted = true;
+        let mut events = Vec::new();
+        let call = Call {
+            name: name_of(update),
+            ..Call::default()
+        };
+        if self.open.len() < MOST_OPEN {
+            self.open.insert(id.to_owned(), call);
+        }
+        // Some tell the input only with the first update; the others tell no status, or one that is past
+        // waiting.
+        let waits = update["status"] == "pending";
+        events.extend(self.learn(id, update, waits));
+        events.extend(self.end(id, update));
+        events
+    }
+
+    fn call_goes_on(&mut self, update: &Value) -> Vec<AdapterEvent> {
+        let Some(id) = update["toolCallId"].as_str() else {
+            return Vec::new();
+        };
+        if !self.open.contains_key(id) {
+            // Of a call that has ended, or that nobody told of.
+            return Vec::new();
+        }
+        self.is_interrupted = true;
+        let mut events: Vec<AdapterEvent> = Vec::new();
+        let waits = update["status"] == "pending";
+        events.extend(self.learn(id, update, waits));
+        events.extend(self.end(id, update));
+        events
+    }
+
+    /// The agent asks whether a call may run: all is known of it now.
+    pub(crate) fn asked(&mut self, call: &Value) -> Vec<AdapterEvent> {
+        let id = call["toolCallId"].as_str().unwrap_or_default();
+        self.learn(id, call, false).into_iter().collect()
+    }
+
+    fn learn(&mut self, id: &str, update: &Value, waits: bool) -> Option<AdapterEvent> {
+        let call = self.open.get_mut(id)?;
+        for (known, name) in [
+            (&mut call.kind, "kind"),
+            (&mut call.input, "rawInput"),
+            (&mut call.content, "content"),
+        ] {
+            if let Some(value) = update.get(name).filter(|value| !value.is_null()) {
+                *known = value.clone();
+            }
+        }
+        if waits || call.is_told {
+            return None;
+        }
+        call.is_told = true;
+        let input = match &call.input {
+            Value::Null => Value::from(output_of(&call.content)),
+            input => input.clone(),
+        };
+        Some(AdapterEvent::new("tool.invoked").with(json!({
+            "toolCallId": id, "name": call.name, "kind": call.kind, "input": input,
+        })))
+    }
+
+    fn end(&mut self, id: &str, update: &Value) -> Option<AdapterEvent> {
+        let is_error = match update["status"].as_str() {
+            Some("completed") => false,
+            Some("failed") => true,
+            Some(_) | None => return None,
+        };
+        let call = self.open.remove(id)?;
+        let content = update.get("content").unwrap_or(&call.content);
+        let mut output = output_of(content);
+        if output.is_empty() {
+            output = match &update["rawOutput"] {
+                Value::Null => output,
+                Value::String(text) => text.clone(),
+                raw => raw.to_string(),
+            };
+        }
+        Some(AdapterEvent::new("tool.completed").with(json!({
+            "toolCallId": id, "name": call.name, "output": output, "isError": is_error,
+        })))
+    }
+}
+
+/// Calls have titles for people and no names; the name is what the agent adds, or the title's beginning.
+fn name_of(update: &Value) -> String {
+    let title = update["title"].as_str().unwrap_or_default();
+    let said = update["_meta"]["claudeCode"]["toolName"].as_str();
+    let first = title.split(':').next().unwrap_or(title);
+    said.unwrap_or(if first.contains(' ') { title } else { first })
+        .to_owned()
+}
+
+/// One block of content: its text, or what it is.
+fn text_of(content: &Value) -> String {
+    match (content["text"].as_str(), content["type"].as_str()) {
+        (Some(text), _) => text.to_owned(),
+        (None, Some("resource")) => content["resource"]["text"]
+            .as_str()
+            .unwrap_or("[resource]")
+            .to_owned(),
+        (None, Some(kind)) => format!("[{kind}]"),
+        (None, None) => String::new(),
+    }
+}
+
+/// What a call gave: its texts, and the files it changed by name.
+fn output_of(content: &Value) -> String {
+    content
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|block| match block["type"].as_str().unwrap_or_default() {
+            "content" => text_of(&block["content"]),
+            "diff" => format!("[diff {}]", block["path"].as_str().unwrap_or_default()),
+            kind => format!("[{kind}]"),
+        })
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn progress(data: Value) -> AdapterEvent {
+    AdapterEvent::new("exec.progress").with(data)
+}
+
+fn some(is_one: bool, event: impl FnOnce() -> AdapterEvent) -> Vec<AdapterEvent> {
+    is_one.then(event).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::config::UsageScope;
+    use crate::outcome::{End, outcome};
+
+    /// Turns as real agents wrote them, and what they become.
+    #[test]
+    fn recorded_turns_become_events_and_a_result() {
+        let cases = [
+            ("claude_text", UsageScope::Turn),
+            ("claude_tool", UsageScope::Turn),
+            ("hermes_cancelled", UsageScope::Process),
+            ("hermes_denied", UsageScope::Process),
+            ("hermes_tool", UsageScope::Process),
+            ("opencode_denied", UsageScope::LastCall),
+            ("opencode_tool", UsageScope::LastCall),
+        ];
+        for (name, scope) in cases {
+            let path = format!("{}/tests/golden/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
+            let mut transcript = Transcript::new(Meter::of_new_session(), None);
+            let mut events = Vec::new();
+            let mut result = Value::Null;
+            for line in fs::read_to_string(path).unwrap().lines() {
+                let line: Value = serde_json::from_str(line).unwrap();
+                match line["method"].as_str() {
+                    Some("session/update") => {
+                        events.extend(transcript.update(&line["params"]["update"]));
+                    }
+                    Some("session/request_permission") => {
+                        events.extend(transcript.asked(&line["params"]["toolCall"]));
+                    }
+                    Some(_) => {}
+                    None => result = line["result"].clone(),
+                }
+            }
+            transcript.meter.turn_ends(&result["usage"]);
+            let told = json!({
+                "events": events,
+                "output": transcript.text,
+                "usage": transcript.meter.usage(scope, transcript.tool_calls),
+                "costUsd": transcript.meter.cost_usd(),
+                "result": outcome(End::Turn(result), None),
+            });
+            insta::with_settings!({snapshot_path => "../tests/golden", prepend_module_to_snapshot => false}, {
+                insta::assert_json_snapshot!(name, told);
+            });
+        }
+    }
+
+    #[test]
+    fn updates_of_a_wrong_shape_are_nothing() {
+        for update in [
+            Value::Null,
+            json!({"sessionUpdate": 7}),
+            json!({"sessionUpdate": "tool_call"}),
+            json!({"sessionUpdate": "tool_call_update", "toolCallId": "unknown", "status": "completed"}),
+            json!({"sessionUpdate": "agent_message_chunk", "content": []}),
+            json!({"sessionUpdate": "usage_update", "cost": "much"}),
+        ] {
+            let mut transcript = Transcript::new(Meter::of_new_session(), None);
+            assert_eq!(transcript.update(&update), [], "{update}");
+        }
+    }
+}
