@@ -30,6 +30,8 @@ struct Call {
     kind: Value,
     input: Value,
     content: Value,
+    /// Not all is known of it yet.
+    waits: bool,
     is_told: bool,
 }
 
@@ -106,15 +108,14 @@ impl Transcript {
         let mut events = Vec::new();
         let call = Call {
             name: name_of(update),
+            // Some tell the input only with later updates; others have no such status, or none at all.
+            waits: update["status"] == "pending",
             ..Call::default()
         };
         if self.open.len() < MOST_OPEN {
             self.open.insert(id.to_owned(), call);
         }
-        // Some tell the input only with the first update; the others tell no status, or one that is past
-        // waiting.
-        let waits = update["status"] == "pending";
-        events.extend(self.learn(id, update, waits));
+        events.extend(self.learn(id, update));
         events.extend(self.end(id, update));
         events
     }
@@ -129,8 +130,7 @@ impl Transcript {
         }
         self.is_interrupted = true;
         let mut events: Vec<AdapterEvent> = Vec::new();
-        let waits = update["status"] == "pending";
-        events.extend(self.learn(id, update, waits));
+        events.extend(self.learn(id, update));
         events.extend(self.end(id, update));
         events
     }
@@ -138,21 +138,34 @@ impl Transcript {
     /// The agent asks whether a call may run: all is known of it now.
     pub(crate) fn asked(&mut self, call: &Value) -> Vec<AdapterEvent> {
         let id = call["toolCallId"].as_str().unwrap_or_default();
-        self.learn(id, call, false).into_iter().collect()
+        if let Some(open) = self.open.get_mut(id) {
+            open.waits = false;
+        }
+        self.learn(id, call).into_iter().collect()
     }
 
-    fn learn(&mut self, id: &str, update: &Value, waits: bool) -> Option<AdapterEvent> {
+    fn learn(&mut self, id: &str, update: &Value) -> Option<AdapterEvent> {
         let call = self.open.get_mut(id)?;
-        for (known, name) in [
-            (&mut call.kind, "kind"),
-            (&mut call.input, "rawInput"),
-            (&mut call.content, "content"),
-        ] {
-            if let Some(value) = update.get(name).filter(|value| !value.is_null()) {
-                *known = value.clone();
-            }
+        let told = |name: &str| update.get(name).filter(|value| !value.is_null());
+        if let Some(kind) = told("kind") {
+            call.kind.clone_from(kind);
         }
-        if waits || call.is_told {
+        if let Some(content) = told("content") {
+            call.content.clone_from(content);
+        }
+        match (&mut call.input, told("rawInput")) {
+            // Each may tell a part.
+            (Value::Object(known), Some(Value::Object(more))) => known.extend(more.clone()),
+            (known, Some(input)) => known.clone_from(input),
+            (_, None) => {}
+        }
+        let is_past = update["status"]
+            .as_str()
+            .is_some_and(|status| status != "pending");
+        if is_past || !output_of(&call.content).is_empty() {
+            call.waits = false;
+        }
+        if call.waits || call.is_told {
             return None;
         }
         call.is_told = true;
@@ -172,27 +185,25 @@ impl Transcript {
             Some(_) | None => return None,
         };
         let call = self.open.remove(id)?;
-        let content = update.get("content").unwrap_or(&call.content);
-        let mut output = output_of(content);
-        if output.is_empty() {
-            output = match &update["rawOutput"] {
-                Value::Null => output,
-                Value::String(text) => text.clone(),
-                raw => raw.to_string(),
-            };
-        }
+        let raw = &update["rawOutput"];
+        let output = match (raw.as_str().or(raw["output"].as_str()), &call.content) {
+            (Some(text), _) => text.to_owned(),
+            (None, Value::Null) if !raw.is_null() => raw.to_string(),
+            (None, content) => output_of(content),
+        };
         Some(AdapterEvent::new("tool.completed").with(json!({
             "toolCallId": id, "name": call.name, "output": output, "isError": is_error,
         })))
     }
 }
 
-/// Calls have titles for people and no names; the name is what the agent adds, or the title's beginning.
+/// Calls have titles for people, and rarely a name; else it is the title's beginning.
 fn name_of(update: &Value) -> String {
     let title = update["title"].as_str().unwrap_or_default();
-    let said = update["_meta"]["claudeCode"]["toolName"].as_str();
     let first = title.split(':').next().unwrap_or(title);
-    said.unwrap_or(if first.contains(' ') { title } else { first })
+    update["name"]
+        .as_str()
+        .unwrap_or(if first.contains(' ') { title } else { first })
         .to_owned()
 }
 

@@ -7,7 +7,7 @@
 //! | `SLOW` | 200 deltas, one each 100 ms |
 //! | `HANG` | none, ever |
 //! | `THINK` | a thought before the text |
-//! | `FAIL<status>` | this HTTP status; `FAILONCE<status>` only the first time |
+//! | `FAIL<status>` | this HTTP status; `FAILONCE<status>` only the first time. With `SOON` Chat Completions says that one may try again at once |
 //! | a JSON schema in the request | a sample that follows it |
 //! | otherwise | `pong: ` and the end of the prompt |
 //!

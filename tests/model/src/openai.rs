@@ -1,6 +1,7 @@
 //! The Chat Completions protocol.
 
 use axum::Json;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
@@ -9,11 +10,16 @@ use super::plan::{Call, Plan, Prompt, plan};
 use super::wire::{Frame, array, pieces, sse, text_of, texts};
 
 pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
-    let plan = plan(desk, &prompt(body));
+    let prompt = prompt(body);
+    let plan = plan(desk, &prompt);
     match &plan {
         Plan::Fail(status) => {
-            let message = format!("fake failure {}", status.as_u16());
-            (*status, Json(failure(&message))).into_response()
+            let mut failure = (*status, Json(failure(*status))).into_response();
+            if prompt.text.contains("SOON") {
+                let soon = HeaderValue::from_static("10");
+                failure.headers_mut().insert("retry-after-ms", soon);
+            }
+            failure
         }
         Plan::Hang => std::future::pending().await,
         Plan::Text(_) | Plan::Thought(_) | Plan::Slow | Plan::Calls(_) => {
@@ -27,8 +33,16 @@ pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
     }
 }
 
-pub(crate) fn failure(message: &str) -> Value {
-    json!({"error": {"message": message, "type": "server_error", "code": null, "param": null}})
+pub(crate) fn failure(status: StatusCode) -> Value {
+    let message = format!("fake failure {}", status.as_u16());
+    // Clients try again by the type, whatever the status.
+    let kind = match status.as_u16() {
+        401 | 403 => "authentication_error",
+        429 => "rate_limit_error",
+        400..=499 => "invalid_request_error",
+        _ => "server_error",
+    };
+    json!({"error": {"message": message, "type": kind, "code": null, "param": null}})
 }
 
 fn whole(id: &str, body: &Value, plan: &Plan) -> Response {

@@ -14,8 +14,7 @@ use super::wire::{Frame, array, pieces, sse, text_of, texts};
 pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
     let (items, pace) = match plan(desk, &prompt(body)) {
         Plan::Fail(status) => {
-            let message = format!("fake failure {}", status.as_u16());
-            return (status, Json(failure(&message))).into_response();
+            return (status, Json(failure(status))).into_response();
         }
         Plan::Hang => return std::future::pending().await,
         Plan::Calls(calls) => {

@@ -1,0 +1,121 @@
+"""An agent of the protocol that does what real ones rarely do. Its argument says what."""
+import json
+import sys
+import time
+
+WHAT = sys.argv[1]
+WORK = None
+
+
+def send(message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+
+def receive():
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(0)
+    return json.loads(line)
+
+
+def ask(method, params):
+    """The client's answer to a request of ours."""
+    send({"id": "mine", "method": method, "params": params})
+    while True:
+        message = receive()
+        if message.get("id") == "mine":
+            return message
+
+
+def update(**update):
+    send({"method": "session/update", "params": {"sessionId": "s", "update": update}})
+
+
+def say(text):
+    update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": text})
+
+
+def prompt(request):
+    if WHAT == "greet":
+        print("a greeting\n\n[1]\n{}", flush=True)
+        send({"id": 999, "result": {}})
+        send({"id": "1", "error": {}})
+        send({"method": "session/update", "params": {"sessionId": "another", "update": {
+            "sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "not mine"}}}})
+        send({"method": "_of/later", "params": 7})
+        say("fine")
+    elif WHAT == "half":
+        say("so far")
+        print('{"jsonrpc": "2.0", "method": "session/upd', flush=True)
+        time.sleep(300)
+    elif WHAT == "cut":
+        say("so far")
+        sys.stdout.write('{"jsonrpc": "2.0", "id"')
+        sys.stdout.flush()
+        print("it broke", file=sys.stderr)
+        sys.exit(3)
+    elif WHAT == "long":
+        say("x" * (17 << 20))
+        time.sleep(300)
+    elif WHAT == "deep":
+        print("[" * 100_000 + "]" * 100_000)
+        print('{"a":' * 100_000, flush=True)
+        time.sleep(300)
+    elif WHAT == "flood":
+        while True:
+            send({"id": "mine", "method": "_ask/this", "params": {}})
+    elif WHAT == "asks":
+        codes = [ask(method, params).get("error", {}).get("code") for method, params in [
+            ("terminal/create", {"command": "ls"}),
+            ("_of/later", None),
+            ("fs/read_text_file", {"path": "/etc/passwd"}),
+            ("fs/write_text_file", {"path": WORK + "/new/a.txt", "content": "through us"}),
+        ]]
+        read = ask("fs/read_text_file", {"path": WORK + "/new/a.txt"})
+        chosen = ask("session/request_permission", {"toolCall": {"kind": "execute"}, "options": []})
+        say(json.dumps([codes, read.get("result"), chosen["result"]]))
+    elif WHAT == "deaf_to_cancel":
+        say("so far")
+        time.sleep(300)
+    elif WHAT == "asks_when_cancelled":
+        say("so far")
+        while receive().get("method") != "session/cancel":
+            pass
+        say(json.dumps(ask("session/request_permission", {"toolCall": {}, "options": [
+            {"optionId": "yes", "kind": "allow_once"}]})["result"]))
+        return {"stopReason": "cancelled"}
+    elif WHAT == "counts":
+        update(sessionUpdate="usage_update", used=1, size=2, cost={"amount": 0.5, "currency": "USD"})
+        return {"stopReason": "end_turn", "usage": {"inputTokens": 3, "outputTokens": 4, "totalTokens": 7}}
+    else:
+        return {"stopReason": WHAT}
+    return {"stopReason": "end_turn"}
+
+
+while True:
+    request = receive()
+    method = request.get("method")
+    if method == "initialize":
+        if WHAT == "mute":
+            time.sleep(300)
+        result = {"protocolVersion": 2 if WHAT == "other_version" else 1,
+                  "agentCapabilities": {"loadSession": WHAT != "forgetful"},
+                  "authMethods": [{"id": "l", "name": "log in with `agent login`"}]}
+    elif method == "session/new" and WHAT == "login":
+        send({"id": request["id"], "error": {"code": -32000, "message": "Authentication required"}})
+        continue
+    elif method == "session/new" and WHAT == "nameless":
+        result = {}
+    elif method in ("session/new", "session/load"):
+        WORK = request["params"]["cwd"]
+        if method == "session/load":
+            say("of an earlier turn")
+        result = {"sessionId": "s"}
+    elif method == "session/prompt":
+        result = prompt(request)
+    elif "id" in request:
+        send({"id": request["id"], "error": {"code": -32601, "message": "no " + method}})
+        continue
+    else:
+        continue
+    send({"id": request["id"], "result": result})

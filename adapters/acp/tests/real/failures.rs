@@ -1,0 +1,197 @@
+//! What goes wrong: the provider, the program, and being cancelled.
+
+use std::path::Path;
+
+use forge_adapter_api::{ExecutionAdapter as _, HealthStatus, Usage};
+use serde_json::json;
+
+use crate::bench::{self, AGENTS, Agent, Bench, run_until, until};
+
+#[tokio::test]
+async fn what_the_provider_refuses_has_a_code_and_a_hint_whether_to_try_again() {
+    let bench = Bench::new(Agent::Hermes).await;
+    let cases = [
+        (400, "invalid_request", false),
+        (401, "unauthenticated", false),
+        (429, "rate_limited", true),
+        (500, "upstream_error", true),
+    ];
+    for (status, code, retryable) in cases {
+        let ran = bench.say(&format!("FAIL{status} SOON")).await;
+        ran.failed(code);
+        assert_eq!(ran.result.retryable, Some(retryable), "{status}");
+        assert_eq!(ran.result.usage, Usage::default(), "{status}");
+        assert!(ran.result.error.unwrap().contains(&status.to_string()));
+        assert_eq!(ran.result.output, None, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_does_not_tell_the_status_gives_a_code_without_a_hint() {
+    let bench = Bench::new(Agent::OpenCode).await;
+    for status in [400, 401, 429, 500] {
+        let ran = bench.say(&format!("FAIL{status} SOON")).await;
+        ran.failed("upstream_error");
+        assert_eq!(ran.result.retryable, None, "{status}");
+        assert_eq!(ran.result.usage, Usage::default(), "{status}");
+        assert!(ran.result.error.unwrap().contains(&status.to_string()));
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_in_the_middle_of_a_text_keeps_the_text() {
+    for agent in AGENTS {
+        let bench = Bench::new(agent).await;
+        let ran = run_until(
+            &bench.adapter,
+            bench.request("SLOW please"),
+            "assistant.text",
+            async || assert!(bench.adapter.cancel("task-1").await.unwrap()),
+        )
+        .await;
+        ran.failed("cancelled");
+        assert!(ran.output().starts_with("tick0"), "{:?}", ran.result);
+        assert_eq!(
+            ran.result.usage.output_tokens, None,
+            "{agent:?}: nobody knows"
+        );
+        let again = bench.adapter.cancel("task-1").await.unwrap();
+        assert!(!again, "nothing runs any more");
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_in_the_middle_of_a_tool_ends_the_tool() {
+    for agent in AGENTS {
+        let bench = Bench::with(agent, json!({"permission": "allow"})).await;
+        let pid_file = bench.path("pid");
+        let command = format!("echo $$ > {}; sleep 300", pid_file.display());
+        let ran = run_until(
+            &bench.adapter,
+            bench.request(&agent.shell(&command)),
+            "tool.invoked",
+            async || {
+                let told =
+                    || std::fs::read_to_string(&pid_file).is_ok_and(|pid| pid.ends_with('\n'));
+                until(told).await;
+                assert!(bench.adapter.cancel("task-1").await.unwrap());
+            },
+        )
+        .await;
+        ran.failed("cancelled");
+        let pid = std::fs::read_to_string(&pid_file).unwrap();
+        until(|| !Path::new("/proc").join(pid.trim()).exists()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_hangs_can_be_cancelled() {
+    for agent in AGENTS {
+        let bench = Bench::new(agent).await;
+        let ran = run_until(
+            &bench.adapter,
+            bench.request("HANG"),
+            "session.updated",
+            async || {
+                until(|| !bench.model.requests().is_empty()).await;
+                assert!(bench.adapter.cancel("task-1").await.unwrap());
+            },
+        )
+        .await;
+        ran.failed("cancelled");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_is_dropped_leaves_no_process() {
+    for agent in AGENTS {
+        let bench = Bench::new(agent).await;
+        let workspace = bench.path("");
+        let execution = bench::run(&bench.adapter, bench.request("SLOW please"));
+        let works = until(|| {
+            bench
+                .model
+                .requests()
+                .iter()
+                .any(|r| r.body["tools"].is_array())
+        });
+        // The first to end drops the other: the model answers for twenty seconds.
+        tokio::select! {
+            ran = execution => panic!("{:?}", ran.result),
+            () = works => {}
+        }
+        until(|| programs_in(&workspace).is_empty()).await;
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_is_told_with_its_text() {
+    for agent in AGENTS {
+        let bench = Bench::new(agent).await;
+        let workspace = bench.path("");
+        let ran = run_until(
+            &bench.adapter,
+            bench.request("SLOW please"),
+            "assistant.text",
+            async || kill(&programs_in(&workspace)),
+        )
+        .await;
+        ran.failed("adapter_crashed");
+        assert_eq!(ran.result.retryable, Some(true));
+        assert_eq!(ran.result.usage, Usage::default());
+        assert!(ran.output().starts_with("tick"), "{agent:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_program_is_degraded_with_the_cure() {
+    for (config, cure) in [
+        (json!({}), "adapters.acp.program"),
+        (json!({"program": "/nowhere/agent"}), "install the agent"),
+    ] {
+        let adapter = bench::adapter(config).await;
+        // A detached host has no name.
+        let cure = cure.replace("acp.", ".");
+        let health = adapter.check_health().await;
+        assert_eq!(health.status, HealthStatus::Degraded);
+        assert!(
+            health.message.as_ref().unwrap().contains(&cure),
+            "{health:?}"
+        );
+        let (events, _received) = forge_adapter_api::Events::channel(1);
+        let request = bench::request("hello", &std::env::temp_dir());
+        let error = adapter.execute(request, events).await.unwrap_err();
+        assert_eq!(error.code, "adapter_unavailable");
+        assert_eq!(Some(error.message), health.message);
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_ends_at_once_is_degraded_until_one_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let adapter = bench::adapter(json!({"program": "/bin/false"})).await;
+    let ran = bench::run(&adapter, bench::request("hello", folder.path())).await;
+    ran.failed("adapter_crashed");
+    assert_eq!(ran.result.usage, Usage::default());
+    assert_eq!(adapter.check_health().await.status, HealthStatus::Degraded);
+}
+
+/// Every process that works in this folder.
+fn programs_in(folder: &Path) -> Vec<String> {
+    let folder = folder.canonicalize().unwrap();
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    entries
+        .filter(|entry| std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == folder))
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect()
+}
+
+fn kill(pids: &[String]) {
+    assert!(!pids.is_empty());
+    for pid in pids {
+        // One may be gone with another.
+        let _ = std::process::Command::new("kill")
+            .args(["-KILL", pid])
+            .status();
+    }
+}
