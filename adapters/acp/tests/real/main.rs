@@ -8,4 +8,3 @@ mod failures;
 mod sessions;
 mod strange;
 mod tools;
-mod turns;

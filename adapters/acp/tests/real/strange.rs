@@ -1,5 +1,7 @@
 //! Agents that break the protocol, or use corners of it that the real ones do not.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use forge_adapter_acp::Acp;
@@ -154,6 +156,52 @@ async fn an_agent_that_keeps_no_sessions_cannot_go_on_with_one() {
         .resume()
         .await
         .failed("invalid_request");
+}
+
+#[tokio::test]
+async fn a_session_that_a_crashed_attempt_did_not_leave_is_begun_anew() {
+    let strange = Strange::new("forgot").await;
+    strange.resume().await.failed("session_not_found");
+    let mut request = bench::request("hello", strange.workspace.path());
+    request.session_id = Some("s".to_owned());
+    request.resume = true;
+    let ran = bench::run(&strange.adapter, request).await;
+    ran.succeeded();
+    assert!(ran.output().ends_with(": hello"), "{}", ran.output());
+}
+
+#[tokio::test]
+async fn without_a_workspace_it_runs_in_the_configured_folder_or_one_that_goes_with_the_run() {
+    let strange = Strange::new("plain").await;
+    let folder = strange.workspace.path().canonicalize().unwrap();
+    let script = format!("{}/tests/real/agent.py", env!("CARGO_MANIFEST_DIR"));
+    let table = json!({"program": "python3", "args": [script, "plain"], "dir": folder});
+    let with_folder = bench::adapter(table).await;
+    for (adapter, remains) in [(&strange.adapter, false), (&with_folder, true)] {
+        let mut request = bench::request("hello", &folder);
+        request.workspace = None;
+        let ran = bench::run(adapter, request).await;
+        let worked_in = Path::new(ran.output().split_once(':').unwrap().0);
+        assert_eq!(worked_in.exists(), remains, "{}", worked_in.display());
+        assert_eq!(worked_in == folder, remains);
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_be_had_and_a_server_out_of_reach_are_refused() {
+    let strange = Strange::new("plain").await;
+    let mut request = bench::request("hello", strange.workspace.path());
+    request.model = Some("fake-9".to_owned());
+    let ran = bench::run(&strange.adapter, request).await;
+    ran.failed("invalid_request");
+    assert!(ran.result.error.unwrap().contains("fake-9"));
+
+    let mut request = bench::request("hello", strange.workspace.path());
+    let server = json!({"url": "http://127.0.0.1:9/mcp"});
+    request.mcp_servers = BTreeMap::from([("far".to_owned(), server)]);
+    let ran = bench::run(&strange.adapter, request).await;
+    ran.failed("invalid_request");
+    assert!(ran.result.error.unwrap().contains("far"));
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! The agent's own tools under the policy, files, and MCP servers.
+//! The agent's own tools under the policy, files, and MCP servers. Each start of an agent takes seconds, so
+//! one turn makes several calls.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +8,49 @@ use serde_json::{Value, json};
 use crate::bench::{AGENTS, Agent, Bench, Ran};
 
 #[tokio::test]
-async fn an_allowed_tool_runs_and_the_log_tells_it_whole() {
-    for agent in AGENTS {
+async fn allowed_tools_files_of_the_workspace_and_named_servers_are_used() {
+    for (agent, tool) in [
+        (Agent::Hermes, "mcp_count_add"),
+        (Agent::OpenCode, "count_add"),
+    ] {
         let bench = Bench::with(agent, json!({"allowed_tools": ["execute"]})).await;
-        let ran = bench.say(&agent.shell("echo forge-$((40+2))")).await;
+        let file = bench.path("a.txt");
+        let mut request = bench.request(&format!(
+            "{} {} CALL {tool} {{\"a\":1}}",
+            agent.shell("echo forge-$((40+2))"),
+            agent.write(&file)
+        ));
+        let server = format!("{}/tests/real/mcp_server.py", env!("CARGO_MANIFEST_DIR"));
+        let server = json!({"command": "python3", "args": [server], "env": {"ANSWER": "counted"}});
+        request.mcp_servers = BTreeMap::from([("count".to_owned(), server)]);
+
+        let ran = bench.run(request).await;
+
         ran.succeeded();
         assert!(ran.output().starts_with("tool said: "), "{}", ran.output());
-        let (invoked, completed) = one_call(&ran);
+        let calls = calls(&ran);
+        assert_eq!(calls.len(), 3, "{agent:?}: {calls:?}");
+        let output = |word: &str| {
+            let call = calls
+                .iter()
+                .find(|(_, completed)| completed["output"].to_string().contains(word));
+            call.unwrap_or_else(|| panic!("{agent:?}: no {word} in {calls:?}"))
+        };
+        let (invoked, completed) = output("forge-42");
         assert!(
             invoked["input"].to_string().contains("echo forge-"),
             "{invoked}"
         );
-        assert_eq!(invoked["kind"], "execute");
-        assert!(
-            completed["output"].as_str().unwrap().contains("forge-42"),
-            "{completed}"
+        assert_eq!(
+            (&invoked["kind"], &completed["isError"]),
+            (&json!("execute"), &json!(false))
         );
-        assert_eq!(completed["isError"], false);
+        output("counted");
+        assert_eq!(
+            std::fs::read_to_string(&file).unwrap(),
+            "written",
+            "{agent:?}"
+        );
         match agent {
             Agent::Hermes => ran.used(2),
             // It counts its last call alone, so nothing is known but the cost.
@@ -36,86 +63,48 @@ async fn an_allowed_tool_runs_and_the_log_tells_it_whole() {
 }
 
 #[tokio::test]
-async fn a_tool_is_denied_unless_allowed() {
+async fn other_calls_and_files_elsewhere_are_denied() {
     for agent in AGENTS {
         let bench = Bench::new(agent).await;
         let victim = bench.path("victim");
         std::fs::create_dir(&victim).unwrap();
-        // Hermes asks about dangerous commands alone.
-        let ran = bench
-            .say(&agent.shell(&format!("rm -rf {}", victim.display())))
-            .await;
-        assert!(victim.exists(), "{agent:?}: {:?}", ran.events);
-        let (_, completed) = one_call(&ran);
-        assert_eq!(completed["isError"], true);
-        let decided: Vec<&Value> = permissions(&ran);
-        assert_eq!(decided[0]["allowed"], false, "{agent:?}");
-    }
-}
-
-#[tokio::test]
-async fn files_are_written_below_the_workspace_and_nowhere_else() {
-    for agent in AGENTS {
-        let bench = Bench::new(agent).await;
-        let inside = bench.path("a.txt");
-        let ran = bench.say(&agent.write(&inside)).await;
-        ran.succeeded();
-        assert_eq!(
-            std::fs::read_to_string(&inside).unwrap(),
-            "written",
-            "{agent:?}"
-        );
-
         let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let outside = elsewhere.path().canonicalize().unwrap().join("b.txt");
-        let ran = bench.say(&agent.write(&outside)).await;
-        assert!(!outside.exists(), "{agent:?}: {:?}", ran.events);
-        assert_eq!(permissions(&ran)[0]["allowed"], false, "{agent:?}");
-    }
-}
+        // Hermes asks about dangerous commands alone.
+        let remove = agent.shell(&format!("rm -rf {}", victim.display()));
 
-#[tokio::test]
-async fn a_server_that_the_dispatch_names_is_used_without_asking() {
-    for (agent, tool) in [
-        (Agent::Hermes, "mcp_count_add"),
-        (Agent::OpenCode, "count_add"),
-    ] {
-        let bench = Bench::new(agent).await;
-        let mut request = bench.request(&format!("CALL {tool} {{\"a\":1}}"));
-        let server = format!("{}/tests/real/mcp_server.py", env!("CARGO_MANIFEST_DIR"));
-        let server = json!({"command": "python3", "args": [server], "env": {"ANSWER": "counted"}});
-        request.mcp_servers = BTreeMap::from([("count".to_owned(), server)]);
-        let ran = bench.run(request).await;
-        ran.succeeded();
-        let (_, completed) = one_call(&ran);
+        let ran = bench
+            .say(&format!("{remove} {}", agent.write(&outside)))
+            .await;
+
         assert!(
-            completed["output"].to_string().contains("counted"),
-            "{agent:?}: {completed}"
+            victim.exists() && !outside.exists(),
+            "{agent:?}: {:?}",
+            ran.events
+        );
+        for (_, completed) in calls(&ran) {
+            assert_eq!(completed["isError"], true, "{agent:?}: {completed}");
+        }
+        let mut decided = ran.all("exec.progress");
+        decided.retain(|data| data["kind"] == "permission");
+        assert!(!decided.is_empty(), "{agent:?}");
+        assert!(
+            decided.iter().all(|data| data["allowed"] == false),
+            "{agent:?}: {decided:?}"
         );
     }
 }
 
-#[tokio::test]
-async fn a_server_that_the_agent_cannot_reach_is_refused() {
-    let bench = Bench::new(Agent::Hermes).await;
-    let mut request = bench.request("hello there");
-    let server = json!({"url": "http://127.0.0.1:9/mcp"});
-    request.mcp_servers = BTreeMap::from([("far".to_owned(), server)]);
-    let ran = bench.run(request).await;
-    ran.failed("invalid_request");
-    assert!(ran.result.error.unwrap().contains("far"));
-}
-
-fn permissions(ran: &Ran) -> Vec<&Value> {
-    let mut progress = ran.all("exec.progress");
-    progress.retain(|data| data["kind"] == "permission");
-    progress
-}
-
-#[track_caller]
-fn one_call(ran: &Ran) -> (&Value, &Value) {
-    let (invoked, completed) = (ran.all("tool.invoked"), ran.all("tool.completed"));
-    assert_eq!((invoked.len(), completed.len()), (1, 1), "{:?}", ran.events);
-    assert_eq!(invoked[0]["toolCallId"], completed[0]["toolCallId"]);
-    (invoked[0], completed[0])
+/// The calls that came to an end, each with its end.
+fn calls(ran: &Ran) -> Vec<(&Value, &Value)> {
+    let completed = ran.all("tool.completed");
+    let invoked = ran.all("tool.invoked").into_iter();
+    invoked
+        .filter_map(|invoked| {
+            let end = completed
+                .iter()
+                .find(|end| end["toolCallId"] == invoked["toolCallId"])?;
+            Some((invoked, *end))
+        })
+        .collect()
 }
