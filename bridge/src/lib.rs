@@ -4,6 +4,7 @@
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod crash;
 pub mod delivery;
 pub mod dispatch;
 pub mod event;

@@ -15,6 +15,8 @@ use hmac::{Hmac, Mac};
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use sha2::Sha256;
 
+use crate::crash;
+
 /// The first byte of everything sealed, so that another cipher can be told apart.
 const SEALED_V1: u8 = 1;
 const NONCE_BYTES: usize = 24;
@@ -221,6 +223,7 @@ fn create_key_file(file: &Path) -> io::Result<()> {
     let mut draft = tempfile::NamedTempFile::new_in(folder)?;
     draft.write_all(text.expose_secret().as_bytes())?;
     draft.as_file().sync_all()?;
+    crash::point("key.written");
     match draft.persist_noclobber(file) {
         Ok(_) => std::fs::File::open(folder)?.sync_all(),
         Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

@@ -17,6 +17,7 @@ mod events;
 mod harness;
 mod hostile;
 mod idempotency;
+mod kill_matrix;
 mod limits;
 mod manage;
 mod model;

@@ -79,6 +79,11 @@ impl ExecutionAdapter for Echo {
 
     async fn execute(&self, request: ExecutionRequest, events: Events) -> Result<ExecutionResult> {
         let mode = Mode::of(request.model.as_deref())?;
+        if let Some(journal) = &self.settings.journal
+            && request.tool_results.is_empty()
+        {
+            run::note(journal, &request)?;
+        }
         if mode == Mode::Hang {
             // Not entered in `running`, so that cancelling finds nothing.
             return std::future::pending().await;

@@ -1,6 +1,8 @@
 //! What each model name does.
 
 use std::fmt::Write;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::{Component, Path};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -77,6 +79,18 @@ impl Mode {
             _ => Self::Say,
         })
     }
+}
+
+/// Adds the execution's id to the file: what began is known also when the process dies. Called once for an
+/// execution, however many rounds of tools it has.
+pub(crate) fn note(journal: &Path, request: &ExecutionRequest) -> Result<()> {
+    let line = format!("{}\n", request.execution_id);
+    let file = OpenOptions::new().create(true).append(true).open(journal);
+    file.and_then(|mut file| file.write_all(line.as_bytes()))
+        .map_err(|error| {
+            let text = format!("journal {}: {error}", journal.display());
+            AdapterError::new("journal_failed", text)
+        })
 }
 
 impl Echo {

@@ -1,5 +1,7 @@
 //! What `[adapters.echo]` may say.
 
+use std::path::PathBuf;
+
 use forge_adapter_api::{CostTier, Health, HealthStatus, LatencyProfile, OutputStrategy, Profile};
 use serde::Deserialize;
 
@@ -16,6 +18,8 @@ pub(crate) struct Settings {
     /// What the health check answers.
     health: HealthStatus,
     health_message: Option<String>,
+    /// A file that gets a line for each execution as it begins.
+    pub(crate) journal: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -40,6 +44,7 @@ impl Default for Settings {
             latency_profile: LatencyProfile::Fast,
             health: HealthStatus::Healthy,
             health_message: None,
+            journal: None,
         }
     }
 }

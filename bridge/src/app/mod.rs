@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::config::{Config, Retention};
+use crate::crash;
 use crate::delivery::sign::Signer;
 use crate::delivery::{self, Deliverer};
 use crate::dispatch::finish::Finisher;
@@ -280,6 +281,7 @@ impl Bridge {
         self.phase.send_replace(Phase::Draining);
         self.starting.cancel();
         tracing::info!("draining");
+        crash::point("stop.draining");
         let accepting = async {
             sleep(drain.accept).await;
             self.closing.cancel();
@@ -289,6 +291,7 @@ impl Bridge {
             self.deliverer.finish_due(grace).await;
         };
         tokio::join!(accepting, running);
+        crash::point("stop.drained");
         self.ending.cancel();
         self.deliverer
             .drain(grace.max(Instant::now() + Duration::from_millis(100)))
@@ -301,7 +304,9 @@ impl Bridge {
         {
             tracing::warn!("{} tasks did not end", self.tracker.len());
         }
+        crash::point("stop.closing");
         self.store.close().await;
+        crash::point("stop.closed");
         tracing::info!("stopped");
     }
 }
@@ -337,7 +342,9 @@ async fn open_vault(config: &Config) -> anyhow::Result<Vault> {
 /// Kills what an earlier bridge on this store left behind.
 async fn reap(children: &Children) -> anyhow::Result<()> {
     let children = children.clone();
+    crash::point("reap.before");
     let swept = tokio::task::spawn_blocking(move || children.reap_leftovers()).await?;
+    crash::point("reap.after");
     if swept.killed > 0 {
         tracing::warn!(
             "{} processes of an earlier bridge were killed",
@@ -406,7 +413,10 @@ async fn sweep(store: Arc<dyn Store>, retention: Live<Retention>, ending: Cancel
     loop {
         let Retention { every, step, .. } = *retention.get();
         loop {
-            match store.sweep(Timestamp::now(), step).await {
+            crash::point("sweep.before");
+            let swept = store.sweep(Timestamp::now(), step).await;
+            crash::point("sweep.after");
+            match swept {
                 Ok(swept) if swept.more && !ending.is_cancelled() => {}
                 Ok(_) => break,
                 Err(error) => {

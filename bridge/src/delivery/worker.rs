@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::crash;
 use crate::event::{NewEvent, kind};
 use crate::net::Answer;
 use crate::net::backoff::Policy;
@@ -94,6 +95,7 @@ impl Deliverer {
         while let Some(query) = flights.query(setup.clock.now()) {
             let limit = query.limit;
             let found = setup.store.due(query).await?;
+            crash::point("delivery.due");
             let complete = found.len() < limit;
             let new = flights.add(found);
             self.begin(tracker);
@@ -209,7 +211,9 @@ impl Deliverer {
                 return Ended::Due;
             }
         };
+        crash::point("delivery.send.before");
         let (made, policy) = self.send(due, payload).await;
+        crash::point("delivery.send.after");
         flight.landed();
         let now = setup.clock.now();
         let series = Series {
@@ -280,7 +284,10 @@ impl Deliverer {
                 next: verdict.next(),
                 retention: *setup.retention.get(),
             };
-            match setup.store.settle(due.id, settlement).await {
+            crash::point("delivery.settle.before");
+            let settled = setup.store.settle(due.id, settlement).await;
+            crash::point("delivery.settle.after");
+            match settled {
                 Ok(()) => return log(due, &record, verdict),
                 Err(store::Error::Unavailable(_)) => {
                     refusals += 1;

@@ -7,6 +7,7 @@ use forge_adapter_api::OutputStrategy;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
+use crate::crash;
 use crate::plugin::Adapter;
 use crate::store;
 use crate::store::record::{Begun, Claim, DeliveryPayload};
@@ -203,7 +204,10 @@ impl Inner {
         let file = request.output_file().to_owned();
         let config = Arc::clone(&self.finisher.config);
         let read = move || capture::read(&dir, &file, config.output_limit_bytes);
+        crash::point("output.read.before");
         // A reader that panicked has read nothing.
-        tokio::task::spawn_blocking(read).await.ok()
+        let captured = tokio::task::spawn_blocking(read).await.ok();
+        crash::point("output.read.after");
+        captured
     }
 }

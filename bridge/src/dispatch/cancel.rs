@@ -1,6 +1,7 @@
 //! A durable wish to cancel. When it is answered `true` it is on disk, and the result will say
 //! `cancelled`, whatever comes between.
 
+use crate::crash;
 use crate::id::DispatchId;
 use crate::store;
 use crate::store::record::CancelRequest;
@@ -26,7 +27,9 @@ impl Dispatcher {
     async fn cancel_now(&self, id: DispatchId) -> Result<Option<bool>, Error> {
         let inner = &self.inner;
         let now = inner.finisher.clock.now();
-        match inner.finisher.store.request_cancel(id, now).await? {
+        let requested = inner.finisher.store.request_cancel(id, now).await?;
+        crash::point("cancel.recorded");
+        match requested {
             CancelRequest::Queued => {
                 let ending = Ending::Cancelled { answer: None };
                 inner.finisher.end_queued(id, ending).await?;

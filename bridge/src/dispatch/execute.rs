@@ -9,6 +9,7 @@ use forge_adapter_api::{AdapterError, ExecutionRequest};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep_until};
 
+use crate::crash;
 use crate::plugin::{Adapter, Call, Item};
 use crate::store::record::Lease;
 use crate::store::{self, Store};
@@ -83,7 +84,10 @@ impl Attempt<'_> {
         while !observer.is_empty() {
             let progress = observer.take();
             let again = progress.clone();
-            match self.store.append(self.lease, progress).await {
+            crash::point("execute.append.before");
+            let appended = self.store.append(self.lease, progress).await;
+            crash::point("execute.append.after");
+            match appended {
                 Ok(()) => return Written::Yes,
                 Err(store::Error::Unavailable(_)) => observer.put_back(again),
                 Err(
@@ -111,7 +115,10 @@ pub(super) async fn execute(
     observer: &mut Observer,
 ) -> End {
     let request = serde_json::to_vec(request).expect("a request has only text keys");
-    match attempt.adapter.execute(request) {
+    crash::point("execute.call.before");
+    let call = attempt.adapter.execute(request);
+    crash::point("execute.call.after");
+    match call {
         Ok(call) => {
             let drive = Drive {
                 attempt,
@@ -139,10 +146,14 @@ impl Drive<'_> {
                 why = self.attempt.cut() => return self.wind_down(why).await,
                 item = self.call.next() => item,
             };
+            crash::point("execute.item");
             let mut next = Some(item);
             while let Some(item) = next {
                 match self.take(item) {
-                    Taken::Done(answer) => return End::Answered(answer),
+                    Taken::Done(answer) => {
+                        crash::point("execute.answered");
+                        return End::Answered(answer);
+                    }
                     Taken::OverBudget => return self.wind_down(Cut::OverBudget).await,
                     Taken::More => {}
                 }
@@ -196,7 +207,12 @@ impl Drive<'_> {
         let adapter = self.attempt.adapter.clone();
         let execution = format!("{}/{}", self.attempt.lease.id, self.attempt.lease.attempt);
         let task_id = self.attempt.task_id.to_owned();
-        let cancel = async move { adapter.cancel(&execution, &task_id).await };
+        let cancel = async move {
+            crash::point("cancel.adapter.before");
+            let agreed = adapter.cancel(&execution, &task_id).await;
+            crash::point("cancel.adapter.after");
+            agreed
+        };
         let mut cancel = pin!(cancel.fuse());
         let mut asked = false;
         let end = Instant::now() + self.attempt.grace;

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::crash;
 use crate::event::{NewEvent, kind};
 use crate::id::{DeliveryId, DispatchId};
 use crate::live::Live;
@@ -99,7 +100,10 @@ impl Finisher {
                 attempts: 0,
                 since: at,
             });
-            match self.store.finish(claim.clone(), finish).await {
+            crash::point("finish.before");
+            let finished = self.store.finish(claim.clone(), finish).await;
+            crash::point("finish.after");
+            match finished {
                 Ok(Finished::Recorded(recorded)) => {
                     let body = recorded.body;
                     return Ok(due.map(|due| Owed { due, body }));
@@ -151,7 +155,10 @@ impl Finisher {
     pub(super) async fn requeue(&self, claim: Claim, why: &str) -> Result<(), store::Error> {
         let data = json!({ "reason": why });
         let event = NewEvent::new(kind::RETRYING, self.clock.now(), Some(data));
-        self.store.requeue(claim, Requeue { event }).await
+        crash::point("requeue.before");
+        let requeued = self.store.requeue(claim, Requeue { event }).await;
+        crash::point("requeue.after");
+        requeued
     }
 
     fn write_up(

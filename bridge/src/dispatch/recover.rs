@@ -1,6 +1,7 @@
 //! What a crash left running is settled once, at boot, before anything new starts: it ends, or it
 //! goes back to the queue, as its recovery policy says.
 
+use crate::crash;
 use crate::store;
 use crate::store::record::{Claim, Interrupted};
 
@@ -46,7 +47,10 @@ pub async fn recover(finisher: &Finisher) -> Result<Recovered, store::Error> {
             return Ok(recovered);
         }
         for interrupted in left {
-            match settle(finisher, interrupted).await? {
+            crash::point("recover.settle.before");
+            let fate = settle(finisher, interrupted).await?;
+            crash::point("recover.settle.after");
+            match fate {
                 Fate::Again => recovered.requeued += 1,
                 Fate::Cancelled | Fate::Interrupted => recovered.ended += 1,
             }

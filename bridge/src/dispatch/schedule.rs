@@ -12,6 +12,7 @@ use serde_json::value::to_raw_value;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
+use crate::crash;
 use crate::id::DispatchId;
 use crate::plugin::Adapter;
 use crate::store;
@@ -113,7 +114,9 @@ impl Dispatcher {
             .await?;
         let overdue = store.overdue(now, STEP).await?;
         self.end_queued(&overdue, &Ending::QueueTimeout).await?;
+        crash::point("promote.before");
         let promoted = store.promote(now, STEP).await?;
+        crash::point("promote.after");
         if cancelled.len().max(overdue.len()).max(promoted) == STEP {
             // There may be more; adapters are not kept waiting for it.
             return Ok(now);

@@ -7,6 +7,7 @@ use forge_adapter_api::HealthStatus;
 use jiff::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::crash;
 use crate::event::{NewEvent, kind};
 use crate::id::DispatchId;
 use crate::plugin::{Adapter, Permit};
@@ -119,7 +120,10 @@ impl Dispatcher {
         self.inner.tracker.spawn(async move {
             let finisher = &dispatcher.inner.finisher;
             let started = started(&adapter, finisher.clock.now());
-            match finisher.store.begin(id, adapter.provider(), started).await {
+            crash::point("begin.before");
+            let begun = finisher.store.begin(id, adapter.provider(), started).await;
+            crash::point("begin.after");
+            match begun {
                 Ok(begun) => dispatcher.go_on(begun, &adapter, held).await,
                 // Cancelled or moved since it was picked. Should the store ever offer what it then
                 // refuses, this is no circle that burns.

@@ -10,6 +10,7 @@ use secrecy::ExposeSecret;
 use serde_json::Value;
 use serde_json::value::to_raw_value;
 
+use crate::crash;
 use crate::event::{NewEvent, kind};
 use crate::id::DispatchId;
 use crate::plugin::Adapter;
@@ -81,7 +82,10 @@ impl Dispatcher {
         };
         let new = inner.record(&dispatch, &secrets, (key, fingerprint), &routed, now);
         let dispatch_id = new.id;
-        match self.accept(new).await? {
+        crash::point("accept.before");
+        let acceptance = self.accept(new).await?;
+        crash::point("accept.after");
+        match acceptance {
             Acceptance::Accepted { .. } => {
                 let (provider, warnings) = (routed.provider, routed.warnings);
                 let task_id = dispatch.task_id;

@@ -7,6 +7,7 @@ use forge_adapter_api::{AdapterError, ExecutionRequest, ExecutionResult, Status}
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::crash;
 use crate::event::kind;
 use crate::mcp::{Answer, Session};
 
@@ -42,10 +43,12 @@ impl Inner {
         }
         // They may hold secrets, and this adapter has no use for them.
         let servers = std::mem::take(&mut request.mcp_servers);
+        crash::point("tool.open.before");
         let opened = tokio::select! {
             why = attempt.cut() => return End::Cut { why, answer: None },
             opened = self.mcp.open(servers.keys(), &request.execution_id) => opened,
         };
+        crash::point("tool.open.after");
         let session = match opened {
             Ok(session) => session,
             Err(error) => {
@@ -157,10 +160,12 @@ impl Rounds<'_> {
             let mut invoked = id_and_name.clone();
             invoked["input"] = input.clone();
             self.note(kind::TOOL_INVOKED, invoked, observer).await?;
+            crash::point("tool.call.before");
             let Answer { output, is_error } = tokio::select! {
                 why = self.attempt.cut() => return Err(Stopped::Cut(why)),
                 answer = self.session.call(name, input) => answer,
             };
+            crash::point("tool.call.after");
             let mut completed = id_and_name;
             completed["output"] = output.clone();
             completed["isError"] = is_error.into();

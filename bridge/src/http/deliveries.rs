@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::auth::{Admin, Reader, Sender};
 use super::error::{Code, Failure};
 use super::query::{Query, page_cursor};
+use crate::crash;
 use crate::delivery::Deliverer;
 use crate::id::DeliveryId;
 use crate::store::Store;
@@ -59,7 +60,9 @@ pub(super) async fn retry(
 ) -> Result<(StatusCode, Json<Value>), Failure> {
     let known = parse(&id)?;
     store.delivery(known).await?.ok_or_else(|| unknown(&id))?;
+    crash::point("replay.before");
     let retried = store.replay(Replay::One(known), Timestamp::now()).await?;
+    crash::point("replay.after");
     deliverer.wake();
     Ok((StatusCode::ACCEPTED, Json(json!({ "retried": retried }))))
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::crash;
 use forge_adapter_api::{AdapterError, Health, Profile};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -86,10 +87,12 @@ impl Adapter {
         let provider = plan.id;
         let monitor = Arc::new(Monitor::new(provider.clone(), relay.clone()));
         let ended = CancellationToken::new();
+        crash::point("adapter.load.before");
         let booted = match plan.boot {
             Ok(boot) => Handle::boot(boot).await,
             Err(error) => Err(error),
         };
+        crash::point("adapter.load.after");
         let (loaded, load_error) = match booted {
             Err(error) => {
                 if let LoadError::Layout { full, .. } = &error {
@@ -128,6 +131,7 @@ impl Adapter {
                             None
                         }
                     };
+                crash::point("adapter.initialize.after");
                 let loaded = Loaded {
                     facts,
                     handle,

@@ -128,6 +128,11 @@ impl Process {
         self.child.wait().unwrap();
     }
 
+    /// How it ended, if it has.
+    pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
     /// Waits for its end by itself.
     pub(crate) fn wait(mut self) -> ExitStatus {
         self.child.wait().unwrap()

@@ -14,6 +14,7 @@ use super::schema::{self, Tuning};
 use super::shared::{Published, Shared};
 use super::writer::Writer;
 use super::{Sqlite, read};
+use crate::crash;
 use crate::store::Config;
 
 /// The file in the store's folder.
@@ -87,7 +88,9 @@ impl Sqlite {
             wal_limit_bytes: config.wal_limit_bytes,
         };
         let connection = schema::open(&file, tuning)?;
+        crash::point("store.opened");
         let identity = schema::boot(&connection, &file)?;
+        crash::point("store.booted");
         let mut ledger = Ledger::load(&connection).map_err(|source| OpenError::Open {
             file: file.clone(),
             source,

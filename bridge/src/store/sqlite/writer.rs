@@ -18,6 +18,7 @@ use super::lock::Lock;
 use super::schema::{self, Tuning};
 use super::shared::Shared;
 use super::table;
+use crate::crash;
 use crate::event::LogName;
 use crate::store::Error;
 
@@ -176,6 +177,7 @@ impl Writer {
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let batch = self.collect(first, &mut closing);
+            crash::point("store.batch");
             wal_is_empty = false;
             if let Err(error) = self
                 .commit(batch)
@@ -230,6 +232,7 @@ impl Writer {
                 for (op, outcome) in batch.into_iter().zip(outcomes) {
                     op.job.answer(outcome);
                 }
+                crash::point("store.answered");
                 Ok(())
             }
             Err(error) => {
@@ -266,7 +269,9 @@ impl Writer {
                 outcome => outcomes.push(outcome),
             }
         }
+        crash::point("store.commit.before");
         self.statement("COMMIT")?;
+        crash::point("store.commit.after");
         self.ledger.keep();
         Ok(())
     }
@@ -335,7 +340,9 @@ impl Writer {
     /// A checkpoint that readers hinder does what it can; that is not an error.
     fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
         self.connection.busy_timeout(CHECKPOINT_PATIENCE)?;
+        crash::point("store.checkpoint.before");
         self.wal(mode)?;
+        crash::point("store.checkpoint.after");
         self.connection.busy_timeout(schema::PATIENCE)
     }
 

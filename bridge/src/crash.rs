@@ -1,0 +1,111 @@
+//! Named places where the kill matrix ends the process as `kill -9` would: before and after each step
+//! that waits for the disk, an adapter, a child or a receiver. Without the feature `crash-points`, which
+//! test builds alone have, a point is nothing.
+
+/// Names a point and which passing of it is the last: `store.commit.after:3`; without a number the first.
+pub const VARIABLE: &str = "BRIDGE_CRASH_POINT";
+
+/// All points. A test holds them against the sources.
+pub const POINTS: &[&str] = &[
+    "store.opened",
+    "store.booted",
+    "store.batch",
+    "store.commit.before",
+    "store.commit.after",
+    "store.answered",
+    "store.checkpoint.before",
+    "store.checkpoint.after",
+    "key.written",
+    "reap.before",
+    "reap.after",
+    "recover.settle.before",
+    "recover.settle.after",
+    "adapter.load.before",
+    "adapter.load.after",
+    "adapter.initialize.after",
+    "accept.before",
+    "accept.after",
+    "begin.before",
+    "begin.after",
+    "execute.call.before",
+    "execute.call.after",
+    "execute.item",
+    "execute.answered",
+    "execute.append.before",
+    "execute.append.after",
+    "output.read.before",
+    "output.read.after",
+    "tool.open.before",
+    "tool.open.after",
+    "tool.call.before",
+    "tool.call.after",
+    "cancel.recorded",
+    "cancel.adapter.before",
+    "cancel.adapter.after",
+    "finish.before",
+    "finish.after",
+    "requeue.before",
+    "requeue.after",
+    "promote.before",
+    "promote.after",
+    "delivery.due",
+    "delivery.send.before",
+    "delivery.send.after",
+    "delivery.settle.before",
+    "delivery.settle.after",
+    "replay.before",
+    "replay.after",
+    "sweep.before",
+    "sweep.after",
+    "stop.draining",
+    "stop.drained",
+    "stop.closing",
+    "stop.closed",
+];
+
+#[cfg(not(feature = "crash-points"))]
+#[inline(always)]
+pub(crate) fn point(_name: &str) {}
+
+#[cfg(feature = "crash-points")]
+pub(crate) fn point(name: &str) {
+    armed::pass(name);
+}
+
+/// The one place that reads the environment of the process and keeps state of its own: it is no part of
+/// the program, and a point is passed where nobody could hand it anything.
+#[cfg(feature = "crash-points")]
+mod armed {
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    struct Armed {
+        point: String,
+        left: AtomicU64,
+    }
+
+    static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
+        let order = std::env::var(super::VARIABLE).ok()?;
+        let (point, passing) = order.split_once(':').unwrap_or((&order, "1"));
+        assert!(
+            super::POINTS.contains(&point),
+            "{order}: there is no such point"
+        );
+        Some(Armed {
+            point: point.to_owned(),
+            left: passing.parse::<u64>().expect("a number of passings").into(),
+        })
+    });
+
+    pub(super) fn pass(name: &str) {
+        let Some(armed) = ARMED.as_ref().filter(|armed| armed.point == name) else {
+            return;
+        };
+        if armed.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            // The signal is there before the call returns.
+            let _ = kill_process(getpid(), Signal::KILL);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The work that goes on when the bridge is killed, and what its clients had seen until then. Clients do
+//! what real ones do: a request that was not answered is sent again.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::{FutureExt as _, StreamExt as _};
+use jiff::{SignedDuration, Timestamp};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::super::harness::api::{JsonBody, owed, with};
+use super::super::harness::callback::Received;
+use super::super::harness::process::Home;
+use super::super::harness::{Answer, Api, CallbackSink, until};
+
+pub(super) const POLICIES: [&str; 3] = ["fail", "retry", "resume"];
+
+/// What a client does besides waiting for the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    Nothing,
+    /// Cancels it as soon as it was accepted.
+    Cancel,
+    /// Cancels it once it runs.
+    Stop,
+    /// Sends it once more when it is finished.
+    Repeat,
+    /// Has its callback sent again.
+    Replay,
+}
+
+struct Request {
+    body: Value,
+    wish: Wish,
+}
+
+/// All requests, and what is known of their answers.
+pub(super) struct Load {
+    requests: Vec<Request>,
+    pub(super) journal: PathBuf,
+    pub(super) seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Dispatches that were answered 202, by task.
+    pub(super) accepted: BTreeMap<String, BTreeSet<String>>,
+    pub(super) policies: BTreeMap<String, &'static str>,
+    pub(super) results: BTreeMap<String, Value>,
+    pub(super) cancelled: BTreeSet<String>,
+    pub(super) events: Vec<Value>,
+    /// Answers that nobody should get.
+    pub(super) strange: Vec<String>,
+}
+
+/// A receiver that takes, refuses for good, or takes at the second time, by the path.
+pub(super) struct Receiver {
+    pub(super) sink: CallbackSink,
+}
+
+impl Receiver {
+    pub(super) async fn start() -> Self {
+        let sink = CallbackSink::start().await;
+        let refused = Mutex::new(HashSet::new());
+        sink.answer_with(move |received: &Received| {
+            let id = received.headers["webhook-id"].clone();
+            match received.path.as_str() {
+                "/dead" => Answer::status(410),
+                "/busy" if refused.lock().unwrap().insert(id) => Answer::status(503),
+                "/late" => Answer::status(200).after(Duration::from_millis(50)),
+                _ => Answer::status(200),
+            }
+        });
+        Self { sink }
+    }
+}
+
+fn needs_tools(point: &str) -> bool {
+    point.starts_with("tool.")
+}
+
+/// The settings that the load needs.
+pub(super) fn prepare(home: &mut Home, point: &str) {
+    let folder = home.dir.path().to_owned();
+    for policy in POLICIES {
+        std::fs::create_dir(folder.join("work").join(policy)).unwrap();
+    }
+    let mut set = |name: &str, value: String| home.variables.insert(name.to_owned(), value);
+    let journal = folder.join("journal").display().to_string();
+    set("BRIDGE_ADAPTERS_ECHO_JOURNAL", journal);
+    if needs_tools(point) {
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/mcp-server/server.py");
+        let file = folder.join("forge-bridge.toml");
+        let text = format!(
+            "[mcp.servers.fixture]\ncommand = \"python3\"\nargs = [{:?}, \"--normal\"]\n",
+            script.display().to_string()
+        );
+        std::fs::write(&file, text).unwrap();
+        set("BRIDGE_CONFIG", file.display().to_string());
+        let path = std::env::var("PATH").unwrap_or_default();
+        set("PATH", path);
+    }
+}
+
+impl Load {
+    pub(super) fn new(home: &Home, receiver: &Receiver, point: &str) -> Self {
+        let mut load = Self {
+            requests: Vec::new(),
+            journal: home.dir.path().join("journal"),
+            seen: Mutex::default(),
+        };
+        let url = |path: &str| receiver.sink.url(path);
+        let soon = Timestamp::now() + SignedDuration::from_millis(1500);
+        for policy in POLICIES {
+            let dir = home.dir.path().join("work").join(policy);
+            let mut add = |task: &str, model: &str, path: &str, wish, extra: Value| {
+                let body = owed(&format!("{task}-{policy}"), model, &url(path));
+                let body = with(with(body, &json!({"recovery": policy})), &extra);
+                load.requests.push(Request { body, wish });
+                let mut seen = load.seen.lock().unwrap();
+                seen.policies.insert(format!("{task}-{policy}"), policy);
+            };
+            let deaf = json!({"timeoutSeconds": 2});
+            add("long", "slow:800", "/ok", Wish::Nothing, json!({}));
+            add("deaf", "hang", "/ok", Wish::Stop, deaf);
+            add("plain", "ok", "/ok", Wish::Nothing, json!({}));
+            add("stream", "stream:20", "/late", Wish::Replay, json!({}));
+            add("slow", "slow:120", "/busy", Wish::Nothing, json!({}));
+            add("steps", "usage:4", "/ok", Wish::Repeat, json!({}));
+            add("refused", "ok", "/dead", Wish::Nothing, json!({}));
+            add("failing", "fail:broken", "/ok", Wish::Repeat, json!({}));
+            add("unwanted", "slow:3000", "/ok", Wish::Cancel, json!({}));
+            let unowed = json!({"callbackUrl": null});
+            add("silent", "stream:5", "/ok", Wish::Nothing, unowed);
+            let delayed = json!({"notBefore": soon});
+            add("later", "ok", "/ok", Wish::Nothing, delayed);
+            let file = json!({"outputStrategy": "file", "workspace": {"dir": dir}});
+            add("file", "file", "/ok", Wish::Nothing, file);
+            for turn in 1..=2 {
+                let session = json!({"sessionId": format!("s-{policy}")});
+                add(
+                    &format!("turn-{turn}"),
+                    "session",
+                    "/ok",
+                    Wish::Nothing,
+                    session,
+                );
+            }
+            if needs_tools(point) {
+                let call = r#"{"mcp__fixture__add":{"a":2,"b":3}}"#;
+                let tools = json!({"mcpServers": ["fixture"], "message": call});
+                add("tools", "tools", "/ok", Wish::Nothing, tools);
+            }
+        }
+        load
+    }
+
+    /// All clients at once, and a reader of all events, until the work is done or the bridge is gone.
+    pub(super) async fn run(&self, api: &Api) {
+        let clients = join_all(
+            self.requests
+                .iter()
+                .map(|request| self.client(api, request)),
+        );
+        tokio::select! {
+            _ = clients => {}
+            () = self.read(api).then(|()| std::future::pending()) => {}
+        }
+    }
+
+    /// Until there is work that a kill interrupts and that is to be done again.
+    pub(super) async fn in_the_middle(&self, api: &Api) {
+        for task in ["long-retry", "long-resume"] {
+            let runs = async || {
+                let record = ask_for(api, task).await.unwrap_or_default();
+                (record["status"] == "running").then_some(())
+            };
+            until("the execution to begin", runs).await;
+        }
+    }
+
+    /// After the restart: what was not answered is sent again, and a few that were.
+    pub(super) async fn repeat(&self, api: &Api) {
+        let again = self.requests.iter().filter(|request| {
+            let task = request.body["taskId"].as_str().unwrap();
+            let seen = self.seen.lock().unwrap();
+            request.wish == Wish::Repeat || !seen.accepted.contains_key(task)
+        });
+        join_all(again.map(|request| self.submit(api, &request.body))).await;
+    }
+
+    async fn client(&self, api: &Api, request: &Request) -> Option<()> {
+        let id = self.submit(api, &request.body).await?;
+        if request.wish == Wish::Stop {
+            while ask_for(api, &id).await?["status"] == "queued" {}
+        }
+        if let Wish::Cancel | Wish::Stop = request.wish {
+            let cancel = format!("/api/v2/dispatch/{id}/cancel");
+            let (_, answer) = ask(api.request(Method::POST, &cancel).json_body(&json!({}))).await?;
+            if answer["cancelled"] == true {
+                self.seen.lock().unwrap().cancelled.insert(id.clone());
+            }
+        }
+        let wait = format!("/api/v2/dispatch/{id}?wait=30");
+        let (_, record) = ask(api.request(Method::GET, &wait)).await?;
+        if record["status"] == "finished" {
+            let result = record["result"].clone();
+            self.seen.lock().unwrap().results.insert(id, result);
+        }
+        match request.wish {
+            Wish::Nothing | Wish::Cancel | Wish::Stop => {}
+            Wish::Repeat => {
+                self.submit(api, &request.body).await?;
+            }
+            Wish::Replay => {
+                let delivery = record["deliveries"][0]["id"].as_str()?.to_owned();
+                let path = format!("/api/v2/deliveries/{delivery}/retry");
+                ask(api.request(Method::POST, &path).json_body(&json!({}))).await?;
+            }
+        }
+        Some(())
+    }
+
+    async fn submit(&self, api: &Api, body: &Value) -> Option<String> {
+        let post = api
+            .request(Method::POST, "/api/v2/dispatch")
+            .json_body(body);
+        let (status, answer) = ask(post).await?;
+        let mut seen = self.seen.lock().unwrap();
+        let task = body["taskId"].as_str().unwrap().to_owned();
+        if status != StatusCode::ACCEPTED {
+            seen.strange
+                .push(format!("{task} was answered {status}: {answer}"));
+            return None;
+        }
+        let id = answer["dispatchId"].as_str().unwrap().to_owned();
+        seen.accepted.entry(task).or_default().insert(id.clone());
+        Some(id)
+    }
+
+    async fn read(&self, api: &Api) {
+        let request = api
+            .request(Method::GET, "/api/v2/events?after=0")
+            .header("accept", "application/x-ndjson");
+        let Ok(response) = request.send().await else {
+            return;
+        };
+        let mut pieces = response.bytes_stream();
+        let mut unread = Vec::new();
+        while let Some(Ok(piece)) = pieces.next().await {
+            unread.extend_from_slice(&piece);
+            while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = unread.drain(..=end).collect();
+                if let Ok(event) = serde_json::from_slice(&line) {
+                    self.seen.lock().unwrap().events.push(event);
+                }
+            }
+        }
+    }
+}
+
+async fn ask_for(api: &Api, id: &str) -> Option<Value> {
+    let (_, record) = ask(api.request(Method::GET, &format!("/api/v2/dispatch/{id}"))).await?;
+    Some(record)
+}
+
+/// Nothing when the bridge is gone.
+pub(super) async fn ask(request: reqwest::RequestBuilder) -> Option<(StatusCode, Value)> {
+    let response = request.send().await.ok()?;
+    let status = response.status();
+    let body = response.bytes().await.ok()?;
+    Some((status, serde_json::from_slice(&body).ok()?))
+}
