@@ -226,3 +226,19 @@ fn conforms() {
         .map(|row| row.area);
     assert_eq!(unchecked.collect::<Vec<_>>(), ["registration"], "{report}");
 }
+
+#[tokio::test]
+async fn the_journal_has_a_line_for_each_execution() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("journal");
+    let echo = echo(json!({"journal": journal})).await;
+    for id in ["a/1", "b/1"] {
+        let request = ExecutionRequest {
+            execution_id: id.to_owned(),
+            ..request("ok", "hello")
+        };
+        let (events, _received) = Events::channel(10);
+        echo.execute(request, events).await.unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(journal).unwrap(), "a/1\nb/1\n");
+}

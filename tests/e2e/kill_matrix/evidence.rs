@@ -224,7 +224,7 @@ impl Case {
             .collect();
         let is_end = |kind: &&str| ["execution.completed", "execution.failed"].contains(kind);
         let ends = kinds.iter().filter(|kind| is_end(kind)).count();
-        let end = kinds.iter().position(|kind| is_end(&kind));
+        let end = kinds.iter().position(is_end);
         let after = kinds.iter().skip(end.unwrap_or(0) + 1);
         if ends != 1 || after.clone().any(|kind| !kind.starts_with("callback.")) {
             self.refuse(format!("{id}: its events are {kinds:?}"));

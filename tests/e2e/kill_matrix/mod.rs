@@ -1,6 +1,6 @@
 //! The real program is killed at each named point, in the middle of work of each recovery policy, and
 //! started again; what it owes is then looked at from outside. `FORGE_KILL_ROUNDS` repeats it, each
-//! round at a later passing of the points.
+//! round at a later passing of the points, as far as there is one; `FORGE_KILL_POINT` chooses points.
 
 mod evidence;
 mod load;
@@ -10,6 +10,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forge_bridge::crash::{POINTS, VARIABLE};
@@ -35,6 +36,7 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
         .collect();
     let (begun, count) = (Instant::now(), cells.len());
     let cells = Mutex::new(cells);
+    let kills = AtomicU64::new(0);
     let (tallies, broken) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..LANES.min(count) {
@@ -48,7 +50,11 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
                         .build()
                         .unwrap();
                     let passing = passing(point, round);
-                    let (tally, found) = runtime.block_on(cell(point, passing));
+                    let (died, tally, mut found) = runtime.block_on(cell(point, passing));
+                    if !died && round == 0 {
+                        found.push("the point was not reached".to_owned());
+                    }
+                    kills.fetch_add(u64::from(died), Ordering::Relaxed);
                     tallies.lock().unwrap().push(tally);
                     let named = found
                         .iter()
@@ -60,9 +66,10 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
     });
     let total: Tally = tallies.into_inner().unwrap().into_iter().sum();
     println!(
-        "{} points, {} policies, {rounds} rounds in {:.0} s: {total}",
+        "{} points, {} policies, {rounds} rounds, {} kills in {:.0} s: {total}",
         count as u64 / rounds,
         POLICIES.len(),
+        kills.into_inner(),
         begun.elapsed().as_secs_f64(),
     );
     let broken = broken.into_inner().unwrap();
@@ -78,15 +85,15 @@ fn passing(point: &str, round: u64) -> u64 {
         "store" => match point {
             "store.opened" | "store.booted" => (1, 0),
             "store.checkpoint.before" | "store.checkpoint.after" => (1, 0),
-            _ => (15, 7 * round),
+            _ => (15, 7 * (round % 20)),
         },
-        _ => (4, 3 * round),
+        _ => (6, 5 * (round % 6)),
     };
     first + step
 }
 
-/// One bridge, killed at one point.
-async fn cell(point: &str, passing: u64) -> (Tally, Vec<String>) {
+/// One bridge, killed at one point, if it comes there; what is broken then.
+async fn cell(point: &str, passing: u64) -> (bool, Tally, Vec<String>) {
     let receiver = Receiver::start().await;
     let mut home = Home::new(&[("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", "6")]);
     load::prepare(&mut home, point);
@@ -99,15 +106,26 @@ async fn cell(point: &str, passing: u64) -> (Tally, Vec<String>) {
     }
     let order = format!("{point}:{passing}");
     home.variables.insert(VARIABLE.to_owned(), order);
-    let died = torture(&home, &load, point).await;
+    let ended = torture(&home, &load, point).await;
     home.variables.remove(VARIABLE);
     let mut broken = Vec::new();
-    match died {
-        Ok(None) => {}
-        Ok(Some(status)) if status.signal() == Some(Signal::KILL.as_raw()) => {}
-        Ok(Some(status)) => broken.push(format!("it ended otherwise: {status}")),
-        Err(why) => broken.push(why),
-    }
+    let died = match ended {
+        Ended::Early(log) if log.contains("error: ") => {
+            broken.push(format!("it did not start: {log}"));
+            true
+        }
+        Ended::Early(_) => true,
+        Ended::As(status) => {
+            if status.signal() != Some(Signal::KILL.as_raw()) {
+                broken.push(format!("it ended otherwise: {status}"));
+            }
+            true
+        }
+        Ended::Never(bridge) => {
+            bridge.kill();
+            false
+        }
+    };
     let bridge = home.start();
     load.repeat(&bridge.api).await;
     evidence::until_quiet(&bridge.api).await;
@@ -119,15 +137,22 @@ async fn cell(point: &str, passing: u64) -> (Tally, Vec<String>) {
         let tail = &lines[lines.len().saturating_sub(30)..];
         broken.push(format!("its log ends:\n  {}", tail.join("\n  ")));
     }
-    (tally, broken)
+    (died, tally, broken)
 }
 
-/// Works until it dies; how. Nothing when it died before it listened.
-async fn torture(home: &Home, load: &Load, point: &str) -> Result<Option<ExitStatus>, String> {
+/// What became of a bridge with a point to die at.
+enum Ended {
+    /// Before it listened; its log.
+    Early(String),
+    As(ExitStatus),
+    Never(Process),
+}
+
+/// Works until it dies.
+async fn torture(home: &Home, load: &Load, point: &str) -> Ended {
     let mut bridge = match home.launch() {
         Ok(bridge) => bridge,
-        Err(log) if log.contains("error: ") => return Err(format!("it did not start: {log}")),
-        Err(_) => return Ok(None),
+        Err(log) => return Ended::Early(log),
     };
     let api = bridge.api.clone();
     let work = async {
@@ -148,9 +173,10 @@ async fn torture(home: &Home, load: &Load, point: &str) -> Result<Option<ExitSta
             ended = end_of(&mut bridge) => Some(ended),
         }
     };
-    ended
-        .map(Some)
-        .ok_or_else(|| "the point was not reached".to_owned())
+    match ended {
+        Some(status) => Ended::As(status),
+        None => Ended::Never(bridge),
+    }
 }
 
 async fn until_some_run(load: &Load, bridge: &Process) {
