@@ -12,6 +12,7 @@ mod console;
 mod demo;
 mod dev;
 mod dispatch;
+mod drill;
 mod edge;
 mod events;
 mod harness;

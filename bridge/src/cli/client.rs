@@ -120,6 +120,7 @@ impl Client {
 
     pub(super) async fn get(&self, target: Target<'_>) -> Result<Value, Error> {
         let request = self.request(Method::GET, &target).timeout(ANSWER);
+        let request = request.header("accept", "application/json");
         self.read(self.send(request).await?).await
     }
 

@@ -8,6 +8,7 @@ mod deliveries;
 mod demo;
 mod dev;
 mod dispatch;
+mod drill;
 mod screen;
 mod secrets;
 mod serve;
@@ -103,6 +104,8 @@ enum Command {
     Top,
     /// What is owed to callback URLs
     Deliveries(deliveries::Arguments),
+    /// Kill a bridge again and again on this disk, and see that it loses nothing
+    Drill(drill::Arguments),
 }
 
 /// Everything a command is given besides its own arguments.
@@ -153,6 +156,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Tail(arguments) => tail::run(&context, &arguments),
         Command::Top => top::run(&context),
         Command::Deliveries(arguments) => deliveries::run(&context, &arguments),
+        Command::Drill(arguments) => drill::run(&context, &arguments),
     };
     match outcome {
         Ok(code) => code,

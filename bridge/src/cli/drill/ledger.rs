@@ -1,0 +1,275 @@
+//! What the bridge promised and what came of it, as its client, its receiver and the journal of its
+//! adapter know it. Nothing here is asked of the bridge before the end.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use futures_util::{StreamExt, stream};
+use serde_json::Value;
+
+use super::super::client::{Client, Target};
+use super::super::screen::text;
+use super::super::sink::Callback;
+
+/// Questions that are asked at once at the end.
+const AT_ONCE: usize = 16;
+const PAGE: &str = "1000";
+/// A crash is followed by another attempt at most so often.
+const MOST_ATTEMPTS: usize = 3;
+
+#[derive(Default)]
+pub(super) struct Ledger {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By dispatch: its recovery policy.
+    accepted: BTreeMap<String, &'static str>,
+    /// By dispatch.
+    received: HashMap<String, Receipt>,
+    /// Accepted and not received.
+    open: BTreeSet<String>,
+    duplicates: usize,
+    broken: Vec<String>,
+    /// The last kill, while nothing of what was owed then has come, and what was owed.
+    killed: Option<(Instant, BTreeSet<String>)>,
+    waits: Vec<Duration>,
+}
+
+struct Receipt {
+    webhook_id: String,
+    body: u64,
+}
+
+/// What was counted at the end.
+pub(super) struct Findings {
+    pub(super) accepted: usize,
+    pub(super) executed: usize,
+    pub(super) executed_again: usize,
+    pub(super) interrupted: usize,
+    pub(super) delivered: usize,
+    pub(super) duplicates: usize,
+    pub(super) lost: usize,
+    pub(super) events: usize,
+    /// Promises that were not kept.
+    pub(super) broken: Vec<String>,
+    /// From each kill to the first callback that was owed before it.
+    pub(super) waits: Vec<Duration>,
+}
+
+impl Ledger {
+    pub(super) fn accept(&self, id: String, policy: &'static str) {
+        let mut state = self.state();
+        if !state.received.contains_key(&id) {
+            state.open.insert(id.clone());
+        }
+        state.accepted.insert(id, policy);
+    }
+
+    pub(super) fn breach(&self, what: String) {
+        self.state().broken.push(what);
+    }
+
+    /// Accepted, and their callbacks still to come.
+    pub(super) fn open(&self) -> usize {
+        self.state().open.len()
+    }
+
+    /// Accepted, delivered, duplicates.
+    pub(super) fn counts(&self) -> (usize, usize, usize) {
+        let state = self.state();
+        let accepted = state.accepted.len();
+        (accepted, accepted - state.open.len(), state.duplicates)
+    }
+
+    pub(super) fn killed(&self, at: Instant) {
+        let mut state = self.state();
+        let owed = state.open.clone();
+        state.killed = (!owed.is_empty()).then_some((at, owed));
+    }
+
+    pub(super) fn receive(&self, callback: &Callback) {
+        let now = Instant::now();
+        let mut state = self.state();
+        let Ok(body) = serde_json::from_slice::<Value>(&callback.body) else {
+            return state.broken.push("a callback is not JSON".to_owned());
+        };
+        let id = text(&body, "/dispatchId");
+        let receipt = Receipt {
+            webhook_id: callback.header("webhook-id").unwrap_or("-").to_owned(),
+            body: digest(&body),
+        };
+        if let Some((at, owed)) = &state.killed
+            && owed.contains(&id)
+        {
+            let wait = now.duration_since(*at);
+            state.waits.push(wait);
+            state.killed = None;
+        }
+        state.open.remove(&id);
+        match state.received.get(&id) {
+            None => {
+                state.received.insert(id, receipt);
+            }
+            Some(first) => {
+                let same_id = first.webhook_id == receipt.webhook_id;
+                let same_body = first.body == receipt.body;
+                state.duplicates += 1;
+                if !same_id {
+                    let what = format!("{id} was delivered under two webhook-ids");
+                    state.broken.push(what);
+                }
+                if !same_body {
+                    state.broken.push(format!("{id} was given two results"));
+                }
+            }
+        }
+    }
+
+    /// Asks for every promise, and holds the answers against what was seen.
+    pub(super) async fn settle(&self, client: &Client, journal: &Path) -> anyhow::Result<Findings> {
+        let mut state = std::mem::take(&mut *self.state());
+        let runs = runs(journal)?;
+        let mut findings = Findings {
+            accepted: state.accepted.len(),
+            executed: runs.values().map(Vec::len).sum(),
+            executed_again: runs.values().map(|runs| runs.len() - 1).sum(),
+            interrupted: 0,
+            delivered: 0,
+            duplicates: state.duplicates,
+            lost: 0,
+            events: 0,
+            broken: std::mem::take(&mut state.broken),
+            waits: std::mem::take(&mut state.waits),
+        };
+        let ids: Vec<String> = state.accepted.keys().cloned().collect();
+        let mut records = stream::iter(ids)
+            .map(|id| async move {
+                let path = ["api", "v2", "dispatch", id.as_str()];
+                let record = client.get(Target::path(&path)).await;
+                (id, record)
+            })
+            .buffer_unordered(AT_ONCE);
+        while let Some((id, record)) = records.next().await {
+            let what = match record {
+                Ok(record) => findings.record(&state, &id, &record, &runs),
+                Err(error) => Err(format!("{id} was answered 202 and is not there: {error}")),
+            };
+            if let Err(what) = what {
+                findings.lost += 1;
+                findings.broken.push(what);
+            }
+        }
+        drop(records);
+        findings.log(client).await?;
+        Ok(findings)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// By dispatch: the attempts that the adapter began.
+fn runs(journal: &Path) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
+    let mut runs: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let text = std::fs::read_to_string(journal).context("cannot read what the adapter wrote")?;
+    for (id, attempt) in text.lines().filter_map(|line| line.split_once('/')) {
+        let attempts = runs.entry(id.to_owned()).or_default();
+        attempts.push(attempt.to_owned());
+    }
+    Ok(runs)
+}
+
+fn digest(body: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    body.to_string().hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Findings {
+    /// An error is a promise that is lost.
+    fn record(
+        &mut self,
+        state: &State,
+        id: &str,
+        record: &Value,
+        runs: &BTreeMap<String, Vec<String>>,
+    ) -> Result<(), String> {
+        if record["status"] != "finished" || record["result"].is_null() {
+            return Err(format!(
+                "{id} has no result: it is {}",
+                text(record, "/status")
+            ));
+        }
+        if record["result"]["errorCode"] == "interrupted" {
+            self.interrupted += 1;
+        }
+        let policy = state.accepted.get(id).copied().unwrap_or_default();
+        let attempts = runs.get(id).map_or(&[][..], Vec::as_slice);
+        let distinct: BTreeSet<_> = attempts.iter().collect();
+        let most = if policy == "fail" { 1 } else { MOST_ATTEMPTS };
+        if attempts.len() > most || distinct.len() < attempts.len() {
+            let what = format!("{id} (recovery: {policy}) was executed as {attempts:?}");
+            self.broken.push(what);
+        }
+        match text(record, "/deliveries/0/status").as_str() {
+            "superseded" => Ok(()),
+            "delivered" => match state.received.get(id) {
+                None => Err(format!("{id} counts as delivered and never came")),
+                Some(receipt) => {
+                    self.delivered += 1;
+                    if receipt.body != digest(&record["result"]) {
+                        let what = format!("{id} was told another result than its record has");
+                        self.broken.push(what);
+                    }
+                    Ok(())
+                }
+            },
+            other => Err(format!("{id}: its callback is {other}")),
+        }
+    }
+
+    /// Reads all events: each once, in order, and none left out.
+    async fn log(&mut self, client: &Client) -> anyhow::Result<()> {
+        let mut after = "0".to_owned();
+        let mut last_id = 0;
+        let mut seqs: HashMap<String, u64> = HashMap::new();
+        loop {
+            let target = Target {
+                path: &["api", "v2", "events"],
+                query: &[("after", &after), ("limit", PAGE)],
+            };
+            let page = client.get(target).await?;
+            let events = page["events"].as_array().map_or(&[][..], Vec::as_slice);
+            if events.is_empty() {
+                return Ok(());
+            }
+            for event in events {
+                self.events += 1;
+                let id = text(event, "/id");
+                let number = id.rsplit('-').next().and_then(|n| n.parse::<u64>().ok());
+                if number.is_none_or(|number| number <= last_id) {
+                    self.broken.push(format!("event {id} is out of order"));
+                }
+                last_id = number.unwrap_or(last_id);
+                let (Some(dispatch), Some(seq)) =
+                    (event["dispatchId"].as_str(), event["seq"].as_u64())
+                else {
+                    continue;
+                };
+                let before = seqs.insert(dispatch.to_owned(), seq).unwrap_or(0);
+                if seq != before + 1 {
+                    let what = format!("{dispatch}: event {seq} follows event {before}");
+                    self.broken.push(what);
+                }
+            }
+            after = text(&page, "/nextCursor");
+        }
+    }
+}

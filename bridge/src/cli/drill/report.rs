@@ -1,0 +1,251 @@
+//! What the drill says: the line that moves while it goes on, and the report at its end.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::super::screen::{Screen, Tone};
+use super::ledger::{Findings, Ledger};
+
+const BAR: usize = 24;
+/// Broken promises that are named; the rest is counted.
+const NAMED: usize = 10;
+
+/// One line on a terminal that is written again and again; elsewhere nothing.
+pub(super) struct Progress {
+    kills: u32,
+    shown: bool,
+}
+
+impl Progress {
+    pub(super) fn new(kills: u32) -> Self {
+        Self {
+            kills,
+            shown: io::stderr().is_terminal(),
+        }
+    }
+
+    pub(super) fn show(&self, done: u32, ledger: &Ledger, doing: &str) {
+        if !self.shown {
+            return;
+        }
+        let (accepted, delivered, duplicates) = ledger.counts();
+        let full = BAR * done as usize / self.kills.max(1) as usize;
+        // A terminal that went away is no reason to stop.
+        let _ = write!(
+            io::stderr(),
+            "\r\x1b[2K  {done:>3}/{} kills  {}{}  {accepted} accepted, {delivered} delivered, \
+             {duplicates} twice  {doing}",
+            self.kills,
+            "━".repeat(full),
+            "─".repeat(BAR - full),
+        );
+    }
+
+    pub(super) fn end(&self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r\x1b[2K");
+        }
+    }
+}
+
+/// What a drill gave.
+pub(super) struct Report {
+    pub(super) kills: u32,
+    pub(super) findings: Findings,
+    /// From each kill until the next bridge took requests.
+    pub(super) restarts: Vec<Duration>,
+    pub(super) took: Duration,
+    pub(super) disk_bytes: u64,
+    /// Where everything is that was not removed.
+    pub(super) kept: Option<PathBuf>,
+}
+
+impl Report {
+    pub(super) fn passed(&self) -> bool {
+        self.findings.lost == 0 && self.findings.broken.is_empty()
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let found = &self.findings;
+        let spread = |times: &[Duration]| {
+            spread(times).map(|(middle, longest)| {
+                json!({"median": middle.as_millis() as u64, "longest": longest.as_millis() as u64})
+            })
+        };
+        json!({
+            "passed": self.passed(),
+            "kills": self.kills,
+            "accepted": found.accepted,
+            "executed": found.executed,
+            "executedAgain": found.executed_again,
+            "interrupted": found.interrupted,
+            "delivered": found.delivered,
+            "duplicates": found.duplicates,
+            "lost": found.lost,
+            "events": found.events,
+            "broken": found.broken,
+            "readyAfterMs": spread(&self.restarts),
+            "firstRedeliveryAfterMs": spread(&found.waits),
+            "seconds": (self.took.as_secs_f64() * 10.0).round() / 10.0,
+            "diskBytes": self.disk_bytes,
+            "folder": self.kept,
+        })
+    }
+
+    pub(super) fn print(&self, screen: &Screen) -> io::Result<()> {
+        let found = &self.findings;
+        let row = |name: &str, number: String, note: &str| {
+            screen.line(format_args!(
+                "  {name:<12}{}   {}",
+                screen.paint(Tone::Strong, format_args!("{number:>9}")),
+                screen.paint(Tone::Quiet, note)
+            ))
+        };
+        row(
+            "killed",
+            grouped(self.kills as usize),
+            "times with kill -9, in the middle of work",
+        )?;
+        row("accepted", grouped(found.accepted), "answered 202")?;
+        let again = format!(
+            "{} of them again after a kill, where that was asked for",
+            grouped(found.executed_again)
+        );
+        row("executed", grouped(found.executed), &again)?;
+        row(
+            "interrupted",
+            grouped(found.interrupted),
+            "ended by a kill, and their callers were told",
+        )?;
+        row(
+            "delivered",
+            grouped(found.delivered),
+            "their callbacks came",
+        )?;
+        row(
+            "duplicates",
+            grouped(found.duplicates),
+            "came twice, with the same webhook-id and the same body",
+        )?;
+        row(
+            "events",
+            grouped(found.events),
+            "looked through: each once, in order, none missing",
+        )?;
+        let tone = if found.lost == 0 {
+            Tone::Good
+        } else {
+            Tone::Bad
+        };
+        screen.line(format_args!(
+            "  {:<12}{}",
+            "lost",
+            screen.paint(tone, format_args!("{:>9}", grouped(found.lost)))
+        ))?;
+        screen.line("")?;
+        for (name, times) in [
+            ("ready again", &self.restarts),
+            ("re-delivery", &found.waits),
+        ] {
+            if let Some((middle, longest)) = spread(times) {
+                let note = format!("after a kill (median); {} at most", short(longest));
+                row(name, short(middle), &note)?;
+            }
+        }
+        screen.line("")?;
+        self.verdict(screen)
+    }
+
+    fn verdict(&self, screen: &Screen) -> io::Result<()> {
+        let broken = &self.findings.broken;
+        if self.passed() {
+            return screen.line(format_args!(
+                "{} {}",
+                screen.paint(Tone::Good, "Nothing that was answered 202 was lost."),
+                screen.paint(
+                    Tone::Quiet,
+                    format_args!(
+                        "({:.0} s, {} on disk, removed)",
+                        self.took.as_secs_f64(),
+                        size(self.disk_bytes)
+                    ),
+                ),
+            ));
+        }
+        screen.line(screen.paint(
+            Tone::Bad,
+            format_args!("{} promises were not kept:", broken.len()),
+        ))?;
+        for what in broken.iter().take(NAMED) {
+            screen.line(format_args!("  {what}"))?;
+        }
+        if broken.len() > NAMED {
+            screen.line(format_args!("  and {} more", broken.len() - NAMED))?;
+        }
+        if let Some(folder) = &self.kept {
+            screen.line(format_args!(
+                "Store, log and journal are kept in {}",
+                folder.display()
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+/// The median and the longest.
+fn spread(times: &[Duration]) -> Option<(Duration, Duration)> {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    Some((*times.get(times.len() / 2)?, *times.last()?))
+}
+
+fn short(time: Duration) -> String {
+    match time.as_millis() {
+        millis @ 0..=999 => format!("{millis} ms"),
+        _ => format!("{:.1} s", time.as_secs_f64()),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+/// With a comma for each thousand.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        for (number, wanted) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
+            assert_eq!(grouped(number), wanted);
+        }
+    }
+
+    #[test]
+    fn the_spread_is_the_median_and_the_longest() {
+        let times = [30, 10, 20].map(Duration::from_millis);
+        assert_eq!(spread(&times), Some((times[2], times[0])));
+        assert_eq!(spread(&[]), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! The bridge that the drill kills: the same program in a process and a folder of its own.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use tokio::time::sleep;
+
+use super::super::client::{Client, Target};
+use super::super::{Environment, demo};
+
+/// A start that takes longer is reported as a failure.
+const PATIENCE: Duration = Duration::from_secs(60);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+/// How much of its log is shown when it does not start.
+const LAST_LINES: usize = 12;
+
+/// Where victims live, one after the other.
+pub(super) struct Home {
+    folder: PathBuf,
+    environment: Environment,
+    url: String,
+    token: String,
+}
+
+/// One that runs. Killed when dropped.
+pub(super) struct Victim {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Home {
+    /// Nothing of the reader's own settings but where libraries lie.
+    pub(super) fn new(folder: &Path, own: &Environment) -> anyhow::Result<Self> {
+        let plugins = match own.get("BRIDGE_PLUGIN_PATH") {
+            Some(path) => path.clone(),
+            None => demo::beside_the_binary()?.display().to_string(),
+        };
+        // Always the same address, so that whoever was cut off finds its successor.
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+            .local_addr()?
+            .port();
+        let token = format!("{:032x}", rand::random::<u128>());
+        let at = |name: &str| folder.join(name).display().to_string();
+        let settings = [
+            ("BRIDGE_LISTEN", format!("127.0.0.1:{port}")),
+            ("BRIDGE_DATA_DIR", at("data")),
+            ("BRIDGE_SECRET_KEY_FILE", at("secret.key")),
+            ("BRIDGE_PLUGIN_PATH", plugins),
+            ("BRIDGE_PLUGIN_TRUST", "warn".to_owned()),
+            ("BRIDGE_STRICT", "true".to_owned()),
+            ("BRIDGE_ADAPTERS", "echo".to_owned()),
+            ("BRIDGE_ADAPTERS_ECHO_JOURNAL", at("journal")),
+            ("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", "16".to_owned()),
+            ("BRIDGE_CALLBACK_ALLOW", "loopback".to_owned()),
+            ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
+            ("BRIDGE_LOG_LEVEL", "warn".to_owned()),
+            ("BRIDGE_TOKENS", token.clone()),
+        ];
+        let ours = |name: &str| name.starts_with("BRIDGE_") || name == "GATEWAY_PROVIDER";
+        let mut environment: Environment = own
+            .iter()
+            .filter(|(name, _)| !ours(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        environment.extend(settings.map(|(name, value)| (name.to_owned(), value)));
+        Ok(Self {
+            folder: folder.to_owned(),
+            environment,
+            url: format!("http://127.0.0.1:{port}"),
+            token,
+        })
+    }
+
+    pub(super) fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::new(&self.url, Some(self.token.clone()))?)
+    }
+
+    pub(super) fn journal(&self) -> PathBuf {
+        self.folder.join("journal")
+    }
+
+    pub(super) fn start(&self) -> anyhow::Result<Victim> {
+        let program = std::env::current_exe().context("cannot tell where this program lies")?;
+        let log = self.folder.join("log");
+        let open = OpenOptions::new().create(true).append(true).open(&log);
+        let file = open.context("cannot write the log of the bridge")?;
+        let child = Command::new(program)
+            .env_clear()
+            .envs(&self.environment)
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .context("cannot start the bridge")?;
+        Ok(Victim { child, log })
+    }
+}
+
+impl Victim {
+    /// Waits until it takes requests.
+    pub(super) async fn ready(&mut self, client: &Client) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let target = || Target::path(&["api", "health", "ready"]);
+        while client.get(target()).await.is_err() {
+            if let Some(status) = self.child.try_wait()? {
+                bail!(
+                    "the bridge did not start ({status}):\n{}",
+                    self.last_words()
+                );
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "the bridge is not ready after {PATIENCE:?}:\n{}",
+                    self.last_words()
+                );
+            }
+            sleep(BETWEEN_LOOKS).await;
+        }
+        Ok(())
+    }
+
+    /// `kill -9`, and waits until it is gone.
+    pub(super) fn kill(&mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+
+    fn last_words(&self) -> String {
+        let text = File::open(&self.log).and_then(io::read_to_string);
+        let text = text.unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let first = lines.len().saturating_sub(LAST_LINES);
+        lines[first..].join("\n")
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // It may have been killed already.
+        let _ = self.kill();
+    }
+}
