@@ -34,5 +34,6 @@ mod retention;
 mod routing;
 mod secrets;
 mod shutdown;
+mod store_faults;
 mod tidy;
 mod tools;

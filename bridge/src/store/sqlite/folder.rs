@@ -43,6 +43,14 @@ pub enum OpenError {
         source: rusqlite::Error,
     },
     #[error(
+        "the disk below {} is full or fails; make room, or look into the system's log, and start again",
+        file.display()
+    )]
+    Disk {
+        file: PathBuf,
+        source: rusqlite::Error,
+    },
+    #[error(
         "{} is not a store of forge-bridge and was left as it is; name another folder, or move the file away",
         file.display()
     )]
@@ -91,10 +99,8 @@ impl Sqlite {
         crash::point("store.opened");
         let identity = schema::boot(&connection, &file)?;
         crash::point("store.booted");
-        let mut ledger = Ledger::load(&connection).map_err(|source| OpenError::Open {
-            file: file.clone(),
-            source,
-        })?;
+        let mut ledger =
+            Ledger::load(&connection).map_err(|source| schema::classify(&file, source))?;
         let thread = |source| OpenError::Thread { source };
         let readers = Readers::start(&file, config.readers).map_err(thread)?;
         let shared = Arc::new(Shared {

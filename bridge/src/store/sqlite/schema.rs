@@ -306,9 +306,26 @@ pub(super) fn identity(connection: &Connection) -> rusqlite::Result<Option<Ident
         .optional()
 }
 
-fn classify(file: &Path, source: rusqlite::Error) -> OpenError {
+/// Writes and syncs something: opening alone says nothing of a full disk.
+pub(super) fn try_to_write(connection: &Connection) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO meta (name, value) VALUES ('tried', 1)
+               ON CONFLICT DO UPDATE SET value = value + 1";
+    connection.execute(sql, []).map(drop)
+}
+
+/// Whether what stands in the file cannot be right.
+pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(
+        code,
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)
+    )
+}
+
+pub(super) fn classify(file: &Path, source: rusqlite::Error) -> OpenError {
     let file = file.to_owned();
     match source.sqlite_error_code() {
+        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure) => OpenError::Disk { file, source },
         Some(ErrorCode::NotADatabase) => OpenError::Foreign { file },
         Some(ErrorCode::DatabaseCorrupt) => OpenError::Corrupt {
             file,

@@ -353,10 +353,23 @@ impl Writer {
         statement.query_row([], |row| Ok((row.get(1)?, row.get(2)?)))
     }
 
-    /// Opens the file anew until it works. Whoever writes meanwhile is told that the store is away.
+    /// Opens the file anew until it can be written. Whoever writes meanwhile is told that the store is
+    /// away. What is damaged is not written any more, lest more be lost.
     fn recover(&mut self, error: &rusqlite::Error) -> Option<oneshot::Sender<()>> {
         let mut reason = error.to_string();
-        tracing::error!(error = %reason, "the store failed and is opened anew");
+        let damaged = schema::is_damage(error);
+        if damaged {
+            let file = self.file.display();
+            reason = format!("{file} is damaged ({reason})");
+            tracing::error!(
+                "the store failed: {reason}; nothing more is written to it: stop the bridge, look with `forge-bridge store check`, restore a backup"
+            );
+        } else {
+            tracing::error!(
+                "the store failed: {reason}; new work is refused until it can be written again"
+            );
+        }
+        let since = Instant::now();
         let mut delays = ExponentialBackoffBuilder::new()
             .with_initial_interval(Duration::from_millis(50))
             .with_max_interval(Duration::from_secs(5))
@@ -364,9 +377,14 @@ impl Writer {
             .build();
         loop {
             self.shared.set_status(Err(reason.clone()));
-            match self.reopen() {
+            let reopened = if damaged {
+                Err(reason.clone())
+            } else {
+                self.reopen()
+            };
+            match reopened {
                 Ok(()) => {
-                    tracing::info!("the store is back");
+                    tracing::info!("the store is back after {:.1?}", since.elapsed());
                     self.shared.set_status(Ok(()));
                     return None;
                 }
@@ -402,6 +420,7 @@ impl Writer {
         if !ours {
             return Err("the file was replaced by another store; restart the bridge".to_owned());
         }
+        schema::try_to_write(&connection).map_err(|error| error.to_string())?;
         self.ledger = Ledger::load(&connection).map_err(|error| error.to_string())?;
         self.connection = connection;
         self.shared.publish(&mut self.ledger);
