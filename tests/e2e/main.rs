@@ -37,3 +37,4 @@ mod shutdown;
 mod store_faults;
 mod tidy;
 mod tools;
+mod upkeep;

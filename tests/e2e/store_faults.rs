@@ -1,6 +1,8 @@
 //! A disk that is full, that fails, that takes its time: nobody is told yes who should not be, what can
 //! be read is read, and when the disk is back all goes on.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use futures_util::future::join_all;
@@ -38,9 +40,10 @@ impl Disk {
         Self { order }
     }
 
-    /// The program has the file mapped, so it stays the same file.
     fn is(&self, what: &str) {
-        std::fs::write(&self.order, what).unwrap();
+        // The program has it mapped, so it must not be empty for a moment.
+        let order = OpenOptions::new().write(true).open(&self.order).unwrap();
+        order.write_all_at(what.as_bytes(), 0).unwrap();
     }
 }
 
@@ -93,7 +96,12 @@ async fn while_the_disk_fails_nobody_is_told_yes_and_then_all_goes_on() {
         let (status, list) = bridge.api.get("/api/v2/dispatches").await;
         assert_eq!(status, StatusCode::OK, "{list}");
         let (status, health) = bridge.api.get("/api/health").await;
-        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{fault}: {health}\n{}", home.log());
+        assert_eq!(
+            status,
+            StatusCode::SERVICE_UNAVAILABLE,
+            "{fault}: {health}\n{}",
+            home.log()
+        );
         assert_eq!(health["store"]["status"], "offline", "{health}");
         let (status, _) = bridge.api.get("/api/health/ready").await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);

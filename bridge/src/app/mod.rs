@@ -3,6 +3,7 @@
 
 pub mod check;
 mod reload;
+pub mod upkeep;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -13,6 +13,7 @@ mod screen;
 mod secrets;
 mod serve;
 mod sink;
+mod store;
 mod stream;
 mod tail;
 mod top;
@@ -106,6 +107,8 @@ enum Command {
     Deliveries(deliveries::Arguments),
     /// Kill a bridge again and again on this disk, and see that it loses nothing
     Drill(drill::Arguments),
+    /// Look whether the store is whole, or copy it
+    Store(store::Arguments),
 }
 
 /// Everything a command is given besides its own arguments.
@@ -157,6 +160,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Top => top::run(&context),
         Command::Deliveries(arguments) => deliveries::run(&context, &arguments),
         Command::Drill(arguments) => drill::run(&context, &arguments),
+        Command::Store(arguments) => store::run(&context, &arguments),
     };
     match outcome {
         Ok(code) => code,

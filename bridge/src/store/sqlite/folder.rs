@@ -18,13 +18,18 @@ use crate::crash;
 use crate::store::Config;
 
 /// The file in the store's folder.
-const FILE: &str = "bridge.db";
+pub(super) const FILE: &str = "bridge.db";
 
 /// Why the store cannot be opened. Nothing was changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("cannot use {} as the store's folder", folder.display())]
     Folder { folder: PathBuf, source: io::Error },
+    #[error(
+        "there is no store in {}; name its folder with BRIDGE_DATA_DIR or `data_dir`",
+        folder.display()
+    )]
+    Missing { folder: PathBuf },
     #[error(
         "{} is on {kind}, a network file system, where a store may be damaged; put it on a local disk",
         folder.display()
@@ -96,6 +101,7 @@ impl Sqlite {
             wal_limit_bytes: config.wal_limit_bytes,
         };
         let connection = schema::open(&file, tuning)?;
+        schema::fold_wal(&connection, &file)?;
         crash::point("store.opened");
         let identity = schema::boot(&connection, &file)?;
         crash::point("store.booted");

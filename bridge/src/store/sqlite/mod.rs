@@ -17,6 +17,9 @@ mod sweep;
 mod table;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod torn;
+pub mod upkeep;
 mod writer;
 
 use std::sync::atomic::Ordering;

@@ -198,7 +198,7 @@ fn make_private(file: &Path) -> io::Result<()> {
 }
 
 /// Reads before anything is written: a file that is not ours stays as it is.
-fn inspect(connection: &Connection, file: &Path) -> Result<usize, OpenError> {
+pub(super) fn inspect(connection: &Connection, file: &Path) -> Result<usize, OpenError> {
     let failed = |source| classify(file, source);
     let number = |pragma| connection.query_row(pragma, [], |row| row.get::<_, i64>(0));
     let application = number("PRAGMA application_id").map_err(failed)?;
@@ -273,11 +273,36 @@ fn migrate(connection: &Connection, version: usize) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Takes the next epoch.
+/// What an earlier process wrote and could not sync is read from the system's memory as if it were on the
+/// disk. Before anything is promised behind it, it is.
+pub(super) fn fold_wal(connection: &Connection, file: &Path) -> Result<(), OpenError> {
+    connection
+        .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .map_err(|source| classify(file, source))
+}
+
+/// The next boot on this copy begins another history.
+pub(super) fn mark_restored(copy: &Connection) -> rusqlite::Result<()> {
+    let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('restored', 1)";
+    copy.execute(sql, []).map(drop)
+}
+
+/// Takes the next epoch; under new names when the file is a copy of another store.
 pub(super) fn boot(connection: &Connection, file: &Path) -> Result<Identity, OpenError> {
     let next = || {
-        connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'", [])?;
-        identity(connection)
+        let boot = connection.unchecked_transaction()?;
+        if boot.execute("DELETE FROM meta WHERE name = 'restored'", [])? > 0 {
+            for name in ["store_id", "log"] {
+                boot.execute(
+                    "UPDATE meta SET value = ? WHERE name = ?",
+                    params![LogName::random().as_str(), name],
+                )?;
+            }
+        }
+        boot.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'", [])?;
+        let identity = identity(&boot)?;
+        boot.commit()?;
+        Ok(identity)
     };
     next()
         .map_err(|source| classify(file, source))?
