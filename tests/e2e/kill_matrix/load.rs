@@ -175,13 +175,14 @@ impl Load {
 
     /// Until there is work that a kill interrupts and that is to be done again.
     pub(super) async fn in_the_middle(&self, api: &Api) {
-        for task in ["long-retry", "long-resume"] {
-            let runs = async || {
-                let record = ask_for(api, task).await.unwrap_or_default();
-                (record["status"] == "running").then_some(())
-            };
-            until("the execution to begin", runs).await;
-        }
+        let runs = async |task| {
+            let record = ask_for(api, task).await.unwrap_or_default();
+            record["status"] == "running"
+        };
+        until("the execution to begin", async || {
+            (runs("long-retry").await || runs("long-resume").await).then_some(())
+        })
+        .await;
     }
 
     /// After the restart: what was not answered is sent again, and a few that were.
