@@ -26,6 +26,7 @@ mod output;
 mod plugins;
 mod queue;
 mod readers;
+mod receiver;
 mod recovery;
 mod reference;
 mod registration;

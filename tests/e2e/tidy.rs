@@ -56,7 +56,11 @@ const IMPORTS: [(&str, &[&str]); 19] = [
     ("cli", &["app", "config", "telemetry"]),
 ];
 /// Parts without a component's handle in them, and who may import them besides; nobody named: all.
-const PURE: [(&str, &str); 2] = [("", "config::duration"), ("cli", "delivery::sign")];
+const PURE: [(&str, &str); 3] = [
+    ("", "config::duration"),
+    ("cli", "delivery::sign"),
+    ("cli", "delivery::verdict"),
+];
 const ALL: &[&str] = &[
     "cli",
     "config",

@@ -2,6 +2,7 @@
 //! the other order. The only place that knows everything.
 
 pub mod check;
+pub mod receiver;
 mod reload;
 pub mod upkeep;
 
@@ -331,12 +332,16 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     Ok(Arc::new(opened))
 }
 
-async fn open_vault(config: &Config) -> anyhow::Result<Vault> {
-    let source = KeySource {
+fn key_source(config: &Config) -> KeySource {
+    KeySource {
         key: config.secret.key.clone(),
         file: config.secret.key_file.clone(),
         data_dir: config.data_dir.clone(),
-    };
+    }
+}
+
+async fn open_vault(config: &Config) -> anyhow::Result<Vault> {
+    let source = key_source(config);
     Ok(tokio::task::spawn_blocking(move || Vault::open(&source)).await??)
 }
 

@@ -2,6 +2,7 @@
 //! running bridge go through its HTTP interface like anybody else.
 
 mod adapters;
+mod callback;
 mod check;
 mod client;
 mod deliveries;
@@ -105,6 +106,8 @@ enum Command {
     Top,
     /// What is owed to callback URLs
     Deliveries(deliveries::Arguments),
+    /// Try a receiver of callbacks out
+    Callback(callback::Arguments),
     /// Kill a bridge again and again on this disk, and see that it loses nothing
     Drill(drill::Arguments),
     /// Look whether the store is whole, or copy it
@@ -159,6 +162,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Tail(arguments) => tail::run(&context, &arguments),
         Command::Top => top::run(&context),
         Command::Deliveries(arguments) => deliveries::run(&context, &arguments),
+        Command::Callback(arguments) => callback::run(&context, &arguments),
         Command::Drill(arguments) => drill::run(&context, &arguments),
         Command::Store(arguments) => store::run(&context, &arguments),
     };

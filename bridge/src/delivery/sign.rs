@@ -38,7 +38,8 @@ impl SigningSecret {
         fits.then_some(Self(key))
     }
 
-    fn generate() -> Self {
+    /// A new one, which nobody knows.
+    pub fn generate() -> Self {
         let key: [u8; GENERATED_BYTES] = rand::random();
         Self(SecretSlice::from(key.to_vec()))
     }

@@ -1,0 +1,223 @@
+//! Callbacks to one receiver without a dispatch behind them, made exactly as the bridge makes them: same
+//! client and guard, same headers, same signature. For trying a receiver out.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use jiff::{SignedDuration, Timestamp};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+use serde_json::value::RawValue;
+use url::Url;
+
+use crate::config::Config;
+use crate::delivery::send::{Attempt, Wishes};
+use crate::delivery::sign::{self, Signer, SigningSecret};
+use crate::delivery::verdict::{self, Outcome, Series, Verdict};
+use crate::id::{DeliveryId, DispatchId};
+use crate::net::backoff::Policy;
+use crate::net::guard::Guard;
+use crate::net::{self, Client};
+use crate::store::record::{Callback, DeliveryPayload, DueDelivery};
+use crate::store::sqlite::Sqlite;
+use crate::time;
+use crate::vault::Vault;
+
+/// Beyond what receivers should tolerate between the time that was signed and their own.
+const OLD: Duration = Duration::from_secs(600);
+
+/// Somebody who takes callbacks.
+pub struct Receiver {
+    client: Client,
+    signer: Signer,
+    vault: Vault,
+    callback: Callback,
+    /// Signs instead of what the configuration says.
+    secret: Option<SecretString>,
+    timeout: Duration,
+}
+
+/// One result that is owed, to be sent as often as one likes.
+pub struct Owed {
+    id: DeliveryId,
+    dispatch: DispatchId,
+    since: Timestamp,
+    sent: u32,
+}
+
+/// How it is signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signed {
+    Rightly,
+    /// With a secret that nobody knows.
+    Wrongly,
+    /// Rightly, so long ago that somebody may have recorded it.
+    LongAgo,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Answer {
+    /// The status, or why there is none.
+    pub status: Result<u16, String>,
+    pub took: Duration,
+    pub verdict: Verdict,
+    pub retry_after: Option<String>,
+}
+
+impl Owed {
+    pub fn new() -> Self {
+        Self {
+            id: DeliveryId::new(),
+            dispatch: DispatchId::new(),
+            since: Timestamp::now(),
+            sent: 0,
+        }
+    }
+}
+
+impl Default for Owed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Receiver {
+    /// Signs with this secret, else with what the configuration has for the receiver.
+    pub fn open(config: &Config, url: &str, secret: Option<String>) -> anyhow::Result<Self> {
+        let parsed = Url::parse(url).with_context(|| format!("{url:?} is not a URL"))?;
+        let guard = Guard::new(&config.callback.allow)?;
+        guard.check_url(&parsed)?;
+        let secret = match secret {
+            Some(text) if SigningSecret::parse(&text).is_none() => {
+                bail!("the secret is not whsec_ and the base64 of 24 to 64 bytes")
+            }
+            given => given.map(SecretString::from),
+        };
+        let (vault, signer) = match &secret {
+            // Neither the store nor its key has to be there.
+            Some(_) => {
+                let vault = Vault::from_key(&rand::random::<[u8; 32]>().to_vec().into())?;
+                let signer = Signer::with_sealed(&config.callback, None, &vault)?;
+                (vault, signer)
+            }
+            None => configured(config)?,
+        };
+        let origin = net::origin(&parsed);
+        let known = signer.describe().into_iter().any(|entry| {
+            let applies = entry.origin.is_none_or(|theirs| theirs == origin);
+            applies && !entry.secrets.is_empty()
+        });
+        if secret.is_none() && !known {
+            bail!(
+                "there is no signing secret yet: the bridge makes one at its first start; or give --secret"
+            );
+        }
+        Ok(Self {
+            client: Client::new(&config.net, guard)?,
+            signer,
+            vault,
+            callback: Callback {
+                url: parsed.to_string(),
+                origin,
+            },
+            secret,
+            timeout: config.callback.timeout,
+        })
+    }
+
+    /// How long the bridge waits for an answer.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// One attempt.
+    pub async fn send(&self, owed: &mut Owed, signed: Signed) -> anyhow::Result<Answer> {
+        owed.sent += 1;
+        let now = Timestamp::now();
+        let due = DueDelivery {
+            id: owed.id,
+            dispatch: owed.dispatch,
+            callback: self.callback.clone(),
+            attempts: owed.sent - 1,
+            since: owed.since,
+        };
+        let attempt = Attempt {
+            due: &due,
+            number: owed.sent,
+            at: match signed {
+                Signed::Rightly | Signed::Wrongly => now,
+                Signed::LongAgo => now - SignedDuration::try_from(OLD)?,
+            },
+            timeout: self.timeout,
+        };
+        let request = attempt.request(
+            &Wishes::default(),
+            self.payload(owed, signed),
+            &self.signer,
+            &self.vault,
+        )?;
+        let started = Instant::now();
+        let answer = self.client.send(request).await;
+        let took = started.elapsed();
+        let (status, retry_after) = match answer {
+            Ok(answer) => {
+                let header = answer.headers.get("retry-after");
+                let asked = header.and_then(|value| value.to_str().ok());
+                (Ok(answer.status), asked.map(str::to_owned))
+            }
+            Err(error) => (Err(error.to_string()), None),
+        };
+        let outcome = match &status {
+            Ok(status) => Outcome::Answered {
+                status: *status,
+                retry_after: retry_after.clone(),
+            },
+            Err(_) => Outcome::Failed,
+        };
+        let series = Series {
+            attempt: 1,
+            since: now,
+            policy: Policy::Default,
+        };
+        Ok(Answer {
+            status,
+            took,
+            verdict: verdict::judge(&outcome, series, now, 0.5),
+            retry_after,
+        })
+    }
+
+    fn payload(&self, owed: &Owed, signed: Signed) -> DeliveryPayload {
+        let nobodys = || SigningSecret::generate().to_text();
+        let secret = match signed {
+            Signed::Wrongly => Some(nobodys()),
+            Signed::Rightly | Signed::LongAgo => self.secret.clone(),
+        };
+        let seal = |secret: SecretString| {
+            let plain = json!({ "secret": secret.expose_secret() }).to_string();
+            let context = format!("dispatch:{}", owed.dispatch);
+            self.vault.seal(&context, plain.as_bytes())
+        };
+        let at = time::format(owed.since);
+        let body = json!({
+            "taskId": "callback-test", "agentId": "forge-bridge", "dispatchId": owed.dispatch,
+            "provider": "echo", "status": "ok", "attempt": 1, "durationMs": 0,
+            "output": "This is a test of the receiver of callbacks; nothing was executed.",
+            "usage": {}, "startedAt": at, "completedAt": at, "metadata": {"test": true},
+        });
+        DeliveryPayload {
+            body: body.to_string().into_bytes(),
+            trace_id: format!("{:032x}", rand::random::<u128>()),
+            request: RawValue::NULL.to_owned(),
+            secrets: secret.map(seal),
+        }
+    }
+}
+
+fn configured(config: &Config) -> anyhow::Result<(Vault, Signer)> {
+    let vault = Vault::open(&super::key_source(config))?;
+    let sealed = Sqlite::peek_sealed(&config.data_dir, sign::STORED)?;
+    let signer = Signer::with_sealed(&config.callback, sealed.as_deref(), &vault)?;
+    Ok((vault, signer))
+}

@@ -1,0 +1,184 @@
+//! `forge-bridge callback test`: whether a receiver takes callbacks as it should, before a result depends
+//! on it.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::screen::{Screen, Tone};
+use super::{Context, FAILED, block_on};
+use crate::app::receiver::{Answer, Owed, Receiver, Signed};
+use crate::delivery::verdict::Verdict;
+
+/// Deliveries whose time is taken.
+const TIMED: usize = 5;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Send test callbacks to a receiver: signed rightly and wrongly, twice, and late
+    Test {
+        /// As a dispatch would name it in `callbackUrl`
+        url: String,
+        /// What signs (`whsec_…`), when it is not what the configuration has for this receiver
+        #[arg(long, env = "FORGE_CALLBACK_SECRET", hide_env_values = true)]
+        secret: Option<String>,
+    },
+}
+
+/// What one rule came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Grade {
+    Good,
+    /// Allowed, and better otherwise.
+    Poor,
+    Bad,
+}
+
+struct Row {
+    rule: &'static str,
+    grade: Grade,
+    seen: String,
+}
+
+pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let Command::Test { url, secret } = &arguments.command;
+    let config = context.sources().load()?.config;
+    let receiver = Receiver::open(&config, url, secret.clone())?;
+    let rows = block_on(examine(&receiver))?;
+    let passed = rows.iter().all(|row| row.grade != Grade::Bad);
+    let screen = context.screen();
+    match context.global.json {
+        true => screen.value(&json!({
+            "passed": passed, "url": url, "rules": rows.iter().map(Row::json).collect::<Vec<_>>(),
+        }))?,
+        false => {
+            screen.line(format_args!(
+                "{}  {url}",
+                screen.paint(Tone::Strong, "callback test")
+            ))?;
+            for row in &rows {
+                row.print(&screen)?;
+            }
+        }
+    }
+    Ok(match passed {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(FAILED),
+    })
+}
+
+async fn examine(receiver: &Receiver) -> anyhow::Result<Vec<Row>> {
+    let mut owed = Owed::new();
+    let first = receiver.send(&mut owed, Signed::Rightly).await?;
+    let mut rows = vec![taken("takes a signed callback", &first)];
+    rows.extend(first.retry_after.as_ref().map(|asked| Row {
+        rule: "says when to come again",
+        grade: Grade::Good,
+        seen: format!("Retry-After: {asked}, which is kept to, up to a day"),
+    }));
+    if first.verdict != Verdict::Delivered {
+        // Of a receiver that takes nothing, the rest says nothing.
+        return Ok(rows);
+    }
+    let again = receiver.send(&mut owed, Signed::Rightly).await?;
+    rows.push(taken("takes the same once more (same webhook-id)", &again));
+    let forged = receiver.send(&mut Owed::new(), Signed::Wrongly).await?;
+    rows.push(refused("refuses a wrong signature", &forged, Grade::Bad));
+    let old = receiver.send(&mut Owed::new(), Signed::LongAgo).await?;
+    rows.push(refused(
+        "refuses what was signed ten minutes ago",
+        &old,
+        Grade::Poor,
+    ));
+    let mut times = Vec::with_capacity(TIMED);
+    for _ in 0..TIMED {
+        let answer = receiver.send(&mut Owed::new(), Signed::Rightly).await?;
+        times.push(answer.took);
+    }
+    rows.push(in_time(&mut times, receiver.timeout()));
+    Ok(rows)
+}
+
+fn taken(rule: &'static str, answer: &Answer) -> Row {
+    let said = said(answer);
+    let (grade, seen) = match &answer.verdict {
+        Verdict::Delivered => (Grade::Good, said),
+        Verdict::Retry { .. } => (
+            Grade::Bad,
+            format!("{said}; it would be tried again, for 72 hours"),
+        ),
+        Verdict::Dead { .. } => (
+            Grade::Bad,
+            format!("{said}; it would be a dead letter at once"),
+        ),
+    };
+    Row { rule, grade, seen }
+}
+
+fn refused(rule: &'static str, answer: &Answer, otherwise: Grade) -> Row {
+    let said = said(answer);
+    let (grade, seen) = match &answer.status {
+        Ok(status) if (400..500).contains(status) => (Grade::Good, said),
+        Ok(200..300) => (otherwise, format!("{said}: it was taken")),
+        Ok(_) | Err(_) => (
+            Grade::Poor,
+            format!("{said}, where 401 would say what is wrong"),
+        ),
+    };
+    Row { rule, grade, seen }
+}
+
+fn in_time(times: &mut [Duration], limit: Duration) -> Row {
+    times.sort_unstable();
+    let longest = times.last().copied().unwrap_or_default();
+    let middle = times.get(times.len() / 2).copied().unwrap_or_default();
+    let grade = match longest {
+        // An answer that needs so long is one that will be late under load.
+        longest if longest > limit / 3 => Grade::Poor,
+        _ => Grade::Good,
+    };
+    Row {
+        rule: "answers in time",
+        grade,
+        seen: format!(
+            "{middle:.1?} (median of {}), {longest:.1?} at most; {limit:?} are waited for",
+            times.len()
+        ),
+    }
+}
+
+fn said(answer: &Answer) -> String {
+    match &answer.status {
+        Ok(status) => format!("answered {status} after {:.1?}", answer.took),
+        Err(error) => error.clone(),
+    }
+}
+
+impl Row {
+    fn json(&self) -> Value {
+        let grade = match self.grade {
+            Grade::Good => "ok",
+            Grade::Poor => "warning",
+            Grade::Bad => "failed",
+        };
+        json!({ "rule": self.rule, "outcome": grade, "seen": self.seen })
+    }
+
+    fn print(&self, screen: &Screen) -> std::io::Result<()> {
+        let mark = match self.grade {
+            Grade::Good => screen.paint(Tone::Good, "ok  "),
+            Grade::Poor => screen.paint(Tone::Strong, "warn"),
+            Grade::Bad => screen.paint(Tone::Bad, "FAIL"),
+        };
+        let seen = screen.paint(Tone::Quiet, &self.seen);
+        screen.line(format_args!("  {mark}  {:<44}{seen}", self.rule))
+    }
+}
