@@ -146,8 +146,19 @@ impl Http {
             .body(body.to_string())
     }
 
+    pub fn patch(&self, url: &str, body: &Value) -> RequestBuilder {
+        self.client
+            .patch(url)
+            .header("content-type", "application/json")
+            .body(body.to_string())
+    }
+
     pub fn get(&self, url: &str) -> RequestBuilder {
         self.client.get(url)
+    }
+
+    pub fn delete(&self, url: &str) -> RequestBuilder {
+        self.client.delete(url)
     }
 
     /// Sends and reads the whole answer.

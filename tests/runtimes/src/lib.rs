@@ -1,8 +1,12 @@
 //! Real runtimes for the tests, at pinned versions, installed from their registries by `install.py` above
 //! this when a test first needs them. If an installation is impossible the test fails and says so.
 
+mod langgraph;
+
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+
+pub use langgraph::LangGraph;
 
 /// The `claude` program. It is proprietary; see its own licence.
 pub fn claude() -> PathBuf {
@@ -27,6 +31,11 @@ pub fn hermes() -> PathBuf {
 /// The `opencode` program.
 pub fn opencode() -> PathBuf {
     installed("opencode").join("node_modules/opencode-linux-x64/bin/opencode")
+}
+
+/// A server of LangGraph, at work.
+pub fn langgraph(model_url: &str) -> LangGraph {
+    LangGraph::start(&installed("langgraph"), model_url)
 }
 
 /// Where the runtime of this folder is. Tests run at the same time, also in several processes: one

@@ -1,0 +1,146 @@
+//! The adapter `langgraph`: runs tasks as runs of a LangGraph server, a thread for each session, over its
+//! HTTP interface. The server is the operator's.
+
+mod assistants;
+mod execution;
+mod follow;
+mod health;
+mod input;
+mod meter;
+mod outcome;
+mod server;
+mod settings;
+mod thread;
+mod transcript;
+
+use std::time::Duration;
+
+use forge_adapter_api::manage::{AgentManager, Interface, RuntimeManager};
+use forge_adapter_api::{
+    AdapterError, Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult,
+    Health, Host, LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
+};
+use forge_adapter_transport::http::{Http, Limits};
+use tokio_util::task::TaskTracker;
+
+use crate::assistants::Assistants;
+use crate::execution::Execution;
+use crate::server::Server;
+use crate::settings::Settings;
+
+/// How long executions have to end at shutdown, their runs with them.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+pub struct LangGraph {
+    settings: Settings,
+    server: Option<Server>,
+    running: Running,
+    /// Cancels of runs whose executions were dropped.
+    afterwards: TaskTracker,
+}
+
+#[async_trait]
+impl ExecutionAdapter for LangGraph {
+    const NAME: &'static str = "langgraph";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const ENV: &'static [&'static str] = &["LANGSMITH_API_KEY"];
+    const INTERFACES: &'static [Interface] = &[Interface::Runtime, Interface::Agents];
+
+    async fn initialize(_host: Host, config: Config) -> Result<Self> {
+        let settings = Settings::read(&config)?;
+        let http = Http::new(Limits::default())?;
+        let server = settings
+            .url
+            .clone()
+            .map(|url| Server::new(http, url, settings.api_key.clone()));
+        Ok(Self {
+            settings,
+            server,
+            running: Running::default(),
+            afterwards: TaskTracker::new(),
+        })
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        self.running.cancel_all();
+        let ended = async {
+            while self.running.count() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            self.afterwards.close();
+            self.afterwards.wait().await;
+        };
+        // What is left is dropped.
+        let _ = tokio::time::timeout(SHUTDOWN, ended).await;
+        Ok(())
+    }
+
+    async fn check_health(&self) -> Health {
+        match &self.server {
+            Some(server) => health::probe(server).await,
+            None => Health::degraded(NO_SERVER),
+        }
+    }
+
+    fn capabilities(&self) -> Profile {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Profile {
+            capabilities: names(&[
+                "streaming",
+                "session_resume",
+                "cost_tracking",
+                "structured_output",
+                "management",
+            ]),
+            native_tools: Vec::new(),
+            max_concurrent: self.settings.table.max_concurrent.max(1),
+            output_strategies: vec![OutputStrategy::Stream, OutputStrategy::Structured],
+            cost_tier: CostTier::Medium,
+            latency_profile: LatencyProfile::Variable,
+        }
+    }
+
+    async fn execute(&self, request: ExecutionRequest, events: Events) -> Result<ExecutionResult> {
+        let run = self.running.start(&request.task_id);
+        let execution = Execution {
+            server: self.server()?,
+            settings: &self.settings,
+            request: &request,
+            events: &events,
+            cancel: &run,
+            afterwards: &self.afterwards,
+        };
+        execution.run().await
+    }
+
+    async fn cancel(&self, task_handle: &str) -> Result<bool> {
+        Ok(self.running.cancel(task_handle))
+    }
+
+    fn runtime(&self) -> Option<&dyn RuntimeManager> {
+        Some(self)
+    }
+
+    fn agents(&self) -> Option<&dyn AgentManager> {
+        Some(self)
+    }
+}
+
+const NO_SERVER: &str = "no server is named: set LANGGRAPH_URL, or url of [adapters.langgraph], to where \
+                         LangGraph listens, such as http://127.0.0.1:2024 for `langgraph dev`";
+
+impl LangGraph {
+    fn server(&self) -> Result<&Server> {
+        let server = self.server.as_ref();
+        server.ok_or_else(|| AdapterError::new("adapter_unavailable", NO_SERVER))
+    }
+
+    pub(crate) fn assistants(&self) -> Result<Assistants<'_>> {
+        Ok(Assistants {
+            server: self.server()?,
+            settings: &self.settings,
+        })
+    }
+}
+
+forge_adapter_api::export_adapter!(LangGraph);

@@ -1,0 +1,179 @@
+//! The server's HTTP interface, as far as it is used. It knows threads, runs and assistants, and nothing
+//! of dispatches.
+
+use forge_adapter_api::AdapterError;
+use forge_adapter_transport::http::{Failure, Http, ServerEvents};
+use reqwest::RequestBuilder;
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::settings::OnCancel;
+
+#[derive(Clone)]
+pub(crate) struct Server {
+    http: Http,
+    url: String,
+    api_key: Option<SecretString>,
+}
+
+/// A run on its thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunId {
+    pub(crate) thread: Uuid,
+    pub(crate) run: Uuid,
+}
+
+/// How a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunStatus {
+    Pending,
+    Running,
+    /// Also when the graph asks a human.
+    Success,
+    Error,
+    Interrupted,
+    Timeout,
+    /// There is no such run: it was rolled back, or the server has lost it.
+    Gone,
+}
+
+impl Server {
+    pub(crate) fn new(http: Http, url: String, api_key: Option<SecretString>) -> Self {
+        Self { http, url, api_key }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Result<Value, Failure> {
+        let request = self.http.get(&self.at(path));
+        self.http.json(self.signed(request)).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        let request = self.http.post(&self.at(path), body);
+        self.http.json(self.signed(request)).await
+    }
+
+    pub(crate) async fn patch(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        let request = self.http.patch(&self.at(path), body);
+        self.http.json(self.signed(request)).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Result<(), Failure> {
+        let request = self.http.delete(&self.at(path));
+        match self.http.json(self.signed(request)).await {
+            // Nothing that is of interest is said.
+            Ok(_) | Err(Failure::NotJson(_)) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The thread's state; `None` when there is no such thread yet.
+    pub(crate) async fn state(&self, thread: Uuid) -> Result<Option<Value>, Failure> {
+        found(self.get(&format!("/threads/{thread}/state")).await)
+    }
+
+    pub(crate) async fn create_run(
+        &self,
+        thread: Uuid,
+        body: &Value,
+    ) -> Result<RunId, AdapterError> {
+        let path = format!("/threads/{thread}/runs");
+        let made = self.post(&path, body).await.map_err(refused)?;
+        let run = id_of(&made).ok_or_else(|| {
+            AdapterError::new("upstream_error", "the server made a run without a run_id")
+        })?;
+        Ok(RunId { thread, run })
+    }
+
+    /// The newest run of the thread that carries this metadata.
+    pub(crate) async fn find_run(
+        &self,
+        thread: Uuid,
+        name: &str,
+        value: &str,
+    ) -> Result<Option<RunId>, Failure> {
+        let runs = found(self.get(&format!("/threads/{thread}/runs?limit=20")).await)?;
+        let runs = runs.as_ref().and_then(Value::as_array);
+        Ok(runs.into_iter().flatten().find_map(|run| {
+            let is_it = run["metadata"][name] == value;
+            let run = id_of(run).filter(|_| is_it)?;
+            Some(RunId { thread, run })
+        }))
+    }
+
+    pub(crate) async fn status(&self, run: &RunId) -> Result<RunStatus, Failure> {
+        let path = format!("/threads/{}/runs/{}", run.thread, run.run);
+        let Some(run) = found(self.get(&path).await)? else {
+            return Ok(RunStatus::Gone);
+        };
+        Ok(match run["status"].as_str().unwrap_or_default() {
+            "pending" => RunStatus::Pending,
+            "running" => RunStatus::Running,
+            "success" => RunStatus::Success,
+            "interrupted" => RunStatus::Interrupted,
+            "timeout" => RunStatus::Timeout,
+            // One that a later version invents is over in a way that nobody knows.
+            _ => RunStatus::Error,
+        })
+    }
+
+    /// The run's events that come after this one; `-1` is before the first.
+    pub(crate) async fn events(&self, run: &RunId, after: &str) -> Result<ServerEvents, Failure> {
+        let path = format!("/threads/{}/runs/{}/stream", run.thread, run.run);
+        let request = self
+            .http
+            .get(&self.at(&path))
+            .header("last-event-id", after);
+        self.http.events(self.signed(request)).await
+    }
+
+    /// Ends the run and waits until it has ended. One that has ended already is no failure.
+    pub(crate) async fn cancel(&self, run: &RunId, action: OnCancel) -> Result<(), Failure> {
+        let path = format!(
+            "/threads/{}/runs/{}/cancel?wait=true&action={}",
+            run.thread,
+            run.run,
+            action.name()
+        );
+        found(self.post(&path, &json!({})).await).map(drop)
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    fn signed(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.api_key {
+            Some(key) => request.header("x-api-key", key.expose_secret()),
+            None => request,
+        }
+    }
+}
+
+/// `None` instead of a refusal that says that there is nothing.
+fn found<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(Failure::Refused { status, .. }) if status.as_u16() == 404 => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn id_of(run: &Value) -> Option<Uuid> {
+    run["run_id"].as_str()?.parse().ok()
+}
+
+/// A run that the server does not take.
+fn refused(failure: Failure) -> AdapterError {
+    match &failure {
+        Failure::Refused { status, body, .. } if status.as_u16() == 409 => AdapterError::new(
+            "session_busy",
+            format!(
+                "another run is at work on this session's thread; wait for it, or set busy of \
+                 [adapters.langgraph] to \"enqueue\": {body}"
+            ),
+        )
+        .retryable(),
+        _ => failure.into(),
+    }
+}

@@ -1,0 +1,222 @@
+//! The server's events as ours, and what is to be remembered of them. Pure: events in, events out.
+
+use std::collections::{HashMap, HashSet};
+
+use forge_adapter_api::AdapterEvent;
+use forge_adapter_transport::http::ServerEvent;
+use serde_json::{Value, json};
+
+use crate::meter::Meter;
+use crate::thread::{State, is_the_models, list, text_of, thoughts_of};
+
+#[derive(Default)]
+pub(crate) struct Transcript {
+    pub(crate) meter: Meter,
+    pub(crate) model: Option<String>,
+    pub(crate) model_provider: Option<String>,
+    /// What the model said last, also when it was cut off.
+    pub(crate) last_text: String,
+    pub(crate) error: Option<RunError>,
+    /// The message that `last_text` is of.
+    last_message: Option<String>,
+    /// Messages that were there before the run.
+    before: HashSet<String>,
+    /// The caller's tools, of whose calls the bridge tells.
+    offered: HashSet<String>,
+    /// Names of the calls that have been told.
+    calls: HashMap<String, String>,
+    /// Calls whose results have been told.
+    answered: HashSet<String>,
+}
+
+/// What the run failed of, as the server tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunError {
+    /// The name of the exception's class.
+    pub(crate) name: String,
+    pub(crate) message: String,
+}
+
+/// An event's data is no JSON, or not what its name says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the server sent an event {name:?} that cannot be read: {reason}")]
+pub(crate) struct Malformed {
+    name: String,
+    reason: String,
+}
+
+impl Transcript {
+    pub(crate) fn new(before: HashSet<String>, offered: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            before,
+            offered: offered.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn event(&mut self, event: &ServerEvent) -> Result<Vec<AdapterEvent>, Malformed> {
+        // Behind the bar stands which graph within the graph it comes from.
+        let (mode, place) = match event.name.split_once('|') {
+            Some((mode, place)) => (mode, Some(place)),
+            None => (event.name.as_str(), None),
+        };
+        let malformed = |reason: String| Malformed {
+            name: mode.chars().take(40).collect(),
+            reason,
+        };
+        let data: Value =
+            serde_json::from_str(&event.data).map_err(|error| malformed(error.to_string()))?;
+        let mut events = match mode {
+            "metadata" => match data["attempt"].as_u64() {
+                Some(attempt) if attempt > 1 => {
+                    vec![progress("retry", json!({ "attempt": attempt }))]
+                }
+                _ => Vec::new(),
+            },
+            "messages" => match data.get(0) {
+                Some(message) if message.is_object() => self.message(message, place.is_none()),
+                _ => return Err(malformed("a list with a message was expected".to_owned())),
+            },
+            "updates" => self.updates(&data),
+            "custom" => vec![progress("custom", json!({ "value": data }))],
+            "error" => {
+                let text = |name: &str| data[name].as_str().unwrap_or_default().to_owned();
+                self.error = Some(RunError {
+                    name: text("error"),
+                    message: text("message"),
+                });
+                Vec::new()
+            }
+            mode => vec![progress(mode, json!({ "value": data }))],
+        };
+        if let Some(place) = place {
+            for data in events.iter_mut().filter_map(|event| event.data.as_mut()) {
+                data["subgraph"] = place.into();
+            }
+        }
+        Ok(events)
+    }
+
+    /// What the thread's state has beyond the events.
+    pub(crate) fn end(&mut self, state: &State) {
+        let before = std::mem::take(&mut self.before);
+        let fresh = state.messages().iter().filter(|message| {
+            let id = message["id"].as_str();
+            id.is_none_or(|id| !before.contains(id))
+        });
+        for message in fresh.filter(|message| is_the_models(message)) {
+            self.remember(message);
+            self.last_message = None;
+            self.last_text = text_of(message);
+        }
+    }
+
+    fn message(&mut self, message: &Value, is_the_graphs_own: bool) -> Vec<AdapterEvent> {
+        let id = message["id"].as_str();
+        if id.is_some_and(|id| self.before.contains(id)) {
+            return Vec::new();
+        }
+        if message["type"] == "tool" {
+            return self.tool_result(message).into_iter().collect();
+        }
+        if !is_the_models(message) {
+            return Vec::new();
+        }
+        let mut events = Vec::new();
+        let (thought, text) = (thoughts_of(message), text_of(message));
+        if !thought.is_empty() {
+            let data = json!({ "delta": thought });
+            events.push(AdapterEvent::new("assistant.thinking").with(data));
+        }
+        if !text.is_empty() {
+            if is_the_graphs_own {
+                if id.is_none() || id != self.last_message.as_deref() {
+                    self.last_message = id.map(str::to_owned);
+                    self.last_text.clear();
+                }
+                self.last_text.push_str(&text);
+            }
+            events.push(AdapterEvent::text(text));
+        }
+        // Calls in pieces are whole in the update of their node.
+        if message["type"] == "ai" {
+            events.extend(self.tool_calls(message));
+        }
+        self.remember(message);
+        if message["usage_metadata"].is_object() {
+            events.push(AdapterEvent::usage(&self.meter.usage(), None));
+        }
+        events
+    }
+
+    fn remember(&mut self, message: &Value) {
+        self.meter.hear(message);
+        let said = |name: &str| {
+            let text = message["response_metadata"][name].as_str();
+            text.filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        self.model = said("model_name").or(self.model.take());
+        self.model_provider = said("model_provider").or(self.model_provider.take());
+    }
+
+    /// What nodes did: `{node: what it changed}`.
+    fn updates(&mut self, updates: &Value) -> Vec<AdapterEvent> {
+        let mut events = Vec::new();
+        for (node, update) in updates.as_object().into_iter().flatten() {
+            if node == "__interrupt__" {
+                events.push(progress("interrupt", json!({ "interrupts": update })));
+                continue;
+            }
+            // A node that runs several times in a step has a list of changes.
+            let changes = match update {
+                Value::Array(changes) => changes.as_slice(),
+                change => std::slice::from_ref(change),
+            };
+            for message in changes.iter().flat_map(|change| list(&change["messages"])) {
+                match message["type"].as_str() {
+                    Some("ai") => events.extend(self.tool_calls(message)),
+                    Some("tool") => events.extend(self.tool_result(message)),
+                    _ => {}
+                }
+            }
+            events.push(progress("node", json!({ "node": node })));
+        }
+        events
+    }
+
+    fn tool_calls(&mut self, message: &Value) -> Vec<AdapterEvent> {
+        let mut events = Vec::new();
+        for call in list(&message["tool_calls"]) {
+            let (id, name) = (&call["id"], &call["name"]);
+            let (Some(known), Some(tool)) = (id.as_str(), name.as_str()) else {
+                continue;
+            };
+            if self.offered.contains(tool) || self.calls.contains_key(known) {
+                continue;
+            }
+            self.calls.insert(known.to_owned(), tool.to_owned());
+            let data = json!({"toolCallId": id, "name": name, "input": call["args"]});
+            events.push(AdapterEvent::new("tool.invoked").with(data));
+        }
+        events
+    }
+
+    fn tool_result(&mut self, message: &Value) -> Option<AdapterEvent> {
+        let call = message["tool_call_id"].as_str()?;
+        // Results that the caller gave are no news, and a result comes in several modes.
+        let name = self.calls.get(call)?;
+        if !self.answered.insert(call.to_owned()) {
+            return None;
+        }
+        let data = json!({
+            "toolCallId": call, "name": name, "output": text_of(message),
+            "isError": message["status"] == "error",
+        });
+        Some(AdapterEvent::new("tool.completed").with(data))
+    }
+}
+
+fn progress(kind: &str, mut data: Value) -> AdapterEvent {
+    data["kind"] = kind.into();
+    AdapterEvent::new("exec.progress").with(data)
+}

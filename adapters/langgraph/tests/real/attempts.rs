@@ -1,0 +1,81 @@
+//! Attempts after one that the bridge did not live to end: the run goes on at the server meanwhile.
+
+use forge_adapter_api::{Events, ExecutionAdapter as _, ExecutionRequest};
+use serde_json::json;
+
+use crate::bench::{self, Bench, in_session, until};
+
+fn resumed(session: &str, message: &str) -> ExecutionRequest {
+    ExecutionRequest {
+        attempt: 2,
+        resume: true,
+        ..in_session(session, message)
+    }
+}
+
+/// Begins a run and is gone before its end, with everything that could cancel it.
+fn dies(bench: &Bench, request: ExecutionRequest, message: &str) {
+    let config = bench::config(bench.server.url(), bench.model.url());
+    let message = message.to_owned();
+    let life = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let adapter = bench::adapter(config).await;
+            let (events, mut received) = Events::channel(1_000);
+            tokio::select! {
+                result = adapter.execute(request, events) => panic!("{result:?}"),
+                () = async { while received.recv().await.unwrap().kind != message {} } => {}
+            }
+        });
+        // What was left to be done ends with it.
+        runtime.shutdown_background();
+    };
+    std::thread::spawn(life).join().unwrap();
+}
+
+#[tokio::test]
+async fn a_run_that_goes_on_is_joined_from_its_beginning() {
+    let bench = Bench::with(json!({"assistant": "agent"})).await;
+    dies(
+        &bench,
+        in_session("joined", "TICK and say"),
+        "exec.progress",
+    );
+    let ran = bench.run(resumed("joined", "TICK and say")).await;
+    ran.succeeded();
+    ran.used(1);
+    assert_eq!(ran.output(), "pong: TICK and say");
+    assert_eq!(bench.model.requests().len(), 1, "it was run once");
+    let ticks: Vec<u64> = ran
+        .progress("custom")
+        .iter()
+        .filter_map(|data| data["value"]["tick"].as_u64())
+        .collect();
+    assert_eq!(ticks, (0..30).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_run_that_has_ended_meanwhile_is_the_answer() {
+    let bench = Bench::new().await;
+    dies(&bench, in_session("ended", "just this"), "session.updated");
+    until("the model to be asked", async || {
+        (!bench.model.requests().is_empty()).then_some(())
+    })
+    .await;
+    let ran = bench.run(resumed("ended", "just this")).await;
+    ran.succeeded();
+    ran.used(1);
+    assert_eq!(ran.output(), "pong: just this");
+    assert_eq!(bench.model.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn an_attempt_before_which_nothing_ran_begins() {
+    let bench = Bench::new().await;
+    let ran = bench.run(resumed("never", "hello")).await;
+    ran.succeeded();
+    assert_eq!(ran.output(), "pong: hello");
+}

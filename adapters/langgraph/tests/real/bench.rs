@@ -1,0 +1,233 @@
+//! One server for all tests of the binary, and for each test an adapter and a model of its own.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use forge_adapter_api::{
+    AdapterEvent, Config, Events, ExecutionAdapter as _, ExecutionRequest, ExecutionResult, Host,
+    Status,
+};
+use forge_adapter_langgraph::LangGraph;
+use forge_adapter_transport::http::{Failure, Http, Limits};
+use forge_test_model::Model;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// 31 read, 5 of them from the cache; 9 written, 2 of them thought.
+pub(crate) const CALL: (u64, u64) = (31, 9);
+
+/// The last test that holds it ends it.
+static SERVER: Mutex<Weak<forge_test_runtimes::LangGraph>> = Mutex::new(Weak::new());
+
+pub(crate) fn server() -> Arc<forge_test_runtimes::LangGraph> {
+    let mut shared = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let server = Arc::new(forge_test_runtimes::langgraph("http://127.0.0.1:9"));
+        *shared = Arc::downgrade(&server);
+        server
+    })
+}
+
+pub(crate) struct Bench {
+    pub(crate) adapter: LangGraph,
+    pub(crate) model: Model,
+    pub(crate) server: Arc<forge_test_runtimes::LangGraph>,
+}
+
+pub(crate) struct Ran {
+    pub(crate) result: ExecutionResult,
+    pub(crate) events: Vec<AdapterEvent>,
+}
+
+impl Bench {
+    pub(crate) async fn new() -> Self {
+        Self::with(json!({})).await
+    }
+
+    /// With this in the adapter's table.
+    pub(crate) async fn with(table: Value) -> Self {
+        let server = server();
+        let model = Model::start().await;
+        let mut config = config(server.url(), model.url());
+        let members = table.as_object().unwrap().clone();
+        config.as_object_mut().unwrap().extend(members);
+        Self {
+            adapter: adapter(config).await,
+            model,
+            server,
+        }
+    }
+
+    pub(crate) async fn run(&self, request: ExecutionRequest) -> Ran {
+        run(&self.adapter, request).await
+    }
+
+    pub(crate) async fn say(&self, message: &str) -> Ran {
+        self.run(request(message)).await
+    }
+
+    pub(crate) async fn say_in(&self, session: &str, message: &str) -> Ran {
+        self.run(in_session(session, message)).await
+    }
+
+    /// What the server itself says; `None` when there is nothing.
+    pub(crate) async fn get(&self, path: &str) -> Option<Value> {
+        let http = Http::new(Limits::default()).unwrap();
+        let url = format!("{}{path}", self.server.url());
+        match http.json(http.get(&url)).await {
+            Ok(answer) => Some(answer),
+            Err(Failure::Refused { status, .. }) if status == 404 => None,
+            Err(failure) => panic!("{path}: {failure}"),
+        }
+    }
+}
+
+pub(crate) fn config(server: &str, model: &str) -> Value {
+    json!({
+        "url": server, "assistant": "agent", "configurable": {"model_url": model},
+        "model_key": "model", "schema_key": "schema", "tools_key": "tools",
+    })
+}
+
+pub(crate) async fn adapter(config: Value) -> LangGraph {
+    let config = Config::try_from(config).unwrap();
+    LangGraph::initialize(Host::detached(), config)
+        .await
+        .unwrap()
+}
+
+pub(crate) fn request(message: &str) -> ExecutionRequest {
+    ExecutionRequest {
+        execution_id: format!("dsp_{}/1", message.replace('/', "")),
+        task_id: "task-1".to_owned(),
+        ..ExecutionRequest::sample(message)
+    }
+}
+
+pub(crate) fn in_session(session: &str, message: &str) -> ExecutionRequest {
+    ExecutionRequest {
+        session_id: Some(session.to_owned()),
+        ..request(message)
+    }
+}
+
+pub(crate) async fn run(adapter: &LangGraph, request: ExecutionRequest) -> Ran {
+    run_until(adapter, request, "", async || {}).await
+}
+
+/// Does something beside the execution, from its first event of this kind on.
+pub(crate) async fn run_until(
+    adapter: &LangGraph,
+    request: ExecutionRequest,
+    kind: &str,
+    act: impl AsyncFnOnce(),
+) -> Ran {
+    let (events, mut received) = Events::channel(10_000);
+    let (begin, begun) = oneshot::channel::<()>();
+    let acting = async {
+        if begun.await.is_ok() {
+            act().await;
+        }
+    };
+    let collecting = async {
+        let mut begin = Some(begin);
+        let mut seen = Vec::new();
+        while let Some(event) = received.recv().await {
+            if event.kind == kind
+                && let Some(begin) = begin.take()
+            {
+                // Nobody acts when the execution has ended already.
+                let _ = begin.send(());
+            }
+            seen.push(event);
+        }
+        seen
+    };
+    let execution = adapter.execute(request, events);
+    let (result, events, ()) = tokio::join!(execution, collecting, acting);
+    let result = result.unwrap_or_else(|error| ExecutionResult {
+        retryable: Some(error.retryable),
+        ..ExecutionResult::error(error.code, error.message)
+    });
+    Ran { result, events }
+}
+
+impl Ran {
+    /// It failed with this code.
+    #[track_caller]
+    pub(crate) fn failed(&self, code: &str) {
+        let result = &self.result;
+        assert_eq!(result.error_code.as_deref(), Some(code), "{result:?}");
+        assert_eq!(result.status, Status::Error);
+        assert!(result.error.as_deref().is_some_and(|text| !text.is_empty()));
+    }
+
+    #[track_caller]
+    pub(crate) fn succeeded(&self) {
+        assert_eq!(self.result.status, Status::Ok, "{:?}", self.result);
+        assert_eq!(self.result.error_code, None);
+    }
+
+    /// It used this many calls of the model, and no more.
+    #[track_caller]
+    pub(crate) fn used(&self, calls: u64) {
+        let usage = &self.result.usage;
+        let (input, output) = CALL;
+        assert_eq!(
+            (usage.input_tokens, usage.output_tokens, usage.total_tokens),
+            (
+                Some(calls * input),
+                Some(calls * output),
+                Some(calls * (input + output))
+            )
+        );
+        assert_eq!(usage.cache_read_tokens, Some(calls * 5));
+        assert_eq!(self.result.cost_usd, None, "nobody knows");
+    }
+
+    pub(crate) fn output(&self) -> &str {
+        self.result.output.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn all(&self, kind: &str) -> Vec<&Value> {
+        self.events
+            .iter()
+            .filter(|event| event.kind == kind)
+            .map(|event| event.data.as_ref().unwrap())
+            .collect()
+    }
+
+    /// Progress of this kind.
+    pub(crate) fn progress(&self, kind: &str) -> Vec<&Value> {
+        let mut all = self.all("exec.progress");
+        all.retain(|data| data["kind"] == kind);
+        all
+    }
+
+    /// The deltas put together.
+    pub(crate) fn text(&self) -> String {
+        let all = self.all("assistant.text").into_iter();
+        all.map(|data| data["delta"].as_str().unwrap()).collect()
+    }
+
+    /// The thread and the run, as paths.
+    pub(crate) fn paths(&self) -> (String, String) {
+        let known = self.all("session.updated")[0];
+        let id = |name: &str| known[name].as_str().unwrap().to_owned();
+        let thread = format!("/threads/{}", id("threadId"));
+        let run = format!("{thread}/runs/{}", id("runId"));
+        (thread, run)
+    }
+}
+
+pub(crate) async fn until<T>(what: &str, condition: impl AsyncFn() -> Option<T>) -> T {
+    let limit = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = condition().await {
+            return found;
+        }
+        assert!(Instant::now() < limit, "never came: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,66 @@
+//! `langgraph dev` with the graphs of `langgraph/graph.py` above this.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A running server. It ends when this is dropped, and with the process.
+pub struct LangGraph {
+    wrapper: Child,
+    url: String,
+    folder: PathBuf,
+}
+
+impl LangGraph {
+    /// Takes some seconds. The graphs ask the model there, unless a run's configuration says `model_url`.
+    pub(crate) fn start(folder: &Path, model_url: &str) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/langgraph/serve.py");
+        let mut wrapper = Command::new(folder.join("bin/python"))
+            .arg(script)
+            .env("MODEL_URL", model_url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the installation has a Python");
+        let stdout = wrapper.stdout.take().expect("it is piped");
+        let mut said = Vec::new();
+        let url = BufReader::new(stdout)
+            .lines()
+            .map_while(Result::ok)
+            .find_map(|line| {
+                let url = line.strip_prefix("listening on ").map(str::to_owned);
+                said.push(line);
+                url
+            });
+        Self {
+            wrapper,
+            url: url.unwrap_or_else(|| panic!("langgraph dev did not start:\n{}", said.join("\n"))),
+            folder: folder.to_owned(),
+        }
+    }
+
+    /// Where it listens, without a slash at its end.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The Python that has `langgraph_sdk`, the official client.
+    pub fn python(&self) -> PathBuf {
+        self.folder.join("bin/python")
+    }
+
+    /// Kills the server as it is.
+    pub fn kill(&mut self) {
+        // It may have ended by itself.
+        if let Some(mut stdin) = self.wrapper.stdin.take() {
+            let _ = stdin.write_all(b"kill\n");
+        }
+        let _ = self.wrapper.wait();
+    }
+}
+
+impl Drop for LangGraph {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
