@@ -279,10 +279,10 @@ impl RuntimeManager for LangGraph {
     }
 
     async fn discover_skills(&self) -> Result<Vec<DiscoveredSkill>> {
-        Err(unsupported("skills"))
+        Ok(Vec::new())
     }
 
     async fn discover_models(&self) -> Result<Vec<DiscoveredModel>> {
-        Err(unsupported("models that the server tells of"))
+        Ok(Vec::new())
     }
 }

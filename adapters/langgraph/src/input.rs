@@ -55,7 +55,6 @@ pub(crate) fn body(
         "stream_mode": table.stream_modes,
         "stream_resumable": true,
         "stream_subgraphs": table.stream_subgraphs,
-        "on_disconnect": "continue",
         "multitask_strategy": table.busy,
         "if_not_exists": "create",
     });
@@ -269,7 +268,6 @@ mod tests {
             "forge_task_id": "task-sample"
           },
           "multitask_strategy": "reject",
-          "on_disconnect": "continue",
           "stream_mode": [
             "messages-tuple",
             "updates",

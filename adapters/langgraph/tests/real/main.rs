@@ -3,5 +3,9 @@
 
 mod attempts;
 mod bench;
+mod conforms;
 mod failures;
+mod fake;
+mod proxy;
+mod streams;
 mod turns;

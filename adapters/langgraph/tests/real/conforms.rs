@@ -1,0 +1,65 @@
+//! The checks that every adapter has to pass, and its health.
+
+use forge_adapter_api::conformance::{self, Options};
+use forge_adapter_api::{
+    CostTier, ExecutionAdapter as _, ExecutionRequest, HealthStatus, LatencyProfile,
+    OutputStrategy, Profile,
+};
+use forge_adapter_langgraph::LangGraph;
+use forge_test_model::Model;
+use serde_json::json;
+
+use crate::bench;
+
+#[test]
+fn conforms() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let model = runtime.block_on(Model::start());
+    let server = bench::server();
+    let capabilities = [
+        "streaming",
+        "session_resume",
+        "cost_tracking",
+        "structured_output",
+        "management",
+    ];
+    let mut config = bench::config(server.url(), model.url());
+    config["max_concurrent"] = 3.into();
+    conformance::check::<LangGraph>(Options {
+        config,
+        health_without_config: HealthStatus::Degraded,
+        bad_config: Some(json!({"busy": "sometimes"})),
+        profile: Some(Profile {
+            capabilities: capabilities.map(str::to_owned).into(),
+            native_tools: Vec::new(),
+            max_concurrent: 3,
+            output_strategies: vec![OutputStrategy::Stream, OutputStrategy::Structured],
+            cost_tier: CostTier::Medium,
+            latency_profile: LatencyProfile::Variable,
+        }),
+        request: ExecutionRequest::sample("hello"),
+        slow: Some(ExecutionRequest::sample("SLOW please")),
+        failing: Some(ExecutionRequest::sample("FAIL400 now")),
+        patience: std::time::Duration::from_secs(30),
+    })
+    .assert_ok();
+}
+
+#[tokio::test]
+async fn what_is_no_langgraph_server_is_degraded_with_the_cure() {
+    let model = Model::start().await;
+    let adapter = bench::adapter(bench::config(model.url(), model.url())).await;
+    let health = adapter.check_health().await;
+    assert_eq!(health.status, HealthStatus::Degraded);
+    assert!(health.message.unwrap().contains("LANGGRAPH_URL"));
+
+    let unset = bench::adapter(json!({})).await;
+    let health = unset.check_health().await;
+    assert_eq!(health.status, HealthStatus::Degraded);
+    assert!(health.message.unwrap().contains("LANGGRAPH_URL"));
+    let ran = bench::run(&unset, bench::request("hello")).await;
+    ran.failed("adapter_unavailable");
+}
