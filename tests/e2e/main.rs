@@ -19,6 +19,7 @@ mod harness;
 mod hostile;
 mod idempotency;
 mod kill_matrix;
+mod langgraph;
 mod limits;
 mod manage;
 mod model;
