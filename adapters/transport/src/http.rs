@@ -1,21 +1,20 @@
 //! HTTP with JSON bodies and streams of server-sent events, to endpoints that the operator has configured.
 //! Everything is bounded: the connection's time, the answer's size, one event's size, the silence between two.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use eventsource_stream::{EventStreamError, Eventsource as _};
-use forge_adapter_api::AdapterError;
-use futures_util::{Stream, StreamExt as _};
-use reqwest::header::RETRY_AFTER;
-use reqwest::{RequestBuilder, Response, StatusCode, redirect};
+use futures_util::StreamExt as _;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use reqwest::{RequestBuilder, Response, redirect};
 use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use serde_json::Value;
 use tokio::time::timeout;
+
+pub use crate::failure::{Break, Failure, Unreachable};
+pub use crate::server_events::{ServerEvent, ServerEvents};
 
 /// So much of a refusal's body goes into the error text.
 const REFUSAL_BYTES: usize = 2_000;
@@ -26,6 +25,8 @@ pub struct Limits {
     pub connect: Duration,
     /// Between the request and the head of the answer, and between two pieces of it.
     pub silence: Duration,
+    /// For all of it; `None` where somebody else watches the clock.
+    pub total: Option<Duration>,
     /// Of a JSON answer.
     pub body_bytes: usize,
     /// Of one server-sent event.
@@ -37,81 +38,11 @@ impl Default for Limits {
         Self {
             connect: Duration::from_secs(10),
             silence: Duration::from_secs(120),
+            total: None,
             body_bytes: 16 << 20,
             event_bytes: 4 << 20,
         }
     }
-}
-
-/// Why there is no answer, or not all of it.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    #[error("the TLS settings could not be built")]
-    Tls(#[source] rustls::Error),
-    #[error("the HTTP client could not be built")]
-    Client(#[source] reqwest::Error),
-    #[error("the endpoint could not be reached")]
-    Connect(#[source] reqwest::Error),
-    #[error("the endpoint answered {status}: {body}")]
-    Refused {
-        status: StatusCode,
-        /// Its beginning.
-        body: String,
-        retry_after: Option<Duration>,
-    },
-    #[error("the endpoint was silent for {0:?}")]
-    Silent(Duration),
-    #[error("the answer broke off")]
-    Broken(#[source] reqwest::Error),
-    #[error("the answer is above the limit of {0} bytes")]
-    TooLong(usize),
-    #[error("the answer is not UTF-8")]
-    NotUtf8,
-    #[error("the answer is not JSON")]
-    NotJson(#[source] serde_json::Error),
-}
-
-impl From<Failure> for AdapterError {
-    fn from(failure: Failure) -> Self {
-        let (code, retryable) = match &failure {
-            Failure::Refused { status, .. } => match status.as_u16() {
-                401 | 403 => ("unauthenticated", false),
-                429 => ("rate_limited", true),
-                408 => ("upstream_error", true),
-                400..=499 => ("invalid_request", false),
-                _ => ("upstream_error", true),
-            },
-            Failure::Connect(_) | Failure::Silent(_) | Failure::Broken(_) => {
-                ("upstream_error", true)
-            }
-            Failure::TooLong(_) | Failure::NotUtf8 | Failure::NotJson(_) => {
-                ("upstream_error", false)
-            }
-            Failure::Tls(_) | Failure::Client(_) => ("internal", false),
-        };
-        let mut error = AdapterError::new(code, chain(&failure));
-        error.retryable = retryable;
-        if let Failure::Refused {
-            retry_after: Some(after),
-            ..
-        } = failure
-        {
-            error.retry_after_ms = u64::try_from(after.as_millis()).ok();
-        }
-        error
-    }
-}
-
-/// The message and those of its sources: an adapter's error crosses the boundary as one text.
-fn chain(failure: &Failure) -> String {
-    let mut text = failure.to_string();
-    let mut source = std::error::Error::source(failure);
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 /// A client; cheap to clone.
@@ -122,16 +53,21 @@ pub struct Http {
 }
 
 impl Http {
-    /// Roots are the system's; the proxies of the environment are used; redirects are not followed, as
-    /// they would take credentials along.
+    /// Roots are the system's. Neither the proxies of the environment nor redirects are followed: both
+    /// would take credentials to where the operator has not sent them.
     pub fn new(limits: Limits) -> Result<Self, Failure> {
         let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .and_then(rustls::ConfigBuilder::with_platform_verifier)
             .map_err(Failure::Tls)?
             .with_no_client_auth();
-        let client = reqwest::Client::builder()
+        let mut client = reqwest::Client::builder();
+        if let Some(total) = limits.total {
+            client = client.timeout(total);
+        }
+        let client = client
             .tls_backend_preconfigured(tls)
+            .no_proxy()
             .connect_timeout(limits.connect)
             .redirect(redirect::Policy::none())
             .build()
@@ -164,61 +100,56 @@ impl Http {
     /// Sends and reads the whole answer.
     pub async fn json(&self, request: RequestBuilder) -> Result<Value, Failure> {
         let mut response = self.send(request).await?;
-        let body = self.body(&mut response, self.limits.body_bytes).await?;
-        serde_json::from_slice(&body).map_err(Failure::NotJson)
+        self.value(&mut response).await
     }
 
     /// Sends and reads the answer's events as they come.
     pub async fn events(&self, request: RequestBuilder) -> Result<ServerEvents, Failure> {
-        let response = self
-            .send(request.header("accept", "text/event-stream"))
-            .await?;
-        let limit = self.limits.event_bytes;
-        let unread = Arc::new(AtomicUsize::new(0));
-        let read = Arc::clone(&unread);
-        let bytes = response.bytes_stream().map(move |piece| {
-            let piece = piece.map_err(Failure::Broken)?;
-            match read.fetch_add(piece.len(), Ordering::Relaxed) {
-                before if before > limit => Err(Failure::TooLong(limit)),
-                _ => Ok(piece),
-            }
-        });
-        let events = bytes.eventsource().map(|event| match event {
-            Ok(event) => Ok(ServerEvent {
-                id: event.id,
-                name: event.event,
-                data: event.data,
-            }),
-            Err(EventStreamError::Transport(failure)) => Err(failure),
-            Err(EventStreamError::Utf8(_) | EventStreamError::Parser(_)) => Err(Failure::NotUtf8),
-        });
-        Ok(ServerEvents {
-            events: Box::pin(events),
-            unread,
-            silence: self.limits.silence,
-        })
+        let request = request.header("accept", "text/event-stream");
+        let response = self.send(request).await?;
+        Ok(self.as_events(response))
+    }
+
+    /// Sends and reads events, or the whole answer where the endpoint chose to give JSON instead.
+    pub async fn reply(&self, request: RequestBuilder) -> Result<Reply, Failure> {
+        let request = request.header("accept", "text/event-stream, application/json");
+        let mut response = self.send(request).await?;
+        if says_json(response.headers()) {
+            return self.value(&mut response).await.map(Reply::Whole);
+        }
+        Ok(Reply::Events(self.as_events(response)))
+    }
+
+    fn as_events(&self, response: Response) -> ServerEvents {
+        let limits = self.limits;
+        let bytes = response
+            .bytes_stream()
+            .map(move |piece| piece.map_err(|error| limits.broken(error)));
+        ServerEvents::new(bytes, limits.event_bytes, limits.silence)
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
         let mut response = timeout(self.limits.silence, request.send())
             .await
             .map_err(|_| Failure::Silent(self.limits.silence))?
-            .map_err(Failure::Connect)?;
+            .map_err(|error| self.limits.not_sent(error))?;
         if response.status().is_success() {
             return Ok(response);
         }
-        let retry_after = response
-            .headers()
-            .get(RETRY_AFTER)
-            .and_then(|value| value.to_str().ok()?.parse().ok())
-            .map(Duration::from_secs);
+        let retry_after = retry_after(response.headers(), SystemTime::now());
         // What cannot be read of it is missing in the text only.
         let body = self.beginning(&mut response).await;
         Err(Failure::Refused {
+            host: host(response.url()),
             status: response.status(),
             body,
             retry_after,
         })
+    }
+
+    async fn value(&self, response: &mut Response) -> Result<Value, Failure> {
+        let body = self.body(response, self.limits.body_bytes).await?;
+        serde_json::from_slice(&body).map_err(Failure::NotJson)
     }
 
     async fn beginning(&self, response: &mut Response) -> String {
@@ -238,7 +169,7 @@ impl Http {
             let piece = timeout(self.limits.silence, response.chunk())
                 .await
                 .map_err(|_| Failure::Silent(self.limits.silence))?
-                .map_err(Failure::Broken)?;
+                .map_err(|error| self.limits.broken(error))?;
             let Some(piece) = piece else {
                 return Ok(body);
             };
@@ -250,39 +181,55 @@ impl Http {
     }
 }
 
-/// One server-sent event.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerEvent {
-    pub id: String,
-    /// `message` when it has no name.
-    pub name: String,
-    pub data: String,
+/// What an endpoint that was asked for events gives.
+pub enum Reply {
+    Events(ServerEvents),
+    Whole(Value),
 }
 
-/// The events of one answer; comments are skipped, and count as sound.
-pub struct ServerEvents {
-    events: Pin<Box<dyn Stream<Item = Result<ServerEvent, Failure>> + Send>>,
-    /// Bytes since the last event.
-    unread: Arc<AtomicUsize>,
-    silence: Duration,
-}
-
-impl ServerEvents {
-    /// `None` when the answer has ended. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Result<ServerEvent, Failure>> {
-        loop {
-            let heard = self.unread.load(Ordering::Relaxed);
-            match timeout(self.silence, self.events.next()).await {
-                Ok(Some(Ok(event))) => {
-                    self.unread.store(0, Ordering::Relaxed);
-                    return Some(Ok(event));
-                }
-                Ok(end) => return end,
-                Err(_) if self.unread.load(Ordering::Relaxed) != heard => {}
-                Err(_) => return Some(Err(Failure::Silent(self.silence))),
-            }
+impl Limits {
+    fn not_sent(&self, error: reqwest::Error) -> Failure {
+        match self.total {
+            Some(total) if error.is_timeout() && !error.is_connect() => Failure::Silent(total),
+            Some(_) | None => Failure::Connect(Unreachable {
+                host: error.url().map(host).unwrap_or_default(),
+                source: error.without_url(),
+            }),
         }
     }
+
+    fn broken(&self, error: reqwest::Error) -> Failure {
+        match self.total {
+            Some(total) if error.is_timeout() => Failure::Silent(total),
+            Some(_) | None => Failure::Broken(Break::Connection(error.without_url())),
+        }
+    }
+}
+
+/// Host and port: a path or a query may hold secrets.
+fn host(url: &reqwest::Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    match url.port() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    }
+}
+
+fn says_json(headers: &HeaderMap) -> bool {
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| kind.trim_start().starts_with("application/json"))
+}
+
+/// Seconds, or a time of day.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = httpdate::parse_http_date(text).ok()?;
+    Some(at.duration_since(now).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -291,8 +238,9 @@ mod tests {
 
     use axum::Router;
     use axum::body::Body;
-    use axum::http::Response;
+    use axum::http::{Response, StatusCode};
     use axum::routing::{get, post};
+    use forge_adapter_api::AdapterError;
     use futures_util::stream;
     use serde_json::json;
     use tokio::net::TcpListener;
@@ -401,10 +349,11 @@ mod tests {
             event("", "message", "a\nb")
         );
         assert_eq!(events.next().await.unwrap().unwrap(), event("9", "x", "{}"));
-        assert!(
-            events.next().await.is_none(),
-            "an event without its end is none"
-        );
+        assert!(matches!(
+            events.next().await,
+            Some(Err(Failure::Broken(Break::InEvent)))
+        ));
+        assert!(events.next().await.is_none());
     }
 
     #[tokio::test]
@@ -439,14 +388,32 @@ mod tests {
             ("rate_limited", true, Some(7000))
         );
         assert!(error.message.ends_with("slow down"), "{}", error.message);
+        let host = server.url.trim_start_matches("http://");
+        assert!(error.message.starts_with(host), "{}", error.message);
         drop(server);
+    }
+
+    #[test]
+    fn the_time_to_come_again_is_seconds_or_a_date() {
+        let now = httpdate::parse_http_date("Sat, 21 Nov 2026 00:00:00 GMT").unwrap();
+        for (text, seconds) in [
+            ("7", Some(7)),
+            ("Sat, 21 Nov 2026 00:01:00 GMT", Some(60)),
+            ("Fri, 20 Nov 2026 00:01:00 GMT", Some(0)),
+            ("soon", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, text.parse().unwrap());
+            let wanted = seconds.map(Duration::from_secs);
+            assert_eq!(retry_after(&headers, now), wanted, "{text}");
+        }
     }
 
     #[tokio::test]
     async fn an_endpoint_that_is_not_there_may_be_there_later() {
         let http = http();
         let error = AdapterError::from(
-            http.json(http.get("http://127.0.0.1:1/"))
+            http.json(http.get("http://127.0.0.1:1/x?key=s3cret"))
                 .await
                 .unwrap_err(),
         );
@@ -454,5 +421,7 @@ mod tests {
             (error.code.as_str(), error.retryable),
             ("upstream_error", true)
         );
+        assert!(error.message.contains("127.0.0.1:1"), "{}", error.message);
+        assert!(!error.message.contains("s3cret"), "{}", error.message);
     }
 }

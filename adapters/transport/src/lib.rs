@@ -1,6 +1,8 @@
 //! What several adapters share to reach their runtimes. It knows no runtime.
 
+mod failure;
 pub mod folder;
 pub mod http;
 pub mod json_lines;
 pub mod json_rpc;
+mod server_events;
