@@ -8,6 +8,8 @@
 //! | `HANG` | none, ever |
 //! | `THINK` | a thought before the text |
 //! | `FAIL<status>` | this HTTP status; `FAILONCE<status>` only the first time. With `SOON` Chat Completions says that one may try again at once |
+//! | `RETRYAFTER<seconds>` | with a failure, when to come again |
+//! | `CUTOFF`, `ENDEARLY`, `HALFEVENT`, `GARBLED` | a stream that goes wrong after its third event: see `fault.rs` |
 //! | a JSON schema in the request | a sample that follows it |
 //! | otherwise | `pong: ` and the end of the prompt |
 //!
@@ -16,6 +18,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod anthropic;
+mod fault;
 mod gemini;
 mod openai;
 mod plan;
@@ -34,6 +37,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// A running endpoint; dropping it stops it.
@@ -73,6 +77,11 @@ impl Model {
         &self.url
     }
 
+    /// Breaks every stream off and is gone, as a process that is killed.
+    pub fn kill(self) {
+        self.desk.0.killed.send_replace(true);
+    }
+
     /// All requests for an answer, oldest first.
     pub fn requests(&self) -> Vec<Received> {
         self.desk.0.received.lock().unwrap().clone()
@@ -94,6 +103,7 @@ struct Memory {
     received: Mutex<Vec<Received>>,
     failed: Mutex<HashSet<String>>,
     count: AtomicU64,
+    killed: watch::Sender<bool>,
 }
 
 impl Desk {
@@ -106,9 +116,34 @@ impl Desk {
     fn is_first(&self, prompt: &str) -> bool {
         self.0.failed.lock().unwrap().insert(prompt.to_owned())
     }
+
+    /// Waits for the end of the endpoint.
+    fn killed(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut killed = self.0.killed.subscribe();
+        async move {
+            // It fails when there is no endpoint any more.
+            let _ = killed.wait_for(|killed| *killed).await;
+        }
+    }
 }
 
 async fn answer(
+    state: State<Desk>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let asked = String::from_utf8_lossy(&body).into_owned();
+    let killed = state.killed();
+    fault::put_in(
+        asked_answer(state, method, uri, headers, body).await,
+        &asked,
+        killed,
+    )
+}
+
+async fn asked_answer(
     State(desk): State<Desk>,
     method: Method,
     uri: Uri,

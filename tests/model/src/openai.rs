@@ -9,6 +9,8 @@ use super::Desk;
 use super::plan::{Call, Plan, Prompt, plan};
 use super::wire::{Frame, array, pieces, sse, text_of, texts};
 
+const THOUGHT: &str = "a fake thought";
+
 pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
     let prompt = prompt(body);
     let plan = plan(desk, &prompt);
@@ -58,10 +60,13 @@ fn whole(id: &str, body: &Value, plan: &Plan) -> Response {
                 "tool_calls",
             )
         }
-        plan => (
-            json!({"role": "assistant", "content": text_of(plan).unwrap().0}),
-            "stop",
-        ),
+        plan => {
+            let mut message = json!({"role": "assistant", "content": text_of(plan).unwrap().0});
+            if let Plan::Thought(_) = plan {
+                message["reasoning_content"] = THOUGHT.into();
+            }
+            (message, "stop")
+        }
     };
     Json(json!({
         "id": id, "object": "chat.completion", "created": 1, "model": body["model"], "usage": usage(),
@@ -98,6 +103,9 @@ fn streamed(id: &str, body: &Value, plan: &Plan) -> Response {
         }
         plan => {
             let (text, pace) = text_of(plan).unwrap();
+            if let Plan::Thought(_) = plan {
+                frames.push(delta(json!({"reasoning_content": THOUGHT})));
+            }
             frames.extend(
                 pieces(&text)
                     .iter()

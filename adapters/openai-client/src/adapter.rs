@@ -1,0 +1,190 @@
+//! The adapter of any dialect.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use forge_adapter_api::{
+    AdapterError, Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health,
+    Host, OutputStrategy, Profile, Result, Running, async_trait,
+};
+use forge_adapter_transport::http::{Failure, Http, Limits};
+
+use crate::Dialect;
+use crate::ask::Structured;
+use crate::client::Client;
+use crate::run;
+use crate::sessions::Sessions;
+use crate::settings::Settings;
+
+/// How long a check of health may take.
+const PROBE: Duration = Duration::from_millis(1500);
+/// How long executions have to end at shutdown.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+const MAX_CONCURRENT: u32 = 64;
+
+/// An adapter for servers of this dialect.
+pub struct OpenAi<D> {
+    host: Host,
+    pub(crate) settings: Settings,
+    pub(crate) sessions: Sessions,
+    /// For runs and for checks of health; or what is missing for them.
+    clients: Result<(Client, Client), String>,
+    running: Running,
+    dialect: PhantomData<D>,
+}
+
+impl<D: Dialect> OpenAi<D> {
+    /// The id it runs under, which differs from its name where one library serves several.
+    pub(crate) fn id(&self) -> &str {
+        match self.host.instance() {
+            "" => D::NAME,
+            id => id,
+        }
+    }
+
+    fn clients(settings: &Settings) -> Result<Result<(Client, Client), String>> {
+        let Some(url) = &settings.base_url else {
+            return Ok(Err(missing::<D>("address", "base_url", D::URLS)));
+        };
+        if D::NEEDS_KEY && settings.api_key.is_none() {
+            return Ok(Err(missing::<D>("API key", "api_key", D::KEYS)));
+        }
+        let own = D::headers().into_iter();
+        let mut headers: BTreeMap<String, String> = own
+            .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+            .collect();
+        let operators = settings.headers.iter();
+        headers.extend(operators.map(|(name, value)| (name.to_lowercase(), value.clone())));
+        let client = |limits| {
+            let client = Client::new(Http::new(limits)?, url, settings.api_key.clone(), &headers)?;
+            Ok::<_, AdapterError>(client.with_refusal(D::refusal))
+        };
+        let probe = Limits {
+            connect: PROBE,
+            silence: PROBE,
+            total: Some(PROBE),
+            ..Limits::default()
+        };
+        Ok(Ok((client(settings.limits())?, client(probe)?)))
+    }
+}
+
+fn missing<D: Dialect>(what: &str, setting: &str, variables: &[&str]) -> String {
+    let variable = variables.first().map(|name| format!("{name} or "));
+    format!(
+        "there is no {what}: set {}adapters.{}.{setting}",
+        variable.unwrap_or_default(),
+        D::NAME
+    )
+}
+
+#[async_trait]
+impl<D: Dialect> ExecutionAdapter for OpenAi<D> {
+    const NAME: &'static str = D::NAME;
+    const VERSION: &'static str = D::VERSION;
+    const ENV: &'static [&'static str] = D::ENV;
+
+    async fn initialize(host: Host, config: Config) -> Result<Self> {
+        let settings = Settings::read::<D>(&config)?;
+        let clients = Self::clients(&settings)?;
+        if let Err(missing) = &clients {
+            tracing::warn!("{missing}");
+        }
+        Ok(Self {
+            host,
+            sessions: Sessions::new(settings.session_dir.as_deref())?,
+            clients,
+            settings,
+            running: Running::default(),
+            dialect: PhantomData,
+        })
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        self.running.cancel_all();
+        let ended = async {
+            while self.running.count() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        // What is left is dropped, and with it its connection.
+        let _ = tokio::time::timeout(SHUTDOWN, ended).await;
+        Ok(())
+    }
+
+    async fn check_health(&self) -> Health {
+        let probe = match &self.clients {
+            Ok((_, probe)) => probe,
+            Err(missing) => return Health::degraded(missing),
+        };
+        match self.settings.health_path::<D>() {
+            "" => Health::healthy(),
+            path => judge(path, probe.get(path).await.map(drop)),
+        }
+    }
+
+    fn capabilities(&self) -> Profile {
+        let mut capabilities = vec!["streaming", "session_resume"];
+        if D::TELLS_COST || !self.settings.prices.is_empty() {
+            capabilities.push("cost_tracking");
+        }
+        let mut output_strategies = vec![OutputStrategy::Stream];
+        if self.settings.structured != Structured::Off {
+            capabilities.push("structured_output");
+            output_strategies.push(OutputStrategy::Structured);
+        }
+        Profile {
+            capabilities: capabilities.into_iter().map(str::to_owned).collect(),
+            native_tools: Vec::new(),
+            max_concurrent: MAX_CONCURRENT,
+            output_strategies,
+            cost_tier: D::COST,
+            latency_profile: D::LATENCY,
+        }
+    }
+
+    async fn execute(&self, request: ExecutionRequest, events: Events) -> Result<ExecutionResult> {
+        let client = match &self.clients {
+            Ok((client, _)) => client,
+            Err(missing) => return Err(AdapterError::new("adapter_unavailable", missing.as_str())),
+        };
+        let run = self.running.start(&request.task_id);
+        run::execute(self, client, &request, &events, &run).await
+    }
+
+    async fn cancel(&self, task_handle: &str) -> Result<bool> {
+        Ok(self.running.cancel(task_handle))
+    }
+}
+
+/// What the answer of the probe says of the server.
+fn judge(path: &str, answer: Result<(), Failure>) -> Health {
+    let failure = match answer {
+        // That it is no JSON says nothing of the server's health.
+        Ok(()) | Err(Failure::NotJson(_)) => return Health::healthy(),
+        Err(failure) => failure,
+    };
+    match &failure {
+        Failure::Connect(_) | Failure::Silent(_) => {
+            Health::offline(format!("{failure}: start the server, or correct base_url"))
+        }
+        Failure::Refused { host, status, .. } => match status.as_u16() {
+            401 | 403 => Health::degraded(format!(
+                "{host} refuses the API key ({status}): set another one"
+            )),
+            404 | 405 => Health::degraded(format!(
+                "{host} has no {path}: correct base_url, or set health_path to what it has, or to nothing"
+            )),
+            _ => Health::degraded(format!(
+                "{host} answers {status} to {path}: look at the server"
+            )),
+        },
+        Failure::Tls(_)
+        | Failure::Client(_)
+        | Failure::Broken(_)
+        | Failure::TooLong(_)
+        | Failure::NotUtf8
+        | Failure::NotJson(_) => Health::degraded(format!("{path}: {failure}: look at the server")),
+    }
+}

@@ -1,0 +1,78 @@
+//! Tools by the names that the protocol takes: letters, digits, `_` and `-`, 64 in all.
+
+use std::collections::BTreeMap;
+
+use forge_adapter_api::request::Tool;
+
+const LONGEST: usize = 64;
+
+/// The caller's names by those that the model sees.
+#[derive(Debug, Default)]
+pub struct Names(BTreeMap<String, String>);
+
+impl Names {
+    /// Each tool has another name.
+    pub fn new(tools: &[Tool]) -> Self {
+        let mut names = BTreeMap::new();
+        for tool in tools {
+            let bare = sayable(&tool.name);
+            let mut name = bare.clone();
+            let mut number = 1;
+            while names.contains_key(&name) {
+                number += 1;
+                let suffix = format!("_{number}");
+                name = bare.chars().take(LONGEST - suffix.len()).collect();
+                name.push_str(&suffix);
+            }
+            names.insert(name, tool.name.clone());
+        }
+        Self(names)
+    }
+
+    /// What the model calls it; a name that is not known as it would be.
+    pub fn to_model(&self, name: &str) -> String {
+        let known = self.0.iter().find(|(_, callers)| *callers == name);
+        known.map_or_else(|| sayable(name), |(models, _)| models.clone())
+    }
+
+    /// What the caller calls it; a name that the model made up stays.
+    pub fn to_caller(&self, name: &str) -> String {
+        self.0
+            .get(name)
+            .map_or_else(|| name.to_owned(), String::clone)
+    }
+}
+
+fn sayable(name: &str) -> String {
+    let letter = |c: char| match c {
+        c if c.is_ascii_alphanumeric() || c == '-' => c,
+        _ => '_',
+    };
+    name.chars().map(letter).take(LONGEST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn names_that_cannot_be_said_are_changed_and_found_again() {
+        let long = "x".repeat(100);
+        let callers = ["crm.find", "crm:find", "plain", &long, &format!("{long}y")];
+        let tools = callers.map(|name| Tool {
+            name: name.to_owned(),
+            description: None,
+            input_schema: json!({}),
+        });
+        let names = Names::new(&tools);
+        let models: Vec<String> = callers.iter().map(|name| names.to_model(name)).collect();
+        assert_eq!(models[..3], ["crm_find", "crm_find_2", "plain"]);
+        for (model, caller) in models.iter().zip(callers) {
+            assert!(model.len() <= LONGEST);
+            assert_eq!(names.to_caller(model), caller);
+        }
+        assert_eq!(names.to_caller("made up"), "made up");
+    }
+}

@@ -1,0 +1,65 @@
+//! What a run costs by the operator's own list of prices.
+
+use std::collections::BTreeMap;
+
+use forge_adapter_api::Usage;
+use serde::Deserialize;
+
+/// By model; `*` is for any other.
+pub(crate) type Prices = BTreeMap<String, Price>;
+
+/// US dollars for a million tokens.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Price {
+    pub(crate) input: f64,
+    pub(crate) output: f64,
+    /// Of input that came from a cache; else it costs what other input costs.
+    pub(crate) cache_read: Option<f64>,
+}
+
+impl Price {
+    pub(crate) fn is_sane(&self) -> bool {
+        let all = [Some(self.input), Some(self.output), self.cache_read];
+        let mut all = all.into_iter().flatten();
+        all.all(|price| price.is_finite() && price >= 0.0)
+    }
+}
+
+/// `None` where the list has no such model, or the tokens are not known.
+#[expect(clippy::cast_precision_loss, reason = "nobody uses 2^52 tokens")]
+pub(crate) fn cost(prices: &Prices, models: &[&str], usage: &Usage) -> Option<f64> {
+    let listed = models.iter().find_map(|model| prices.get(*model));
+    let price = listed.or_else(|| prices.get("*"))?;
+    let (input, output) = (usage.input_tokens?, usage.output_tokens?);
+    let cached = usage.cache_read_tokens.unwrap_or(0).min(input);
+    let read = (input - cached) as f64 * price.input
+        + cached as f64 * price.cache_read.unwrap_or(price.input);
+    Some((read + output as f64 * price.output) / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cached_input_has_its_own_price_and_what_is_not_known_has_none() {
+        let price = |cache_read| Price {
+            input: 2.0,
+            output: 10.0,
+            cache_read,
+        };
+        let mut prices = Prices::from([("m".to_owned(), price(Some(0.5)))]);
+        let usage = Usage {
+            input_tokens: Some(1_000_000),
+            output_tokens: Some(100_000),
+            cache_read_tokens: Some(400_000),
+            ..Usage::default()
+        };
+        assert_eq!(cost(&prices, &["other", "m"], &usage), Some(2.4));
+        assert_eq!(cost(&prices, &["other"], &usage), None);
+        assert_eq!(cost(&prices, &["m"], &Usage::default()), None);
+        prices.insert("*".to_owned(), price(None));
+        assert_eq!(cost(&prices, &["other"], &usage), Some(3.0));
+    }
+}

@@ -1,0 +1,168 @@
+//! Errors in the words of such servers: `{"error": {message, type, code}}`, `{"error": text}`,
+//! `{"message": text}`, in an answer's body or in the middle of a stream.
+
+use forge_adapter_api::AdapterError;
+use forge_adapter_transport::http::Failure;
+use serde_json::Value;
+
+/// The error in an answer or an event; `None` when it holds none.
+pub fn said_in(answer: &Value) -> Option<&Value> {
+    answer.get("error").filter(|error| !error.is_null())
+}
+
+/// An error that came without a status of its own.
+pub fn read(error: &Value) -> AdapterError {
+    let message = message(error).unwrap_or_else(|| error.to_string());
+    let (code, retryable) = match status(error) {
+        Some(status) => by_status(status),
+        None => by_kind(&kind(error)),
+    };
+    let mut read = AdapterError::new(code, message);
+    read.retryable = retryable && !is_spent(error);
+    read
+}
+
+/// A failed call; `own` is the dialect's reading.
+pub(crate) fn of(failure: Failure, own: fn(&Value) -> Option<AdapterError>) -> AdapterError {
+    let said = match &failure {
+        Failure::Refused { body, .. } => serde_json::from_str::<Value>(body).ok(),
+        Failure::Tls(_)
+        | Failure::Client(_)
+        | Failure::Connect(_)
+        | Failure::Silent(_)
+        | Failure::Broken(_)
+        | Failure::TooLong(_)
+        | Failure::NotUtf8
+        | Failure::NotJson(_) => None,
+    };
+    let head = match &failure {
+        Failure::Refused { host, status, .. } => format!("{host} answered {status}"),
+        failure => failure.to_string(),
+    };
+    let mut error = AdapterError::from(failure);
+    let Some(said) = said else {
+        return error;
+    };
+    let inner = said_in(&said).unwrap_or(&said);
+    if let Some(own) = own(inner) {
+        return AdapterError {
+            retry_after_ms: own.retry_after_ms.or(error.retry_after_ms),
+            ..own
+        };
+    }
+    if let Some(message) = message(inner) {
+        error.message = format!("{head}: {message}");
+    }
+    error.retryable &= !is_spent(inner);
+    error
+}
+
+fn message(error: &Value) -> Option<String> {
+    let text = error.as_str().or_else(|| {
+        ["message", "detail", "error"]
+            .iter()
+            .find_map(|name| error.get(*name)?.as_str())
+    });
+    text.filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
+fn status(error: &Value) -> Option<u16> {
+    ["code", "status"].iter().find_map(|name| {
+        let value = error.get(*name)?;
+        let number = value.as_u64().or_else(|| value.as_str()?.parse().ok())?;
+        u16::try_from(number)
+            .ok()
+            .filter(|n| (400..600).contains(n))
+    })
+}
+
+fn kind(error: &Value) -> String {
+    let texts = ["code", "type"].map(|name| error.get(name).and_then(Value::as_str));
+    texts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+fn by_status(status: u16) -> (&'static str, bool) {
+    match status {
+        401 | 403 => ("unauthenticated", false),
+        429 => ("rate_limited", true),
+        408 => ("upstream_error", true),
+        400..=499 => ("invalid_request", false),
+        _ => ("upstream_error", true),
+    }
+}
+
+fn by_kind(kind: &str) -> (&'static str, bool) {
+    let has = |words: &[&str]| words.iter().any(|word| kind.contains(word));
+    if has(&["rate_limit", "quota"]) {
+        ("rate_limited", true)
+    } else if has(&["authentication", "api_key", "permission"]) {
+        ("unauthenticated", false)
+    } else if has(&["invalid_request", "context_length", "not_found"]) {
+        ("invalid_request", false)
+    } else {
+        ("upstream_error", true)
+    }
+}
+
+/// The account's money, and not its pace, is at an end.
+fn is_spent(error: &Value) -> bool {
+    kind(error).contains("insufficient_quota")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_error_has_the_code_of_its_status_or_its_kind() {
+        for (error, code, retryable, message) in [
+            (
+                json!({"message": "m", "code": 429}),
+                "rate_limited",
+                true,
+                "m",
+            ),
+            (
+                json!({"message": "m", "code": "502"}),
+                "upstream_error",
+                true,
+                "m",
+            ),
+            (
+                json!({"message": "m", "type": "server_error", "code": null}),
+                "upstream_error",
+                true,
+                "m",
+            ),
+            (
+                json!({"message": "m", "type": "invalid_request_error"}),
+                "invalid_request",
+                false,
+                "m",
+            ),
+            (
+                json!({"message": "m", "code": "invalid_api_key"}),
+                "unauthenticated",
+                false,
+                "m",
+            ),
+            (
+                json!({"message": "m", "code": "insufficient_quota"}),
+                "rate_limited",
+                false,
+                "m",
+            ),
+            (json!("text"), "upstream_error", true, "text"),
+            (json!({"odd": 1}), "upstream_error", true, "{\"odd\":1}"),
+        ] {
+            let read = read(&error);
+            assert_eq!(
+                (read.code.as_str(), read.retryable, read.message.as_str()),
+                (code, retryable, message),
+                "{error}"
+            );
+        }
+    }
+}

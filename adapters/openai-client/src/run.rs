@@ -1,0 +1,140 @@
+//! One execution: what is said, the answer, and the result it makes.
+
+use forge_adapter_api::{
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,
+};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use crate::adapter::OpenAi;
+use crate::ask::{Structured, ask, assistant, said};
+use crate::client::Client;
+use crate::heard::{Heard, failed};
+use crate::names::Names;
+use crate::settings::Switch;
+use crate::{Dialect, prices, usage};
+
+/// What a dispatch may say itself, in `metadata.<provider>`; the rest of the body is the operator's and ours.
+const CALLERS: [&str; 11] = [
+    "frequency_penalty",
+    "max_completion_tokens",
+    "max_tokens",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "reasoning_effort",
+    "seed",
+    "stop",
+    "temperature",
+    "tool_choice",
+    "top_p",
+];
+
+pub(crate) async fn execute<D: Dialect>(
+    adapter: &OpenAi<D>,
+    client: &Client,
+    request: &ExecutionRequest,
+    events: &Events,
+    run: &Run,
+) -> Result<ExecutionResult> {
+    let settings = &adapter.settings;
+    if settings.tools == Switch::Off && !request.tools.is_empty() {
+        let text = format!(
+            "this server takes no tools (adapters.{}.tools is off)",
+            D::NAME
+        );
+        return Err(AdapterError::new("invalid_request", text));
+    }
+    let names = Names::new(&request.tools);
+    let (session, mut history) = conversation(adapter, request)?;
+    let updated = json!({"sessionId": session});
+    events
+        .send(AdapterEvent::new("session.updated").with(updated))
+        .await;
+
+    let fresh = said(request, &history, &names);
+    history.extend(fresh);
+    let model = request.model.as_deref().or(settings.model.as_deref());
+    let body = body(adapter, request, model, &history, &names);
+    let mut heard = Heard::default();
+    let answered = tokio::select! {
+        answered = client.chat(&body, &mut heard, events) => answered,
+        () = run.cancelled() => Err(AdapterError::cancelled()),
+    };
+    let mut result = match answered {
+        Ok(()) => heard.result(&names),
+        Err(error) => failed(error),
+    };
+    if result.status == Status::Ok {
+        history.push(assistant(&heard.text, &result.tool_calls, &names));
+        adapter.sessions.write(&session, &history)?;
+        if request.output_schema.is_some() && settings.structured != Structured::Off {
+            // What is no JSON the bridge refuses, with the text kept.
+            result.structured_output = serde_json::from_str(&heard.text).ok();
+        }
+    }
+    let usage = usage::of(&heard.usage);
+    let models: Vec<&str> = heard.model.as_deref().into_iter().chain(model).collect();
+    Ok(ExecutionResult {
+        usage,
+        cost_usd: D::cost(&heard.usage).or_else(|| prices::cost(&settings.prices, &models, &usage)),
+        model_provider: D::model_provider(&heard.first).or_else(|| Some(D::NAME.to_owned())),
+        model: heard.model.clone().or_else(|| model.map(str::to_owned)),
+        output: Some(heard.text).filter(|text| !text.is_empty()),
+        session_id: Some(session),
+        ..result
+    })
+}
+
+/// The session's id and what was said in it.
+fn conversation<D: Dialect>(
+    adapter: &OpenAi<D>,
+    request: &ExecutionRequest,
+) -> Result<(String, Vec<Value>)> {
+    let Some(id) = &request.session_id else {
+        return Ok((Uuid::now_v7().to_string(), Vec::new()));
+    };
+    match adapter.sessions.read(id)? {
+        Some(history) => Ok((id.clone(), history)),
+        // An interrupted attempt had said nothing that was answered, or all of it is in the turns.
+        None if request.resume || !request.turns.is_empty() => Ok((id.clone(), Vec::new())),
+        None => {
+            let text = format!(
+                "there is no conversation {id}: it was never one of this adapter, or it is no longer kept \
+                 (adapters.{}.session_dir keeps them over restarts)",
+                D::NAME
+            );
+            Err(AdapterError::new("session_not_found", text))
+        }
+    }
+}
+
+fn body<D: Dialect>(
+    adapter: &OpenAi<D>,
+    request: &ExecutionRequest,
+    model: Option<&str>,
+    messages: &[Value],
+    names: &Names,
+) -> Value {
+    let mut body = ask(request, model, messages, names, adapter.settings.structured);
+    if adapter.settings.stream == Switch::On {
+        body["stream"] = true.into();
+        body["stream_options"] = json!({"include_usage": true});
+    }
+    let own = D::extra();
+    let metadata = request.metadata.as_ref();
+    let callers = metadata.and_then(|metadata| metadata.get(adapter.id())?.as_object());
+    let callers = callers.into_iter().flatten();
+    let callers = callers.filter(|(name, _)| CALLERS.contains(&name.as_str()));
+    let members: Map<String, Value> = own
+        .as_object()
+        .into_iter()
+        .flatten()
+        .chain(&adapter.settings.extra)
+        .chain(callers)
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    body.as_object_mut()
+        .expect("a body is an object")
+        .extend(members);
+    body
+}

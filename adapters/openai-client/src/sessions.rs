@@ -1,0 +1,164 @@
+//! Conversations: such servers keep none, so each is kept here and said again. In memory, where the oldest go
+//! first and all go with the process, or in a folder, where they stay.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use forge_adapter_api::AdapterError;
+use serde_json::Value;
+use tempfile::NamedTempFile;
+use uuid::Uuid;
+
+/// Of all conversations in memory, as JSON.
+const MOST_BYTES: usize = 32 << 20;
+const MOST_SESSIONS: usize = 1_000;
+
+pub(crate) enum Sessions {
+    Memory(Mutex<Memory>),
+    Folder(PathBuf),
+}
+
+#[derive(Default)]
+pub(crate) struct Memory {
+    kept: HashMap<Uuid, String>,
+    /// The oldest first.
+    order: VecDeque<Uuid>,
+    bytes: usize,
+}
+
+impl Sessions {
+    /// Makes the folder where there is none.
+    pub(crate) fn new(folder: Option<&Path>) -> Result<Self, AdapterError> {
+        let Some(folder) = folder else {
+            return Ok(Self::Memory(Mutex::default()));
+        };
+        fs::create_dir_all(folder).map_err(|error| {
+            let text = format!("session_dir: cannot make {}: {error}", folder.display());
+            AdapterError::new("invalid_config", text)
+        })?;
+        Ok(Self::Folder(folder.to_owned()))
+    }
+
+    /// The messages of a conversation; `None` where it is not known. Ids are ours, so another text is none.
+    pub(crate) fn read(&self, id: &str) -> Result<Option<Vec<Value>>, AdapterError> {
+        let Ok(id) = Uuid::parse_str(id) else {
+            return Ok(None);
+        };
+        let text = match self {
+            Self::Memory(memory) => lock(memory).kept.get(&id).cloned(),
+            Self::Folder(folder) => match fs::read_to_string(file(folder, id)) {
+                Ok(text) => Some(text),
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) => return Err(lost("read", &error)),
+            },
+        };
+        let read =
+            |text: String| serde_json::from_str(&text).map_err(|error| lost("read", &error.into()));
+        text.map(read).transpose()
+    }
+
+    pub(crate) fn write(&self, id: &str, messages: &[Value]) -> Result<(), AdapterError> {
+        let Ok(id) = Uuid::parse_str(id) else {
+            return Ok(());
+        };
+        let text = serde_json::to_string(messages).expect("messages are plain JSON");
+        match self {
+            Self::Memory(memory) => {
+                lock(memory).keep(id, text);
+                Ok(())
+            }
+            Self::Folder(folder) => save(folder, id, &text).map_err(|error| lost("write", &error)),
+        }
+    }
+}
+
+impl Memory {
+    fn keep(&mut self, id: Uuid, text: String) {
+        self.forget(id);
+        self.bytes += text.len();
+        self.kept.insert(id, text);
+        self.order.push_back(id);
+        while self.bytes > MOST_BYTES || self.kept.len() > MOST_SESSIONS {
+            let Some(oldest) = self.order.front().copied() else {
+                return;
+            };
+            self.forget(oldest);
+        }
+    }
+
+    fn forget(&mut self, id: Uuid) {
+        if let Some(text) = self.kept.remove(&id) {
+            self.bytes -= text.len();
+            self.order.retain(|other| *other != id);
+        }
+    }
+}
+
+fn lock(memory: &Mutex<Memory>) -> std::sync::MutexGuard<'_, Memory> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn file(folder: &Path, id: Uuid) -> PathBuf {
+    folder.join(format!("{id}.json"))
+}
+
+/// All of it or nothing of it; only its owner may read it, as temporary files are made.
+fn save(folder: &Path, id: Uuid, text: &str) -> std::io::Result<()> {
+    let mut temporary = NamedTempFile::new_in(folder)?;
+    temporary.write_all(text.as_bytes())?;
+    temporary.persist(file(folder, id))?;
+    Ok(())
+}
+
+fn lost(what: &str, error: &std::io::Error) -> AdapterError {
+    AdapterError::new(
+        "internal",
+        format!("cannot {what} the conversation: {error}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_conversation_is_found_again_and_no_other_file_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let id = Uuid::now_v7().to_string();
+        let messages = vec![json!({"role": "user", "content": "hello"})];
+        for sessions in [
+            Sessions::new(None),
+            Sessions::new(Some(&folder.path().join("a/b"))),
+        ] {
+            let sessions = sessions.unwrap();
+            assert_eq!(sessions.read(&id).unwrap(), None);
+            sessions.write(&id, &messages).unwrap();
+            assert_eq!(sessions.read(&id).unwrap(), Some(messages.clone()));
+            assert_eq!(sessions.read("../../etc/passwd").unwrap(), None);
+        }
+        let again = Sessions::new(Some(&folder.path().join("a/b"))).unwrap();
+        assert_eq!(again.read(&id).unwrap(), Some(messages));
+    }
+
+    #[test]
+    fn the_oldest_go_first() {
+        let sessions = Sessions::new(None).unwrap();
+        let ids: Vec<String> = (0..=MOST_SESSIONS)
+            .map(|_| Uuid::now_v7().to_string())
+            .collect();
+        for id in &ids {
+            sessions.write(id, &[]).unwrap();
+        }
+        assert_eq!(sessions.read(&ids[0]).unwrap(), None);
+        assert!(sessions.read(&ids[1]).unwrap().is_some());
+        let large = [json!("x".repeat(MOST_BYTES - 10))];
+        sessions.write(&ids[0], &large).unwrap();
+        assert!(sessions.read(&ids[0]).unwrap().is_some());
+        assert_eq!(sessions.read(&ids[1]).unwrap(), None);
+    }
+}

@@ -1,0 +1,239 @@
+//! What the operator decides. One object holds the environment variables and the table `[adapters.<id>]`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forge_adapter_api::{AdapterError, Config, Result};
+use forge_adapter_transport::http::Limits;
+use secrecy::SecretString;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
+use url::Url;
+
+use crate::Dialect;
+use crate::ask::Structured;
+use crate::prices::Prices;
+
+/// The table `[adapters.<id>]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub(crate) struct Settings {
+    /// Up to and with `/v1`.
+    pub(crate) base_url: Option<String>,
+    pub(crate) api_key: Option<SecretString>,
+    /// For dispatches that name no model.
+    pub(crate) model: Option<String>,
+    /// Sent with every request.
+    pub(crate) headers: BTreeMap<String, String>,
+    /// Members of every request's body.
+    pub(crate) extra: Map<String, Value>,
+    pub(crate) stream: Switch,
+    pub(crate) tools: Switch,
+    pub(crate) structured: Structured,
+    pub(crate) prices: Prices,
+    /// Where conversations are kept; else in memory.
+    pub(crate) session_dir: Option<PathBuf>,
+    /// What is asked for to see whether the server is well, below `base_url`; empty: nothing is.
+    pub(crate) health_path: Option<String>,
+    pub(crate) connect_seconds: f64,
+    /// How long the server may be silent.
+    pub(crate) silence_seconds: f64,
+}
+
+/// A setting that is on unless it is said to be off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Switch {
+    #[default]
+    On,
+    Off,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            base_url: None,
+            api_key: None,
+            model: None,
+            headers: BTreeMap::new(),
+            extra: Map::new(),
+            stream: Switch::On,
+            tools: Switch::On,
+            structured: Structured::default(),
+            prices: Prices::new(),
+            session_dir: None,
+            health_path: None,
+            connect_seconds: 10.0,
+            silence_seconds: 300.0,
+        }
+    }
+}
+
+const NAMES: [&str; 13] = [
+    "base_url",
+    "api_key",
+    "model",
+    "headers",
+    "extra",
+    "stream",
+    "tools",
+    "structured",
+    "prices",
+    "session_dir",
+    "health_path",
+    "connect_seconds",
+    "silence_seconds",
+];
+
+impl Settings {
+    /// Fails with `invalid_config`, which says what, where and what would do.
+    pub(crate) fn read<D: Dialect>(config: &Config) -> Result<Self> {
+        let at = |name: &str, text: String| {
+            AdapterError::new(
+                "invalid_config",
+                format!("adapters.{}.{name}: {text}", D::NAME),
+            )
+        };
+        let given: BTreeMap<String, IgnoredAny> = config.parse()?;
+        if let Some((name, meant)) = given.keys().find_map(|name| Some((name, misspelt(name)?))) {
+            return Err(at(
+                name,
+                format!("there is no such setting; {meant} is one"),
+            ));
+        }
+        let mut settings: Self = config.parse()?;
+        let variable = |names: &[&str]| names.iter().find_map(|name| config.string(name));
+        let table = config.string("base_url").map(str::to_owned);
+        settings.base_url = table
+            .or_else(|| variable(D::URLS).map(str::to_owned))
+            .or_else(|| D::BASE_URL.map(str::to_owned));
+        let key = config.string("api_key").or_else(|| variable(D::KEYS));
+        settings.api_key = key.map(|key| SecretString::from(key.trim().to_owned()));
+        if let Some(url) = &settings.base_url
+            && !Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
+        {
+            let text = "this is no address such as https://api.example.org/v1".to_owned();
+            return Err(at("base_url", text));
+        }
+        if let Some((model, _)) = settings.prices.iter().find(|(_, price)| !price.is_sane()) {
+            let text = format!("{model}: a price is a number from 0 up, for a million tokens");
+            return Err(at("prices", text));
+        }
+        for (name, seconds) in [
+            ("connect_seconds", settings.connect_seconds),
+            ("silence_seconds", settings.silence_seconds),
+        ] {
+            if !(seconds > 0.0 && seconds <= 86_400.0) {
+                return Err(at(
+                    name,
+                    format!("{seconds} is no time between 0 and a day"),
+                ));
+            }
+        }
+        Ok(settings)
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            connect: Duration::from_secs_f64(self.connect_seconds),
+            silence: Duration::from_secs_f64(self.silence_seconds),
+            ..Limits::default()
+        }
+    }
+
+    pub(crate) fn health_path<D: Dialect>(&self) -> &str {
+        self.health_path.as_deref().unwrap_or(D::HEALTH_PATH)
+    }
+}
+
+/// The setting that was meant. The object holds variables of the environment too, so a name that is like none
+/// of ours is nobody's mistake.
+fn misspelt(name: &str) -> Option<&'static str> {
+    if NAMES.contains(&name) || name.contains(|c: char| c.is_ascii_uppercase()) {
+        return None;
+    }
+    let like = |known: &&&str| strsim::normalized_damerau_levenshtein(name, known) > 0.75;
+    NAMES.iter().find(like).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use secrecy::ExposeSecret as _;
+    use serde_json::json;
+
+    use super::*;
+
+    struct Acme;
+
+    impl Dialect for Acme {
+        const NAME: &'static str = "acme";
+        const VERSION: &'static str = "1";
+        const KEYS: &'static [&'static str] = &["ACME_API_KEY", "OTHER_KEY"];
+        const URLS: &'static [&'static str] = &["ACME_BASE_URL"];
+        const ENV: &'static [&'static str] = &["ACME_API_KEY", "OTHER_KEY", "ACME_BASE_URL"];
+    }
+
+    fn read(config: Value) -> Result<Settings> {
+        Settings::read::<Acme>(&Config::try_from(config).unwrap())
+    }
+
+    #[test]
+    fn the_table_goes_before_the_environment() {
+        for (config, url, key) in [
+            (
+                json!({"ACME_BASE_URL": "http://a/v1", "OTHER_KEY": "k", "http_proxy": "p"}),
+                "http://a/v1",
+                "k",
+            ),
+            (
+                json!({"ACME_BASE_URL": "http://a", "base_url": "http://b", "ACME_API_KEY": "e", "api_key": "t"}),
+                "http://b",
+                "t",
+            ),
+            (
+                json!({"ACME_BASE_URL": "http://a", "base_url": "", "ACME_API_KEY": "e", "api_key": ""}),
+                "http://a",
+                "e",
+            ),
+        ] {
+            let settings = read(config).unwrap();
+            assert_eq!(settings.base_url.as_deref(), Some(url));
+            assert_eq!(settings.api_key.unwrap().expose_secret(), key);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_where_it_stands() {
+        for (config, said) in [
+            (
+                json!({"baseurl": "http://a"}),
+                "adapters.acme.baseurl: there is no such setting; base_url is one",
+            ),
+            (json!({"session_dirs": "x"}), "session_dir is one"),
+            (json!({"base_url": "ftp://a"}), "no address"),
+            (json!({"base_url": "nowhere"}), "no address"),
+            (
+                json!({"prices": {"m": {"input": -1.0, "output": 1.0}}}),
+                "prices: m: a price is",
+            ),
+            (
+                json!({"prices": {"m": {"input": 1.0, "output": 1.0, "cached": 1.0}}}),
+                "unknown field",
+            ),
+            (json!({"silence_seconds": 0.0}), "no time"),
+            (json!({"structured": "perhaps"}), "unknown variant"),
+        ] {
+            let error = read(config.clone()).unwrap_err();
+            assert_eq!(error.code, "invalid_config", "{config}");
+            assert!(error.message.contains(said), "{config}: {}", error.message);
+        }
+    }
+
+    #[test]
+    fn a_key_is_not_printed() {
+        let shown = format!("{:?}", read(json!({"api_key": "s3cret"})).unwrap());
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+}

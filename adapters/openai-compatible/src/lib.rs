@@ -1,0 +1,21 @@
+//! The adapter `openai-compatible`: any server that speaks OpenAI's Chat Completions. The operator says where
+//! it is; all else is `forge-adapter-openai-client`.
+
+use forge_adapter_openai_client::{Dialect, OpenAi};
+
+/// Nothing is known of the server but its protocol.
+pub struct AnyServer;
+
+impl Dialect for AnyServer {
+    const NAME: &'static str = "openai-compatible";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const URLS: &'static [&'static str] = &["OPENAI_COMPATIBLE_BASE_URL", "OPENAI_BASE_URL"];
+    const KEYS: &'static [&'static str] = &["OPENAI_COMPATIBLE_API_KEY", "OPENAI_API_KEY"];
+    const ENV: &'static [&'static str] = &["OPENAI_BASE_URL", "OPENAI_API_KEY"];
+    const NEEDS_KEY: bool = false;
+}
+
+/// The adapter.
+pub type OpenAiCompatible = OpenAi<AnyServer>;
+
+forge_adapter_api::export_adapter!(OpenAiCompatible);

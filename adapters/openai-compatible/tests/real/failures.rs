@@ -1,0 +1,155 @@
+//! What goes wrong: the server, the stream, the settings, and being cancelled.
+
+use std::sync::Mutex;
+
+use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest, HealthStatus, Usage};
+use forge_test_model::Model;
+use serde_json::json;
+
+use crate::bench::{Bench, adapter, config, run};
+
+#[tokio::test]
+async fn what_the_server_refuses_has_a_code_and_a_hint_whether_to_try_again() {
+    let bench = Bench::new().await;
+    for (status, code, retryable) in [
+        (400, "invalid_request", false),
+        (401, "unauthenticated", false),
+        (429, "rate_limited", true),
+        (500, "upstream_error", true),
+        (529, "upstream_error", true),
+    ] {
+        let ran = bench.say(&format!("FAIL{status} now")).await;
+        ran.failed(code, &format!("fake failure {status}"));
+        assert_eq!(ran.result.retryable, Some(retryable), "{status}");
+        assert_eq!(ran.result.usage, Usage::default(), "nobody knows");
+    }
+}
+
+#[tokio::test]
+async fn the_server_says_when_to_come_again() {
+    let ran = Bench::new().await.say("FAIL429 RETRYAFTER7").await;
+    ran.failed("rate_limited", "429");
+    assert_eq!(ran.result.retry_after_ms, Some(7_000));
+}
+
+#[tokio::test]
+async fn broken_streams_are_errors_with_the_text_so_far() {
+    let bench = Bench::new().await;
+    for (marker, said) in [
+        ("CUTOFF", "broke off"),
+        ("ENDEARLY", "ended before the answer did"),
+        ("HALFEVENT", "in the middle of an event"),
+        ("GARBLED", "no JSON"),
+    ] {
+        let ran = bench.say(&format!("{marker} in the middle of it")).await;
+        ran.failed("upstream_error", said);
+        assert_eq!(ran.result.retryable, Some(marker != "GARBLED"), "{marker}");
+        assert!(
+            ran.output().starts_with("pong: "),
+            "{marker}: {}",
+            ran.output()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_dies_in_the_middle_is_told() {
+    let bench = Bench::new().await;
+    let Bench { adapter, model } = bench;
+    let model = Mutex::new(Some(model));
+    let ran = run(
+        &adapter,
+        ExecutionRequest::sample("SLOW please"),
+        "assistant.text",
+        async || {
+            model.lock().unwrap().take().unwrap().kill();
+        },
+    )
+    .await;
+    ran.failed("upstream_error", "broke off");
+    assert!(ran.output().starts_with("tick000"), "{}", ran.output());
+    let health = adapter.check_health().await;
+    assert_eq!(health.status, HealthStatus::Offline, "{health:?}");
+}
+
+#[tokio::test]
+async fn a_cancelled_run_keeps_its_text() {
+    let bench = Bench::new().await;
+    for (message, kind) in [
+        ("SLOW please", "assistant.text"),
+        ("HANG", "session.updated"),
+    ] {
+        let request = ExecutionRequest::sample(message);
+        let ran = run(&bench.adapter, request, kind, async || {
+            assert!(bench.adapter.cancel("task-sample").await.unwrap());
+        })
+        .await;
+        ran.failed("cancelled", "cancelled");
+        assert_eq!(
+            ran.output().starts_with("tick000"),
+            kind == "assistant.text"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_may_be_silent_only_so_long() {
+    let bench = Bench::with(&json!({"silence_seconds": 0.2})).await;
+    let ran = bench.say("HANG").await;
+    ran.failed("upstream_error", "within 200ms");
+    assert_eq!(ran.result.retryable, Some(true));
+}
+
+#[tokio::test]
+async fn health_is_what_the_server_says() {
+    let model = Model::start().await;
+    let with = |members: serde_json::Value| {
+        let mut config = config(model.url());
+        config
+            .as_object_mut()
+            .unwrap()
+            .extend(members.as_object().unwrap().clone());
+        config
+    };
+    for (config, status, said) in [
+        (with(json!({})), HealthStatus::Healthy, ""),
+        (
+            with(json!({"health_path": "/nothing"})),
+            HealthStatus::Degraded,
+            "health_path",
+        ),
+        (
+            with(json!({"base_url": "http://127.0.0.1:1/v1"})),
+            HealthStatus::Offline,
+            "127.0.0.1:1",
+        ),
+        (
+            json!({}),
+            HealthStatus::Degraded,
+            "OPENAI_COMPATIBLE_BASE_URL",
+        ),
+    ] {
+        let health = adapter(config).await.check_health().await;
+        assert_eq!(health.status, status, "{health:?}");
+        assert!(health.message.unwrap_or_default().contains(said));
+    }
+}
+
+#[tokio::test]
+async fn without_an_address_a_run_says_what_to_do() {
+    let adapter = adapter(json!({})).await;
+    let ran = run(&adapter, ExecutionRequest::sample("hello"), "", async || {}).await;
+    ran.failed("adapter_unavailable", "adapters.openai-compatible.base_url");
+}
+
+#[tokio::test]
+async fn tools_are_refused_where_the_server_takes_none() {
+    let bench = Bench::with(&json!({"tools": "off"})).await;
+    let mut request = ExecutionRequest::sample("hello");
+    request.tools = vec![serde_json::from_value(json!({"name": "a", "inputSchema": {}})).unwrap()];
+    bench
+        .run(request)
+        .await
+        .failed("invalid_request", "takes no tools");
+    assert!(bench.model.requests().is_empty());
+}

@@ -1,0 +1,76 @@
+//! What goes wrong with an answer on its way, whatever the protocol.
+
+use std::future::Future;
+use std::io::Error;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::RETRY_AFTER;
+use axum::response::Response;
+use futures_util::{StreamExt as _, stream};
+
+/// So many events come well.
+const EVENTS: usize = 3;
+
+/// Puts the fault in that the request names, and breaks the answer off when the endpoint is killed.
+pub(crate) fn put_in(
+    mut response: Response,
+    asked: &str,
+    killed: impl Future<Output = ()> + Send + 'static,
+) -> Response {
+    if !response.status().is_success() {
+        if let Some(seconds) = retry_after(asked) {
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        return response;
+    }
+    response.map(|body| {
+        let pieces = body
+            .into_data_stream()
+            .map(|piece| piece.map_err(Error::other));
+        let pieces = match fault(asked) {
+            None => pieces.boxed(),
+            Some(fault) => pieces.take(EVENTS).chain(stream::iter(fault)).boxed(),
+        };
+        let killed = stream::once(async move {
+            killed.await;
+            Err(Error::other("killed"))
+        });
+        Body::from_stream(until(pieces, killed))
+    })
+}
+
+/// The pieces; what `cut` brings ends them.
+fn until(
+    pieces: stream::BoxStream<'static, Result<Bytes, Error>>,
+    cut: impl stream::Stream<Item = Result<Bytes, Error>> + Send + 'static,
+) -> impl stream::Stream<Item = Result<Bytes, Error>> + Send {
+    let pieces = pieces.map(Some).chain(stream::once(async { None }));
+    stream::select(pieces, cut.map(Some))
+        .take_while(|piece| {
+            let goes_on = piece.is_some();
+            async move { goes_on }
+        })
+        .map(|piece| piece.unwrap())
+}
+
+/// What comes behind the events that come well.
+fn fault(asked: &str) -> Option<Vec<Result<Bytes, Error>>> {
+    let has = |marker: &str| asked.contains(marker);
+    if has("CUTOFF") {
+        Some(vec![Err(Error::other("cut off"))])
+    } else if has("ENDEARLY") {
+        Some(Vec::new())
+    } else if has("HALFEVENT") {
+        Some(vec![Ok(Bytes::from_static(b"data: {\"id\": "))])
+    } else if has("GARBLED") {
+        Some(vec![Ok(Bytes::from_static(b"data: {\"id\": \n\n"))])
+    } else {
+        None
+    }
+}
+
+fn retry_after(asked: &str) -> Option<u64> {
+    let (_, rest) = asked.split_once("RETRYAFTER")?;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
