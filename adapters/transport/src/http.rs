@@ -6,12 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt as _;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
-use reqwest::{RequestBuilder, Response, redirect};
+use reqwest::{RequestBuilder, Response, StatusCode, redirect};
 use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls_platform_verifier::BuilderVerifierExt as _;
 use serde_json::Value;
 use tokio::time::timeout;
+use url::form_urlencoded;
 
 pub use crate::failure::{Break, Failure, Unreachable};
 pub use crate::server_events::{ServerEvent, ServerEvents};
@@ -89,6 +90,16 @@ impl Http {
             .body(body.to_string())
     }
 
+    /// Fields as a form of a web page sends them.
+    pub fn post_form(&self, url: &str, fields: &[(&str, &str)]) -> RequestBuilder {
+        let mut form = form_urlencoded::Serializer::new(String::new());
+        form.extend_pairs(fields);
+        self.client
+            .post(url)
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body(form.finish())
+    }
+
     pub fn get(&self, url: &str) -> RequestBuilder {
         self.client.get(url)
     }
@@ -101,6 +112,11 @@ impl Http {
     pub async fn json(&self, request: RequestBuilder) -> Result<Value, Failure> {
         let mut response = self.send(request).await?;
         self.value(&mut response).await
+    }
+
+    /// Sends and reads the answer's status alone.
+    pub async fn head_of(&self, request: RequestBuilder) -> Result<StatusCode, Failure> {
+        Ok(self.send(request).await?.status())
     }
 
     /// Sends and reads the answer's events as they come.
@@ -236,10 +252,10 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 mod tests {
     use std::convert::Infallible;
 
-    use axum::Router;
     use axum::body::Body;
     use axum::http::{Response, StatusCode};
     use axum::routing::{get, post};
+    use axum::{Json, Router};
     use forge_adapter_api::AdapterError;
     use futures_util::stream;
     use serde_json::json;
@@ -285,6 +301,7 @@ mod tests {
         };
         let router = Router::new()
             .route("/echo", post(|body: String| async move { body }))
+            .route("/echo-form", post(|body: String| async move { Json(body) }))
             .route(
                 "/events",
                 get(pieces(&[
@@ -330,6 +347,14 @@ mod tests {
             http.json(http.post(&url, &long)).await,
             Err(Failure::TooLong(1000))
         ));
+    }
+
+    #[tokio::test]
+    async fn a_form_is_encoded() {
+        let (server, http) = (serve().await, http());
+        let url = format!("{}/echo-form", server.url);
+        let form = http.post_form(&url, &[("a", "1 & 2"), ("b", "ü")]);
+        assert_eq!(http.json(form).await.unwrap(), json!("a=1+%26+2&b=%C3%BC"));
     }
 
     #[tokio::test]
