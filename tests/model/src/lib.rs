@@ -20,6 +20,7 @@
 mod anthropic;
 mod fault;
 mod gemini;
+pub mod gloo;
 mod openai;
 mod plan;
 mod responses;

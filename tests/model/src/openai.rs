@@ -125,7 +125,7 @@ fn streamed(id: &str, body: &Value, plan: &Plan) -> Response {
     sse(frames, pace)
 }
 
-fn tool_call(index: usize, call: &Call) -> Value {
+pub(crate) fn tool_call(index: usize, call: &Call) -> Value {
     json!({
         "index": index, "id": format!("call_fake{index}"), "type": "function",
         "function": {"name": call.tool, "arguments": call.input.to_string()},
@@ -133,7 +133,7 @@ fn tool_call(index: usize, call: &Call) -> Value {
 }
 
 /// 31 in, 5 of them from the cache; 9 out, 2 of them thought.
-fn usage() -> Value {
+pub(crate) fn usage() -> Value {
     json!({
         "prompt_tokens": 31, "completion_tokens": 9, "total_tokens": 40,
         "prompt_tokens_details": {"cached_tokens": 5}, "completion_tokens_details": {"reasoning_tokens": 2},
@@ -141,7 +141,7 @@ fn usage() -> Value {
 }
 
 /// What was said since the last answer.
-fn prompt(body: &Value) -> Prompt {
+pub(crate) fn prompt(body: &Value) -> Prompt {
     let messages = array(&body["messages"]);
     let answered = messages
         .iter()
