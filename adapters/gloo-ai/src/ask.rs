@@ -1,0 +1,182 @@
+//! A dispatch as the platform's chat request.
+
+use forge_adapter_api::ExecutionRequest;
+use forge_adapter_api::request::ToolResult;
+use forge_adapter_api::result::ToolCall;
+use serde_json::{Map, Value, json};
+
+use crate::settings::{Surface, Table, Wishes};
+
+/// The body. What is not wished for is not sent: the platform has defaults of its own.
+pub(crate) fn body(request: &ExecutionRequest, table: &Table, wishes: &Wishes) -> Value {
+    let mut body = json!({
+        "messages": messages(request),
+        "stream": true,
+        "stream_options": {"include_usage": true},
+    });
+    let members = body.as_object_mut().expect("an object was just made");
+    let mut set = |name: &str, value: Option<Value>| {
+        members.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    let model = request.model.as_deref().unwrap_or(&table.model);
+    let (name, value) = routing(model);
+    set(name, Some(value));
+    set(
+        "tradition",
+        wishes.tradition.map(|tradition| json!(tradition)),
+    );
+    set("max_tokens", table.max_tokens.map(Value::from));
+    set("temperature", table.temperature.map(Value::from));
+    if wishes.surface == Some(Surface::Grounded) {
+        set(
+            "rag_publisher",
+            wishes.rag_publisher.clone().map(Value::from),
+        );
+        set("sources_limit", wishes.sources_limit.map(Value::from));
+        set(
+            "include_citations",
+            wishes.include_citations.map(Value::from),
+        );
+    }
+    if !request.tools.is_empty() {
+        set("tools", Some(request.tools.iter().map(tool).collect()));
+    }
+    body
+}
+
+/// One of the three ways in which a model is chosen.
+fn routing(model: &str) -> (&'static str, Value) {
+    if model == "auto" {
+        return ("auto_routing", true.into());
+    }
+    match model.strip_prefix("family:") {
+        // The feed of models shows them in capitals; a request has them so.
+        Some(family) => {
+            let family = family.trim().to_lowercase().replace(['-', '_'], " ");
+            ("model_family", family.into())
+        }
+        None => ("model", model.into()),
+    }
+}
+
+fn tool(tool: &forge_adapter_api::request::Tool) -> Value {
+    let mut function = Map::from_iter([("name".to_owned(), tool.name.as_str().into())]);
+    function.extend(
+        tool.description
+            .as_deref()
+            .map(|text| ("description".to_owned(), text.into())),
+    );
+    function.insert("parameters".to_owned(), tool.input_schema.clone());
+    json!({"type": "function", "function": function})
+}
+
+/// The platform keeps no conversation, so every round of tools is told again.
+fn messages(request: &ExecutionRequest) -> Vec<Value> {
+    let mut messages = Vec::new();
+    if let Some(prompt) = &request.system_prompt {
+        messages.push(json!({"role": "system", "content": prompt}));
+    }
+    messages.push(json!({"role": "user", "content": request.message}));
+    for turn in &request.turns {
+        messages.push(json!({
+            "role": "assistant", "content": turn.output,
+            "tool_calls": turn.tool_calls.iter().map(tool_call).collect::<Vec<_>>(),
+        }));
+        messages.extend(turn.tool_results.iter().map(tool_result));
+    }
+    messages
+}
+
+fn tool_call(call: &ToolCall) -> Value {
+    json!({
+        "id": call.tool_call_id, "type": "function",
+        "function": {"name": call.name, "arguments": call.input.to_string()},
+    })
+}
+
+fn tool_result(result: &ToolResult) -> Value {
+    let said = match &result.output {
+        Value::String(text) => text.clone(),
+        output => output.to_string(),
+    };
+    let content = if result.is_error {
+        format!("error: {said}")
+    } else {
+        said
+    };
+    json!({"role": "tool", "tool_call_id": result.tool_call_id, "content": content})
+}
+
+#[cfg(test)]
+mod tests {
+    use forge_adapter_api::request::{Tool, Turn};
+
+    use super::*;
+    use crate::settings::Tradition;
+
+    #[test]
+    fn a_model_is_chosen_in_one_of_three_ways() {
+        for (model, name, value) in [
+            ("auto", "auto_routing", json!(true)),
+            ("family:anthropic", "model_family", json!("anthropic")),
+            ("family:Open-Source", "model_family", json!("open source")),
+            ("gloo-openai-gpt-5", "model", json!("gloo-openai-gpt-5")),
+        ] {
+            assert_eq!(routing(model), (name, value), "{model}");
+        }
+    }
+
+    #[test]
+    fn a_dispatch_becomes_a_request() {
+        let mut request = ExecutionRequest::sample("What is hope?");
+        request.system_prompt = Some("Answer in one sentence.".to_owned());
+        let call = ToolCall {
+            tool_call_id: "call_1".to_owned(),
+            name: "look".to_owned(),
+            input: json!({"at": "Romans 8"}),
+        };
+        request.tools = vec![Tool {
+            name: "look".to_owned(),
+            description: Some("Looks a passage up".to_owned()),
+            input_schema: json!({"type": "object", "properties": {"at": {"type": "string"}}}),
+        }];
+        let answer = |output: Value, is_error| ToolResult {
+            tool_call_id: call.tool_call_id.clone(),
+            name: call.name.clone(),
+            output,
+            is_error,
+        };
+        request.turns = vec![
+            Turn {
+                output: None,
+                tool_calls: vec![call.clone()],
+                tool_results: vec![answer(json!("no such book"), true)],
+            },
+            Turn {
+                output: Some("I try again.".to_owned()),
+                tool_calls: vec![call.clone()],
+                tool_results: vec![answer(json!({"text": "…"}), false)],
+            },
+        ];
+        let table = Table {
+            max_tokens: Some(500),
+            temperature: Some(0.5),
+            ..Table::default()
+        };
+        let grounded = Wishes {
+            surface: Some(Surface::Grounded),
+            tradition: Some(Tradition::NotFaithSpecific),
+            rag_publisher: Some("GlooGrounded".to_owned()),
+            sources_limit: Some(3),
+            include_citations: Some(true),
+        };
+        insta::with_settings!({snapshot_path => "../tests/golden", prepend_module_to_snapshot => false}, {
+            insta::assert_json_snapshot!("full", body(&request, &table, &grounded));
+            let direct = Wishes { surface: Some(Surface::Direct), ..grounded };
+            insta::assert_json_snapshot!(
+                "plain",
+                body(&ExecutionRequest::sample("What is hope?"), &Table::default(), &direct)
+            );
+        });
+    }
+}

@@ -1,0 +1,212 @@
+//! The platform's public list of models with their prices: kept for an hour, bounded, and never a reason
+//! for a run to fail. A price that is not known makes a cost that is not known.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forge_adapter_api::{Result, Usage};
+use forge_adapter_transport::http::Http;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// So many models of the list are kept.
+const MOST_MODELS: usize = 2_000;
+const GOOD_FOR: Duration = Duration::from_secs(3600);
+/// After a failure the list is left alone for so long.
+const PAUSE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Prices {
+    http: Http,
+    url: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    models: Arc<Models>,
+    read_again_at: Option<Instant>,
+}
+
+/// By id.
+pub(crate) type Models = BTreeMap<String, Model>;
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Model {
+    id: String,
+    pub(crate) name: Option<String>,
+    pub(crate) family: Option<String>,
+    #[serde(default)]
+    pricing: Option<Pricing>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Pricing {
+    input: Option<Rate>,
+    output: Option<Rate>,
+    cache_read: Option<Rate>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Rate {
+    /// In US dollars; a number, or the text of one.
+    rate_per_1m_tokens: Value,
+}
+
+impl Rate {
+    /// Of so many tokens. Prices below 0 are none.
+    fn of(rate: Option<&Self>, tokens: u64) -> Option<f64> {
+        if tokens == 0 {
+            return Some(0.0);
+        }
+        let rate = match &rate?.rate_per_1m_tokens {
+            Value::String(text) => text.trim().parse().ok()?,
+            number => number.as_f64()?,
+        };
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "counts of tokens are far below 2^53"
+        )]
+        let millions = tokens as f64 / 1e6;
+        (rate >= 0.0).then_some(rate * millions)
+    }
+}
+
+impl Prices {
+    pub(crate) fn new(http: Http, url: String) -> Self {
+        Self {
+            http,
+            url,
+            state: Mutex::default(),
+        }
+    }
+
+    /// The list as it was read last, or, once that is too long ago, as it is now. One reads, the others
+    /// wait for it; where it cannot be read the old one stays.
+    pub(crate) async fn models(&self) -> Arc<Models> {
+        let mut state = self.state.lock().await;
+        if state.read_again_at.is_none_or(|at| at <= Instant::now()) {
+            match self.read().await {
+                Ok(models) => {
+                    state.models = Arc::new(models);
+                    state.read_again_at = Some(Instant::now() + GOOD_FOR);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the prices of {} could not be read", self.url);
+                    state.read_again_at = Some(Instant::now() + PAUSE);
+                }
+            }
+        }
+        Arc::clone(&state.models)
+    }
+
+    /// Whether the list is there; its content is not read.
+    pub(crate) async fn probe(&self) -> Result<()> {
+        self.http.head_of(self.http.get(&self.url)).await?;
+        Ok(())
+    }
+
+    /// The list as it is now.
+    pub(crate) async fn read(&self) -> Result<Models> {
+        let mut answer = self.http.json(self.http.get(&self.url)).await?;
+        let Value::Array(entries) = answer["data"].take() else {
+            return Ok(Models::new());
+        };
+        Ok(entries
+            .into_iter()
+            .take(MOST_MODELS)
+            // One that is of another shape has no price, the others have.
+            .filter_map(|entry| serde_json::from_value::<Model>(entry).ok())
+            .map(|model| (model.id.clone(), model))
+            .collect())
+    }
+}
+
+/// What a run cost, in US dollars. Cached tokens are a part of the input; a platform that counts none
+/// apart has cached none.
+pub(crate) fn cost(models: &Models, model: &str, usage: &Usage) -> Option<f64> {
+    let pricing = models.get(model)?.pricing.as_ref()?;
+    let cached = usage.cache_read_tokens.unwrap_or(0);
+    let uncached = usage.input_tokens?.checked_sub(cached)?;
+    Some(
+        Rate::of(pricing.input.as_ref(), uncached)?
+            + Rate::of(pricing.cache_read.as_ref(), cached)?
+            + Rate::of(pricing.output.as_ref(), usage.output_tokens?)?,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_cost_is_known_when_all_its_prices_are() {
+        let rate = |rate: Value| json!({"rate_per_1m_tokens": rate});
+        let (input, output) = (rate(json!(2)), rate(json!("10.0")));
+        let usage = |input, cached, output| Usage {
+            input_tokens: input,
+            cache_read_tokens: cached,
+            output_tokens: output,
+            ..Usage::default()
+        };
+        let million = Some(1_000_000);
+        for (pricing, usage, expected) in [
+            (
+                json!({"input": input, "output": output}),
+                usage(million, None, million),
+                Some(12.0),
+            ),
+            (
+                json!({"input": input, "output": output}),
+                usage(million, Some(0), Some(0)),
+                Some(2.0),
+            ),
+            (
+                json!({"input": input, "output": output}),
+                usage(million, Some(1), million),
+                None,
+            ),
+            (
+                json!({"input": input, "output": output, "cache_read": rate(json!(0.5))}),
+                usage(million, Some(500_000), Some(0)),
+                Some(1.25),
+            ),
+            (json!({"input": input}), usage(million, None, million), None),
+            (
+                json!({"input": input, "output": output}),
+                usage(None, None, million),
+                None,
+            ),
+            (
+                json!({"input": input, "output": output}),
+                usage(million, None, None),
+                None,
+            ),
+            (
+                json!({"input": input, "output": output}),
+                usage(Some(1), Some(2), Some(1)),
+                None,
+            ),
+            (
+                json!({"input": rate(json!("much")), "output": output}),
+                usage(million, None, million),
+                None,
+            ),
+            (
+                json!({"input": rate(json!(-1)), "output": output}),
+                usage(million, None, million),
+                None,
+            ),
+            (json!(null), usage(million, None, million), None),
+        ] {
+            let model = serde_json::from_value(json!({"id": "m", "pricing": pricing})).unwrap();
+            let models = Models::from([("m".to_owned(), model)]);
+            assert_eq!(cost(&models, "m", &usage), expected, "{pricing} {usage:?}");
+            assert_eq!(cost(&models, "other", &usage), None);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The checks that every adapter has to pass.
+
+use forge_adapter_api::conformance::{self, Options};
+use forge_adapter_api::{
+    CostTier, ExecutionRequest, HealthStatus, LatencyProfile, OutputStrategy, Profile,
+};
+use forge_adapter_gloo_ai::GlooAi;
+use forge_test_model::gloo::{API_KEY, Gloo};
+use serde_json::json;
+
+#[test]
+fn conforms() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let gloo = runtime.block_on(Gloo::start());
+    conformance::check::<GlooAi>(Options {
+        config: json!({"GLOO_BASE_URL": gloo.url(), "GLOO_API_KEY": API_KEY}),
+        health_without_config: HealthStatus::Degraded,
+        bad_config: Some(json!({"surface": "open"})),
+        profile: Some(Profile {
+            capabilities: vec!["streaming".to_owned(), "cost_tracking".to_owned()],
+            native_tools: Vec::new(),
+            max_concurrent: 20,
+            output_strategies: vec![OutputStrategy::Stream],
+            cost_tier: CostTier::Low,
+            latency_profile: LatencyProfile::Fast,
+        }),
+        slow: Some(ExecutionRequest::sample("SLOW please")),
+        failing: Some(ExecutionRequest::sample("FAIL400 now")),
+        ..Options::default()
+    })
+    .assert_ok();
+}

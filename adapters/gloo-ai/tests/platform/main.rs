@@ -1,0 +1,10 @@
+//! The adapter against a strict fake of the platform, which is a service and cannot be run here.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod answers;
+mod bench;
+mod conforms;
+mod credentials;
+mod failures;
+mod health;
+mod prices;
