@@ -118,7 +118,7 @@ async fn the_other_paths_are_asked_without_what_only_grounded_ones_take() {
         table["client_secret"] = CLIENT_SECRET.into();
         let bench = Bench::with(table).await;
         bench
-            .run(wishing(json!({"sourcesLimit": 2})))
+            .run(wishing(&json!({"sourcesLimit": 2})))
             .await
             .succeeded();
         assert_eq!(bench.asked().0, path);
@@ -174,7 +174,7 @@ async fn calls_of_tools_are_handed_back_and_answered_in_the_next_round() {
     bench.run(request).await.failed("invalid_request");
 }
 
-fn wishing(own: Value) -> ExecutionRequest {
+fn wishing(own: &Value) -> ExecutionRequest {
     let mut request = ExecutionRequest::sample("hello");
     request.metadata = Some(json!({"gloo-ai": own}));
     request
