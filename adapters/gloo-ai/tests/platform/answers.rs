@@ -79,7 +79,7 @@ async fn grounded_answers_come_with_their_sources_on_both_generations() {
         .await;
         let ran = bench
             .run(wishing(
-                json!({"surface": "grounded", "sourcesLimit": 2, "includeCitations": true}),
+                &json!({"surface": "grounded", "sourcesLimit": 2, "includeCitations": true}),
             ))
             .await;
         ran.succeeded();
