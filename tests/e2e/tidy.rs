@@ -134,6 +134,23 @@ fn the_sources_keep_the_rules() {
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
 }
 
+#[test]
+fn every_adapter_has_a_row_in_the_table() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../adapters");
+    let table = fs::read_to_string(folder.join("README.md")).unwrap();
+    let lacks_row = |path: &Path| {
+        let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap_or_default();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        manifest.contains("cdylib") && !table.contains(&format!("\n| [`{name}`]({name}/) |"))
+    };
+    let folders = fs::read_dir(&folder).unwrap();
+    let without: Vec<PathBuf> = folders
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| lacks_row(path))
+        .collect();
+    assert!(without.is_empty(), "{without:?}");
+}
+
 fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
