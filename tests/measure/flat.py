@@ -105,9 +105,26 @@ def acp(bench):
     return {"program": program, "args": ["acp"], "env": env}
 
 
+def langgraph(bench):
+    command = [f"{installed('langgraph')}/bin/python", f"{ROOT}/tests/runtimes/langgraph/serve.py"]
+    said = bench.serve(command, r"listening on", {"MODEL_URL": bench.model})
+    url = re.search(r"listening on (\S+)", said)[1]
+    return {"url": url, "assistant": "agent", "configurable": {"model_url": bench.model}}
+
+
+def openai(bench):
+    return {"base_url": f"{bench.model}/v1", "api_key": "fake", "model": "fake-1"}
+
+
+# What `command` runs: a word at once, or, asked to be slow, much later.
+COMMAND = 'read -r prompt; case "$prompt" in *SLOW*) sleep 60 & sleep 60;; esac; echo "pong: $prompt"'
+
 SUBJECTS = {
     "echo": (False, lambda _: {}, {"model": "stream:3"}),
+    "openai-compatible": (False, openai, {}),
     "gloo-ai": (False, gloo, {}),
+    "langgraph": (False, langgraph, {}),
+    "command": (True, lambda _: {"program": "sh", "args": ["-c", COMMAND], "stdin": "prompt"}, {}),
     "acp": (True, acp, {}),
     "claude-agent-sdk": (True, claude, {"model": "claude-sonnet-4-5"}),
 }
