@@ -1,20 +1,24 @@
 //! A dispatch as the platform's chat request.
 
 use forge_adapter_api::ExecutionRequest;
-use forge_adapter_api::request::ToolResult;
-use forge_adapter_api::result::ToolCall;
-use serde_json::{Map, Value, json};
+use forge_adapter_openai_client::{Names, Structured, ask, said};
+use serde_json::{Value, json};
 
 use crate::settings::{Surface, Table, Wishes};
 
-/// The body. What is not wished for is not sent: the platform has defaults of its own.
-pub(crate) fn body(request: &ExecutionRequest, table: &Table, wishes: &Wishes) -> Value {
-    let mut body = json!({
-        "messages": messages(request),
-        "stream": true,
-        "stream_options": {"include_usage": true},
-    });
-    let members = body.as_object_mut().expect("an object was just made");
+/// The body. The platform keeps no conversation, so every round of tools is told again; and what is not
+/// wished for is not sent, as the platform has defaults of its own.
+pub(crate) fn body(
+    request: &ExecutionRequest,
+    names: &Names,
+    table: &Table,
+    wishes: &Wishes,
+) -> Value {
+    let messages = said(request, &[], names);
+    let mut body = ask(request, None, &messages, names, Structured::Off);
+    body["stream"] = true.into();
+    body["stream_options"] = json!({"include_usage": true});
+    let members = body.as_object_mut().expect("a request is an object");
     let mut set = |name: &str, value: Option<Value>| {
         members.extend(value.map(|value| (name.to_owned(), value)));
     };
@@ -38,9 +42,6 @@ pub(crate) fn body(request: &ExecutionRequest, table: &Table, wishes: &Wishes) -
             wishes.include_citations.map(Value::from),
         );
     }
-    if !request.tools.is_empty() {
-        set("tools", Some(request.tools.iter().map(tool).collect()));
-    }
     body
 }
 
@@ -59,57 +60,10 @@ fn routing(model: &str) -> (&'static str, Value) {
     }
 }
 
-fn tool(tool: &forge_adapter_api::request::Tool) -> Value {
-    let mut function = Map::from_iter([("name".to_owned(), tool.name.as_str().into())]);
-    function.extend(
-        tool.description
-            .as_deref()
-            .map(|text| ("description".to_owned(), text.into())),
-    );
-    function.insert("parameters".to_owned(), tool.input_schema.clone());
-    json!({"type": "function", "function": function})
-}
-
-/// The platform keeps no conversation, so every round of tools is told again.
-fn messages(request: &ExecutionRequest) -> Vec<Value> {
-    let mut messages = Vec::new();
-    if let Some(prompt) = &request.system_prompt {
-        messages.push(json!({"role": "system", "content": prompt}));
-    }
-    messages.push(json!({"role": "user", "content": request.message}));
-    for turn in &request.turns {
-        messages.push(json!({
-            "role": "assistant", "content": turn.output,
-            "tool_calls": turn.tool_calls.iter().map(tool_call).collect::<Vec<_>>(),
-        }));
-        messages.extend(turn.tool_results.iter().map(tool_result));
-    }
-    messages
-}
-
-fn tool_call(call: &ToolCall) -> Value {
-    json!({
-        "id": call.tool_call_id, "type": "function",
-        "function": {"name": call.name, "arguments": call.input.to_string()},
-    })
-}
-
-fn tool_result(result: &ToolResult) -> Value {
-    let said = match &result.output {
-        Value::String(text) => text.clone(),
-        output => output.to_string(),
-    };
-    let content = if result.is_error {
-        format!("error: {said}")
-    } else {
-        said
-    };
-    json!({"role": "tool", "tool_call_id": result.tool_call_id, "content": content})
-}
-
 #[cfg(test)]
 mod tests {
-    use forge_adapter_api::request::{Tool, Turn};
+    use forge_adapter_api::request::{Tool, ToolResult, Turn};
+    use forge_adapter_api::result::ToolCall;
 
     use super::*;
     use crate::settings::Tradition;
@@ -158,6 +112,7 @@ mod tests {
                 tool_results: vec![answer(json!({"text": "…"}), false)],
             },
         ];
+        let names = Names::new(&request.tools);
         let table = Table {
             max_tokens: Some(500),
             temperature: Some(0.5),
@@ -171,11 +126,11 @@ mod tests {
             include_citations: Some(true),
         };
         insta::with_settings!({snapshot_path => "../tests/golden", prepend_module_to_snapshot => false}, {
-            insta::assert_json_snapshot!("full", body(&request, &table, &grounded));
+            insta::assert_json_snapshot!("full", body(&request, &names, &table, &grounded));
             let direct = Wishes { surface: Some(Surface::Direct), ..grounded };
             insta::assert_json_snapshot!(
                 "plain",
-                body(&ExecutionRequest::sample("What is hope?"), &Table::default(), &direct)
+                body(&ExecutionRequest::sample("What is hope?"), &names, &Table::default(), &direct)
             );
         });
     }

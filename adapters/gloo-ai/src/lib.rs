@@ -1,8 +1,8 @@
 //! The adapter `gloo-ai`: runs tasks on the Gloo AI platform, whose completions are routed, guarded and
 //! grounded. Made from the platform's documentation and tried against a strict fake, not the service.
 
+mod answer;
 mod ask;
-mod heard;
 mod models;
 mod prices;
 mod run;

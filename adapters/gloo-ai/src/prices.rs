@@ -102,6 +102,12 @@ impl Prices {
         Arc::clone(&state.models)
     }
 
+    /// The list as it was read last; empty while somebody reads it.
+    pub(crate) fn known(&self) -> Arc<Models> {
+        let state = self.state.try_lock();
+        state.map_or_else(|_| Arc::default(), |state| Arc::clone(&state.models))
+    }
+
     /// Whether the list is there; its content is not read.
     pub(crate) async fn probe(&self) -> Result<()> {
         self.http.head_of(self.http.get(&self.url)).await?;

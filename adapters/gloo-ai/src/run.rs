@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,
+    Usage,
 };
+use forge_adapter_openai_client::{Heard, Names, usage_of};
 use forge_adapter_transport::http::{Failure, ServerEvents};
 use reqwest::StatusCode;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::heard::{Heard, News};
+use crate::answer::Answer;
 use crate::settings::Surface;
 use crate::token::{Bearer, Credentials};
 use crate::{GlooAi, NO_CREDENTIALS, ask, prices};
@@ -41,45 +43,56 @@ pub(crate) async fn execute(
         .settings
         .platform
         .chat(adapter.settings.table.generation, surface);
-    let body = ask::body(request, &adapter.settings.table, &wishes);
+    let names = Names::new(&request.tools);
+    let body = ask::body(request, &names, &adapter.settings.table, &wishes);
 
-    let mut heard = Heard::default();
+    let mut answer = Answer::default();
     let conversation = async {
         let mut stream = open(adapter, credentials, &url, &body, surface).await?;
-        listen(&mut stream, &mut heard, events).await
+        listen(&mut stream, &mut answer, events).await
     };
     // The prices are read beside the answer; a list that hangs is given up after seconds.
     let both = async { tokio::join!(conversation, adapter.prices.models()) };
     let (ended, models) = tokio::select! {
         both = both => both,
-        () = run.cancelled() => return Ok(stopped(&mut heard, &AdapterError::cancelled())),
+        () = run.cancelled() => (Err(AdapterError::cancelled()), adapter.prices.known()),
     };
-    let cost = heard
-        .usage
-        .zip(heard.model.as_deref())
-        .and_then(|(usage, model)| prices::cost(&models, model, &usage));
-    let mut result = match ended.and_then(|()| finished(&mut heard)) {
-        Ok(result) => result,
-        Err(error) => stopped(&mut heard, &error),
-    };
-    result.usage = heard.usage.unwrap_or_default();
-    result.model = heard.model;
-    result.model_provider = heard
-        .about
-        .get("modelFamily")
-        .and_then(|family| Some(family.as_str()?.to_owned()));
-    if let Some(usage) = heard.usage {
-        events.send(AdapterEvent::usage(&usage, cost)).await;
+    let Answer { heard, about } = answer;
+    let usage = usage_of(&heard.usage);
+    let cost_usd = heard
+        .model
+        .as_deref()
+        .and_then(|model| prices::cost(&models, model, &usage));
+    if usage != Usage::default() {
+        events.send(AdapterEvent::usage(&usage, cost_usd)).await;
     }
-    result.cost_usd = cost;
-    if result.status == Status::Ok && !heard.about.is_empty() {
+    let result = match ended {
+        Ok(()) => finished(&heard, &names),
+        Err(error) => stopped(&error),
+    };
+    let model_provider = about.get("modelFamily").and_then(Value::as_str);
+    let result = ExecutionResult {
+        usage,
+        cost_usd,
+        model_provider: model_provider.map(str::to_owned),
+        // Calls come without a text as a rule.
+        output: Some(heard.text).filter(|text| !text.is_empty() || is_plain(&result)),
+        model: heard.model,
+        ..result
+    };
+    if result.status == Status::Ok && !about.is_empty() {
         // The bridge puts this into the last event of the dispatch.
-        let about = json!({"gloo": heard.about});
+        let about = json!({ "gloo": about });
         events
             .send(AdapterEvent::new("execution.completed").with(about))
             .await;
     }
     Ok(result)
+}
+
+/// An answer, be it empty.
+fn is_plain(result: &ExecutionResult) -> bool {
+    result.status == Status::Ok && result.tool_calls.is_empty()
 }
 
 /// Opens the stream; a token that is refused is renewed once.
@@ -130,16 +143,19 @@ fn status(answer: &Result<ServerEvents, Failure>) -> Option<StatusCode> {
 
 /// Until the answer is complete: the platform may say so by `[DONE]`, or by a reason to finish and one
 /// more event with the usage, or by the stream's end.
-async fn listen(stream: &mut ServerEvents, heard: &mut Heard, events: &Events) -> Result<()> {
+async fn listen(stream: &mut ServerEvents, answer: &mut Answer, events: &Events) -> Result<()> {
     loop {
-        let next = match (&heard.finish, heard.usage) {
-            (Some(_), Some(_)) => return Ok(()),
-            // What does not come any more is not known.
-            (Some(_), None) => match timeout(AFTERWARDS, stream.next()).await {
+        let is_finished = answer.heard.finish.is_some();
+        if is_finished && !answer.heard.usage.is_null() {
+            return Ok(());
+        }
+        let next = match is_finished {
+            true => match timeout(AFTERWARDS, stream.next()).await {
                 Ok(Some(Ok(event))) => Some(Ok(event)),
-                Ok(Some(Err(_)) | None) | Err(_) => return Ok(()),
+                // Usage that does not come any more is not known.
+                Ok(Some(Err(_)) | None) | Err(_) => None,
             },
-            (None, _) => stream.next().await,
+            false => stream.next().await,
         };
         let Some(event) = next else {
             return Ok(());
@@ -148,52 +164,22 @@ async fn listen(stream: &mut ServerEvents, heard: &mut Heard, events: &Events) -
         if data.trim() == "[DONE]" {
             return Ok(());
         }
-        match heard.hear(&data)? {
-            News::Text(delta) => events.send(AdapterEvent::text(delta)).await,
-            News::Thought(delta) => {
-                let thought = AdapterEvent::new("assistant.thinking");
-                events.send(thought.with(json!({"delta": delta}))).await;
-            }
-            News::Citations(citations) => {
-                let event = AdapterEvent::new("gloo.citations");
-                events
-                    .send(event.with(json!({"citations": citations})))
-                    .await;
-            }
-            News::Silent => {}
+        for event in answer.hear(&data)? {
+            events.send(event).await;
         }
     }
 }
 
-fn finished(heard: &mut Heard) -> Result<ExecutionResult> {
-    let failed = |code: &str, why: &str| Err(AdapterError::new(code, why));
-    match heard.finish.as_deref() {
-        None => Err(
-            AdapterError::new("upstream_error", "the answer broke off before its end").retryable(),
-        ),
-        Some("content_filter") => failed(
-            "blocked_by_policy",
-            "the platform stopped the answer: content_filter",
-        ),
-        Some("length") => failed("max_tokens", "the answer reached its limit of tokens"),
-        // Some models end with calls and say `stop`.
-        Some(_) => {
-            let tool_calls = heard.calls()?;
-            let text = std::mem::take(&mut heard.text);
-            Ok(ExecutionResult {
-                output: Some(text).filter(|text| !text.is_empty() || tool_calls.is_empty()),
-                tool_calls,
-                ..ExecutionResult::default()
-            })
-        }
+fn finished(heard: &Heard, names: &Names) -> ExecutionResult {
+    if heard.finish.is_none() {
+        let error = AdapterError::new("upstream_error", "the answer broke off before its end");
+        return stopped(&error.retryable());
     }
+    heard.result(names)
 }
 
-/// What there is of an answer that did not come to its end.
-fn stopped(heard: &mut Heard, error: &AdapterError) -> ExecutionResult {
+fn stopped(error: &AdapterError) -> ExecutionResult {
     ExecutionResult {
-        output: Some(std::mem::take(&mut heard.text)).filter(|text| !text.is_empty()),
-        usage: heard.usage.unwrap_or_default(),
         retryable: Some(error.retryable),
         retry_after_ms: error.retry_after_ms,
         ..ExecutionResult::error(error.code.as_str(), error.message.as_str())

@@ -1,8 +1,11 @@
 //! What the operator decides: where the platform is, what opens it, and what a request asks for where a
 //! dispatch says nothing.
 
+use std::collections::BTreeMap;
+
 use forge_adapter_api::{AdapterError, Config, ExecutionRequest, Result};
 use secrecy::SecretString;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use url::Url;
@@ -70,6 +73,24 @@ const WISHES: [&str; 5] = [
     "ragPublisher",
     "sourcesLimit",
     "includeCitations",
+];
+
+/// The table's keys.
+const KEYS: [&str; 14] = [
+    "api_key",
+    "base_url",
+    "client_id",
+    "client_secret",
+    "generation",
+    "include_citations",
+    "max_concurrent",
+    "max_tokens",
+    "model",
+    "rag_publisher",
+    "sources_limit",
+    "surface",
+    "temperature",
+    "tradition",
 ];
 
 /// The platform's paths have moved; both are in use.
@@ -154,10 +175,10 @@ impl Settings {
             either("client_secret", "GLOO_CLIENT_SECRET"),
         );
         let keys = match (either("api_key", "GLOO_API_KEY"), client) {
-            (Some(key), _) => Some(Keys::Key(key.into())),
+            (Some(key), _) => Some(Keys::Key(key.trim().into())),
             (None, (Some(id), Some(secret))) => Some(Keys::Client {
                 id: id.to_owned(),
-                secret: secret.into(),
+                secret: secret.trim().into(),
             }),
             (None, (None, None)) => None,
             (None, _) => {
@@ -166,6 +187,12 @@ impl Settings {
                 ));
             }
         };
+        let given: BTreeMap<String, IgnoredAny> = config.parse()?;
+        if let Some((name, meant)) = given.keys().find_map(|name| Some((name, misspelt(name)?))) {
+            return Err(invalid(&format!(
+                "there is no setting {name}; {meant} is one"
+            )));
+        }
         let table: Table = config.parse()?;
         table.check()?;
         Ok(Self {
@@ -242,6 +269,14 @@ impl Wishes {
     }
 }
 
+/// The key that was meant. Variables of the environment stand beside the table's keys, so a name that is
+/// like none of ours is nobody's mistake.
+fn misspelt(name: &str) -> Option<&'static str> {
+    let like = |known: &&&str| strsim::normalized_damerau_levenshtein(name, known) > 0.75;
+    let is_known = KEYS.contains(&name);
+    KEYS.iter().find(like).copied().filter(|_| !is_known)
+}
+
 fn invalid(message: &str) -> AdapterError {
     AdapterError::new("invalid_config", message)
 }
@@ -274,6 +309,7 @@ mod tests {
             (json!({"temperature": 2.5}), "between 0 and 2"),
             (json!({"model": " "}), "family:<name>"),
             (json!({"max_concurrent": 0}), "at least 1"),
+            (json!({"tradidion": "catholic"}), "tradition is one"),
         ] {
             let error = read(config.clone()).err().unwrap();
             assert_eq!(error.code, "invalid_config");

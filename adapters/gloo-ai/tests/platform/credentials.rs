@@ -33,9 +33,9 @@ async fn a_refused_token_is_renewed_once_for_all() {
 }
 
 #[tokio::test]
-async fn a_token_is_renewed_before_it_expires() {
+async fn a_token_is_renewed_by_the_clock_and_not_by_a_refusal() {
     let bench = Bench::with_client().await;
-    bench.gloo.set_token_seconds(2);
+    bench.gloo.set_token_seconds(1);
     while bench.gloo.tokens_issued() < 3 {
         bench.say("hello").await.succeeded();
     }
