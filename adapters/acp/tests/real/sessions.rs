@@ -18,8 +18,12 @@ async fn a_session_is_streamed_and_counted_and_goes_on_with_its_history_and_its_
 
         first.succeeded();
         first.used(1);
-        assert_eq!(first.output(), "pong: my word is plum", "{agent:?}");
-        assert_eq!(first.text("assistant.text"), "pong: my word is plum");
+        assert!(
+            first.output().ends_with("my word is plum"),
+            "{agent:?}: {}",
+            first.output()
+        );
+        assert_eq!(first.text("assistant.text"), first.output());
         assert!(first.all("assistant.text").len() > 1, "{agent:?}");
         let updated = first.all("session.updated");
         assert_eq!(updated.len(), 1, "{agent:?}");
