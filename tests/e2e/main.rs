@@ -3,6 +3,7 @@
 
 mod absent;
 mod acme;
+mod acp;
 mod callbacks;
 mod children;
 mod claude;

@@ -1,0 +1,190 @@
+//! The bridge on agents of the Agent Client Protocol: one library under two ids, for a real agent whose
+//! model is the harness's, and for a script that leaves processes behind.
+
+use std::fs;
+use std::time::Duration;
+
+use forge_test_model::Model;
+use serde_json::{Value, json};
+
+use super::harness::process::{Home, Process};
+use super::harness::{CallbackSink, until};
+
+/// Speaks just enough of the protocol; a turn starts a process that outlives everybody who lets it.
+const SCRIPT: &str = r#"
+import json, subprocess, sys
+def send(message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    method = message.get("method")
+    if method == "session/prompt":
+        asked = message["id"]
+        subprocess.Popen(["sleep", "300"], start_new_session=True)
+        send({"method": "session/update", "params": {"sessionId": "s", "update": {
+            "sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "so far"}}}})
+    elif method == "session/cancel":
+        send({"id": asked, "result": {"stopReason": "cancelled"}})
+    elif "id" in message:
+        send({"id": message["id"], "result": {"protocolVersion": 1, "sessionId": "s"}})
+"#;
+
+fn home(model: &Model) -> Home {
+    let home = Home::new(&[
+        ("BRIDGE_ADAPTERS", "hermes,script"),
+        ("PATH", &std::env::var("PATH").unwrap()),
+    ]);
+    let dir = home.dir.path();
+    let agent_home = dir.join("hermes");
+    fs::create_dir(&agent_home).unwrap();
+    let settings = format!(
+        "model: {{default: fake-1, provider: custom, base_url: '{}/v1', api_key: fake, context_length: 128000}}\n",
+        model.url()
+    );
+    fs::write(agent_home.join("config.yaml"), settings).unwrap();
+    fs::write(dir.join("script.py"), SCRIPT).unwrap();
+    let file = format!(
+        "[adapters.hermes]\nlibrary = \"acp\"\nprogram = {:?}\nargs = [\"acp\"]\nenv = {{ HERMES_HOME = {agent_home:?} }}\n\
+         [adapters.script]\nlibrary = \"acp\"\nprogram = \"python3\"\nargs = [{:?}]\n",
+        forge_test_runtimes::hermes(),
+        dir.join("script.py"),
+    );
+    fs::write(dir.join("forge-bridge.toml"), file).unwrap();
+    home
+}
+
+fn task(name: &str, provider: &str, message: &str) -> Value {
+    json!({
+        "taskId": name, "agentId": "agent", "provider": provider, "message": message, "callbackUrl": null,
+    })
+}
+
+#[tokio::test]
+async fn two_dispatches_make_one_session_and_each_is_told_with_its_own_usage() {
+    let model = Model::start().await;
+    let sink = CallbackSink::start().await;
+    let home = home(&model);
+    let bridge = home.start();
+    let mut body = task("first", "hermes", "my word is plum");
+    body["callbackUrl"] = sink.url("/cb").into();
+    bridge.api.dispatch(body).await;
+    let callback = sink.until(1).await.remove(0);
+    let first: Value = serde_json::from_slice(&callback.body).unwrap();
+    assert_eq!(first["status"], "ok", "{first}");
+    assert_eq!(first["output"], "pong: my word is plum");
+
+    let mut body = task("second", "hermes", "what is it");
+    body["sessionId"] = first["sessionId"].clone();
+    let id = bridge.api.dispatch(body).await;
+    let second = bridge.api.finished(&id).await["result"].clone();
+
+    assert_eq!(second["status"], "ok", "{second}");
+    assert_eq!(second["sessionId"], first["sessionId"]);
+    for result in [&first, &second] {
+        assert_eq!(result["usage"]["totalTokens"], 40, "{result}");
+    }
+    let asked = model.requests();
+    let of_session = |asked: &&forge_test_model::Received| asked.body["tools"].is_array();
+    let last = asked.iter().rfind(of_session).unwrap().body["messages"].to_string();
+    assert!(
+        last.contains("my word is plum") && last.contains("what is it"),
+        "{last}"
+    );
+    let events = bridge.api.events(&id).await;
+    let said: String = events
+        .iter()
+        .filter(|event| event["type"] == "assistant.text")
+        .map(|event| event["data"]["delta"].as_str().unwrap())
+        .collect();
+    assert_eq!(said, "pong: what is it", "history is no news");
+}
+
+#[tokio::test]
+async fn a_bridge_that_is_killed_leaves_no_agent() {
+    let model = Model::start().await;
+    let home = home(&model);
+    let bridge = home.start();
+    for (name, provider) in [("a", "hermes"), ("b", "script")] {
+        let id = bridge
+            .api
+            .dispatch(task(name, provider, "SLOW please"))
+            .await;
+        text_of(&bridge, &id).await;
+    }
+    assert!(
+        programs_in(&home).len() >= 4,
+        "two agents, each with a supervisor"
+    );
+    bridge.kill();
+    no_program_in(&home).await;
+}
+
+#[tokio::test]
+async fn thirty_cancelled_runs_leave_no_process() {
+    let model = Model::start().await;
+    let home = home(&model);
+    let bridge = home.start();
+    for n in 0..30 {
+        let id = bridge
+            .api
+            .dispatch(task(&n.to_string(), "script", "hello"))
+            .await;
+        text_of(&bridge, &id).await;
+        let path = format!("/api/v2/dispatch/{id}/cancel");
+        let (_, answer) = bridge.api.post(&path, &json!({})).await;
+        assert_eq!(answer["cancelled"], true);
+        let record = bridge.api.finished(&id).await;
+        assert_eq!(record["result"]["errorCode"], "cancelled", "{record}");
+        assert_eq!(record["result"]["output"], "so far", "{record}");
+    }
+    no_program_in(&home).await;
+}
+
+#[tokio::test]
+async fn time_is_up_for_a_slow_model() {
+    let model = Model::start().await;
+    let home = home(&model);
+    let bridge = home.start();
+    let mut body = task("t", "script", "hello");
+    body["timeoutSeconds"] = 2.into();
+    let result = bridge.api.run(body).await;
+    assert_eq!(result["errorCode"], "timeout", "{result}");
+    assert_eq!(result["output"], "so far", "{result}");
+    no_program_in(&home).await;
+}
+
+async fn text_of(bridge: &Process, id: &str) {
+    until("a text", || async {
+        let events = bridge.api.events(id).await;
+        let mut kinds = events.iter().map(|event| &event["type"]);
+        kinds.any(|kind| kind == "assistant.text").then_some(())
+    })
+    .await;
+}
+
+/// Every process, supervisors included, that was started for an execution in this home.
+fn programs_in(home: &Home) -> Vec<String> {
+    let mark = format!("HOME={}", home.dir.path().display());
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries
+        .filter(|entry| {
+            fs::read(entry.path().join("environ")).is_ok_and(|environ| {
+                let variables: Vec<&[u8]> = environ.split(|byte| *byte == 0).collect();
+                variables.contains(&mark.as_bytes())
+                    && variables
+                        .iter()
+                        .any(|variable| variable.starts_with(b"FORGE_EXECUTION="))
+            })
+        })
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
+}
+
+async fn no_program_in(home: &Home) {
+    let gone = until("the programs to be gone", || async {
+        programs_in(home).is_empty().then_some(())
+    });
+    tokio::time::timeout(Duration::from_secs(30), gone)
+        .await
+        .unwrap();
+}
