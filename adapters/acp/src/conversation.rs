@@ -10,7 +10,7 @@ use forge_adapter_api::{
 };
 use forge_adapter_transport::folder;
 use forge_adapter_transport::json_rpc::{
-    Incoming, JsonRpc, METHOD_NOT_FOUND, RpcError, Unreadable,
+    INTERNAL_ERROR, Incoming, JsonRpc, METHOD_NOT_FOUND, RpcError, Unreadable,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -22,7 +22,7 @@ use crate::files;
 use crate::launch::{self, Session};
 use crate::meter::{Mark, Meter};
 use crate::models::{Choice, Models};
-use crate::outcome::{self, End, outcome};
+use crate::outcome::{self, AUTH_REQUIRED, End, outcome};
 use crate::policy::{self, Decision, Policy};
 use crate::transcript::Transcript;
 
@@ -461,7 +461,7 @@ fn with_logins(end: End, agent: &Agent) -> End {
 }
 
 fn is_login(error: &RpcError) -> bool {
-    error.code == -32000
+    error.code == AUTH_REQUIRED
 }
 
 async fn at(limit: Option<Instant>) {

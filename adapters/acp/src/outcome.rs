@@ -5,7 +5,7 @@ use forge_adapter_transport::json_rpc::RpcError;
 use serde_json::Value;
 
 /// The agent wants somebody to log in.
-const AUTH_REQUIRED: i64 = -32000;
+pub(crate) const AUTH_REQUIRED: i64 = -32000;
 const NOT_FOUND: i64 = -32002;
 const INVALID_PARAMS: i64 = -32602;
 
@@ -129,9 +129,8 @@ fn status_in(text: &str) -> Option<u16> {
 
 /// Whether the text of a turn without counts is Hermes' way to say that the model could not be reached.
 pub(crate) fn is_failure(text: &str) -> bool {
-    (text.starts_with("HTTP ") || text.starts_with("API call failed after"))
-        && status_in(text).is_some()
-        || text.starts_with("API call failed after")
+    text.starts_with("API call failed after")
+        || (text.starts_with("HTTP ") && status_in(text).is_some())
 }
 
 /// The agent could not be started.
