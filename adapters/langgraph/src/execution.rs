@@ -64,7 +64,7 @@ impl Execution<'_> {
         .await;
         let end = match followed {
             Ok(end @ End::Over(_)) => {
-                begun.is_over();
+                begun.ended();
                 end
             }
             Ok(End::Cancelled) => {
@@ -103,14 +103,7 @@ impl Execution<'_> {
             None => assistants.of_agent(&request.agent_id).await?,
         };
         let before = State::new(self.server.state(session.thread).await?);
-        let earlier = match request.resume {
-            true => {
-                let dispatch = input::dispatch(request);
-                let run = self.server.find_run(session.thread, DISPATCH, dispatch);
-                run.await?
-            }
-            false => None,
-        };
+        let earlier = self.earlier(session).await?;
         let run = match earlier {
             Some(run) if self.goes_on(&run).await? => run,
             earlier => {
@@ -151,7 +144,35 @@ impl Execution<'_> {
         })
     }
 
-    /// Whether a run of an earlier attempt is at work, or has ended well in the meantime.
+    /// The run that an earlier attempt began and did not end. One that is not to be gone on with is ended
+    /// here: it would keep the thread.
+    async fn earlier(&self, session: &Session) -> Result<Option<RunId>> {
+        let request = self.request;
+        if request.attempt < 2 || !request.turns.is_empty() {
+            return Ok(None);
+        }
+        let dispatch = input::dispatch(request);
+        let found = self.server.find_run(session.thread, DISPATCH, dispatch);
+        let Some(run) = found.await? else {
+            return Ok(None);
+        };
+        if request.resume {
+            return Ok(Some(run));
+        }
+        match self.server.status(&run).await? {
+            RunStatus::Pending | RunStatus::Running => {
+                end(self.server, &run, self.settings.table.on_cancel).await;
+            }
+            RunStatus::Success
+            | RunStatus::Error
+            | RunStatus::Interrupted
+            | RunStatus::Timeout
+            | RunStatus::Gone => {}
+        }
+        Ok(None)
+    }
+
+    /// Whether the run of an earlier attempt is at work, or has ended well in the meantime.
     async fn goes_on(&self, run: &RunId) -> Result<bool> {
         Ok(match self.server.status(run).await? {
             RunStatus::Pending | RunStatus::Running | RunStatus::Success => true,
@@ -214,7 +235,7 @@ struct Begun {
 }
 
 impl Begun {
-    fn is_over(mut self) {
+    fn ended(mut self) {
         self.afterwards = None;
     }
 
@@ -238,7 +259,7 @@ async fn end(server: &Server, run: &RunId, action: OnCancel) {
         Ok(Ok(())) => {}
         // It cannot be helped: the execution ends anyhow.
         Ok(Err(failure)) => {
-            tracing::warn!(run.id = %run.run, %failure, "a run could not be cancelled")
+            tracing::warn!(run.id = %run.run, %failure, "a run could not be cancelled");
         }
         Err(_) => tracing::warn!(run.id = %run.run, "the server takes too long to cancel a run"),
     }

@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    fn message(id: &str, usage: Value) -> Value {
+    fn message(id: &str, usage: &Value) -> Value {
         json!({"type": "ai", "id": id, "usage_metadata": usage})
     }
 
@@ -88,8 +88,8 @@ mod tests {
         });
         let mut meter = Meter::default();
         for id in ["a", "a", "b"] {
-            meter.hear(&message(id, used.clone()));
-            meter.hear(&message(id, Value::Null));
+            meter.hear(&message(id, &used));
+            meter.hear(&message(id, &Value::Null));
         }
         meter.hear(&json!({"type": "human", "id": "c", "usage_metadata": used}));
         let usage = meter.usage();
@@ -110,8 +110,8 @@ mod tests {
     #[test]
     fn what_nobody_told_is_unknown() {
         let mut meter = Meter::default();
-        meter.hear(&message("a", Value::Null));
-        meter.hear(&message("b", json!({})));
+        meter.hear(&message("a", &Value::Null));
+        meter.hear(&message("b", &json!({})));
         assert_eq!(meter.usage(), Usage::default());
     }
 }

@@ -27,14 +27,17 @@ pub(crate) fn outcome(
     session: &Session,
 ) -> ExecutionResult {
     transcript.end(state);
-    let text = match &shape.output {
-        Some(path) => state.at(path).map(text_at),
-        None => Some(transcript.last_text.clone()).filter(|text| !text.is_empty()),
-    };
     let mut outcome = match (end, &transcript.error) {
         (End::Cancelled, _) => ExecutionResult::error("cancelled", "cancelled"),
         (End::Over(_), Some(error)) => of_error(error),
         (End::Over(status), None) => of_status(status, state, request),
+    };
+    let text = match (&shape.output, outcome.status) {
+        (Some(path), Status::Ok) => state.at(path).map(text_at),
+        // What the state has there may be of an earlier run.
+        (Some(_), Status::Error) | (None, Status::Ok | Status::Error) => {
+            Some(transcript.last_text.clone()).filter(|text| !text.is_empty())
+        }
     };
     if outcome.status == Status::Ok
         && outcome.tool_calls.is_empty()

@@ -220,3 +220,62 @@ fn progress(kind: &str, mut data: Value) -> AdapterEvent {
     data["kind"] = kind.into();
     AdapterEvent::new("exec.progress").with(data)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use forge_adapter_api::ExecutionRequest;
+
+    use super::*;
+    use crate::outcome::{End, outcome};
+    use crate::server::RunStatus;
+    use crate::settings::Shape;
+    use crate::thread::Session;
+
+    /// Streams as the real server sent them, and at the end of each how the run was and the state it left.
+    #[test]
+    fn recorded_runs_become_events_and_a_result() {
+        let cases = [
+            "provider_429",
+            "question",
+            "recursion_limit",
+            "text",
+            "tool",
+            "two_questions",
+        ];
+        let request = ExecutionRequest {
+            session_id: Some("s".to_owned()),
+            ..ExecutionRequest::sample("m")
+        };
+        for name in cases {
+            let path = format!("{}/tests/golden/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
+            let mut transcript = Transcript::default();
+            let mut events = Vec::new();
+            let mut end = None;
+            for line in fs::read_to_string(path).unwrap().lines() {
+                let line: Value = serde_json::from_str(line).unwrap();
+                if let Some(status) = line["status"].as_str() {
+                    let status = RunStatus::named(status);
+                    end = Some((status, State::new(Some(line["state"].clone()))));
+                    continue;
+                }
+                let event = ServerEvent {
+                    id: line["id"].as_str().unwrap().to_owned(),
+                    name: line["name"].as_str().unwrap().to_owned(),
+                    data: line["data"].to_string(),
+                };
+                events.extend(transcript.event(&event).unwrap());
+            }
+            let (status, state) = end.unwrap();
+            let shape = Shape::default();
+            let session = Session::of(&request);
+            let over = End::Over(status);
+            let result = outcome(transcript, over, &state, &shape, &request, &session);
+            let told = json!({"events": events, "result": result});
+            insta::with_settings!({snapshot_path => "../tests/golden", prepend_module_to_snapshot => false}, {
+                insta::assert_json_snapshot!(name, told);
+            });
+        }
+    }
+}

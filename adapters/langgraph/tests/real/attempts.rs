@@ -3,7 +3,7 @@
 use forge_adapter_api::{Events, ExecutionAdapter as _, ExecutionRequest};
 use serde_json::json;
 
-use crate::bench::{self, Bench, in_session, until};
+use crate::bench::{self, Bench, in_session, run_until, until};
 
 fn resumed(session: &str, message: &str) -> ExecutionRequest {
     ExecutionRequest {
@@ -78,4 +78,49 @@ async fn an_attempt_before_which_nothing_ran_begins() {
     let ran = bench.run(resumed("never", "hello")).await;
     ran.succeeded();
     assert_eq!(ran.output(), "pong: hello");
+}
+
+#[tokio::test]
+async fn a_run_that_was_ended_goes_on_at_its_checkpoint() {
+    let bench = Bench::new().await;
+    let request = || in_session("checkpoint", "TICK and say");
+    let first = run_until(&bench.adapter, request(), "exec.progress", async || {
+        assert!(bench.adapter.cancel("task-1").await.unwrap());
+    })
+    .await;
+    first.failed("cancelled");
+    let ran = bench.run(resumed("checkpoint", "TICK and say")).await;
+    ran.succeeded();
+    ran.used(1);
+    assert_eq!(ran.output(), "pong: TICK and say");
+    let (_, run) = ran.paths();
+    let run = bench.get(&run).await.unwrap();
+    assert_eq!(
+        run["kwargs"]["input"],
+        json!(null),
+        "nothing was said again"
+    );
+}
+
+#[tokio::test]
+async fn an_attempt_that_begins_anew_ends_the_earlier_one() {
+    let bench = Bench::new().await;
+    dies(&bench, in_session("anew", "SLOW please"), "exec.progress");
+    let again = ExecutionRequest {
+        resume: false,
+        ..resumed("anew", "SLOW please")
+    };
+    let ran = run_until(&bench.adapter, again, "assistant.text", async || {
+        assert!(bench.adapter.cancel("task-1").await.unwrap());
+    })
+    .await;
+    ran.failed("cancelled");
+    let (thread, _) = ran.paths();
+    let runs = bench.get(&format!("{thread}/runs")).await.unwrap();
+    let runs = runs.as_array().unwrap();
+    assert_eq!(runs.len(), 2);
+    assert!(
+        runs.iter().all(|run| run["status"] == "interrupted"),
+        "{runs:?}"
+    );
 }

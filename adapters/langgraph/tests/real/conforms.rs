@@ -10,6 +10,7 @@ use forge_test_model::Model;
 use serde_json::json;
 
 use crate::bench;
+use crate::fake::Fake;
 
 #[test]
 fn conforms() {
@@ -62,4 +63,27 @@ async fn what_is_no_langgraph_server_is_degraded_with_the_cure() {
     assert!(health.message.unwrap().contains("LANGGRAPH_URL"));
     let ran = bench::run(&unset, bench::request("hello")).await;
     ran.failed("adapter_unavailable");
+}
+
+#[tokio::test]
+async fn the_key_is_sent_and_its_absence_is_degraded_with_the_cure() {
+    let fake = Fake::locked("sesame").await;
+    let with = async |key: &str| {
+        let mut config = bench::config(fake.url(), "http://127.0.0.1:9");
+        config["LANGGRAPH_API_KEY"] = key.into();
+        let adapter = bench::adapter(config).await;
+        (
+            adapter.check_health().await,
+            bench::run(&adapter, bench::request("hello")).await,
+        )
+    };
+    let (health, _) = with("sesame").await;
+    assert_eq!(health.status, HealthStatus::Healthy, "{health:?}");
+    for wrong in ["", "s3cret"] {
+        let (health, ran) = with(wrong).await;
+        assert_eq!(health.status, HealthStatus::Degraded);
+        assert!(health.message.unwrap().contains("LANGGRAPH_API_KEY"));
+        ran.failed("unauthenticated");
+        assert!(!ran.result.error.unwrap().contains("s3cret"));
+    }
 }

@@ -3,8 +3,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -61,6 +62,15 @@ struct Seen {
 
 impl Fake {
     pub(crate) async fn start(script: Script) -> Self {
+        Self::serve(script, None).await
+    }
+
+    /// Which lets in who has this key, and has nothing to say.
+    pub(crate) async fn locked(key: &'static str) -> Self {
+        Self::serve(Script::of(&[""]), Some(key)).await
+    }
+
+    async fn serve(script: Script, key: Option<&'static str>) -> Self {
         let desk = Desk {
             script,
             seen: Arc::default(),
@@ -76,6 +86,10 @@ impl Fake {
             .route("/threads/{thread}/runs/{run}", get(look))
             .route("/threads/{thread}/runs/{run}/stream", get(stream))
             .route("/threads/{thread}/runs/{run}/cancel", post(cancel))
+            .route_layer(middleware::from_fn_with_state(key, door))
+            // These are open to everybody.
+            .route("/ok", get(async || Json(json!({"ok": true}))))
+            .route("/info", get(async || Json(json!({"version": "0.16.7"}))))
             .with_state(desk.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -106,6 +120,16 @@ impl Fake {
 impl Drop for Fake {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+async fn door(State(key): State<Option<&'static str>>, request: Request, next: Next) -> Response {
+    let given = request.headers().get("x-api-key");
+    match key {
+        Some(key) if given.is_none_or(|given| given != key) => {
+            StatusCode::FORBIDDEN.into_response()
+        }
+        Some(_) | None => next.run(request).await,
     }
 }
 
