@@ -252,6 +252,27 @@ fn error_bytes(error: &AdapterError) -> FBytes {
     FBytes::from_vec(serde_json::to_vec(error).expect("an error is plain JSON"))
 }
 
+/// The entry of a library that somebody loaded, for [`conformance::check_library`](crate::conformance::check_library).
+#[derive(Debug)]
+pub struct LoadedEntry(pub(crate) CEntryV1);
+
+impl LoadedEntry {
+    /// # Safety
+    ///
+    /// The functions are a library's that is never unloaded, and keep the contract of the table.
+    pub unsafe fn new(
+        manifest: unsafe extern "C" fn() -> FBytes,
+        create: unsafe extern "C" fn(*const HostV1, FBytes) -> CreateResult,
+    ) -> Self {
+        Self(CEntryV1 {
+            abi_major: ABI_MAJOR,
+            size: size_of::<CEntryV1>() as u32,
+            manifest,
+            create,
+        })
+    }
+}
+
 /// An instance behind its own table, called in this process: what the conformance checks run on.
 pub(crate) struct Loopback {
     instance: InstanceV1,

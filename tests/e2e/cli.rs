@@ -45,7 +45,9 @@ fn help_lists_the_commands_and_the_exit_codes() {
         "dispatch",
         "tail",
         "deliveries",
+        "callback",
         "drill",
+        "store",
     ];
     for word in commands.into_iter().chain(["Exit codes:", "BRIDGE_URL"]) {
         assert!(out.contains(word), "{word} is not in {out}");

@@ -9,6 +9,7 @@ mod children;
 mod claude;
 mod cli;
 mod config;
+mod conform;
 mod console;
 mod demo;
 mod dev;

@@ -17,9 +17,9 @@ use crate::{AdapterError, ExecutionRequest, ExecutionResult, Profile, Status};
 
 /// The adapter under check.
 pub(super) struct Bench {
-    pub(super) name: &'static str,
-    pub(super) version: &'static str,
-    pub(super) interfaces: &'static [Interface],
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) interfaces: Vec<Interface>,
     pub(super) entry: CEntryV1,
     pub(super) options: Options,
 }
@@ -51,7 +51,7 @@ impl Bench {
     pub(super) fn created(&self) -> Result<Subject<'_>, Outcome> {
         let create = Create {
             schema: SCHEMA.max,
-            instance: self.name.to_owned(),
+            instance: self.name.clone(),
             store_id: "conformance".to_owned(),
             ..Create::default()
         };

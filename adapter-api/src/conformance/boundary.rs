@@ -21,7 +21,7 @@ pub(super) fn identity(bench: &Bench) -> Result<(), Outcome> {
     ensure(
         !bench.name.is_empty() && bench.name.chars().all(fits),
         || {
-            let name = bench.name;
+            let name = &bench.name;
             format!("{name:?} is not made of lower case letters, digits and dashes")
         },
     )?;

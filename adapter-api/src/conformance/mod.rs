@@ -25,8 +25,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::export::c_entry;
-use crate::{ExecutionAdapter, ExecutionRequest, HealthStatus, Profile};
+use crate::export::{LoadedEntry, c_entry};
+use crate::manage::Interface;
+use crate::{ExecutionAdapter, ExecutionRequest, HealthStatus, Manifest, Profile};
 
 use bench::Bench;
 
@@ -71,25 +72,71 @@ impl Default for Options {
 /// Runs every check. Blocks; call it outside of an async runtime.
 pub fn check<A: ExecutionAdapter>(options: Options) -> Report {
     let bench = Bench {
-        name: A::NAME,
-        version: A::VERSION,
-        interfaces: A::INTERFACES,
+        name: A::NAME.to_owned(),
+        version: A::VERSION.to_owned(),
+        interfaces: A::INTERFACES.to_vec(),
         entry: c_entry::<A>(),
         options,
     };
+    run(bench, &mut |_| {})
+}
+
+/// The same for a library that is known only by its entry. `watch` is told what happens, before and
+/// after each rule: a library that ends the process has then shown at which one.
+pub fn check_library(
+    manifest: &Manifest,
+    entry: LoadedEntry,
+    options: Options,
+    watch: &mut dyn FnMut(Step<'_>),
+) -> Report {
+    let declared = |interface: &Interface| {
+        let declared = interface.declaration();
+        manifest.interfaces.iter().any(|name| name == declared)
+    };
+    let bench = Bench {
+        name: manifest.provider.clone(),
+        version: manifest.version.clone(),
+        interfaces: Interface::ALL.into_iter().filter(declared).collect(),
+        entry: entry.0,
+        options,
+    };
+    run(bench, watch)
+}
+
+/// What [`check_library`] does just now.
+#[derive(Clone, Copy, Debug)]
+pub enum Step<'a> {
+    /// A rule is about to be looked at.
+    Begins {
+        /// The part of the contract.
+        area: &'static str,
+        /// What must be so.
+        rule: &'static str,
+    },
+    /// It was.
+    Ended(&'a Row),
+}
+
+fn run(bench: Bench, watch: &mut dyn FnMut(Step<'_>)) -> Report {
     let rows = CHECKS
         .iter()
-        .map(|&(area, rule, check)| Row {
-            area,
-            rule,
-            outcome: match check(&bench) {
+        .map(|&(area, rule, check)| {
+            watch(Step::Begins { area, rule });
+            let outcome = match check(&bench) {
                 Ok(()) => Outcome::Passed,
                 Err(outcome) => outcome,
-            },
+            };
+            let row = Row {
+                area,
+                rule,
+                outcome,
+            };
+            watch(Step::Ended(&row));
+            row
         })
         .collect();
     Report {
-        provider: A::NAME,
+        provider: bench.name,
         rows,
     }
 }
@@ -205,7 +252,7 @@ const CHECKS: &[(&str, &str, Check)] = &[
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The adapter's provider id.
-    pub provider: &'static str,
+    pub provider: String,
     /// One for each rule, in the contract's order.
     pub rows: Vec<Row>,
 }

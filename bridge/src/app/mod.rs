@@ -2,6 +2,7 @@
 //! the other order. The only place that knows everything.
 
 pub mod check;
+pub mod conform;
 pub mod receiver;
 mod reload;
 pub mod upkeep;

@@ -1,4 +1,4 @@
-//! `forge-bridge adapters`: what a running bridge has loaded.
+//! `forge-bridge adapters`: what a running bridge has loaded, and trying a library out.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::client::Target;
 use super::screen::{Screen, Tone, text};
-use super::{Context, block_on};
+use super::{Context, block_on, conform};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -21,15 +21,18 @@ enum Command {
     List,
     /// Everything known about one
     Inspect { provider: String },
+    /// Hold a library file against the rules of the boundary
+    Test(Box<conform::Arguments>),
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let client = context.client()?;
-    let screen = context.screen();
     let provider = match &arguments.command {
+        Some(Command::Test(arguments)) => return conform::run(context, arguments),
         Some(Command::Inspect { provider }) => Some(provider.as_str()),
         Some(Command::List) | None => None,
     };
+    let client = context.client()?;
+    let screen = context.screen();
     let path: Vec<&str> = ["api", "v2", "adapters"]
         .into_iter()
         .chain(provider)

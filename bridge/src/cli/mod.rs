@@ -5,6 +5,7 @@ mod adapters;
 mod callback;
 mod check;
 mod client;
+mod conform;
 mod deliveries;
 mod demo;
 mod dev;

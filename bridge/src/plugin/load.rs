@@ -12,7 +12,8 @@ use abi_stable::library::{AbiHeader, AbiHeaderRef, LibraryError};
 use forge_adapter_abi::{
     ABI_MAJOR, C_ENTRY_SYMBOL, CEntryV1, FBytes, HostV1, ModuleV1Ref, ROOT_MODULE_SYMBOL,
 };
-use forge_adapter_api::{AdapterError, Manifest};
+use forge_adapter_api::export::LoadedEntry;
+use forge_adapter_api::{AdapterError, Manifest, conformance};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use super::call::RawCreateResult;
@@ -35,6 +36,7 @@ type ManifestFn = unsafe extern "C" fn() -> FBytes;
 /// A library in memory that passed every check.
 pub(super) struct Image {
     pub manifest: Manifest,
+    manifest_fn: ManifestFn,
     pub path: PathBuf,
     pub digest: String,
     pub create: RawCreate,
@@ -145,6 +147,28 @@ pub enum LoadError {
     Thread(#[source] io::Error),
 }
 
+/// Holds a library against every rule of the boundary, in this process, which it may end.
+pub(super) fn conform(
+    path: &Path,
+    provider: &str,
+    rules: &Rules<'_>,
+    options: conformance::Options,
+    watch: &mut dyn FnMut(conformance::Step<'_>),
+) -> Result<conformance::Report, LoadError> {
+    let image = open(path, provider, rules)?;
+    // SAFETY: the same function with the same ABI, declared as a library that keeps the contract has it;
+    // the image is never unloaded. Whether it keeps the contract is what is to be found out.
+    let entry = unsafe {
+        let create = mem::transmute::<
+            RawCreate,
+            unsafe extern "C" fn(*const HostV1, FBytes) -> forge_adapter_abi::CreateResult,
+        >(image.create);
+        LoadedEntry::new(image.manifest_fn, create)
+    };
+    let manifest = &image.manifest;
+    Ok(conformance::check_library(manifest, entry, options, watch))
+}
+
 /// Checks, copies and opens the library at `path`, which has to call itself `provider`.
 pub(super) fn open(path: &Path, provider: &str, rules: &Rules<'_>) -> Result<Image, LoadError> {
     let vetted = trust::vet(path, rules)?;
@@ -177,6 +201,7 @@ pub(super) fn open(path: &Path, provider: &str, rules: &Rules<'_>) -> Result<Ima
     let manifest = manifest::read(&bytes, path, provider, entry.language)?;
     Ok(Image {
         manifest,
+        manifest_fn: entry.manifest,
         path: path.to_owned(),
         digest: vetted.digest,
         create: entry.create,

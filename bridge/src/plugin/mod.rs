@@ -4,6 +4,7 @@
 mod adapter;
 mod attend;
 mod call;
+pub mod conform;
 mod format;
 mod health;
 mod instance;

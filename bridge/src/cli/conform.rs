@@ -1,0 +1,261 @@
+//! `forge-bridge adapters test`: a library file held against the rules of the boundary, one line each. The
+//! library runs in a process of its own, so that one which crashes or hangs is told of and not suffered.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use forge_adapter_api::conformance::{Options, Outcome, Step};
+use forge_adapter_api::{ExecutionRequest, HealthStatus};
+use serde_json::{Map, Value, json};
+
+use super::screen::{Screen, Tone, text};
+use super::{Context, FAILED};
+use crate::app;
+
+/// The time in which nothing may happen, many times what a rule waits for.
+const SILENCE: Duration = Duration::from_secs(90);
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The library, named libforge_adapter_<name>.so
+    file: PathBuf,
+    /// A setting, as the table [adapters.<name>] would have it; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, Value)>,
+    /// The model of requests that have to end well
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// A model that takes longer than ten seconds
+    #[arg(long, value_name = "NAME")]
+    slow_model: Option<String>,
+    /// A model that fails
+    #[arg(long, value_name = "NAME")]
+    failing_model: Option<String>,
+    /// A setting that has to be refused
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    bad: Option<(String, Value)>,
+    /// It is degraded, not healthy, without any setting
+    #[arg(long)]
+    needs_settings: bool,
+    /// The part that loads the library
+    #[arg(long, hide = true)]
+    inside: bool,
+}
+
+/// JSON where it is JSON, else text.
+fn setting(argument: &str) -> Result<(String, Value), String> {
+    let (key, value) = argument
+        .split_once('=')
+        .ok_or_else(|| format!("{argument:?} is not KEY=VALUE"))?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    Ok((key.to_owned(), value))
+}
+
+impl Arguments {
+    fn options(&self) -> Options {
+        let defaults = Options::default();
+        let with_model = |model: &Option<String>| ExecutionRequest {
+            model: model.clone(),
+            ..ExecutionRequest::sample("a message of the conformance checks")
+        };
+        let some = |model: &Option<String>| model.is_some().then(|| with_model(model));
+        let config: Map<String, Value> = self.settings.iter().cloned().collect();
+        Options {
+            bad_config: self.bad.clone().map(|(key, value)| {
+                let mut config = config.clone();
+                config.insert(key, value);
+                Value::Object(config)
+            }),
+            config: Value::Object(config),
+            health_without_config: match self.needs_settings {
+                true => HealthStatus::Degraded,
+                false => HealthStatus::Healthy,
+            },
+            request: with_model(&self.model),
+            slow: some(&self.slow_model),
+            failing: some(&self.failing_model),
+            ..defaults
+        }
+    }
+}
+
+pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    match arguments.inside {
+        true => inside(context, arguments),
+        false => outside(context, arguments),
+    }
+}
+
+/// Runs the checks and says each step as a line of JSON.
+fn inside(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let screen = context.screen();
+    let mut told = Ok(());
+    let mut watch = |step: Step<'_>| {
+        let line = match step {
+            Step::Begins { area, rule } => json!({ "area": area, "rule": rule }),
+            Step::Ended(row) => {
+                let (outcome, seen) = match &row.outcome {
+                    Outcome::Passed => ("ok", None),
+                    Outcome::Failed(seen) => ("failed", Some(seen)),
+                    Outcome::NotChecked(why) => ("unchecked", Some(why)),
+                };
+                json!({ "area": row.area, "rule": row.rule, "outcome": outcome, "seen": seen })
+            }
+        };
+        told = screen.value_line(&line);
+    };
+    app::conform::conform(&arguments.file, arguments.options(), &mut watch)?;
+    told?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn outside(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let screen = context.screen();
+    let quiet = context.global.json;
+    if !quiet {
+        let file = arguments.file.display();
+        screen.line(format_args!(
+            "{}  {file}",
+            screen.paint(Tone::Strong, "adapters test")
+        ))?;
+    }
+    let mut rows = Vec::new();
+    let mut begun = Value::Null;
+    let mut child = start(context)?;
+    let lines = lines(&mut child)?;
+    let end = loop {
+        match lines.recv_timeout(SILENCE) {
+            Ok(line) => {
+                let step: Value = serde_json::from_str(&line).context("an unreadable step")?;
+                if step["outcome"].is_null() {
+                    begun = step;
+                    continue;
+                }
+                begun = Value::Null;
+                if !quiet {
+                    row(&screen, &step)?;
+                }
+                rows.push(step);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                child.kill()?;
+                break Some(format!(
+                    "the library does not return; it was stopped after {SILENCE:?}"
+                ));
+            }
+            Err(RecvTimeoutError::Disconnected) => break None,
+        }
+    };
+    let status = child.wait()?;
+    let end = end.or_else(|| {
+        let signal = status.signal()?;
+        Some(format!("the library ended its process: signal {signal}"))
+    });
+    if let Some(seen) = end {
+        begun["outcome"] = "failed".into();
+        begun["seen"] = seen.into();
+        if !quiet {
+            row(&screen, &begun)?;
+        }
+        rows.push(begun);
+    } else if rows.is_empty() {
+        // It has said on standard error why it was not loaded.
+        return Ok(ExitCode::from(FAILED));
+    }
+    verdict(context, &rows)
+}
+
+/// This command once more, with what it was called with.
+fn start(context: &Context) -> anyhow::Result<Child> {
+    let program = std::env::current_exe().context("cannot tell where this program lies")?;
+    let mut command = Command::new(program);
+    command
+        .args(std::env::args_os().skip(1))
+        .arg("--inside")
+        .env_clear()
+        .envs(&context.environment)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    command
+        .spawn()
+        .context("cannot start the part that loads the library")
+}
+
+fn lines(child: &mut Child) -> anyhow::Result<mpsc::Receiver<String>> {
+    let Some(stdout) = child.stdout.take() else {
+        bail!("the part that loads the library cannot be heard");
+    };
+    let (sender, receiver) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("steps".to_owned())
+        .spawn(move || {
+            let lines = BufReader::new(stdout).lines();
+            for line in lines.map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        })?;
+    Ok(receiver)
+}
+
+fn row(screen: &Screen, row: &Value) -> std::io::Result<()> {
+    let mark = match row["outcome"].as_str() {
+        Some("ok") => screen.paint(Tone::Good, "ok  "),
+        Some("unchecked") => screen.paint(Tone::Quiet, "-   "),
+        Some(_) | None => screen.paint(Tone::Bad, "FAIL"),
+    };
+    let (area, rule) = (text(row, "/area"), text(row, "/rule"));
+    screen.line(format_args!("  {mark}  {area}: {rule}"))?;
+    match row["seen"].as_str() {
+        Some(seen) => screen.line(screen.paint(Tone::Quiet, format_args!("        {seen}"))),
+        None => Ok(()),
+    }
+}
+
+fn verdict(context: &Context, rows: &[Value]) -> anyhow::Result<ExitCode> {
+    let screen = context.screen();
+    let count = |outcome: &str| rows.iter().filter(|row| row["outcome"] == outcome).count();
+    let (good, failed, unchecked) = (count("ok"), count("failed"), count("unchecked"));
+    if context.global.json {
+        screen.value(&json!({ "passed": failed == 0, "rules": rows }))?;
+    } else {
+        let tone = if failed == 0 { Tone::Good } else { Tone::Bad };
+        screen.line(format_args!(
+            "{}, {unchecked} not looked at",
+            screen.paint(tone, format_args!("{good} rules hold, {failed} do not")),
+        ))?;
+        if unchecked > 1 {
+            let hint = "--slow-model, --failing-model and --bad let more be looked at.";
+            screen.line(screen.paint(Tone::Quiet, hint))?;
+        }
+    }
+    Ok(match failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::from(FAILED),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_json_where_it_can_be() {
+        for (argument, key, value) in [
+            ("a=1", "a", json!(1)),
+            ("a=b=c", "a", json!("b=c")),
+            ("KEY=sk-1", "KEY", json!("sk-1")),
+            ("l=[\"x\"]", "l", json!(["x"])),
+        ] {
+            assert_eq!(setting(argument), Ok((key.to_owned(), value)));
+        }
+        assert!(setting("a").is_err());
+    }
+}

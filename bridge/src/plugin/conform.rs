@@ -1,0 +1,64 @@
+//! The conformance checks on a library in a file. They call it as the bridge does, in this process.
+
+use std::path::Path;
+
+use forge_adapter_api::conformance::{Options, Report, Step};
+
+use super::load::{self, LoadError};
+use super::trust::{Rules, Trust};
+
+/// Holds the library against every rule; it may end the process. Blocks.
+pub fn conform(
+    path: &Path,
+    options: Options,
+    watch: &mut dyn FnMut(Step<'_>),
+) -> Result<Report, LoadError> {
+    let failed = |source| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let path = std::path::absolute(path).map_err(failed)?;
+    let copies = tempfile::tempdir().map_err(failed)?;
+    let rules = Rules {
+        trust: Trust::Warn,
+        digest: None,
+        copies: copies.path(),
+    };
+    let provider = provider(&path).ok_or_else(|| {
+        LoadError::NotFound(format!(
+            "{} is not named libforge_adapter_<name>.{}, as the bridge would look for it",
+            path.display(),
+            std::env::consts::DLL_EXTENSION
+        ))
+    })?;
+    load::conform(&path, &provider, &rules, options, watch)
+}
+
+/// What the library in a file of this name has to call itself.
+fn provider(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let stem = name.strip_prefix("libforge_adapter_")?;
+    let stem = stem.strip_suffix(std::env::consts::DLL_EXTENSION)?;
+    let stem = stem.strip_suffix('.')?;
+    (!stem.is_empty()).then(|| stem.replace('_', "-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_called_as_its_file() {
+        let named = |file: &str| provider(&Path::new("/x").join(file));
+        let end = std::env::consts::DLL_EXTENSION;
+        let wanted = Some("acme-ai".to_owned());
+        assert_eq!(named(&format!("libforge_adapter_acme_ai.{end}")), wanted);
+        for other in [
+            "acme.so".to_owned(),
+            format!("libforge_adapter_.{end}"),
+            "libforge_adapter_a".to_owned(),
+        ] {
+            assert_eq!(named(&other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `forge-bridge adapters test`: a good library, one that is good for most, one that ends its process,
+//! and files that are no libraries.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use super::harness::library::{compile, file_name};
+use super::harness::plugins;
+
+/// Exit code, report and complaint.
+fn test(library: &Path, arguments: &[&str]) -> (i32, Value, String) {
+    let home = tempfile::tempdir().unwrap();
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(env!("CARGO_BIN_EXE_forge-bridge"))
+        .env_clear()
+        .env("HOME", home.path())
+        .args(["adapters", "test", "--json"])
+        .arg(library)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let report = serde_json::from_slice(&stdout).unwrap_or_default();
+    let complaint = String::from_utf8(stderr).unwrap();
+    (status.code().unwrap(), report, complaint)
+}
+
+fn with<'a>(report: &'a Value, outcome: &str) -> Vec<&'a Value> {
+    let rules = report["rules"].as_array().unwrap();
+    let found = rules.iter().filter(|rule| rule["outcome"] == outcome);
+    found.collect()
+}
+
+#[test]
+fn a_good_library_keeps_every_rule() {
+    let echo = plugins().join(file_name("echo"));
+    let arguments = [
+        "--model",
+        "stream:3",
+        "--slow-model",
+        "slow:60000",
+        "--failing-model",
+        "fail",
+        "--bad",
+        "max_concurrent=many",
+    ];
+    let (code, report, complaint) = test(&echo, &arguments);
+    assert_eq!(code, 0, "{report} {complaint}");
+    assert_eq!(with(&report, "failed"), Vec::<&Value>::new());
+    let unchecked = with(&report, "unchecked");
+    assert_eq!(unchecked.len(), 1, "{unchecked:?}");
+    assert!(with(&report, "ok").len() > 18, "{report}");
+}
+
+#[test]
+fn a_library_that_ends_its_process_is_told_of() {
+    let echo = plugins().join(file_name("echo"));
+    let (code, report, _) = test(&echo, &["--model", "crash"]);
+    assert_eq!(code, 1, "{report}");
+    let failed = with(&report, "failed");
+    let seen = failed[0]["seen"].as_str().unwrap();
+    assert!(seen.contains("ended its process: signal 6"), "{report}");
+    assert!(failed[0]["rule"].is_string(), "it says at which rule");
+}
+
+#[test]
+fn what_is_no_adapter_is_refused_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join(file_name("text"));
+    std::fs::write(&text, "not a library").unwrap();
+    let other = folder.path().join("other.so");
+    let empty = folder.path().join(file_name("empty"));
+    compile(&empty, "faulty-disk/shim.c", &[]);
+    for (file, wanted) in [
+        (&text, "libforge_adapter_text"),
+        (&other, "is not named libforge_adapter_<name>"),
+        (&empty, "libforge_adapter_empty"),
+    ] {
+        let (code, report, complaint) = test(file, &[]);
+        assert_eq!((code, &report), (1, &Value::Null), "{complaint}");
+        assert!(complaint.contains(wanted), "{wanted}: {complaint}");
+        let errors = complaint.lines().filter(|line| line.contains("error: "));
+        assert_eq!(errors.count(), 1, "{complaint}");
+    }
+}
