@@ -7,4 +7,5 @@ mod conforms;
 mod credentials;
 mod failures;
 mod health;
+mod official;
 mod prices;
