@@ -25,6 +25,7 @@ mod langgraph;
 mod limits;
 mod manage;
 mod model;
+mod openai;
 mod output;
 mod plugins;
 mod queue;

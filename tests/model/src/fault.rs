@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io::Error;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::header::RETRY_AFTER;
@@ -10,6 +11,7 @@ use futures_util::{StreamExt as _, stream};
 
 /// So many events come well.
 const EVENTS: usize = 3;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Puts the fault in that the request names, and breaks the answer off when the endpoint is killed.
 pub(crate) fn put_in(
@@ -29,7 +31,14 @@ pub(crate) fn put_in(
             .map(|piece| piece.map_err(Error::other));
         let pieces = match fault(asked) {
             None => pieces.boxed(),
-            Some(fault) => pieces.take(EVENTS).chain(stream::iter(fault)).boxed(),
+            Some(fault) => {
+                let fault = stream::once(async {
+                    // What comes well has to be on its way before the connection goes.
+                    tokio::time::sleep(PAUSE).await;
+                    stream::iter(fault)
+                });
+                pieces.take(EVENTS).chain(fault.flatten()).boxed()
+            }
         };
         let killed = stream::once(async move {
             killed.await;
