@@ -28,6 +28,11 @@ pub fn hermes() -> PathBuf {
     installed("hermes").join("bin/hermes")
 }
 
+/// A Python that has the official client `openai`.
+pub fn openai() -> PathBuf {
+    installed("openai").join("bin/python")
+}
+
 /// The `opencode` program.
 pub fn opencode() -> PathBuf {
     installed("opencode").join("node_modules/opencode-linux-x64/bin/opencode")

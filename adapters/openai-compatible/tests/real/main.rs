@@ -4,4 +4,5 @@
 mod bench;
 mod conforms;
 mod failures;
+mod official;
 mod turns;
