@@ -59,6 +59,7 @@ async fn a_tool_round_trip_of_the_bridge_ends_in_a_signed_callback_with_usage_an
     assert_eq!(result["usage"]["totalTokens"], 80, "{result}");
     let cost = result["costUsd"].as_f64().unwrap();
     assert!((cost - 2.0 * 121.0 / 1e6).abs() < 1e-9, "{result}");
+    bridge.api.delivery_is(&id, "delivered").await;
     let events = bridge.api.events(&id).await;
     let kinds: Vec<_> = events
         .iter()

@@ -1,5 +1,4 @@
 //! What OpenRouter has of its own, against the fake model.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use forge_adapter_api::conformance::{self, Options};
 use forge_adapter_api::{

@@ -4,5 +4,6 @@
 mod bench;
 mod conforms;
 mod failures;
+mod hermes;
 mod official;
 mod turns;
