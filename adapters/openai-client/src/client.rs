@@ -15,6 +15,9 @@ use crate::refusal;
 /// Instead of the key in texts of the server.
 const REDACTED: &str = "[REDACTED]";
 
+/// How a provider's own errors are read; `None` for those of the common kind.
+type Refusal = fn(&Value) -> Option<AdapterError>;
+
 /// A client of one server; cheap to clone.
 #[derive(Clone)]
 pub struct Client {
@@ -22,7 +25,7 @@ pub struct Client {
     base_url: String,
     headers: HeaderMap,
     key: Option<SecretString>,
-    refusal: fn(&Value) -> Option<AdapterError>,
+    refusal: Refusal,
 }
 
 impl Client {
@@ -64,7 +67,7 @@ impl Client {
 
     /// Reads errors of a provider's own kind.
     #[must_use]
-    pub fn with_refusal(mut self, refusal: fn(&Value) -> Option<AdapterError>) -> Self {
+    pub fn with_refusal(mut self, refusal: Refusal) -> Self {
         self.refusal = refusal;
         self
     }
@@ -83,7 +86,7 @@ impl Client {
             .reply(self.dressed(self.http.post(&url, body)))
             .await;
         let told = match reply.map_err(|failure| self.failed(failure))? {
-            Reply::Whole(answer) => hear(heard, &answer, events).await,
+            Reply::Whole(answer) => hear(heard, &answer, events, self.refusal).await,
             Reply::Events(stream) => return self.follow(stream, heard, events).await,
         };
         told.map_err(|error| self.cleaned(error))?;
@@ -123,7 +126,7 @@ impl Client {
             if event.data.trim() == "[DONE]" {
                 return Ok(());
             }
-            let told = take(heard, &event, events).await;
+            let told = take(heard, &event, events, self.refusal).await;
             told.map_err(|error| self.cleaned(error))?;
         }
     }
@@ -146,7 +149,12 @@ impl Client {
     }
 }
 
-async fn take(heard: &mut Heard, event: &ServerEvent, events: &Events) -> Result<(), AdapterError> {
+async fn take(
+    heard: &mut Heard,
+    event: &ServerEvent,
+    events: &Events,
+    own: Refusal,
+) -> Result<(), AdapterError> {
     let chunk: Value = serde_json::from_str(&event.data).map_err(|error| {
         AdapterError::new(
             "upstream_error",
@@ -166,10 +174,18 @@ async fn take(heard: &mut Heard, event: &ServerEvent, events: &Events) -> Result
     if event.name == "error" && refusal::said_in(&chunk).is_none() {
         return Err(refusal::read(&chunk));
     }
-    hear(heard, &chunk, events).await
+    hear(heard, &chunk, events, own).await
 }
 
-async fn hear(heard: &mut Heard, chunk: &Value, events: &Events) -> Result<(), AdapterError> {
+async fn hear(
+    heard: &mut Heard,
+    chunk: &Value,
+    events: &Events,
+    own: Refusal,
+) -> Result<(), AdapterError> {
+    if let Some(refusal) = refusal::said_in(chunk).and_then(own) {
+        return Err(refusal);
+    }
     for news in heard.chunk(chunk)? {
         events.send(news.into()).await;
     }
