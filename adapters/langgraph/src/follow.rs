@@ -95,6 +95,13 @@ pub(crate) async fn follow(
         };
         in_vain = if heard.news { 0 } else { in_vain + 1 };
         if in_vain > reconnects {
+            // A run that has ended is told by the state it left, whatever was not heard of it.
+            if let Ok(status) = server.status(run).await
+                && !matches!(status, RunStatus::Pending | RunStatus::Running)
+            {
+                tracing::warn!(run.id = %run.run, "the end of a run's stream was not heard");
+                return Ok(End::Over(status));
+            }
             let lost = failure.map(AdapterError::from).unwrap_or_else(|| {
                 AdapterError::new("upstream_error", "the stream ends while the run goes on")
             });

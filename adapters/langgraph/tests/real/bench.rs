@@ -1,6 +1,6 @@
 //! One server for all tests of the binary, and for each test an adapter and a model of its own.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use forge_adapter_api::{
@@ -10,6 +10,7 @@ use forge_adapter_api::{
 use forge_adapter_langgraph::LangGraph;
 use forge_adapter_transport::http::{Failure, Http, Limits};
 use forge_test_model::Model;
+use forge_test_runtimes::LangGraph as Server;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -17,22 +18,18 @@ use tokio::time::Instant;
 /// 31 read, 5 of them from the cache; 9 written, 2 of them thought.
 pub(crate) const CALL: (u64, u64) = (31, 9);
 
-/// The last test that holds it ends it.
-static SERVER: Mutex<Weak<forge_test_runtimes::LangGraph>> = Mutex::new(Weak::new());
+/// It ends with the process.
+static SERVER: LazyLock<Server> =
+    LazyLock::new(|| forge_test_runtimes::langgraph("http://127.0.0.1:9"));
 
-pub(crate) fn server() -> Arc<forge_test_runtimes::LangGraph> {
-    let mut shared = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
-    shared.upgrade().unwrap_or_else(|| {
-        let server = Arc::new(forge_test_runtimes::langgraph("http://127.0.0.1:9"));
-        *shared = Arc::downgrade(&server);
-        server
-    })
+pub(crate) fn server() -> &'static Server {
+    &SERVER
 }
 
 pub(crate) struct Bench {
     pub(crate) adapter: LangGraph,
     pub(crate) model: Model,
-    pub(crate) server: Arc<forge_test_runtimes::LangGraph>,
+    pub(crate) server: &'static Server,
 }
 
 pub(crate) struct Ran {
