@@ -1,14 +1,9 @@
-//! One run from start to result: starts the agent, opens a session, asks, ends it.
+//! The conversation with one agent: opens a session, asks, attends to what comes in meanwhile.
 
 use std::path::PathBuf;
-use std::sync::PoisonError;
 use std::time::Duration;
 
-use forge_adapter_api::child::{Child, StartError};
-use forge_adapter_api::{
-    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run,
-};
-use forge_adapter_transport::folder;
+use forge_adapter_api::{AdapterEvent, Events, ExecutionRequest, Run};
 use forge_adapter_transport::json_rpc::{
     INTERNAL_ERROR, Incoming, JsonRpc, METHOD_NOT_FOUND, RpcError, Unreadable,
 };
@@ -17,12 +12,11 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::Acp;
 use crate::agent::{Agent, PROTOCOL};
-use crate::config::UsageScope;
 use crate::files;
 use crate::launch::{self, Session};
-use crate::meter::{Mark, Meter};
+use crate::meter::Meter;
 use crate::models::{Choice, Models};
-use crate::outcome::{self, AUTH_REQUIRED, End, outcome};
+use crate::outcome::{AUTH_REQUIRED, End};
 use crate::policy::{self, Decision, Policy};
 use crate::transcript::Transcript;
 
@@ -30,96 +24,6 @@ use crate::transcript::Transcript;
 const BEGIN_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a cancelled turn has to end.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
-/// How long the agent has to end after its stdin was closed.
-const END_PATIENCE: Duration = Duration::from_secs(2);
-
-pub(crate) async fn execute(
-    adapter: &Acp,
-    request: &ExecutionRequest,
-    events: &Events,
-    run: &Run,
-) -> Result<ExecutionResult> {
-    if !request.tools.is_empty() {
-        let text = "this adapter cannot offer tools of the caller: name MCP servers instead";
-        return Err(AdapterError::new("invalid_request", text));
-    }
-    let session = request.session_id.as_deref();
-    let result = attempt(adapter, request, session, events, run).await?;
-    // The earlier attempt may have ended before it wrote anything down.
-    if request.resume && result.error_code.as_deref() == Some("session_not_found") {
-        return attempt(adapter, request, None, events, run).await;
-    }
-    Ok(result)
-}
-
-async fn attempt(
-    adapter: &Acp,
-    request: &ExecutionRequest,
-    session: Option<&str>,
-    events: &Events,
-    run: &Run,
-) -> Result<ExecutionResult> {
-    let instance = adapter.host.instance();
-    let path = adapter.settings.table.program.as_ref();
-    let path = path.ok_or_else(|| outcome::unavailable(launch::not_named(instance)))?;
-    let folder = folder::create(&adapter.host).map_err(|error| internal(&error))?;
-    let workspace = launch::workspace(request);
-    let work = workspace
-        .as_ref()
-        .or(adapter.settings.table.dir.as_ref())
-        .map_or_else(|| folder.path().to_owned(), PathBuf::clone);
-    let program = launch::program(&adapter.settings, path, &work, folder.path())
-        .map_err(|error| internal(&error))?;
-    let child = Child::start(&adapter.host, Some(&request.execution_id), &program);
-    let child = child.map_err(|error| match error {
-        StartError::Missing(path) => outcome::unavailable(launch::missing(instance, &path)),
-        StartError::Start { path, source } => {
-            outcome::unavailable(format!("cannot start {}: {source}", path.display()))
-        }
-    })?;
-    let mut conversation = Conversation {
-        rpc: JsonRpc::new(child),
-        policy: Policy::new(
-            &adapter.settings.table,
-            workspace,
-            request.mcp_servers.keys().cloned().collect(),
-        ),
-        transcript: Transcript::new(Meter::of_new_session(), None),
-        agent: Agent::default(),
-        session: None,
-        phase: Phase::Beginning,
-        has_history: false,
-        events,
-        run,
-    };
-    let begun = conversation.begin(adapter, request, session, work).await;
-    note(adapter, &begun);
-    let end = match begun {
-        Ok(kind) => conversation.turn(launch::prompt(request, kind)).await,
-        Err(end) => end,
-    };
-    Ok(conversation.conclude(adapter, end).await)
-}
-
-/// What a run that could not begin says of the adapter's health.
-fn note(adapter: &Acp, begun: &std::result::Result<Session, End>) {
-    let reason = match begun {
-        Ok(_) => None,
-        Err(End::Lost(text) | End::Garbled(text)) => Some(text.clone()),
-        Err(End::Refused("initialize" | "session/new", error)) => Some(error.message.clone()),
-        Err(
-            End::Turn(_)
-            | End::Cancelled
-            | End::Refused(..)
-            | End::NoSession(_)
-            | End::Impossible(_),
-        ) => return,
-    };
-    *adapter
-        .unusable
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner) = reason;
-}
 
 /// What the agent's updates mean.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -131,12 +35,12 @@ enum Phase {
     Cancelling,
 }
 
-struct Conversation<'a> {
-    rpc: JsonRpc,
+pub(crate) struct Conversation<'a> {
+    pub(crate) rpc: JsonRpc,
     policy: Policy,
-    transcript: Transcript,
-    agent: Agent,
-    session: Option<String>,
+    pub(crate) transcript: Transcript,
+    pub(crate) agent: Agent,
+    pub(crate) session: Option<String>,
     phase: Phase,
     /// Something of the session was told while it was loaded.
     has_history: bool,
@@ -144,14 +48,29 @@ struct Conversation<'a> {
     run: &'a Run,
 }
 
-impl Conversation<'_> {
-    async fn begin(
+impl<'a> Conversation<'a> {
+    pub(crate) fn new(rpc: JsonRpc, policy: Policy, events: &'a Events, run: &'a Run) -> Self {
+        Self {
+            rpc,
+            policy,
+            transcript: Transcript::new(Meter::of_new_session(), None),
+            agent: Agent::default(),
+            session: None,
+            phase: Phase::Beginning,
+            has_history: false,
+            events,
+            run,
+        }
+    }
+
+    /// Opens the session: a new one, or this.
+    pub(crate) async fn begin(
         &mut self,
         adapter: &Acp,
         request: &ExecutionRequest,
         session: Option<&str>,
         work: PathBuf,
-    ) -> std::result::Result<Session, End> {
+    ) -> Result<Session, End> {
         let files = self.policy.workspace.is_some();
         let hello = json!({
             "protocolVersion": PROTOCOL,
@@ -179,7 +98,7 @@ impl Conversation<'_> {
                     let text = "the agent cannot go on with a session";
                     return Err(End::Impossible(text.to_owned()));
                 }
-                let mark = lock(adapter).get(id);
+                let mark = adapter.marks().get(id);
                 self.transcript = Transcript::new(Meter::of_resumed_session(mark), None);
                 self.session = Some(id.to_owned());
                 opening["sessionId"] = id.into();
@@ -218,7 +137,7 @@ impl Conversation<'_> {
         Ok(kind)
     }
 
-    async fn load(&mut self, id: &str, opening: Value) -> std::result::Result<Value, End> {
+    async fn load(&mut self, id: &str, opening: Value) -> Result<Value, End> {
         let unknown = |why: &str| End::NoSession(format!("the agent has no session {id:?}{why}"));
         match self.ask("session/load", opening).await {
             // Some answer nothing where they have nothing.
@@ -231,11 +150,7 @@ impl Conversation<'_> {
     }
 
     /// Asks, and attends to what comes in until the answer does.
-    async fn ask(
-        &mut self,
-        method: &'static str,
-        params: Value,
-    ) -> std::result::Result<Value, End> {
+    async fn ask(&mut self, method: &'static str, params: Value) -> Result<Value, End> {
         let asked = self.rpc.request(method, params);
         let limit = Instant::now() + BEGIN_PATIENCE;
         loop {
@@ -253,7 +168,8 @@ impl Conversation<'_> {
         }
     }
 
-    async fn turn(&mut self, prompt: Value) -> End {
+    /// Asks, and tells what the agent does until its turn ends.
+    pub(crate) async fn turn(&mut self, prompt: Value) -> End {
         self.phase = Phase::Turn;
         let session = self.session.clone();
         let params = json!({"sessionId": session, "prompt": prompt});
@@ -289,9 +205,9 @@ impl Conversation<'_> {
     /// One message of the agent; what it answers when it is the answer to `asked`.
     async fn attend(
         &mut self,
-        message: Option<std::result::Result<Incoming, Unreadable>>,
+        message: Option<Result<Incoming, Unreadable>>,
         asked: u64,
-    ) -> std::result::Result<Option<std::result::Result<Value, RpcError>>, End> {
+    ) -> Result<Option<Result<Value, RpcError>>, End> {
         match message {
             None => Err(End::Lost("the agent ended without an answer".to_owned())),
             Some(Err(unreadable)) => Err(End::Garbled(format!("the agent wrote {unreadable}"))),
@@ -344,8 +260,8 @@ impl Conversation<'_> {
                     Ok(Ok(answer)) => self.rpc.answer(id, answer),
                     Ok(Err(error)) => self.rpc.refuse(id, error.code, &error.message),
                     Err(error) => {
-                        self.rpc
-                            .refuse(id, METHOD_NOT_FOUND, &format!("it failed: {error}"))
+                        let text = format!("it failed: {error}");
+                        self.rpc.refuse(id, INTERNAL_ERROR, &text);
                     }
                 }
             }
@@ -372,77 +288,6 @@ impl Conversation<'_> {
         self.events.send(decided).await;
         policy::answer(&params["options"], decision)
     }
-
-    /// Ends the program, and makes the result.
-    async fn conclude(mut self, adapter: &Acp, end: End) -> ExecutionResult {
-        let patience = match &end {
-            End::Turn(_) | End::Refused(..) | End::NoSession(_) | End::Impossible(_) => {
-                END_PATIENCE
-            }
-            // It had its time, or does not keep to anything.
-            End::Cancelled | End::Lost(_) | End::Garbled(_) => Duration::ZERO,
-        };
-        // The result stands, however the program ends now; it is killed if it does not.
-        let stopped = self.rpc.stop(patience).await;
-        let end = match end {
-            End::Lost(reason) => {
-                let status =
-                    stopped.map_or_else(|error| error.to_string(), |status| status.to_string());
-                let tail = self.rpc.stderr_tail();
-                let colon = if tail.is_empty() { "" } else { ": " };
-                End::Lost(format!("{reason} ({status}){colon}{tail}"))
-            }
-            end => end,
-        };
-        let Transcript {
-            meter,
-            text,
-            tool_calls,
-            model,
-            ..
-        } = self.transcript;
-        let scope = match adapter.settings.table.usage {
-            UsageScope::Auto => self.agent.usage_scope(),
-            said => said,
-        };
-        let usage = meter.usage(scope, tool_calls);
-        let is_failure = matches!(&end, End::Turn(answer) if answer["usage"].is_null())
-            && self.agent.says_failures_as_text()
-            && outcome::is_failure(&text);
-        let session_id = match &end {
-            End::NoSession(_) => None,
-            _ => self.session,
-        };
-        if let Some(session) = &session_id {
-            let before = lock(adapter).get(session);
-            lock(adapter).set(session, later(before, meter.mark()));
-        }
-        let result = outcome(end, is_failure.then_some(text.as_str()));
-        ExecutionResult {
-            output: Some(text).filter(|text| !is_failure && !text.is_empty()),
-            usage,
-            cost_usd: meter.cost_usd(),
-            model,
-            session_id,
-            ..result
-        }
-    }
-}
-
-/// The higher mark; counts that were not told anew stay.
-fn later(before: Mark, now: Mark) -> Mark {
-    Mark {
-        cost_usd: now.cost_usd.or(before.cost_usd),
-        usage: if now.usage.total_tokens.is_some() {
-            now.usage
-        } else {
-            before.usage
-        },
-    }
-}
-
-fn lock(adapter: &Acp) -> std::sync::MutexGuard<'_, crate::meter::Marks> {
-    adapter.marks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -469,8 +314,4 @@ async fn at(limit: Option<Instant>) {
         Some(limit) => sleep_until(limit).await,
         None => std::future::pending().await,
     }
-}
-
-fn internal(error: &std::io::Error) -> AdapterError {
-    AdapterError::new("internal", format!("cannot prepare the run: {error}")).retryable()
 }

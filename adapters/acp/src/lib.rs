@@ -10,9 +10,10 @@ mod meter;
 mod models;
 mod outcome;
 mod policy;
+mod run;
 mod transcript;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forge_adapter_api::child::Program;
@@ -110,11 +111,17 @@ impl ExecutionAdapter for Acp {
 
     async fn execute(&self, request: ExecutionRequest, events: Events) -> Result<ExecutionResult> {
         let run = self.running.start(&request.task_id);
-        conversation::execute(self, &request, &events, &run).await
+        run::execute(self, &request, &events, &run).await
     }
 
     async fn cancel(&self, task_handle: &str) -> Result<bool> {
         Ok(self.running.cancel(task_handle))
+    }
+}
+
+impl Acp {
+    fn marks(&self) -> MutexGuard<'_, Marks> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

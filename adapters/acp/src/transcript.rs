@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use crate::meter::Meter;
 use crate::models::Models;
 
-/// So many calls can be open at once; what an agent opens beyond is told at once.
-const MOST_OPEN: usize = 1_000;
+/// So many calls can be open at once; of those beyond nothing is told.
+const MOST_OPEN: usize = 100;
+/// A longer text is not gathered further: it is above what the bridge takes as an output.
+const MOST_TEXT_BYTES: usize = 16 << 20;
 
 pub(crate) struct Transcript {
     pub(crate) meter: Meter,
@@ -91,10 +93,10 @@ impl Transcript {
         if std::mem::take(&mut self.is_interrupted) {
             self.text.clear();
         }
-        if self.text.is_empty() {
-            self.text.push_str(delta.trim_start());
-        } else {
-            self.text.push_str(&delta);
+        match self.text.len() {
+            0 => self.text.push_str(delta.trim_start()),
+            1..=MOST_TEXT_BYTES => self.text.push_str(&delta),
+            _ => {}
         }
         some(!delta.is_empty(), || AdapterEvent::text(delta))
     }

@@ -113,10 +113,6 @@ impl Bench {
     }
 
     /// With this in the adapter's table.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "a table is made for one bench"
-    )]
     pub(crate) async fn with(agent: Agent, table: Value) -> Self {
         let model = Model::start().await;
         let home = tempfile::tempdir().unwrap();

@@ -1,0 +1,171 @@
+//! One run: starts the agent, has the conversation, ends the agent, and makes the result.
+
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use forge_adapter_api::child::{Child, StartError};
+use forge_adapter_api::{AdapterError, Events, ExecutionRequest, ExecutionResult, Result, Run};
+use forge_adapter_transport::folder;
+use forge_adapter_transport::json_rpc::JsonRpc;
+
+use crate::Acp;
+use crate::config::UsageScope;
+use crate::conversation::Conversation;
+use crate::launch::{self, Session};
+use crate::meter::Mark;
+use crate::outcome::{self, End, outcome};
+use crate::policy::Policy;
+use crate::transcript::Transcript;
+
+/// How long the agent has to end after its stdin was closed.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+pub(crate) async fn execute(
+    adapter: &Acp,
+    request: &ExecutionRequest,
+    events: &Events,
+    run: &Run,
+) -> Result<ExecutionResult> {
+    if !request.tools.is_empty() {
+        let text = "this adapter cannot offer tools of the caller: name MCP servers instead";
+        return Err(AdapterError::new("invalid_request", text));
+    }
+    let session = request.session_id.as_deref();
+    let result = attempt(adapter, request, session, events, run).await?;
+    // The earlier attempt may have ended before it wrote anything down.
+    if request.resume && result.error_code.as_deref() == Some("session_not_found") {
+        return attempt(adapter, request, None, events, run).await;
+    }
+    Ok(result)
+}
+
+async fn attempt(
+    adapter: &Acp,
+    request: &ExecutionRequest,
+    session: Option<&str>,
+    events: &Events,
+    run: &Run,
+) -> Result<ExecutionResult> {
+    let instance = adapter.host.instance();
+    let path = adapter.settings.table.program.as_ref();
+    let path = path.ok_or_else(|| outcome::unavailable(launch::not_named(instance)))?;
+    let folder = folder::create(&adapter.host).map_err(|error| internal(&error))?;
+    let workspace = launch::workspace(request);
+    let work = workspace
+        .as_ref()
+        .or(adapter.settings.table.dir.as_ref())
+        .map_or_else(|| folder.path().to_owned(), PathBuf::clone);
+    let program = launch::program(&adapter.settings, path, &work, folder.path())
+        .map_err(|error| internal(&error))?;
+    let child = Child::start(&adapter.host, Some(&request.execution_id), &program);
+    let child = child.map_err(|error| match error {
+        StartError::Missing(path) => outcome::unavailable(launch::missing(instance, &path)),
+        StartError::Start { path, source } => {
+            outcome::unavailable(format!("cannot start {}: {source}", path.display()))
+        }
+    })?;
+    let policy = Policy::new(
+        &adapter.settings.table,
+        workspace,
+        request.mcp_servers.keys().cloned().collect(),
+    );
+    let mut conversation = Conversation::new(JsonRpc::new(child), policy, events, run);
+    let begun = conversation.begin(adapter, request, session, work).await;
+    note(adapter, &begun);
+    let end = match begun {
+        Ok(kind) => conversation.turn(launch::prompt(request, kind)).await,
+        Err(end) => end,
+    };
+    Ok(conclude(adapter, conversation, end).await)
+}
+
+/// What a run that could not begin says of the adapter's health.
+fn note(adapter: &Acp, begun: &std::result::Result<Session, End>) {
+    let reason = match begun {
+        Ok(_) => None,
+        Err(End::Lost(text) | End::Garbled(text)) => Some(text.clone()),
+        Err(End::Refused("initialize" | "session/new", error)) => Some(error.message.clone()),
+        Err(
+            End::Turn(_)
+            | End::Cancelled
+            | End::Refused(..)
+            | End::NoSession(_)
+            | End::Impossible(_),
+        ) => return,
+    };
+    *adapter
+        .unusable
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = reason;
+}
+
+/// Ends the program, and makes the result.
+async fn conclude(adapter: &Acp, mut conversation: Conversation<'_>, end: End) -> ExecutionResult {
+    let patience = match &end {
+        End::Turn(_) | End::Refused(..) | End::NoSession(_) | End::Impossible(_) => END_PATIENCE,
+        // It had its time, or does not keep to anything.
+        End::Cancelled | End::Lost(_) | End::Garbled(_) => Duration::ZERO,
+    };
+    // The result stands, however the program ends now; it is killed if it does not.
+    let stopped = conversation.rpc.stop(patience).await;
+    let end = match end {
+        End::Lost(reason) => {
+            let status =
+                stopped.map_or_else(|error| error.to_string(), |status| status.to_string());
+            let tail = conversation.rpc.stderr_tail();
+            let colon = if tail.is_empty() { "" } else { ": " };
+            End::Lost(format!("{reason} ({status}){colon}{tail}"))
+        }
+        end => end,
+    };
+    let Transcript {
+        meter,
+        text,
+        tool_calls,
+        model,
+        ..
+    } = conversation.transcript;
+    let scope = match adapter.settings.table.usage {
+        UsageScope::Auto => conversation.agent.usage_scope(),
+        said => said,
+    };
+    let usage = meter.usage(scope, tool_calls);
+    let is_failure = matches!(&end, End::Turn(answer) if answer["usage"].is_null())
+        && conversation.agent.says_failures_as_text()
+        && outcome::is_failure(&text);
+    let session_id = match &end {
+        End::NoSession(_) => None,
+        _ => conversation.session,
+    };
+    if let Some(session) = &session_id {
+        let mut marks = adapter.marks();
+        let before = marks.get(session);
+        marks.set(session, later(before, meter.mark()));
+    }
+    let result = outcome(end, is_failure.then_some(text.as_str()));
+    ExecutionResult {
+        output: Some(text).filter(|text| !is_failure && !text.is_empty()),
+        usage,
+        cost_usd: meter.cost_usd(),
+        model,
+        session_id,
+        ..result
+    }
+}
+
+/// The higher mark; counts that were not told anew stay.
+fn later(before: Mark, now: Mark) -> Mark {
+    Mark {
+        cost_usd: now.cost_usd.or(before.cost_usd),
+        usage: if now.usage.total_tokens.is_some() {
+            now.usage
+        } else {
+            before.usage
+        },
+    }
+}
+
+fn internal(error: &std::io::Error) -> AdapterError {
+    AdapterError::new("internal", format!("cannot prepare the run: {error}")).retryable()
+}
