@@ -22,7 +22,7 @@ use evidence::Tally;
 use load::{Load, POLICIES, Receiver};
 
 /// Bridges that are tortured at the same time; they wait more than they work.
-const LANES: usize = 4;
+const LANES: usize = 6;
 /// What a load that nobody interrupts may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
