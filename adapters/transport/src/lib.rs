@@ -6,3 +6,4 @@ pub mod http;
 pub mod json_lines;
 pub mod json_rpc;
 mod server_events;
+pub mod wire;

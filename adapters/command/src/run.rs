@@ -1,0 +1,344 @@
+//! One run from start to result: starts the program, reads what it says, ends it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use forge_adapter_api::child::{Child, Line, Program, StartError};
+use forge_adapter_api::{
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, OutputStrategy,
+    Result, Run, Usage,
+};
+use forge_adapter_transport::wire::{self, Message};
+use secrecy::ExposeSecret as _;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep_until, timeout};
+use uuid::Uuid;
+
+use crate::argv::Placeholder;
+use crate::config::{Output, Settings, Stdin};
+use crate::outcome::{self, End};
+use crate::transcript::Transcript;
+
+/// A usage file is small.
+const USAGE_BYTES: u64 = 1 << 20;
+
+pub(crate) async fn execute(
+    host: &Host,
+    settings: &Settings,
+    request: &ExecutionRequest,
+    events: &Events,
+    run: &Run,
+) -> Result<ExecutionResult> {
+    let folder = tempfile::Builder::new().prefix("forge-command-").tempdir();
+    let folder = folder.map_err(|error| internal("make a folder for the run", &error))?;
+    let mut transcript = Transcript::default();
+    let session = request
+        .session_id
+        .clone()
+        .unwrap_or_else(|| Uuid::now_v7().to_string());
+    if settings.argv.has(Placeholder::NewSessionId)
+        && let Some(event) = transcript.session(session.clone())
+    {
+        events.send(event).await;
+    }
+    let program = program(settings, request, &session, &folder)?;
+    let mut child =
+        Child::start(host, Some(&request.execution_id), &program).map_err(not_started)?;
+    match settings.stdin() {
+        Stdin::Prompt => child.send(&prompt(settings, request)),
+        Stdin::Request => {
+            let request = serde_json::to_string(request).expect("a request is plain JSON");
+            child.send(&request);
+        }
+        Stdin::Nothing => {}
+    }
+    child.close_stdin();
+    let reading = Reading { settings, events };
+    let end = reading
+        .until_the_end(&mut child, &mut transcript, run)
+        .await;
+    let file = usage_file(&folder);
+    if let Some(usage) = read_usage(&file) {
+        settings.table.usage.read(&usage, &mut transcript);
+        if transcript.usage != Usage::default() {
+            events
+                .send(AdapterEvent::usage(&transcript.usage, transcript.cost_usd))
+                .await;
+        }
+    }
+    Ok(outcome::result(settings, request, transcript, end))
+}
+
+struct Reading<'a> {
+    settings: &'a Settings,
+    events: &'a Events,
+}
+
+impl Reading<'_> {
+    async fn until_the_end(
+        &self,
+        child: &mut Child,
+        transcript: &mut Transcript,
+        run: &Run,
+    ) -> End {
+        let mut deadline: Option<Instant> = None;
+        let mut whole = String::new();
+        let mut read = 0_usize;
+        loop {
+            let line = tokio::select! {
+                line = child.next() => line,
+                () = run.cancelled(), if deadline.is_none() => {
+                    child.terminate();
+                    deadline = Some(Instant::now() + self.settings.kill_after());
+                    continue;
+                }
+                () = at(deadline) => break,
+            };
+            let line = match line {
+                None => break,
+                Some(Line::Text(line)) => line,
+                Some(Line::TooLong { bytes }) => {
+                    child.kill();
+                    return End::Unreadable(format!(
+                        "the program wrote a line of {bytes} bytes; the limit is {}",
+                        self.settings.table.line_bytes
+                    ));
+                }
+            };
+            read += line.len() + 1;
+            if read > self.settings.table.output_bytes {
+                child.kill();
+                return End::TooMuch(self.settings.table.output_bytes);
+            }
+            match self.settings.table.output {
+                Output::Text => self.text(&line, transcript).await,
+                Output::Json => {
+                    whole.push_str(&line);
+                    whole.push('\n');
+                }
+                Output::JsonLines => self.json(&line, transcript).await,
+                Output::Bridge => self.bridge(&line, transcript).await,
+            }
+        }
+        if deadline.is_some() {
+            // Its end is waited for so that nothing of it is left when the run is over.
+            if timeout(self.settings.kill_after(), child.wait())
+                .await
+                .is_err()
+            {
+                child.kill();
+            }
+            return End::Cancelled;
+        }
+        let status = child.wait().await;
+        if !whole.trim().is_empty() {
+            match serde_json::from_str(&whole) {
+                Ok(value) => self.apply(&value, transcript).await,
+                Err(error) if status.as_ref().is_ok_and(ExitStatus::success) => {
+                    return End::Unreadable(format!("the program's output is not JSON: {error}"));
+                }
+                // The exit code says more.
+                Err(_) => transcript.text = whole,
+            }
+        }
+        match status {
+            Ok(status) => End::Exited {
+                status,
+                stderr: child.stderr_tail(),
+            },
+            Err(error) => End::Unreadable(format!("how the program ended is not known: {error}")),
+        }
+    }
+
+    async fn text(&self, line: &str, transcript: &mut Transcript) {
+        if let Some(prefix) = &self.settings.table.usage_line
+            && let Some(rest) = line.strip_prefix(prefix.as_str())
+            && let Ok(usage) = serde_json::from_str::<Value>(rest)
+        {
+            if self.settings.table.usage.read(&usage, transcript) {
+                self.events
+                    .send(AdapterEvent::usage(&transcript.usage, transcript.cost_usd))
+                    .await;
+            }
+            return;
+        }
+        // The last line's end is no part of the answer.
+        let delta = if transcript.text.is_empty() && transcript.output.is_none() {
+            line.to_owned()
+        } else {
+            format!("\n{line}")
+        };
+        // From here on there was a first line, be it an empty one.
+        let text = transcript.output.get_or_insert_default();
+        text.push_str(&delta);
+        self.events.send(AdapterEvent::text(delta)).await;
+    }
+
+    async fn json(&self, line: &str, transcript: &mut Transcript) {
+        // Programs greet and warn on stdout.
+        if let Ok(value) = serde_json::from_str(line) {
+            self.apply(&value, transcript).await;
+        } else if !line.trim().is_empty() {
+            tracing::debug!(bytes = line.len(), "a line that is not JSON was skipped");
+        }
+    }
+
+    async fn bridge(&self, line: &str, transcript: &mut Transcript) {
+        let Ok(value) = serde_json::from_str::<Value>(line) else {
+            return;
+        };
+        match wire::message(&value) {
+            Ok(Message::Event(event)) => {
+                if event.kind == "assistant.text"
+                    && let Some(delta) = event.data.as_ref().and_then(|data| data["delta"].as_str())
+                {
+                    transcript.text.push_str(delta);
+                }
+                self.events.send(event).await;
+            }
+            Ok(Message::Result(result)) => transcript.result = Some(result),
+            Err(error) => tracing::warn!("a line of the program is lost: {error}"),
+        }
+    }
+
+    async fn apply(&self, value: &Value, transcript: &mut Transcript) {
+        for rule in &self.settings.table.rules {
+            for event in rule.apply(value, transcript) {
+                self.events.send(event).await;
+            }
+        }
+    }
+}
+
+fn program(
+    settings: &Settings,
+    request: &ExecutionRequest,
+    session: &str,
+    folder: &TempDir,
+) -> Result<Program> {
+    let path = settings.table.program.as_ref();
+    let path = path.ok_or_else(|| AdapterError::new("adapter_unavailable", crate::NO_PROGRAM))?;
+    let dir = match dir(request) {
+        Some(dir) => dir,
+        None => {
+            let dir = folder.path().join("work");
+            std::fs::create_dir(&dir)
+                .map_err(|error| internal("make a folder for the program", &error))?;
+            dir
+        }
+    };
+    let args = settings
+        .argv
+        .fill(|placeholder| value(settings, request, session, &dir, folder, placeholder));
+    let args = args.map_err(|error| AdapterError::new("invalid_request", error.to_string()))?;
+    let mut program = Program::new(path);
+    program.args = args.into_iter().map(Into::into).collect();
+    program.dir = Some(dir);
+    program.line_bytes = settings.table.line_bytes;
+    program
+        .env
+        .insert("FORGE_TASK_ID".to_owned(), request.task_id.clone());
+    program
+        .env
+        .insert("FORGE_AGENT_ID".to_owned(), request.agent_id.clone());
+    if let Some(traceparent) = &request.meta.traceparent {
+        program
+            .env
+            .insert("TRACEPARENT".to_owned(), traceparent.clone());
+    }
+    for (name, value) in &settings.env {
+        program
+            .env
+            .insert(name.clone(), value.expose_secret().to_owned());
+    }
+    Ok(program)
+}
+
+fn value(
+    settings: &Settings,
+    request: &ExecutionRequest,
+    session: &str,
+    dir: &Path,
+    folder: &TempDir,
+    placeholder: Placeholder,
+) -> Option<String> {
+    match placeholder {
+        Placeholder::Prompt => Some(prompt(settings, request)),
+        Placeholder::Message => Some(request.message.clone()),
+        Placeholder::SystemPrompt => request.system_prompt.clone(),
+        Placeholder::Model => request.model.clone(),
+        Placeholder::SessionId => request.session_id.clone(),
+        Placeholder::NewSessionId => request.session_id.is_none().then(|| session.to_owned()),
+        Placeholder::Workspace => Some(dir.display().to_string()),
+        Placeholder::OutputFile => request.output_file.clone(),
+        Placeholder::OutputSchema => schema(request).map(Value::to_string),
+        Placeholder::UsageFile => Some(usage_file(folder).display().to_string()),
+        Placeholder::TaskId => Some(request.task_id.clone()),
+        Placeholder::AgentId => Some(request.agent_id.clone()),
+    }
+}
+
+/// The task, behind the instructions unless these are an argument of their own.
+fn prompt(settings: &Settings, request: &ExecutionRequest) -> String {
+    match &request.system_prompt {
+        Some(system) if !settings.argv.has(Placeholder::SystemPrompt) => {
+            format!("{system}\n\n{}", request.message)
+        }
+        Some(_) | None => request.message.clone(),
+    }
+}
+
+pub(crate) fn schema(request: &ExecutionRequest) -> Option<&Value> {
+    match request.output_strategy {
+        OutputStrategy::Structured => request.output_schema.as_ref(),
+        OutputStrategy::File | OutputStrategy::Stream => None,
+    }
+}
+
+fn dir(request: &ExecutionRequest) -> Option<PathBuf> {
+    request.workspace.as_ref()?.dir.as_ref().map(PathBuf::from)
+}
+
+fn usage_file(folder: &TempDir) -> PathBuf {
+    folder.path().join("usage.json")
+}
+
+fn read_usage(path: &Path) -> Option<Value> {
+    // Programs that fail write none.
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    if !metadata.is_file() || metadata.len() > USAGE_BYTES {
+        return None;
+    }
+    match serde_json::from_slice(&std::fs::read(path).ok()?) {
+        Ok(usage) => Some(usage),
+        Err(error) => {
+            tracing::warn!(error = %error, "the usage file is not JSON");
+            None
+        }
+    }
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn not_started(error: StartError) -> AdapterError {
+    match error {
+        StartError::Missing(path) => {
+            AdapterError::new("adapter_unavailable", crate::missing(&path))
+        }
+        StartError::Start { path, source } => AdapterError::new(
+            "adapter_unavailable",
+            format!("cannot start {}: {source}", path.display()),
+        ),
+    }
+}
+
+fn internal(what: &str, error: &io::Error) -> AdapterError {
+    AdapterError::new("internal", format!("cannot {what}: {error}")).retryable()
+}
