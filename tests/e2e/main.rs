@@ -8,6 +8,7 @@ mod callbacks;
 mod children;
 mod claude;
 mod cli;
+mod command;
 mod config;
 mod conform;
 mod console;

@@ -1,0 +1,143 @@
+//! The bridge on programs behind a command line: under its supervisor, with its limits, as a process that
+//! may be killed.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::harness::process::Home;
+use super::harness::{CallbackSink, until};
+
+/// Answers, works slowly or fails, as the prompt says.
+const SCRIPT: &str = r#"
+echo $$ >> "$HOME/pids"
+read -r prompt
+case $prompt in
+  slow*) sleep 300 & echo $! >> "$HOME/pids"; echo '{"type":"assistant.text","data":{"delta":"begun"}}'; wait;;
+  fail*) echo 'no such thing' >&2; exit 4;;
+esac
+echo "{\"type\":\"assistant.text\",\"data\":{\"delta\":\"pong\"}}"
+echo "{\"status\":\"ok\",\"sessionId\":\"s-1\",\"usage\":{\"inputTokens\":3,\"outputTokens\":2}}"
+"#;
+
+fn home() -> Home {
+    let mut home = Home::new(&[("BRIDGE_ADAPTERS", "command")]);
+    let dir = home.dir.path().to_owned();
+    fs::write(dir.join("agent.sh"), SCRIPT).unwrap();
+    let config = format!(
+        "[adapters.command]\nprogram = \"sh\"\nargs = [\"{}\", [\"--resume\", \"{{session_id}}\"]]\noutput = \"bridge\"\n\
+         stdin = \"prompt\"\nkill_after_seconds = 1.0\nmax_concurrent = 10\n",
+        dir.join("agent.sh").display()
+    );
+    fs::write(dir.join("forge.toml"), config).unwrap();
+    let file = dir.join("forge.toml").display().to_string();
+    home.variables.insert("BRIDGE_CONFIG".to_owned(), file);
+    home.variables
+        .insert("PATH".to_owned(), std::env::var("PATH").unwrap());
+    home
+}
+
+fn task(name: &str, message: &str) -> Value {
+    json!({"taskId": name, "agentId": "agent", "message": message, "callbackUrl": null})
+}
+
+#[tokio::test]
+async fn a_run_ends_in_a_callback_with_its_usage_and_session() {
+    let sink = CallbackSink::start().await;
+    let home = home();
+    let bridge = home.start();
+    let mut body = task("t", "hello");
+    body["callbackUrl"] = sink.url("/cb").into();
+    let id = bridge.api.dispatch(body).await;
+    let callback = sink.until(1).await.remove(0);
+    let result: Value = serde_json::from_slice(&callback.body).unwrap();
+    assert_eq!(
+        (&result["status"], &result["output"]),
+        (&json!("ok"), &json!("pong")),
+        "{result}"
+    );
+    assert_eq!(
+        (&result["sessionId"], &result["usage"]["inputTokens"]),
+        (&json!("s-1"), &json!(3))
+    );
+    let events = bridge.api.events(&id).await;
+    assert!(events.iter().any(|event| event["type"] == "assistant.text"));
+}
+
+#[tokio::test]
+async fn a_failure_and_a_timeout_have_their_codes() {
+    let home = home();
+    let bridge = home.start();
+    let failed = bridge.api.run(task("f", "fail now")).await;
+    assert_eq!(failed["errorCode"], "adapter_error", "{failed}");
+    assert!(
+        failed["error"].as_str().unwrap().ends_with("no such thing"),
+        "{failed}"
+    );
+    let mut body = task("s", "slow one");
+    body["timeoutSeconds"] = json!(1);
+    let late = bridge.api.run(body).await;
+    assert_eq!(late["errorCode"], "timeout", "{late}");
+    nobody_lives(&home).await;
+}
+
+#[tokio::test]
+async fn thirty_cancelled_runs_leave_no_process() {
+    let home = home();
+    let bridge = home.start();
+    let mut ids = Vec::new();
+    for n in 0..30 {
+        ids.push(
+            bridge
+                .api
+                .dispatch(task(&format!("t{n}"), "slow one"))
+                .await,
+        );
+    }
+    for id in &ids {
+        until("a text", || async {
+            let events = bridge.api.events(id).await;
+            events
+                .iter()
+                .any(|event| event["type"] == "assistant.text")
+                .then_some(())
+        })
+        .await;
+        assert!(bridge.api.cancel(id).await);
+    }
+    for id in &ids {
+        let record = bridge.api.finished(id).await;
+        assert_eq!(record["result"]["errorCode"], "cancelled", "{record}");
+    }
+    assert!(pids(&home).len() >= 60, "each had a program and its child");
+    nobody_lives(&home).await;
+}
+
+#[tokio::test]
+async fn a_killed_bridge_takes_its_programs_along() {
+    let home = home();
+    let bridge = home.start();
+    bridge.api.dispatch(task("t", "slow one")).await;
+    until("the program and its child", || async {
+        (pids(&home).len() == 2).then_some(())
+    })
+    .await;
+    bridge.kill();
+    nobody_lives(&home).await;
+}
+
+fn pids(home: &Home) -> Vec<String> {
+    let pids = fs::read_to_string(home.dir.path().join("pids")).unwrap_or_default();
+    pids.lines().map(str::to_owned).collect()
+}
+
+async fn nobody_lives(home: &Home) {
+    let gone = until("the programs to be gone", || async {
+        let alive = |pid: &String| fs::metadata(format!("/proc/{pid}")).is_ok();
+        (!pids(home).iter().any(alive)).then_some(())
+    });
+    tokio::time::timeout(Duration::from_secs(30), gone)
+        .await
+        .unwrap();
+}
