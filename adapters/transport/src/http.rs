@@ -136,7 +136,7 @@ impl Http {
         Ok(Reply::Events(self.as_events(response)))
     }
 
-    fn as_events(&self, response: Response) -> ServerEvents {
+    pub(crate) fn as_events(&self, response: Response) -> ServerEvents {
         let limits = self.limits;
         let bytes = response
             .bytes_stream()
@@ -144,7 +144,7 @@ impl Http {
         ServerEvents::new(bytes, limits.event_bytes, limits.silence)
     }
 
-    async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
+    pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
         let mut response = timeout(self.limits.silence, request.send())
             .await
             .map_err(|_| Failure::Silent(self.limits.silence))?
@@ -163,8 +163,20 @@ impl Http {
         })
     }
 
+    pub(crate) fn client(&self) -> &reqwest::Client {
+        &self.client
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    pub(crate) async fn whole(&self, response: &mut Response) -> Result<Vec<u8>, Failure> {
+        self.body(response, self.limits.body_bytes).await
+    }
+
     async fn value(&self, response: &mut Response) -> Result<Value, Failure> {
-        let body = self.body(response, self.limits.body_bytes).await?;
+        let body = self.whole(response).await?;
         serde_json::from_slice(&body).map_err(Failure::NotJson)
     }
 
@@ -214,7 +226,7 @@ impl Limits {
         }
     }
 
-    fn broken(&self, error: reqwest::Error) -> Failure {
+    pub(crate) fn broken(&self, error: reqwest::Error) -> Failure {
         match self.total {
             Some(total) if error.is_timeout() => Failure::Silent(total),
             Some(_) | None => Failure::Broken(Break::Connection(error.without_url())),

@@ -1,9 +1,11 @@
 //! What several adapters share to reach their runtimes. It knows no runtime.
 
+pub mod answer;
 mod failure;
 pub mod folder;
 pub mod http;
 pub mod json_lines;
 pub mod json_rpc;
 mod server_events;
+pub mod undo;
 pub mod wire;

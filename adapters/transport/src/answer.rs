@@ -1,0 +1,146 @@
+//! An answer whose kind the server chose: its head first, then its body as the head says.
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, stream};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde_json::Value;
+
+use crate::failure::Failure;
+use crate::http::Http;
+use crate::server_events::ServerEvents;
+
+/// The head of a successful answer; its body is not read yet.
+pub struct Answer {
+    http: Http,
+    response: Response,
+}
+
+/// What the body holds, by its `content-type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Events,
+    /// JSON values, one a line.
+    Lines,
+    /// JSON, or nothing said.
+    Whole,
+}
+
+impl Http {
+    /// A request of any method.
+    pub fn request(&self, method: Method, url: &str) -> RequestBuilder {
+        self.client().request(method, url)
+    }
+
+    /// Sends, and waits for the head of the answer.
+    pub async fn answer(&self, request: RequestBuilder) -> Result<Answer, Failure> {
+        let response = self.send(request).await?;
+        Ok(Answer {
+            http: self.clone(),
+            response,
+        })
+    }
+}
+
+impl Answer {
+    pub fn status(&self) -> StatusCode {
+        self.response.status()
+    }
+
+    /// A header's value, where it is plain text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+
+    pub fn kind(&self) -> Kind {
+        let kind = self.header("content-type").unwrap_or_default();
+        let kind = kind
+            .split(';')
+            .next()
+            .unwrap_or_default()
+            .trim()
+            .to_ascii_lowercase();
+        match kind.as_str() {
+            "text/event-stream" => Kind::Events,
+            "application/x-ndjson" | "application/jsonl" | "application/x-jsonlines" => Kind::Lines,
+            _ => Kind::Whole,
+        }
+    }
+
+    /// The whole body; no body at all is `null`.
+    pub async fn json(mut self) -> Result<Value, Failure> {
+        let body = self.http.whole(&mut self.response).await?;
+        if body.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&body).map_err(Failure::NotJson)
+    }
+
+    /// The body's events.
+    pub fn events(self) -> ServerEvents {
+        self.http.as_events(self.response)
+    }
+
+    /// The body's lines, each as an event without a name. A last line needs no end: whether it is whole, its
+    /// JSON says.
+    pub fn lines(self) -> ServerEvents {
+        let limits = self.http.limits();
+        let bytes = self.response.bytes_stream();
+        let bytes = bytes.map(move |piece| piece.map_err(|error| limits.broken(error)));
+        ServerEvents::new(as_events(bytes), limits.event_bytes, limits.silence)
+    }
+}
+
+/// Each line becomes an event's only line of data.
+fn as_events(
+    bytes: impl Stream<Item = Result<Bytes, Failure>> + Send + 'static,
+) -> impl Stream<Item = Result<Bytes, Failure>> + Send + 'static {
+    let mut begins = true;
+    let events = bytes.map(move |piece| {
+        let piece = piece?;
+        let mut events = Vec::with_capacity(piece.len() + piece.len() / 8);
+        for byte in piece {
+            if begins {
+                events.extend_from_slice(b"data:");
+            }
+            events.push(byte);
+            begins = byte == b'\n';
+            if begins {
+                events.push(b'\n');
+            }
+        }
+        Ok(Bytes::from(events))
+    });
+    events.chain(stream::once(async { Ok(Bytes::from_static(b"\n\n")) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn lines_come_out_of_any_pieces() {
+        for size in [1, 3, 100] {
+            let text = b"{\"a\":1}\r\n\n[2]\n {\"b\":\"x\"}";
+            let pieces: Vec<_> = text
+                .chunks(size)
+                .map(|piece| Ok(Bytes::from_static(piece)))
+                .collect();
+            let mut events = ServerEvents::new(
+                as_events(stream::iter(pieces)),
+                1000,
+                Duration::from_secs(1),
+            );
+            let mut lines = Vec::new();
+            while let Some(event) = events.next().await {
+                lines.push(event.unwrap().data);
+            }
+            lines.retain(|line| !line.is_empty());
+            assert_eq!(
+                lines.iter().map(|line| line.trim()).collect::<Vec<_>>(),
+                ["{\"a\":1}", "[2]", "{\"b\":\"x\"}"]
+            );
+        }
+    }
+}
