@@ -99,3 +99,30 @@ async fn claude_says_what_its_model_refused() {
         assert_eq!(ran.result.retryable, Some(status != 400));
     }
 }
+
+#[tokio::test]
+async fn hermes_tells_its_usage_in_a_file() {
+    let model = Model::start().await;
+    let home = tempfile::tempdir().unwrap();
+    let config = format!(
+        "model:\n  default: fake-1\n  provider: custom\n  base_url: {}/v1\n  api_key: x\n  context_length: 128000\n",
+        model.url()
+    );
+    std::fs::write(home.path().join("config.yaml"), config).unwrap();
+    let bench = Bench::new(json!({
+        "program": forge_test_runtimes::hermes(),
+        "args": ["-z", "{prompt}", "--usage-file", "{usage_file}"],
+        "usage": {"input_tokens": "/input_tokens", "output_tokens": "/output_tokens",
+                  "cache_read_tokens": "/cache_read_tokens", "cached": "apart"},
+        "env": {"HOME": home.path(), "HERMES_HOME": home.path()},
+    }))
+    .await;
+    let ran = bench.say("- a prompt like an option").await;
+    assert!(ran.succeeded().contains("pong: "), "{:?}", ran.result);
+    let usage = ran.result.usage;
+    assert_eq!(
+        (usage.input_tokens, usage.output_tokens, usage.total_tokens),
+        (Some(31), Some(9), Some(40))
+    );
+    assert_eq!(usage.cache_read_tokens, Some(5));
+}
