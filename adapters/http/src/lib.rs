@@ -1,0 +1,157 @@
+//! The adapter `http`: posts executions to a server that speaks the bridge's JSON. Under another id it is
+//! `custom` and `convex-native`.
+
+mod config;
+mod door;
+mod exchange;
+mod later;
+mod signing;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forge_adapter_api::{
+    AdapterError, Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health,
+    Host, Profile, Result, Running, async_trait,
+};
+use forge_adapter_transport::http::{Failure, Http, Limits};
+use secrecy::ExposeSecret as _;
+
+use crate::config::Settings;
+use crate::door::Door;
+use crate::exchange::Exchange;
+
+/// How long executions have to end at shutdown.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+/// How long the server has to answer whether it is there.
+const HEALTH: Duration = Duration::from_millis(900);
+
+const NO_URL: &str = "no server is configured: set adapters.<id>.url, or <ID>_URL";
+
+pub struct HttpAdapter {
+    settings: Settings,
+    http: Http,
+    door: Option<Door>,
+    running: Running,
+}
+
+#[async_trait]
+impl ExecutionAdapter for HttpAdapter {
+    const NAME: &'static str = "http";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+
+    async fn initialize(host: Host, config: Config) -> Result<Self> {
+        let instance = match host.instance() {
+            "" => Self::NAME,
+            instance => instance,
+        };
+        let settings = Settings::read(&config, instance)?;
+        let http = Http::new(Limits {
+            silence: Duration::from_secs_f64(settings.table.silence_seconds),
+            ..Limits::default()
+        })?;
+        let door = match (&settings.table.callback, &settings.signing) {
+            (Some(callback), Some(signing)) => {
+                let door = Door::open(callback, Arc::clone(signing)).await;
+                Some(door.map_err(|error| {
+                    let message = format!(
+                        "cannot listen for callbacks on {}: {error}",
+                        callback.listen
+                    );
+                    AdapterError::new("invalid_config", message)
+                })?)
+            }
+            (_, _) => None,
+        };
+        let server = settings
+            .url
+            .as_ref()
+            .and_then(|url| url.host_str())
+            .unwrap_or("none");
+        tracing::info!(server = %server, "executions are posted to this server");
+        Ok(Self {
+            settings,
+            http,
+            door,
+            running: Running::default(),
+        })
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        self.running.cancel_all();
+        let ended = async {
+            while self.running.count() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        // What is left is dropped, and the server is told so.
+        let _ = tokio::time::timeout(SHUTDOWN, ended).await;
+        Ok(())
+    }
+
+    async fn check_health(&self) -> Health {
+        let Some(url) = &self.settings.health_url else {
+            return Health::degraded(NO_URL);
+        };
+        let mut get = self.http.get(url.as_str());
+        for (name, value) in &self.settings.table.headers {
+            get = get.header(name, value.expose_secret());
+        }
+        if let Some(token) = &self.settings.table.token {
+            get = get.bearer_auth(token.expose_secret());
+        }
+        let answer = tokio::time::timeout(HEALTH, self.http.answer(get)).await;
+        match answer {
+            Ok(Ok(_)) => Health::healthy(),
+            Ok(Err(Failure::Refused { status, .. })) => match status.as_u16() {
+                401 | 403 => Health::degraded(format!(
+                    "the server answers {status}: set adapters.<id>.token or headers"
+                )),
+                // It is there; that it does not take a GET says nothing.
+                300..=499 => Health::healthy(),
+                _ => Health::degraded(format!("the server answers {status}: look at its log")),
+            },
+            Ok(Err(error)) => Health::offline(format!(
+                "{}: start the server, or correct adapters.<id>.url",
+                AdapterError::from(error)
+            )),
+            Err(_) => Health::degraded(format!(
+                "the server did not answer within {HEALTH:?}: look at its load"
+            )),
+        }
+    }
+
+    fn capabilities(&self) -> Profile {
+        let table = &self.settings.table;
+        Profile {
+            capabilities: table.capabilities.clone(),
+            native_tools: table.native_tools.clone(),
+            max_concurrent: table.max_concurrent.max(1),
+            output_strategies: table.output_strategies.clone(),
+            cost_tier: table.cost_tier,
+            latency_profile: table.latency_profile,
+        }
+    }
+
+    async fn execute(&self, request: ExecutionRequest, events: Events) -> Result<ExecutionResult> {
+        let Some(url) = &self.settings.url else {
+            return Err(AdapterError::new("adapter_unavailable", NO_URL));
+        };
+        let run = self.running.start(&request.task_id);
+        let exchange = Exchange {
+            http: &self.http,
+            settings: &self.settings,
+            url,
+            door: self.door.as_ref(),
+            events: &events,
+            run: &run,
+        };
+        exchange.execute(&request).await
+    }
+
+    async fn cancel(&self, task_handle: &str) -> Result<bool> {
+        Ok(self.running.cancel(task_handle))
+    }
+}
+
+forge_adapter_api::export_adapter!(HttpAdapter);
