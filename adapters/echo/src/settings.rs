@@ -34,7 +34,8 @@ impl Default for Settings {
         Self {
             capabilities: capabilities.map(str::to_owned).to_vec(),
             native_tools: Vec::new(),
-            max_concurrent: 8,
+            // It has no runtime that could be overrun; a table may lower it.
+            max_concurrent: 256,
             output_strategies: vec![
                 OutputStrategy::File,
                 OutputStrategy::Stream,
