@@ -1,6 +1,7 @@
 //! Reading one JSON object member by member: either spelling of a name, the type that is wanted, and
 //! every complaint kept, so that the caller hears all of them at once.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ impl From<&'static str> for Name {
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     members: &'a Map<String, Value>,
+    /// Whether any member has an underscore: without one there is no snake_case to look for.
+    any_snake: bool,
     path: String,
     complaints: &'a Complaints,
 }
@@ -66,6 +69,7 @@ impl<'a> Fields<'a> {
         };
         Some(Self {
             members,
+            any_snake: members.keys().any(|name| name.contains('_')),
             path: path.to_owned(),
             complaints,
         })
@@ -92,12 +96,15 @@ impl<'a> Fields<'a> {
     /// The member as it was given, `null` included. Two spellings that differ are a complaint.
     pub(super) fn given(&self, name: impl Into<Name>) -> Option<&'a Value> {
         let name = name.into();
-        let mut found: Option<(String, &'a Value)> = None;
+        let mut found: Option<(Cow<'static, str>, &'a Value)> = None;
         let spellings = std::iter::once(&name.camel)
             .chain(name.others)
-            .flat_map(|camel| [(*camel).to_owned(), snake(camel)]);
+            .flat_map(|camel| {
+                let snake = self.any_snake.then(|| Cow::Owned(snake(camel)));
+                std::iter::once(Cow::Borrowed(*camel)).chain(snake)
+            });
         for spelling in spellings {
-            let Some(value) = self.members.get(&spelling) else {
+            let Some(value) = self.members.get(spelling.as_ref()) else {
                 continue;
             };
             match &found {
