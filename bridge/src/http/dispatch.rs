@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use jiff::Timestamp;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::auth::{Reader, Sender};
@@ -126,17 +126,28 @@ fn submit_headers(headers: &HeaderMap) -> Result<SubmitHeaders, Failure> {
 }
 
 fn accepted(answer: &submit::Answer) -> Response {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Accepted<'a> {
+        task_id: &'a str,
+        dispatch_id: DispatchId,
+        status: &'a str,
+        provider: &'a str,
+        duplicate: bool,
+        warnings: &'a [String],
+        links: Links,
+    }
     let links = Links::of(answer.dispatch_id);
     let location = [(header::LOCATION, links.this.clone())];
-    let body = json!({
-        "taskId": answer.task_id,
-        "dispatchId": answer.dispatch_id,
-        "status": "accepted",
-        "provider": answer.provider,
-        "duplicate": answer.duplicate,
-        "warnings": answer.warnings,
-        "links": links,
-    });
+    let body = Accepted {
+        task_id: &answer.task_id,
+        dispatch_id: answer.dispatch_id,
+        status: "accepted",
+        provider: &answer.provider,
+        duplicate: answer.duplicate,
+        warnings: &answer.warnings,
+        links,
+    };
     (StatusCode::ACCEPTED, location, Json(body)).into_response()
 }
 

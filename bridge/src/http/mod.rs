@@ -154,12 +154,12 @@ pub fn router(state: State) -> Router {
         config: Arc::clone(&state.config),
         listen: state.listen,
     };
-    let shared = Shared {
+    let shared = Parts {
         intake: Intake::new(Arc::clone(&state.config)),
         seats: Seats::new(state.config.max_streams),
         state,
     };
-    stack(routes, rules).with_state(shared)
+    stack(routes, rules).with_state(Shared(Arc::new(shared)))
 }
 
 /// What every request passes, outermost last.
@@ -170,9 +170,12 @@ fn stack(routes: Router<Shared>, rules: Rules) -> Router<Shared> {
         .layer(from_fn(observe::observe))
 }
 
-/// What handlers draw from: the state, and what the edge made for itself.
+/// What handlers draw from. Cloned several times for each request.
 #[derive(Clone)]
-struct Shared {
+struct Shared(Arc<Parts>);
+
+/// The state, and what the edge made for itself.
+struct Parts {
     state: State,
     intake: Intake,
     seats: Seats,
@@ -182,7 +185,7 @@ macro_rules! part {
     ($($part:ty = $($field:ident).+;)*) => {$(
         impl FromRef<Shared> for $part {
             fn from_ref(shared: &Shared) -> Self {
-                shared.$($field).+.clone()
+                shared.0.$($field).+.clone()
             }
         }
     )*};
