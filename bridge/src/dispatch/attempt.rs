@@ -43,19 +43,19 @@ impl Inner {
     pub(super) async fn attempt(
         &self,
         begun: Begun,
+        request: &Dispatch,
         adapter: &Adapter,
         stop: &Stop,
     ) -> Result<(), store::Error> {
         let finisher = &self.finisher;
         let id = begun.lease.id;
-        let request = Dispatch::from_record(&begun.request);
         let claim = Claim::Attempt(begun.lease.clone());
         let conclude = |conclusion: Conclusion| {
-            finisher.finish(claim.clone(), &begun.dispatch, &request, conclusion)
+            finisher.finish(claim.clone(), &begun.dispatch, request, conclusion)
         };
         let silent = |ending| conclude(Conclusion::silent(ending, begun.spent.as_deref()));
         let run = async {
-            match self.run(&begun, &request, adapter, stop).await {
+            match self.run(&begun, request, adapter, stop).await {
                 Outcome::Conclude(conclusion) => conclude(*conclusion).await,
                 Outcome::Requeue(why) => match finisher.requeue(claim.clone(), why).await {
                     // A cancel was recorded while it stopped.

@@ -168,7 +168,7 @@ fn whole(number: f64) -> Option<u64> {
     exact.then_some(number as u64)
 }
 
-fn known_cost(cost: f64) -> bool {
+pub(super) fn known_cost(cost: f64) -> bool {
     cost.is_finite() && cost >= 0.0
 }
 

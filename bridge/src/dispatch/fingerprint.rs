@@ -1,34 +1,28 @@
 //! What makes two dispatches the same: their canonical bytes, which the vault turns into a keyed hash.
 
-use serde_json::Value;
+use std::collections::BTreeMap;
 
 use crate::store::record::{IdempotencyKey, KeySpace};
 
-use super::request::Dispatch;
+use super::request::{Callback, Dispatch};
+use super::trace::Trace;
 
 /// The normalised dispatch without what may differ between two sendings of the same step: callback
 /// headers, `deadline`, `notBefore`, `metadata` and the trace. Secrets are not in a dispatch.
 pub fn canonical(dispatch: &Dispatch) -> Vec<u8> {
-    let mut value = serde_json::to_value(dispatch).expect("a dispatch has only text keys");
-    let left_out = [
-        "deadline",
-        "notBefore",
-        "metadata",
-        "traceId",
-        "traceparent",
-        "parentSpanId",
-    ];
-    if let Value::Object(members) = &mut value {
-        for name in left_out {
-            members.remove(name);
-        }
-        if let Some(Value::Object(callback)) = members.get_mut("callback") {
-            callback.remove("headers");
-        }
-    }
-    let mut bytes = Vec::new();
-    write(&value, &mut bytes);
-    bytes
+    let counted = Dispatch {
+        callback: dispatch.callback.as_ref().map(|callback| Callback {
+            headers: BTreeMap::new(),
+            ..callback.clone()
+        }),
+        deadline: None,
+        not_before: None,
+        metadata: None,
+        trace: Trace::none(),
+        ..dispatch.clone()
+    };
+    // Members stand in the order of the struct, or sorted where they are the caller's own.
+    serde_json::to_vec(&counted).expect("a dispatch has only text keys")
 }
 
 /// Under which key a dispatch is known: the header's, else its task id.
@@ -45,51 +39,15 @@ pub fn key(dispatch: &Dispatch, header: Option<&str>) -> IdempotencyKey {
     }
 }
 
-/// JSON with sorted members, whatever order the map type keeps.
-fn write(value: &Value, bytes: &mut Vec<u8>) {
-    match value {
-        Value::Object(members) => {
-            let mut sorted: Vec<_> = members.iter().collect();
-            sorted.sort_by_key(|(name, _)| *name);
-            bytes.push(b'{');
-            for (name, member) in sorted {
-                write_scalar(&Value::from(name.as_str()), bytes);
-                bytes.push(b':');
-                write(member, bytes);
-                bytes.push(b',');
-            }
-            bytes.push(b'}');
-        }
-        Value::Array(elements) => {
-            bytes.push(b'[');
-            for element in elements {
-                write(element, bytes);
-                bytes.push(b',');
-            }
-            bytes.push(b']');
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            write_scalar(value, bytes);
-        }
-    }
-}
-
-fn write_scalar(value: &Value, bytes: &mut Vec<u8>) {
-    serde_json::to_writer(bytes, value).expect("writing into memory cannot fail");
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use forge_adapter_api::request::Tool;
     use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
+    use crate::dispatch::request::RetryPolicy;
     use crate::dispatch::request::tests::minimal;
-    use crate::dispatch::request::{Callback, RetryPolicy};
-    use crate::dispatch::trace::Trace;
 
     fn callback() -> Callback {
         Callback {

@@ -15,6 +15,7 @@ use crate::store;
 use crate::store::record::{Acceptance, Begun, Claim, Lease, NewDispatch, Ready};
 
 use super::Dispatcher;
+use super::request::Dispatch;
 use super::running::Place;
 use super::schedule::BLINK;
 
@@ -32,10 +33,14 @@ pub(super) struct Held {
 impl Dispatcher {
     /// Records a dispatch. It starts at once when there is room for it and nobody waits, else the
     /// scheduler is told.
-    pub(super) async fn accept(&self, new: NewDispatch) -> Result<Acceptance, store::Error> {
+    pub(super) async fn accept(
+        &self,
+        new: NewDispatch,
+        dispatch: Dispatch,
+    ) -> Result<Acceptance, store::Error> {
         let inner = &self.inner;
         match self.room(new.id, &new.provider) {
-            Some((adapter, held)) => self.accept_and_start(new, adapter, held).await,
+            Some((adapter, held)) => self.accept_and_start(new, dispatch, adapter, held).await,
             None => {
                 inner.backlog.add(&new.provider);
                 let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
@@ -68,6 +73,7 @@ impl Dispatcher {
     async fn accept_and_start(
         &self,
         mut new: NewDispatch,
+        dispatch: Dispatch,
         adapter: Adapter,
         held: Held,
     ) -> Result<Acceptance, store::Error> {
@@ -96,7 +102,7 @@ impl Dispatcher {
             // Nobody waits any more when the caller went away; the record stands all the same.
             let _ = answer.send(accepted);
             match begun {
-                Some(begun) => dispatcher.go_on(*begun, &adapter, held).await,
+                Some(begun) => dispatcher.go_on(*begun, &dispatch, &adapter, held).await,
                 None => {
                     if unknown {
                         dispatcher.give_back(id, 1).await;
@@ -124,7 +130,10 @@ impl Dispatcher {
             let begun = finisher.store.begin(id, adapter.provider(), started).await;
             crash::point("begin.after");
             match begun {
-                Ok(begun) => dispatcher.go_on(begun, &adapter, held).await,
+                Ok(begun) => {
+                    let dispatch = Dispatch::from_record(&begun.request);
+                    dispatcher.go_on(begun, &dispatch, &adapter, held).await;
+                }
                 // Cancelled or moved since it was picked. Should the store ever offer what it then
                 // refuses, this is no circle that burns.
                 Err(store::Error::Stale(_)) => {
@@ -141,11 +150,13 @@ impl Dispatcher {
     }
 
     /// Executes what has begun, then lets the next one in.
-    async fn go_on(&self, begun: Begun, adapter: &Adapter, held: Held) {
+    async fn go_on(&self, begun: Begun, dispatch: &Dispatch, adapter: &Adapter, held: Held) {
         let inner = &self.inner;
         let id = begun.lease.id;
         let awaited = begun.dispatch.session.is_some() || held.alone.is_some();
-        match inner.attempt(begun, adapter, &held.place.stop).await {
+        // Large; where it lies it is not copied with the task around it.
+        let attempt = Box::pin(inner.attempt(begun, dispatch, adapter, &held.place.stop));
+        match attempt.await {
             Ok(()) => {
                 drop(held);
                 if awaited || inner.backlog.is_at(adapter.provider()) {

@@ -81,14 +81,13 @@ impl Dispatcher {
             Err(refused) => return inner.known(&key, &fingerprint, now, refused).await,
         };
         let new = inner.record(&dispatch, &secrets, (key, fingerprint), &routed, now);
-        let dispatch_id = new.id;
+        let (dispatch_id, task_id) = (new.id, new.task_id.clone());
         crash::point("accept.before");
-        let acceptance = self.accept(new).await?;
+        let acceptance = self.accept(new, dispatch).await?;
         crash::point("accept.after");
         match acceptance {
             Acceptance::Accepted { .. } => {
                 let (provider, warnings) = (routed.provider, routed.warnings);
-                let task_id = dispatch.task_id;
                 Ok(Answer {
                     task_id,
                     dispatch_id,
@@ -184,15 +183,19 @@ impl Inner {
             .zip(&profiles)
             .map(|(adapter, profile)| {
                 let queued = queued.get(adapter.provider()).copied().unwrap_or(0);
+                let health = adapter.health().status;
                 Candidate {
                     provider: adapter.provider(),
                     profile: profile.as_deref(),
-                    health: adapter.health().status,
+                    health,
                     running: adapter.running(),
                     queued: usize::try_from(queued).unwrap_or(usize::MAX),
                     max_concurrent: adapter.max_concurrent(),
                     has_agent: None,
-                    away_for: away_for(adapter, now),
+                    away_for: match health {
+                        HealthStatus::Offline => away_for(adapter, now),
+                        HealthStatus::Healthy | HealthStatus::Degraded => None,
+                    },
                 }
             })
             .collect();

@@ -33,7 +33,7 @@ impl Inner {
     pub(super) async fn rounds(
         &self,
         attempt: &Attempt<'_>,
-        mut request: ExecutionRequest,
+        request: ExecutionRequest,
         observer: &mut Observer,
     ) -> End {
         let profile = attempt.adapter.profile();
@@ -41,6 +41,16 @@ impl Inner {
         if request.mcp_servers.is_empty() || supports("mcp_servers") {
             return execute(attempt, &request, observer).await;
         }
+        // Most attempts have none, so they do not carry the room for it.
+        Box::pin(self.with_servers(attempt, request, observer)).await
+    }
+
+    async fn with_servers(
+        &self,
+        attempt: &Attempt<'_>,
+        mut request: ExecutionRequest,
+        observer: &mut Observer,
+    ) -> End {
         // They may hold secrets, and this adapter has no use for them.
         let servers = std::mem::take(&mut request.mcp_servers);
         crash::point("tool.open.before");
@@ -49,6 +59,7 @@ impl Inner {
             opened = self.mcp.open(servers.keys(), &request.execution_id) => opened,
         };
         crash::point("tool.open.after");
+        let profile = attempt.adapter.profile();
         let session = match opened {
             Ok(session) => session,
             Err(error) => {
@@ -61,7 +72,7 @@ impl Inner {
             attempt,
             session: &session,
             most: self.config.max_tool_rounds,
-            keeps_session: supports("session_resume"),
+            keeps_session: profile.is_some_and(|p| p.supports("session_resume")),
         };
         let end = rounds.run(request, observer).await;
         match end {

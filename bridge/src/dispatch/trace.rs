@@ -16,6 +16,15 @@ pub struct Trace {
 }
 
 impl Trace {
+    /// That of a dispatch whose trace does not matter.
+    pub(super) fn none() -> Self {
+        Self {
+            trace_id: String::new(),
+            traceparent: String::new(),
+            parent_span_id: None,
+        }
+    }
+
     /// Continues the caller's trace; starts one where the header is absent or malformed, as W3C Trace
     /// Context wants it.
     pub fn from_header(header: Option<&str>) -> Self {

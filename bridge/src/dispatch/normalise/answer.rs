@@ -4,10 +4,24 @@
 use forge_adapter_api::ExecutionResult;
 use serde_json::{Map, Value};
 
-use crate::dispatch::budget::Spent;
+use crate::dispatch::budget::{Spent, known_cost};
 
 /// The result, or what is wrong with it.
 pub(in crate::dispatch) fn parse(bytes: &[u8]) -> Result<ExecutionResult, String> {
+    match serde_json::from_slice::<ExecutionResult>(bytes) {
+        // A struct may be read from an array as well.
+        Ok(result) if bytes.trim_ascii_start().starts_with(b"{") => Ok(ExecutionResult {
+            cost_usd: result.cost_usd.filter(|cost| known_cost(*cost)),
+            duration_ms: None,
+            retryable: None,
+            retry_after_ms: None,
+            ..result
+        }),
+        Ok(_) | Err(_) => parse_tolerantly(bytes),
+    }
+}
+
+fn parse_tolerantly(bytes: &[u8]) -> Result<ExecutionResult, String> {
     let text = String::from_utf8_lossy(bytes);
     let mut members: Map<String, Value> =
         serde_json::from_str(&text).map_err(|error| format!("not a JSON object: {error}"))?;
