@@ -56,7 +56,7 @@ impl Default for Config {
         Self {
             allow: Vec::new(),
             concurrency: NonZeroUsize::new(64).expect("64 is not 0"),
-            per_origin: NonZeroUsize::new(8).expect("8 is not 0"),
+            per_origin: NonZeroUsize::new(32).expect("32 is not 0"),
             timeout: Duration::from_secs(30),
             secrets: Vec::new(),
             origins: BTreeMap::new(),

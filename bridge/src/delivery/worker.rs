@@ -177,7 +177,8 @@ impl Deliverer {
     async fn attempt(self, waiting: Waiting, flight: Flight) {
         let abandon = self.shared.abandon.clone();
         let Waiting { due, payload } = waiting;
-        let attempt = self.attempt_and_settle(&due, payload, &flight);
+        // Large; where it lies it is not copied.
+        let attempt = Box::pin(self.attempt_and_settle(&due, payload, &flight));
         match abandon.run_until_cancelled(attempt).await {
             Some(Ended::Settled) => flight.settled(),
             // Abandoned: nothing was settled, so it is still due at the next start.

@@ -43,7 +43,7 @@ impl Default for Config {
             proxy: None,
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(20),
-            idle_per_origin: 8,
+            idle_per_origin: 32,
         }
     }
 }
