@@ -43,7 +43,7 @@ use crate::id::{DeliveryId, DispatchId};
 
 use readers::Length;
 use shared::{Shared, lock};
-use writer::{Failure, Message, Op, Tx};
+use writer::{Failure, Haste, Message, Op, Tx};
 
 /// The room that an op takes in the queue besides its bodies.
 const OP_BYTES: usize = 512;
@@ -71,6 +71,15 @@ impl Sqlite {
         bytes: usize,
         change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T> {
+        self.commit(Haste::Now, bytes, change).await
+    }
+
+    async fn commit<T: Send + 'static>(
+        &self,
+        haste: Haste,
+        bytes: usize,
+        change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T> {
         let closed = || Error::Unavailable("it is closed".to_owned());
         let bytes = bytes.saturating_add(OP_BYTES);
         // One that is larger than the queue takes all of it.
@@ -82,7 +91,7 @@ impl Sqlite {
         let (Ok(ops), Ok(room)) = (ops, room) else {
             return Err(closed());
         };
-        let (op, done) = Op::new(change, bytes, (ops, room));
+        let (op, done) = Op::new(change, haste, bytes, (ops, room));
         self.queue.send(Message::Op(op)).map_err(|_| closed())?;
         done.await.map_err(|_| closed())?
     }
@@ -289,8 +298,11 @@ impl Store for Sqlite {
     async fn settle(&self, id: DeliveryId, settlement: Settlement) -> Result<()> {
         let answer = settlement.attempt.answer.as_ref().map_or(0, String::len);
         let bytes = answer + size_of_events(&settlement.events);
-        self.write(bytes, move |tx| deliver::settle(tx, id, &settlement))
-            .await
+        // The receiver has its answer, and nothing waits for this.
+        self.commit(Haste::Soon, bytes, move |tx| {
+            deliver::settle(tx, id, &settlement)
+        })
+        .await
     }
 
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64> {

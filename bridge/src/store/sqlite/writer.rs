@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use backoff::ExponentialBackoffBuilder;
@@ -24,6 +24,12 @@ use crate::store::Error;
 
 const BATCH_OPS: usize = 1024;
 const BATCH_BYTES: usize = 8 << 20;
+/// Under load a commit begins at the earliest so long after the one before: what comes meanwhile shares
+/// it, and all of it costs less. A batch of fewer than `CROWD` is no load: then nobody is kept waiting.
+const PACE: Duration = Duration::from_millis(1);
+const CROWD: usize = 8;
+/// How long a change for which nobody waits looks for others to share its commit.
+const RIDE: Duration = Duration::from_millis(5);
 /// After so long without a write the WAL is folded into the file and cut to nothing.
 const IDLE: Duration = Duration::from_secs(1);
 /// How long a checkpoint may wait for readers, and so hold up what is queued.
@@ -115,9 +121,18 @@ where
     }
 }
 
+/// Whether a change may wait for others to share its commit with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Haste {
+    Now,
+    /// Nothing comes after it.
+    Soon,
+}
+
 /// One change on its way to the writer, with the room in the queue that it takes up.
 pub(super) struct Op {
     job: Box<dyn Job>,
+    haste: Haste,
     bytes: usize,
     _room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
 }
@@ -125,6 +140,7 @@ pub(super) struct Op {
 impl Op {
     pub(super) fn new<T: Send + 'static>(
         change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
+        haste: Haste,
         bytes: usize,
         room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
     ) -> (Self, oneshot::Receiver<Result<T, Error>>) {
@@ -136,6 +152,7 @@ impl Op {
         };
         let op = Self {
             job: Box::new(work),
+            haste,
             bytes,
             _room: room,
         };
@@ -176,14 +193,19 @@ impl Writer {
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             };
+            let begun = Instant::now();
             let batch = self.collect(first, &mut closing);
             crash::point("store.batch");
+            let crowded = batch.len() >= CROWD;
             wal_is_empty = false;
             if let Err(error) = self
                 .commit(batch)
                 .and_then(|()| self.checkpoint_if_needed())
             {
                 closing = closing.or(self.recover(&error));
+            }
+            if crowded {
+                std::thread::sleep(PACE.saturating_sub(begun.elapsed()));
             }
         }
         if let Err(error) = self.checkpoint("TRUNCATE") {
@@ -199,25 +221,34 @@ impl Writer {
     }
 
     fn collect(&self, first: Message, closing: &mut Option<oneshot::Sender<()>>) -> Vec<Op> {
+        let until = Instant::now() + RIDE;
         let mut batch = Vec::new();
         let mut bytes = 0;
-        let mut next = Ok(first);
-        loop {
-            match next {
-                Ok(Message::Op(op)) => {
+        let mut hurried = false;
+        let mut next = Some(first);
+        while let Some(message) = next {
+            match message {
+                Message::Op(op) => {
                     bytes += op.bytes;
+                    hurried |= op.haste == Haste::Now;
                     batch.push(op);
                 }
-                Ok(Message::Close(done)) => {
+                Message::Close(done) => {
                     *closing = Some(done);
                     break;
                 }
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
             }
             if batch.len() >= BATCH_OPS || bytes >= BATCH_BYTES {
                 break;
             }
-            next = self.queue.try_recv();
+            // Nobody is left who could send, or nothing is there: the batch is complete either way.
+            next = match hurried {
+                true => self.queue.try_recv().ok(),
+                false => self
+                    .queue
+                    .recv_timeout(until.saturating_duration_since(Instant::now()))
+                    .ok(),
+            };
         }
         batch
     }
