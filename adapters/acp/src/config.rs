@@ -5,9 +5,25 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forge_adapter_api::{self as api, AdapterError, Config};
-use serde::de::{DeserializeOwned, Error as _};
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+
+/// The members of [`Table`].
+const NAMES: [&str; 12] = [
+    "program",
+    "args",
+    "dir",
+    "model",
+    "max_concurrent",
+    "permission",
+    "allowed_tools",
+    "disallowed_tools",
+    "usage",
+    "native_tools",
+    "forward",
+    "env",
+];
 
 pub(crate) struct Settings {
     pub(crate) table: Table,
@@ -114,6 +130,11 @@ pub(crate) enum UsageScope {
 
 impl Settings {
     pub(crate) fn read(config: &Config) -> api::Result<Self> {
+        let given: BTreeMap<String, IgnoredAny> = config.parse()?;
+        if let Some((name, meant)) = given.keys().find_map(|name| Some((name, misspelt(name)?))) {
+            let text = format!("configuration: {name}: there is no such setting; {meant} is one");
+            return Err(AdapterError::new("invalid_config", text));
+        }
         let table: Table = config.parse()?;
         let mut env = BTreeMap::new();
         for name in &table.forward {
@@ -131,6 +152,16 @@ impl Settings {
         }
         Ok(Self { table, env })
     }
+}
+
+/// The setting that was meant: a misspelt rule must not be no rule. The object holds variables of the
+/// environment too, so a name that is like none of ours is nobody's mistake.
+fn misspelt(name: &str) -> Option<&'static str> {
+    if NAMES.contains(&name) || name.contains(|c: char| c.is_ascii_uppercase()) {
+        return None;
+    }
+    let like = |known: &&&str| strsim::normalized_damerau_levenshtein(name, known) > 0.75;
+    NAMES.iter().find(like).copied()
 }
 
 fn is_name(name: &str) -> bool {
@@ -200,6 +231,7 @@ mod tests {
             json!({"permission": "sometimes"}),
             json!({"allowed_tools": ["bash"]}),
             json!({"usage": "all"}),
+            json!({"disalowed_tools": ["execute"]}),
             json!({"env": {"A=B": "x"}}),
         ] {
             let error = read(config.clone()).err().expect("it is refused");
