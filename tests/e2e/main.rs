@@ -20,6 +20,7 @@ mod edge;
 mod events;
 mod harness;
 mod hostile;
+mod http;
 mod idempotency;
 mod kill_matrix;
 mod langgraph;
