@@ -23,6 +23,11 @@ pub fn schemathesis() -> PathBuf {
     installed("schemathesis")
 }
 
+/// The Python of an environment with the A2A SDK and a server for it.
+pub fn a2a_python() -> PathBuf {
+    installed("a2a").join("bin/python")
+}
+
 /// The `hermes` program of Hermes Agent.
 pub fn hermes() -> PathBuf {
     installed("hermes").join("bin/hermes")

@@ -1,0 +1,170 @@
+//! The protocol's calls: JSON-RPC over HTTP, by the names of either version.
+
+use forge_adapter_api::AdapterError;
+use forge_adapter_transport::http::Http;
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::card::{Endpoint, Version};
+use crate::config::Settings;
+use crate::update::Ids;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Send,
+    Stream,
+    Get,
+    Cancel,
+    Resubscribe,
+}
+
+/// What is known of a runtime's own error codes.
+const TASK_NOT_FOUND: i64 = -32001;
+
+impl Call {
+    fn name(self, version: Version) -> &'static str {
+        match (version, self) {
+            (Version::One, Self::Send) => "SendMessage",
+            (Version::One, Self::Stream) => "SendStreamingMessage",
+            (Version::One, Self::Get) => "GetTask",
+            (Version::One, Self::Cancel) => "CancelTask",
+            (Version::One, Self::Resubscribe) => "SubscribeToTask",
+            (Version::Old, Self::Send) => "message/send",
+            (Version::Old, Self::Stream) => "message/stream",
+            (Version::Old, Self::Get) => "tasks/get",
+            (Version::Old, Self::Cancel) => "tasks/cancel",
+            (Version::Old, Self::Resubscribe) => "tasks/resubscribe",
+        }
+    }
+}
+
+pub(crate) fn request(
+    http: &Http,
+    settings: &Settings,
+    endpoint: &Endpoint,
+    call: Call,
+    params: &Value,
+) -> RequestBuilder {
+    let version = match endpoint.version {
+        Version::One => "1.0",
+        Version::Old => "0.3",
+    };
+    let body =
+        json!({"jsonrpc": "2.0", "id": 1, "method": call.name(endpoint.version), "params": params});
+    let request = http
+        .request(Method::POST, endpoint.url.as_str())
+        .header("content-type", "application/json")
+        .header("accept", "text/event-stream, application/json")
+        .header("a2a-version", version)
+        .body(body.to_string());
+    settings.with_credentials(request)
+}
+
+/// A message of ours that goes on with this conversation. `SendMessage` answers before the task is done.
+pub(crate) fn message(version: Version, ids: &Ids, text: &str, metadata: &Value) -> Value {
+    let (role, part, at_once) = match version {
+        Version::One => (
+            "ROLE_USER",
+            json!({"text": text}),
+            json!({"returnImmediately": true}),
+        ),
+        Version::Old => (
+            "user",
+            json!({"kind": "text", "text": text}),
+            json!({"blocking": false}),
+        ),
+    };
+    let mut message =
+        json!({"role": role, "messageId": Uuid::new_v4().to_string(), "parts": [part]});
+    if version == Version::Old {
+        message["kind"] = "message".into();
+    }
+    for (name, id) in [("taskId", &ids.task), ("contextId", &ids.context)] {
+        if let Some(id) = id {
+            message[name] = id.as_str().into();
+        }
+    }
+    json!({"message": message, "configuration": at_once, "metadata": metadata})
+}
+
+pub(crate) fn of_task(id: &str) -> Value {
+    json!({ "id": id })
+}
+
+/// The `result` of an answer, or what the agent's error means.
+pub(crate) fn result(mut answer: Value) -> Result<Value, AdapterError> {
+    let error = &answer["error"];
+    if error.is_object() {
+        let code = error["code"].as_i64().unwrap_or_default();
+        let said = error["message"].as_str().unwrap_or("no reason given");
+        let (name, retryable) = match code {
+            TASK_NOT_FOUND => ("session_not_found", false),
+            // Parameters and contents that the agent does not take.
+            -32602 | -32005 => ("invalid_request", false),
+            -32603 => ("upstream_error", true),
+            _ => ("upstream_error", false),
+        };
+        let mut error = AdapterError::new(name, format!("the agent answers {code}: {said}"));
+        error.retryable = retryable;
+        return Err(error);
+    }
+    match answer.get_mut("result") {
+        Some(result) => Ok(result.take()),
+        None => Err(AdapterError::new(
+            "upstream_error",
+            "the agent's answer is no JSON-RPC response",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_goes_on_with_its_task_and_context() {
+        let ids = Ids {
+            task: Some("t".to_owned()),
+            context: Some("c".to_owned()),
+        };
+        let one = message(Version::One, &ids, "x", &Value::Null);
+        assert_eq!(
+            (&one["message"]["taskId"], &one["message"]["contextId"]),
+            (&json!("t"), &json!("c"))
+        );
+        assert_eq!(
+            (&one["message"]["role"], &one["message"]["parts"]),
+            (&json!("ROLE_USER"), &json!([{"text": "x"}]))
+        );
+        let old = message(Version::Old, &Ids::default(), "x", &Value::Null);
+        assert_eq!(
+            (&old["message"]["kind"], &old["message"]["taskId"]),
+            (&json!("message"), &Value::Null)
+        );
+        assert_eq!(
+            old["message"]["parts"],
+            json!([{"kind": "text", "text": "x"}])
+        );
+    }
+
+    #[test]
+    fn an_error_has_a_code() {
+        for (answer, code) in [
+            (
+                json!({"error": {"code": -32001, "message": "Task not found"}}),
+                "session_not_found",
+            ),
+            (json!({"error": {"code": -32602}}), "invalid_request"),
+            (json!({"error": {"code": -32603}}), "upstream_error"),
+            (json!({"jsonrpc": "2.0"}), "upstream_error"),
+            (json!([]), "upstream_error"),
+        ] {
+            assert_eq!(result(answer.clone()).unwrap_err().code, code, "{answer}");
+        }
+        assert_eq!(
+            result(json!({"result": {"a": 1}})).unwrap(),
+            json!({"a": 1})
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! One run: the message is sent, and its task followed to the end, through broken streams, by asking where
+//! nothing is streamed.
+
+use std::time::Duration;
+
+use forge_adapter_api::{
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run,
+};
+use forge_adapter_transport::answer::Kind;
+use forge_adapter_transport::http::Http;
+use forge_adapter_transport::undo::Undo;
+use serde_json::Value;
+use tokio::time::sleep;
+
+use crate::card::{Endpoint, Streaming};
+use crate::config::Settings;
+use crate::rpc::{self, Call};
+use crate::transcript::{Transcript, conversation};
+use crate::update::Update;
+
+/// An agent that is asked for its task may fail so often in a row.
+const FAILURES: u32 = 5;
+/// Before a broken stream is taken up again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+pub(crate) struct Talk<'a> {
+    pub(crate) http: &'a Http,
+    pub(crate) settings: &'a Settings,
+    pub(crate) endpoint: &'a Endpoint,
+    pub(crate) events: &'a Events,
+}
+
+/// What has been heard, and how to take the task back.
+#[derive(Default)]
+struct Course {
+    transcript: Transcript,
+    undo: Option<Undo>,
+}
+
+impl Talk<'_> {
+    pub(crate) async fn execute(
+        &self,
+        request: &ExecutionRequest,
+        run: &Run,
+    ) -> Result<ExecutionResult> {
+        let mut course = Course::default();
+        let ended = tokio::select! {
+            ended = self.follow(request, &mut course) => ended,
+            () = run.cancelled() => Err(AdapterError::cancelled()),
+        };
+        let Course { transcript, undo } = course;
+        match (undo, &ended) {
+            (Some(undo), Ok(())) => undo.disarm(),
+            // The task would go on without anybody who hears it.
+            (Some(undo), Err(_)) => undo.now().await,
+            (None, _) => {}
+        }
+        let end = match ended {
+            Ok(()) => transcript.ended().unwrap_or_default(),
+            Err(error) => ExecutionResult {
+                retryable: Some(error.retryable),
+                retry_after_ms: error.retry_after_ms,
+                ..ExecutionResult::error(error.code, error.message)
+            },
+        };
+        if let Some(text) = transcript.unstreamed() {
+            self.events.send(AdapterEvent::text(text)).await;
+        }
+        Ok(transcript.into_result(end))
+    }
+
+    async fn follow(&self, request: &ExecutionRequest, course: &mut Course) -> Result<()> {
+        let ids = conversation(request.session_id.as_deref());
+        let text = match (&request.system_prompt, &request.session_id) {
+            // In a session it has been said.
+            (Some(system), None) => format!("{system}\n\n{}", request.message),
+            (Some(_) | None, _) => request.message.clone(),
+        };
+        let metadata = request
+            .metadata
+            .as_ref()
+            .map_or(&Value::Null, |metadata| &metadata["a2a"]);
+        let message = rpc::message(self.endpoint.version, &ids, &text, metadata);
+        let call = match self.endpoint.streaming {
+            Streaming::Offered => Call::Stream,
+            Streaming::Missing => Call::Send,
+        };
+        let mut ended = self.hear(call, &message, course).await;
+        let mut failures = 0;
+        while !course.transcript.is_over() {
+            let Some(task) = course.transcript.ids.task.clone() else {
+                return ended.and_then(|()| {
+                    Err(AdapterError::new(
+                        "upstream_error",
+                        "the agent's answer ended before it named a task",
+                    )
+                    .retryable())
+                });
+            };
+            match ended {
+                Ok(()) => {}
+                Err(error) if error.retryable && failures < FAILURES => failures += 1,
+                Err(error) => return Err(error),
+            }
+            ended = self.go_on(&task, course, failures).await;
+            if ended.is_ok() && self.endpoint.streaming == Streaming::Missing {
+                failures = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// A stream that broke is taken up again; what it cannot tell any more the task itself says.
+    async fn go_on(&self, task: &str, course: &mut Course, failures: u32) -> Result<()> {
+        let params = rpc::of_task(task);
+        if self.endpoint.streaming == Streaming::Offered {
+            sleep(PAUSE * failures).await;
+            let resubscribed = self.hear(Call::Resubscribe, &params, course).await;
+            if course.transcript.is_over() {
+                return Ok(());
+            }
+            if let Err(error) = &resubscribed {
+                tracing::debug!("the stream could not be taken up again: {error}");
+            }
+        }
+        sleep(self.settings.poll_interval()).await;
+        self.hear(Call::Get, &params, course).await
+    }
+
+    /// Calls, and takes over all that the answer says.
+    async fn hear(&self, call: Call, params: &Value, course: &mut Course) -> Result<()> {
+        let request = rpc::request(self.http, self.settings, self.endpoint, call, params);
+        let answer = self.http.answer(request).await?;
+        let mut messages = match answer.kind() {
+            Kind::Whole => return self.take(answer.json().await?, course).await,
+            Kind::Events => answer.events(),
+            Kind::Lines => answer.lines(),
+        };
+        while let Some(event) = messages.next().await {
+            let event = event?;
+            if event.data.trim().is_empty() {
+                continue;
+            }
+            let value = serde_json::from_str(&event.data).map_err(|error| {
+                AdapterError::new(
+                    "upstream_error",
+                    format!("an event of the agent is not JSON: {error}"),
+                )
+            })?;
+            self.take(value, course).await?;
+            if course.transcript.is_over() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn take(&self, answer: Value, course: &mut Course) -> Result<()> {
+        let result = rpc::result(answer)?;
+        let update = Update::read(&result).map_err(|error| {
+            AdapterError::new("upstream_error", format!("the agent's answer is {error}"))
+        })?;
+        for event in course.transcript.hear(update) {
+            self.events.send(event).await;
+        }
+        if let (None, Some(task)) = (&course.undo, &course.transcript.ids.task) {
+            let cancel = rpc::request(
+                self.http,
+                self.settings,
+                self.endpoint,
+                Call::Cancel,
+                &rpc::of_task(task),
+            );
+            course.undo = Some(Undo::new(self.http, cancel));
+        }
+        Ok(())
+    }
+}
