@@ -1,6 +1,7 @@
 //! Everything with a socket, a process or a plugin, in one binary.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod a2a;
 mod absent;
 mod acme;
 mod acp;

@@ -1,0 +1,123 @@
+//! The bridge on an agent of the real A2A SDK, whose model is the harness's.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use forge_test_model::Model;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::harness::{Bridge, until};
+
+/// The agent's process; killed with this.
+struct Agent {
+    process: Child,
+    port: String,
+    folder: TempDir,
+}
+
+impl Agent {
+    fn start(model: &Model) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let script = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../adapters/a2a/tests/real/agent.py"
+        );
+        let mut process = Command::new(forge_test_runtimes::a2a_python())
+            .arg(script)
+            .env("MODEL_URL", model.url())
+            .env("CANCELS", folder.path().join("cancels"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut port = String::new();
+        let stdout = process.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut port).unwrap();
+        Self {
+            process,
+            port: port.trim().to_owned(),
+            folder,
+        }
+    }
+
+    fn cancels(&self) -> PathBuf {
+        self.folder.path().join("cancels")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // It may have been killed by the test.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn task(name: &str, message: &str) -> Value {
+    json!({"taskId": name, "agentId": "agent", "message": message, "callbackUrl": null})
+}
+
+#[tokio::test]
+async fn a_question_is_answered_by_the_next_dispatch_and_a_cancel_reaches_the_agent() {
+    let model = Model::start().await;
+    let mut agent = Agent::start(&model);
+    let file = format!(
+        "[adapters.a2a]\nurl = \"http://127.0.0.1:{}\"\n",
+        agent.port
+    );
+    let bridge = Bridge::configured(&file, &[("BRIDGE_ADAPTERS", "a2a")]).await;
+    let api = &bridge.api;
+
+    let answer = api.run(task("hello", "hello")).await;
+    assert_eq!(answer["status"], "ok", "{answer}");
+    assert!(
+        answer["output"].as_str().unwrap().starts_with("pong: "),
+        "{answer}"
+    );
+    assert_eq!(answer["usage"]["inputTokens"], Value::Null);
+
+    let asked = api.run(task("ask", "ASK me")).await;
+    assert_eq!(asked["errorCode"], "input_required", "{asked}");
+    assert_eq!(asked["inputRequest"]["text"], "which?");
+    let mut reply = task("reply", "plums");
+    reply["sessionId"] = asked["sessionId"].clone();
+    let replied = api.run(reply).await;
+    assert_eq!(replied["status"], "ok", "{replied}");
+
+    let mut slow = task("late", "SLOW please");
+    slow["timeoutSeconds"] = json!(4);
+    let late = api.run(slow).await;
+    assert_eq!(late["errorCode"], "timeout", "{late}");
+    until("the task to be cancelled", || async {
+        agent.cancels().exists().then_some(())
+    })
+    .await;
+
+    let id = api.dispatch(task("slow", "SLOW please")).await;
+    until("news of the task", || async {
+        let events = api.events(&id).await;
+        events
+            .iter()
+            .any(|event| event["type"] == "exec.progress")
+            .then_some(())
+    })
+    .await;
+    assert!(api.cancel(&id).await);
+    let record = api.finished(&id).await;
+    assert_eq!(record["result"]["errorCode"], "cancelled", "{record}");
+    until("the second cancel", || async {
+        let cancels = std::fs::read_to_string(agent.cancels()).unwrap();
+        (cancels.lines().count() == 2).then_some(())
+    })
+    .await;
+
+    agent.process.kill().unwrap();
+    agent.process.wait().unwrap();
+    until("the adapter to be offline", || async {
+        let (_, health) = api.get("/api/health").await;
+        (health["adapters"]["a2a"]["status"] == "offline").then_some(())
+    })
+    .await;
+    bridge.stop().await;
+}
