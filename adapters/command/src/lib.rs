@@ -15,6 +15,7 @@ use forge_adapter_api::{
     Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
     LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
 };
+use forge_adapter_transport::folder;
 use secrecy::ExposeSecret as _;
 
 use crate::argv::Placeholder;
@@ -37,6 +38,7 @@ impl ExecutionAdapter for Command {
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
 
     async fn initialize(host: Host, config: Config) -> Result<Self> {
+        folder::remove_leftovers(&host);
         let settings = Settings::read(&config)?;
         let program = settings
             .table

@@ -9,6 +9,7 @@ use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, OutputStrategy,
     Result, Run, Usage,
 };
+use forge_adapter_transport::folder;
 use forge_adapter_transport::wire::{self, Message};
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
@@ -31,7 +32,7 @@ pub(crate) async fn execute(
     events: &Events,
     run: &Run,
 ) -> Result<ExecutionResult> {
-    let folder = tempfile::Builder::new().prefix("forge-command-").tempdir();
+    let folder = folder::create(host);
     let folder = folder.map_err(|error| internal("make a folder for the run", &error))?;
     let mut transcript = Transcript::default();
     let session = request

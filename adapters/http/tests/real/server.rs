@@ -26,9 +26,12 @@ pub(crate) struct Server {
     _open: oneshot::Sender<()>,
 }
 
+/// Method, path, headers and body.
+type Request = (Method, String, HeaderMap, String);
+
 #[derive(Clone, Default)]
 struct Desk {
-    requests: Arc<Mutex<Vec<(Method, String, HeaderMap, String)>>>,
+    requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Server {
