@@ -115,12 +115,12 @@ mod tests {
 
     use super::*;
 
-    fn choose(config: Value, card: Value) -> Result<Endpoint, UnusableCard> {
+    fn choose(config: Value, card: &Value) -> Result<Endpoint, UnusableCard> {
         let settings = Settings::read(&Config::try_from(config).unwrap(), "a2a").unwrap();
         Endpoint::choose(
             &settings,
             &Url::parse("http://a/.well-known/agent-card.json").unwrap(),
-            &card,
+            card,
         )
     }
 
@@ -137,19 +137,19 @@ mod tests {
 
     #[test]
     fn the_newest_protocol_is_chosen_unless_another_is_wanted() {
-        let one = choose(json!({}), both()).unwrap();
+        let one = choose(json!({}), &both()).unwrap();
         assert_eq!(
             (one.url.as_str(), one.version, one.streaming),
             ("http://a/one", Version::One, Streaming::Offered)
         );
-        let old = choose(json!({"version": "0.3"}), both()).unwrap();
+        let old = choose(json!({"version": "0.3"}), &both()).unwrap();
         assert_eq!(
             (old.url.as_str(), old.version),
             ("http://a/old", Version::Old)
         );
         let alone = choose(
             json!({}),
-            json!({"url": "http://a/x", "protocolVersion": "0.3.0"}),
+            &json!({"url": "http://a/x", "protocolVersion": "0.3.0"}),
         )
         .unwrap();
         assert_eq!(
@@ -162,11 +162,11 @@ mod tests {
     fn a_card_does_not_lead_elsewhere_unless_the_operator_says_so() {
         let card = json!({"url": "http://b/x", "protocolVersion": "0.3"});
         assert_eq!(
-            choose(json!({}), card.clone()),
+            choose(json!({}), &card),
             Err(UnusableCard::Elsewhere("http://b".to_owned()))
         );
         assert_eq!(
-            choose(json!({"endpoint": "http://b/y"}), card)
+            choose(json!({"endpoint": "http://b/y"}), &card)
                 .unwrap()
                 .url
                 .as_str(),
@@ -178,7 +178,7 @@ mod tests {
             json!({"url": "http://a/x", "protocolVersion": "7"}),
             json!({"supportedInterfaces": 3}),
         ] {
-            let chosen = choose(json!({"version": "1.0"}), bad);
+            let chosen = choose(json!({"version": "1.0"}), &bad);
             assert_eq!(chosen, Err(UnusableCard::NoInterface));
         }
     }

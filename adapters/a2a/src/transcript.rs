@@ -234,8 +234,8 @@ impl Transcript {
 mod tests {
     use super::*;
 
-    fn hear(transcript: &mut Transcript, result: Value) -> Vec<(String, Value)> {
-        let events = transcript.hear(Update::read(&result).unwrap());
+    fn hear(transcript: &mut Transcript, result: &Value) -> Vec<(String, Value)> {
+        let events = transcript.hear(Update::read(result).unwrap());
         events
             .into_iter()
             .map(|event| (event.kind, event.data.unwrap()))
@@ -256,7 +256,7 @@ mod tests {
         let done = json!({"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"},
             "artifacts": [{"artifactId": "a", "parts": [{"text": "one two three"}]}, {"artifactId": "b", "parts": [{"text": "four"}]}]});
         for result in [piece("one", false), piece(" two", true), whole, done] {
-            for (kind, data) in hear(&mut transcript, result) {
+            for (kind, data) in hear(&mut transcript, &result) {
                 texts.push_str(data["delta"].as_str().unwrap_or_default());
                 kinds.push(kind);
             }
@@ -290,7 +290,7 @@ mod tests {
             let mut transcript = Transcript::default();
             hear(
                 &mut transcript,
-                json!({"kind": "status-update", "taskId": "t", "contextId": "c", "final": true,
+                &json!({"kind": "status-update", "taskId": "t", "contextId": "c", "final": true,
                 "status": {"state": state, "message": {"parts": [{"kind": "text", "text": "said"}]}}}),
             );
             let ended = transcript.ended().unwrap();
@@ -308,7 +308,7 @@ mod tests {
         let mut transcript = Transcript::default();
         hear(
             &mut transcript,
-            json!({"id": "t:1", "contextId": "c", "status": {"state": "input-required"}}),
+            &json!({"id": "t:1", "contextId": "c", "status": {"state": "input-required"}}),
         );
         let ended = transcript.ended().unwrap();
         let session = transcript.into_result(ended).session_id.unwrap();
