@@ -8,10 +8,10 @@ many runs, errors, and the processes that are left.
     tests/measure/flat.py target/release/forge-bridge --all
 
 The model, or the whole service, is the fake of `tests/model`; agents and servers are the real ones that the
-tests install. As many runs as are measured come before (a tenth where each is a process), as caches, the store's above
-all, fill in the first thousands: without them echo itself grows by 5 %. Fails when the second half is more
-than 5 % above the first, when a run fails, or when a process is left. Needs Linux, and the adapters beside
-the program.
+tests install. As many runs as are measured come before (a tenth where each is a process), as caches, the
+store's above all, fill in the first thousands: without them echo itself grows by 5 %. Fails when the second
+half is more than 5 % above the first, when a run fails, or when a process is left. Needs Linux, and the
+adapters beside the program.
 """
 
 import argparse
