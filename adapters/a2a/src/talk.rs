@@ -35,6 +35,8 @@ pub(crate) struct Talk<'a> {
 struct Course {
     transcript: Transcript,
     undo: Option<Undo>,
+    /// The stream is not the first one.
+    resumed: bool,
 }
 
 impl Talk<'_> {
@@ -48,7 +50,9 @@ impl Talk<'_> {
             ended = self.follow(request, &mut course) => ended,
             () = run.cancelled() => Err(AdapterError::cancelled()),
         };
-        let Course { transcript, undo } = course;
+        let Course {
+            transcript, undo, ..
+        } = course;
         match (undo, &ended) {
             (Some(undo), Ok(())) => undo.disarm(),
             // The task would go on without anybody who hears it.
@@ -107,7 +111,7 @@ impl Talk<'_> {
                 failures = 0;
             }
         }
-        Ok(())
+        ended
     }
 
     /// A stream that broke is taken up again; what it cannot tell any more the task itself says.
@@ -115,9 +119,10 @@ impl Talk<'_> {
         let params = rpc::of_task(task);
         if self.endpoint.streaming == Streaming::Offered {
             sleep(PAUSE * failures).await;
+            course.resumed = true;
             let resubscribed = self.hear(Call::Resubscribe, &params, course).await;
             if course.transcript.is_over() {
-                return Ok(());
+                return self.hear(Call::Get, &params, course).await;
             }
             if let Err(error) = &resubscribed {
                 tracing::debug!("the stream could not be taken up again: {error}");
@@ -160,6 +165,10 @@ impl Talk<'_> {
         let update = Update::read(&result).map_err(|error| {
             AdapterError::new("upstream_error", format!("the agent's answer is {error}"))
         })?;
+        // A piece may be in the task already that was told before it: only the task says what is new.
+        if course.resumed && matches!(update, Update::Artifact { .. }) {
+            return Ok(());
+        }
         for event in course.transcript.hear(update) {
             self.events.send(event).await;
         }

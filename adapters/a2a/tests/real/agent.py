@@ -114,6 +114,7 @@ class Cut:
 def main() -> None:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
+    listener.listen(100)
     port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}/"
     card = AgentCard(
