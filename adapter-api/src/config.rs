@@ -46,6 +46,26 @@ impl Config {
             }),
         }
     }
+
+    /// Refuses a name that is nearly one of these and none of them: a misspelt rule must not be no rule.
+    /// The object holds variables of the environment too, so a name that is like none of them, or has upper
+    /// case letters, is nobody's mistake.
+    ///
+    /// Fails with `invalid_config`, naming the setting that was meant.
+    pub fn refuse_misspelt(&self, settings: &[&str]) -> Result<()> {
+        let meant = |name: &str| {
+            let like = |known: &&&str| strsim::normalized_damerau_levenshtein(name, known) > 0.75;
+            let ours = settings.contains(&name) || name.contains(|c: char| c.is_ascii_uppercase());
+            settings.iter().find(like).filter(|_| !ours)
+        };
+        match self.0.keys().find_map(|name| Some((name, meant(name)?))) {
+            Some((name, meant)) => Err(AdapterError::new(
+                "invalid_config",
+                format!("configuration: {name}: there is no such setting; {meant} is one"),
+            )),
+            None => Ok(()),
+        }
+    }
 }
 
 fn invalid(error: &serde_json::Error) -> AdapterError {
@@ -118,5 +138,20 @@ mod tests {
         assert!(error.message.contains("url"), "{}", error.message);
         assert_eq!(config().parse_member::<u32>("retries"), Ok(Some(3)));
         assert_eq!(config().parse_member::<u32>("absent"), Ok(None));
+    }
+
+    #[test]
+    fn a_misspelt_setting_is_refused_and_a_foreign_name_is_not() {
+        let read = |name: &str| {
+            let config = Config::try_from(serde_json::json!({ name: 1 })).unwrap();
+            config.refuse_misspelt(&["base_url", "max_turns"])
+        };
+        for name in ["base_url", "BASE_URLS", "http_proxy", "_", "max"] {
+            assert_eq!(read(name), Ok(()), "{name}");
+        }
+        for (name, meant) in [("baseurl", "base_url"), ("max_turn", "max_turns")] {
+            let error = read(name).unwrap_err();
+            assert!(error.message.contains(meant), "{}", error.message);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forge_adapter_api::{self as api, AdapterError, Config};
-use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -130,11 +130,7 @@ pub(crate) enum UsageScope {
 
 impl Settings {
     pub(crate) fn read(config: &Config) -> api::Result<Self> {
-        let given: BTreeMap<String, IgnoredAny> = config.parse()?;
-        if let Some((name, meant)) = given.keys().find_map(|name| Some((name, misspelt(name)?))) {
-            let text = format!("configuration: {name}: there is no such setting; {meant} is one");
-            return Err(AdapterError::new("invalid_config", text));
-        }
+        config.refuse_misspelt(&NAMES)?;
         let table: Table = config.parse()?;
         let mut env = BTreeMap::new();
         for name in &table.forward {
@@ -152,16 +148,6 @@ impl Settings {
         }
         Ok(Self { table, env })
     }
-}
-
-/// The setting that was meant: a misspelt rule must not be no rule. The object holds variables of the
-/// environment too, so a name that is like none of ours is nobody's mistake.
-fn misspelt(name: &str) -> Option<&'static str> {
-    if NAMES.contains(&name) || name.contains(|c: char| c.is_ascii_uppercase()) {
-        return None;
-    }
-    let like = |known: &&&str| strsim::normalized_damerau_levenshtein(name, known) > 0.75;
-    NAMES.iter().find(like).copied()
 }
 
 fn is_name(name: &str) -> bool {

@@ -1,11 +1,8 @@
 //! What the operator decides: where the platform is, what opens it, and what a request asks for where a
 //! dispatch says nothing.
 
-use std::collections::BTreeMap;
-
 use forge_adapter_api::{AdapterError, Config, ExecutionRequest, Result};
 use secrecy::SecretString;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use url::Url;
@@ -187,12 +184,7 @@ impl Settings {
                 ));
             }
         };
-        let given: BTreeMap<String, IgnoredAny> = config.parse()?;
-        if let Some((name, meant)) = given.keys().find_map(|name| Some((name, misspelt(name)?))) {
-            return Err(invalid(&format!(
-                "there is no setting {name}; {meant} is one"
-            )));
-        }
+        config.refuse_misspelt(&KEYS)?;
         let table: Table = config.parse()?;
         table.check()?;
         Ok(Self {
@@ -267,14 +259,6 @@ impl Wishes {
             Some(1..=10) | None => Ok(()),
         }
     }
-}
-
-/// The key that was meant. Variables of the environment stand beside the table's keys, so a name that is
-/// like none of ours is nobody's mistake.
-fn misspelt(name: &str) -> Option<&'static str> {
-    let like = |known: &&&str| strsim::normalized_damerau_levenshtein(name, known) > 0.75;
-    let is_known = KEYS.contains(&name);
-    KEYS.iter().find(like).copied().filter(|_| !is_known)
 }
 
 fn invalid(message: &str) -> AdapterError {

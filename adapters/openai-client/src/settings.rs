@@ -8,7 +8,6 @@ use forge_adapter_api::{AdapterError, Config, Result};
 use forge_adapter_transport::http::Limits;
 use secrecy::SecretString;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use url::Url;
 
@@ -96,13 +95,7 @@ impl Settings {
                 format!("adapters.{}.{name}: {text}", D::NAME),
             )
         };
-        let given: BTreeMap<String, IgnoredAny> = config.parse()?;
-        if let Some((name, meant)) = given.keys().find_map(|name| Some((name, misspelt(name)?))) {
-            return Err(at(
-                name,
-                format!("there is no such setting; {meant} is one"),
-            ));
-        }
+        config.refuse_misspelt(&NAMES)?;
         let mut settings: Self = config.parse()?;
         let variable = |names: &[&str]| names.iter().find_map(|name| config.string(name));
         let table = config.string("base_url").map(str::to_owned);
@@ -146,16 +139,6 @@ impl Settings {
     pub(crate) fn health_path<D: Dialect>(&self) -> &str {
         self.health_path.as_deref().unwrap_or(D::HEALTH_PATH)
     }
-}
-
-/// The setting that was meant. The object holds variables of the environment too, so a name that is like none
-/// of ours is nobody's mistake.
-fn misspelt(name: &str) -> Option<&'static str> {
-    if NAMES.contains(&name) || name.contains(|c: char| c.is_ascii_uppercase()) {
-        return None;
-    }
-    let like = |known: &&&str| strsim::normalized_damerau_levenshtein(name, known) > 0.75;
-    NAMES.iter().find(like).copied()
 }
 
 #[cfg(test)]
@@ -209,7 +192,7 @@ mod tests {
         for (config, said) in [
             (
                 json!({"baseurl": "http://a"}),
-                "adapters.acme.baseurl: there is no such setting; base_url is one",
+                "configuration: baseurl: there is no such setting; base_url is one",
             ),
             (json!({"session_dirs": "x"}), "session_dir is one"),
             (json!({"base_url": "ftp://a"}), "no address"),
