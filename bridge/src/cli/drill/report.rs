@@ -177,10 +177,11 @@ impl Report {
         }
         screen.line(screen.paint(
             Tone::Bad,
-            format_args!("{} promises were not kept:", broken.len()),
+            format_args!("Promises that were not kept: {}", broken.len()),
         ))?;
         for what in broken.iter().take(NAMED) {
-            screen.line(format_args!("  {what}"))?;
+            let line = what.lines().map(str::trim).collect::<Vec<_>>().join("; ");
+            screen.line(format_args!("  {line}"))?;
         }
         if broken.len() > NAMED {
             screen.line(format_args!("  and {} more", broken.len() - NAMED))?;
