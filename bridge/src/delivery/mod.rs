@@ -55,7 +55,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             allow: Vec::new(),
-            concurrency: NonZeroUsize::new(64).expect("64 is not 0"),
+            concurrency: NonZeroUsize::new(256).expect("256 is not 0"),
             per_origin: NonZeroUsize::new(32).expect("32 is not 0"),
             timeout: Duration::from_secs(30),
             secrets: Vec::new(),

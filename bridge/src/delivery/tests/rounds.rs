@@ -45,7 +45,7 @@ async fn a_dead_receiver_delays_nobody_else() {
     })
     .await;
     assert_eq!(rig.delivery(id).await.attempt_count, 2);
-    assert_eq!(dead.received().len(), 8);
+    assert_eq!(dead.received().len(), 32);
 
     shutdown.cancel();
     rig.deliverer.drain(Instant::now()).await;
