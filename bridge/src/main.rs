@@ -3,6 +3,11 @@
 use std::process::ExitCode;
 
 use forge_bridge::{cli, process};
+use mimalloc::MiMalloc;
+
+/// Takes a third of the time of the system's, which was a sixth of a dispatch.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os();
