@@ -1,0 +1,195 @@
+//! The stages through which every dispatch goes, each alone. `cargo bench -p forge-bridge` measures their
+//! time. With `--do <stage> <times>` one is only done, for a tool that counts instructions around it;
+//! `tests/measure/instructions.py` does that against a baseline.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::Criterion;
+use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, OutputStrategy, Profile};
+use forge_bridge::delivery::sign::{Message, Signer};
+use forge_bridge::dispatch::assemble::{self, assemble};
+use forge_bridge::dispatch::fingerprint::canonical;
+use forge_bridge::dispatch::gather::Gathered;
+use forge_bridge::dispatch::normalise::{Ending, Raw, Subject, normalise};
+use forge_bridge::dispatch::request::Dispatch;
+use forge_bridge::dispatch::route::{Candidate, Policy, route};
+use forge_bridge::dispatch::validate::{Envelope, Limits, validate};
+use forge_bridge::http::json;
+use forge_bridge::id::{DeliveryId, DispatchId};
+use forge_bridge::vault::Vault;
+use forge_bridge::{delivery, dispatch};
+use jiff::Timestamp;
+use secrecy::SecretSlice;
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+fn main() {
+    let bench = Bench::new();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, stage, times] = arguments.as_slice()
+        && flag == "--do"
+    {
+        let (_, work) = STAGES
+            .iter()
+            .find(|(name, _)| name == stage)
+            .expect("a stage of this name");
+        for _ in 0..times.parse().expect("a number of times") {
+            work(&bench);
+        }
+        return;
+    }
+    let mut criterion = Criterion::default().configure_from_args();
+    for (name, work) in STAGES {
+        criterion.bench_function(name, |bencher| bencher.iter(|| work(&bench)));
+    }
+    criterion.final_summary();
+}
+
+type Stage = (&'static str, fn(&Bench));
+
+const STAGES: [Stage; 7] = [
+    ("read", |bench| drop(black_box(json::parse(&bench.text)))),
+    ("validate", |bench| drop(black_box(bench.validated()))),
+    ("fingerprint", |bench| {
+        let canonical = canonical(&bench.dispatch);
+        black_box(bench.vault.fingerprint("dispatch", &[&canonical]));
+    }),
+    ("route", Bench::route),
+    ("assemble", Bench::assemble),
+    ("normalise", |bench| drop(black_box(bench.normalised()))),
+    ("sign", Bench::sign),
+];
+
+/// What the stages work on: a dispatch of about a KiB.
+struct Bench {
+    text: Vec<u8>,
+    body: Value,
+    dispatch: Dispatch,
+    config: dispatch::Config,
+    profile: Profile,
+    vault: Vault,
+    signer: Signer,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let text = format!(
+            r#"{{"taskId":"bench-1","agentId":"bench","message":"{}","model":"ok","provider":"echo","callbackUrl":"https://example.com/callback","runId":"run-bench","priority":0,"timeout":600}}"#,
+            "lorem ipsum ".repeat(50)
+        );
+        let text = text.into_bytes();
+        let body = json::parse(&text).expect("the body is JSON");
+        let config = dispatch::Config::default();
+        let dispatch = validated(&body, &config);
+        let vault = Vault::from_key(&SecretSlice::from(vec![7; 32])).expect("32 bytes are a key");
+        let delivery = delivery::Config {
+            secrets: vec![SECRET.to_owned().into()],
+            ..delivery::Config::default()
+        };
+        let signer = Signer::with_sealed(&delivery, None, &vault).expect("the secret is one");
+        let profile = Profile {
+            capabilities: vec!["streaming".to_owned()],
+            native_tools: Vec::new(),
+            max_concurrent: 10,
+            output_strategies: vec![OutputStrategy::Stream],
+            cost_tier: CostTier::Low,
+            latency_profile: LatencyProfile::Fast,
+        };
+        Self {
+            text,
+            body,
+            dispatch,
+            config,
+            profile,
+            vault,
+            signer,
+        }
+    }
+
+    fn validated(&self) -> Dispatch {
+        validated(&self.body, &self.config)
+    }
+
+    fn route(&self) {
+        let candidate = Candidate {
+            provider: "echo",
+            profile: Some(&self.profile),
+            health: HealthStatus::Healthy,
+            running: 1,
+            queued: 0,
+            max_concurrent: 10,
+            has_agent: None,
+            away_for: None,
+        };
+        let policy = Policy {
+            default_provider: None,
+            patience: Duration::from_secs(60),
+        };
+        let routed = route(&self.dispatch, &[candidate], &policy).expect("echo can do it");
+        black_box(to_raw_value(&routed.trace).expect("steps are JSON"));
+    }
+
+    fn assemble(&self) {
+        let attempt = assemble::Attempt {
+            id: DispatchId::from_bytes([1; 16]),
+            number: 1,
+            now: Timestamp::UNIX_EPOCH,
+            strategy: OutputStrategy::Stream,
+            session_honoured: false,
+            recorded_session: None,
+            budget_left: None,
+            mcp_servers: &BTreeMap::new(),
+        };
+        let request = assemble(&self.dispatch, &attempt).expect("it names no MCP server");
+        black_box(serde_json::to_vec(&request).expect("a request is JSON"));
+    }
+
+    fn normalised(&self) -> Box<RawValue> {
+        let answer = format!(
+            r#"{{"status":"ok","output":"{}","usage":{{"inputTokens":100,"outputTokens":100}},"model":"ok"}}"#,
+            self.dispatch.message
+        );
+        let raw = Raw {
+            ending: Ending::Answered(answer.into_bytes()),
+            file: None,
+            gathered: Gathered::new(None, self.config.output_limit_bytes),
+        };
+        let subject = Subject {
+            id: DispatchId::from_bytes([1; 16]),
+            dispatch: &self.dispatch,
+            provider: "echo",
+            attempt: 1,
+            retry_of: None,
+            strategy: OutputStrategy::Stream,
+            session: None,
+            started_at: Some(Timestamp::UNIX_EPOCH),
+            completed_at: Timestamp::UNIX_EPOCH,
+            elapsed: Duration::from_millis(1),
+        };
+        normalise(&raw, &subject, &self.config).result
+    }
+
+    fn sign(&self) {
+        let message = Message {
+            origin: "https://example.com:443",
+            id: DeliveryId::from_bytes([1; 16]),
+            timestamp: 1_700_000_000,
+            body: &self.text,
+        };
+        black_box(self.signer.sign(message, None));
+    }
+}
+
+fn validated(body: &Value, config: &dispatch::Config) -> Dispatch {
+    let limits = Limits {
+        config,
+        mcp_servers: &BTreeSet::new(),
+        callback: &|_| Ok(()),
+    };
+    let (dispatch, _) = validate(body, &Envelope::default(), &limits).expect("the body is valid");
+    dispatch
+}

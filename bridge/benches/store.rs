@@ -1,0 +1,139 @@
+//! A dispatch's life in the store: accepted and begun, finished, settled. With 1 in flight each of the
+//! first two waits for the disk alone; with 64 they share its time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::Criterion;
+use forge_bridge::event::{NewEvent, kind};
+use forge_bridge::id::{DeliveryId, DispatchId};
+use forge_bridge::store::record::{
+    Acceptance, AfterAttempt, Callback, Claim, DeliveryAttempt, Finish, IdempotencyKey, KeySpace,
+    NewDelivery, NewDispatch, Settlement,
+};
+use forge_bridge::store::sqlite::Sqlite;
+use forge_bridge::store::{Config, Store};
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+use tokio::task::JoinSet;
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be made");
+    // Beside the sources: the disk is what is measured, and /tmp may be memory.
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a folder can be made");
+    let store = Sqlite::open(&Config::default(), folder.path()).expect("the store opens");
+    let store: Arc<dyn Store> = Arc::new(store);
+    let mut criterion = Criterion::default().configure_from_args();
+    for in_flight in [1, 64] {
+        criterion.bench_function(&format!("life of a dispatch, {in_flight} in flight"), |b| {
+            b.iter(|| {
+                runtime.block_on(async {
+                    let mut lives = JoinSet::new();
+                    for _ in 0..in_flight {
+                        lives.spawn(life(Arc::clone(&store)));
+                    }
+                    lives.join_all().await
+                })
+            });
+        });
+    }
+    criterion.final_summary();
+    runtime.block_on(store.close());
+}
+
+async fn life(store: Arc<dyn Store>) {
+    let accepted = store.accept(dispatch()).await.expect("it is accepted");
+    let Acceptance::Accepted {
+        begun: Some(begun), ..
+    } = accepted
+    else {
+        panic!("it begins at once: {accepted:?}");
+    };
+    let finish = finish();
+    let delivery = finish.delivery.as_ref().expect("one is owed").id;
+    let claim = Claim::Attempt(begun.lease);
+    store.finish(claim, finish).await.expect("it is finished");
+    let settled = store.settle(delivery, settlement()).await;
+    settled.expect("it is settled");
+}
+
+fn dispatch() -> NewDispatch {
+    let id = DispatchId::new();
+    let now = Timestamp::now();
+    NewDispatch {
+        id,
+        key: IdempotencyKey {
+            space: KeySpace::Task,
+            value: id.to_string(),
+        },
+        fingerprint: [1; 32],
+        task_id: id.to_string(),
+        agent_id: "bench".to_owned(),
+        run_id: Some("run-bench".to_owned()),
+        trace_id: "0af7651916cd43dd8448eb211c80319c".to_owned(),
+        provider: "echo".to_owned(),
+        pinned: true,
+        routing: raw(r#"[{"layer":0,"kept":["echo"]}]"#),
+        request: raw(&format!(r#"{{"message":"{}"}}"#, "lorem ipsum ".repeat(60))),
+        secrets: None,
+        session: None,
+        priority: 0,
+        accepted_at: now,
+        not_before: None,
+        start_by: Timestamp::MAX,
+        callback: Some(callback()),
+        events: vec![
+            NewEvent::new(kind::ACCEPTED, now, None),
+            NewEvent::new(kind::QUEUED, now, None),
+        ],
+        start: Some(NewEvent::new(kind::STARTED, now, None)),
+        queue_limit: u64::MAX,
+    }
+}
+
+fn finish() -> Finish {
+    let now = Timestamp::now();
+    Finish {
+        at: now,
+        error_code: None,
+        result: raw(&format!(r#"{{"output":"{}"}}"#, "lorem ipsum ".repeat(80))),
+        output: None,
+        events: vec![NewEvent::new(kind::COMPLETED, now, None)],
+        delivery: Some(NewDelivery {
+            id: DeliveryId::new(),
+            callback: callback(),
+        }),
+        retention: Duration::from_secs(3600),
+    }
+}
+
+fn settlement() -> Settlement {
+    let now = Timestamp::now();
+    Settlement {
+        attempt: DeliveryAttempt {
+            number: 1,
+            at: now,
+            duration_ms: 1,
+            status: Some(200),
+            error: None,
+            answer: None,
+        },
+        next: AfterAttempt::Delivered,
+        events: vec![NewEvent::new(kind::CALLBACK_DELIVERED, now, None)],
+        retention: Duration::from_secs(3600),
+    }
+}
+
+fn callback() -> Callback {
+    Callback {
+        url: "https://example.com/callback".to_owned(),
+        origin: "https://example.com:443".to_owned(),
+    }
+}
+
+fn raw(json: &str) -> Box<RawValue> {
+    RawValue::from_string(json.to_owned()).expect("it is JSON")
+}

@@ -1,0 +1,105 @@
+//! What a dispatch costs at least on this machine: a server that reads it, answers 202, and posts an
+//! answer of the usual size. No store, no checks, no signature, no events.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{Request, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Dispatch {
+    task_id: String,
+    message: String,
+    callback_url: String,
+}
+
+/// About as long as a callback of the bridge.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer<'a> {
+    task_id: &'a str,
+    status: &'a str,
+    output: &'a str,
+    padding: &'a str,
+}
+
+struct Server {
+    client: Client<HttpConnector, Full<Bytes>>,
+    runtime: Handle,
+}
+
+pub(crate) fn run(listen: SocketAddr) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    let server = Server {
+        client: Client::builder(TokioExecutor::new()).build(connector),
+        runtime: runtime.handle().clone(),
+    };
+    let router = Router::new()
+        .route("/api/v2/dispatch", post(dispatch))
+        .route("/api/health", get(async || "ok"))
+        .with_state(Arc::new(server));
+    runtime.block_on(serve(listen, &router))
+}
+
+async fn serve(listen: SocketAddr, router: &Router) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(listen).await?;
+    let runtime = Handle::current();
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        let service = hyper_util::service::TowerToHyperService::new(router.clone());
+        runtime.spawn(async move {
+            let connection = hyper::server::conn::http1::Builder::new();
+            // A client that goes away is no failure.
+            let _ = connection
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+async fn dispatch(State(server): State<Arc<Server>>, body: Bytes) -> Response {
+    let Ok(dispatch) = serde_json::from_slice::<Dispatch>(&body) else {
+        return StatusCode::UNPROCESSABLE_ENTITY.into_response();
+    };
+    let answer = format!(r#"{{"taskId":"{}","status":"accepted"}}"#, dispatch.task_id);
+    let runtime = server.runtime.clone();
+    runtime.spawn(async move { call_back(&server, &dispatch).await });
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    (StatusCode::ACCEPTED, json, answer).into_response()
+}
+
+async fn call_back(server: &Server, dispatch: &Dispatch) {
+    let answer = Answer {
+        task_id: &dispatch.task_id,
+        status: "ok",
+        output: &dispatch.message,
+        padding: &dispatch.message[..dispatch.message.len().min(400)],
+    };
+    let body = serde_json::to_vec(&answer).expect("texts are always JSON");
+    let request = Request::post(&dispatch.callback_url)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(body)));
+    let Ok(request) = request else { return };
+    if let Ok(response) = server.client.request(request).await {
+        // Read to its end, so that the connection is used again.
+        let _ = response.into_body().collect().await;
+    }
+}

@@ -1,0 +1,270 @@
+//! Sends dispatches over so many connections, each the next one when the last was called back, and
+//! takes the callbacks itself. On one thread: it shares the machine with what it measures.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fs;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use axum::http::{Request, Response, Uri, header};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::{LocalSet, spawn_local};
+
+use super::target::Target;
+
+/// Sent and awaited before anything is counted.
+const WARM_UP: usize = 300;
+const PATIENCE: Duration = Duration::from_secs(20);
+const MESSAGE_BYTES: usize = 600;
+
+pub(crate) struct Plan {
+    pub(crate) url: String,
+    pub(crate) concurrency: usize,
+    pub(crate) duration: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) per_second: f64,
+    pub(crate) ack: Latency,
+    /// From sending to the callback.
+    pub(crate) whole: Latency,
+    /// Of the server, for each dispatch.
+    pub(crate) cpu_us: f64,
+    /// Before and after.
+    pub(crate) rss_mib: (f64, f64),
+    pub(crate) lost: usize,
+    /// What part of the machine neither server nor client used, but somebody else.
+    pub(crate) others: f64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Latency {
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+}
+
+/// What the connections and the sink share.
+struct Board {
+    authority: String,
+    callback: String,
+    message: String,
+    next: Cell<u64>,
+    waiting: RefCell<HashMap<String, oneshot::Sender<Instant>>>,
+    times: RefCell<Vec<(Duration, Duration)>>,
+    lost: Cell<usize>,
+}
+
+pub(crate) fn run(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    LocalSet::new().block_on(&runtime, measure(plan, target))
+}
+
+async fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url: Uri = plan.url.parse()?;
+    let board = Rc::new(Board {
+        authority: url.authority().context("no address")?.to_string(),
+        callback: format!("http://{}/callback", listener.local_addr()?),
+        message: "lorem ipsum ".repeat(MESSAGE_BYTES / 12),
+        next: Cell::default(),
+        waiting: RefCell::default(),
+        times: RefCell::default(),
+        lost: Cell::default(),
+    });
+    spawn_local(sink(listener, Rc::clone(&board)));
+    let rss_before = target.used()?.rss_kib;
+    send(&board, plan.concurrency, WARM_UP, Instant::now() + PATIENCE).await?;
+    board.times.borrow_mut().clear();
+    let (cpu, host, own) = (target.used()?.cpu, Host::now()?, own_cpu()?);
+    let begun = Instant::now();
+    send(&board, plan.concurrency, usize::MAX, begun + plan.duration).await?;
+    let took = begun.elapsed().as_secs_f64();
+    let used = target.used()?;
+    let (host, own) = (Host::now()?.since(&host), own_cpu()? - own);
+    let cpu = (used.cpu - cpu).as_secs_f64();
+    let times = board.times.borrow();
+    ensure!(!times.is_empty(), "nothing was called back");
+    Ok(Measured {
+        per_second: times.len() as f64 / took,
+        ack: latency(times.iter().map(|(ack, _)| *ack)),
+        whole: latency(times.iter().map(|(_, whole)| *whole)),
+        cpu_us: cpu * 1e6 / times.len() as f64,
+        rss_mib: (rss_before as f64 / 1024.0, used.rss_kib as f64 / 1024.0),
+        lost: board.lost.get(),
+        others: ((host.busy - cpu - own) / host.all).max(0.0),
+    })
+}
+
+/// Until so many were sent or the time is up, and all of them were called back.
+async fn send(
+    board: &Rc<Board>,
+    connections: usize,
+    most: usize,
+    end: Instant,
+) -> anyhow::Result<()> {
+    let left = Rc::new(Cell::new(most));
+    let mut workers = Vec::new();
+    for _ in 0..connections {
+        let (board, left) = (Rc::clone(board), Rc::clone(&left));
+        workers.push(spawn_local(async move {
+            let mut connection = connect(&board.authority).await?;
+            while left.get() > 0 && Instant::now() < end {
+                left.set(left.get() - 1);
+                one(&board, &mut connection).await?;
+            }
+            anyhow::Ok(())
+        }));
+    }
+    for worker in workers {
+        worker.await??;
+    }
+    Ok(())
+}
+
+async fn connect(authority: &str) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+    let stream = TcpStream::connect(authority).await?;
+    stream.set_nodelay(true)?;
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    spawn_local(connection);
+    Ok(sender)
+}
+
+async fn one(board: &Board, connection: &mut SendRequest<Full<Bytes>>) -> anyhow::Result<()> {
+    let number = board.next.get();
+    board.next.set(number + 1);
+    let id = format!("bench-{number}");
+    let body = format!(
+        r#"{{"taskId":"{id}","agentId":"bench","message":"{}","model":"ok","provider":"echo","callbackUrl":"{}","runId":"run-bench","priority":0,"timeout":600}}"#,
+        board.message, board.callback,
+    );
+    let request = Request::post("/api/v2/dispatch")
+        .header(header::HOST, &board.authority)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(body)))?;
+    let (called, back) = oneshot::channel();
+    board.waiting.borrow_mut().insert(id, called);
+    connection.ready().await?;
+    let begun = Instant::now();
+    let response = connection.send_request(request).await?;
+    let status = response.status();
+    let text = response.into_body().collect().await?.to_bytes();
+    let acknowledged = begun.elapsed();
+    ensure!(
+        status == 202,
+        "{status}: {}",
+        String::from_utf8_lossy(&text)
+    );
+    match tokio::time::timeout(PATIENCE, back).await {
+        Ok(Ok(at)) => {
+            let whole = at.saturating_duration_since(begun);
+            board.times.borrow_mut().push((acknowledged, whole));
+        }
+        Ok(Err(_)) | Err(_) => board.lost.set(board.lost.get() + 1),
+    }
+    Ok(())
+}
+
+async fn sink(listener: TcpListener, board: Rc<Board>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        // Without it figures would only be worse.
+        let _ = stream.set_nodelay(true);
+        let board = Rc::clone(&board);
+        spawn_local(async move {
+            let service = service_fn(|request| take(request, &board));
+            // A server that ends takes its connections along.
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Callback<'a> {
+    task_id: &'a str,
+}
+
+async fn take(
+    request: Request<Incoming>,
+    board: &Board,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let at = Instant::now();
+    if let Ok(body) = request.into_body().collect().await
+        && let Ok(callback) = serde_json::from_slice::<Callback<'_>>(&body.to_bytes())
+        && let Some(waiting) = board.waiting.borrow_mut().remove(callback.task_id)
+    {
+        // It may have given up.
+        let _ = waiting.send(at);
+    }
+    Ok(Response::new(Full::default()))
+}
+
+fn latency(times: impl Iterator<Item = Duration>) -> Latency {
+    let mut times: Vec<Duration> = times.collect();
+    times.sort_unstable();
+    let at = |part: f64| {
+        let place = (times.len() as f64 * part) as usize;
+        times[place.min(times.len() - 1)].as_secs_f64() * 1e6
+    };
+    Latency {
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+    }
+}
+
+/// Processor seconds of the whole machine.
+struct Host {
+    busy: f64,
+    all: f64,
+}
+
+impl Host {
+    fn now() -> anyhow::Result<Self> {
+        let stat = fs::read_to_string("/proc/stat")?;
+        let line = stat.lines().next().context("/proc/stat is empty")?;
+        let ticks: Vec<f64> = line
+            .split_whitespace()
+            .skip(1)
+            .take(8)
+            .map(str::parse)
+            .collect::<Result<_, _>>()?;
+        let second = rustix::param::clock_ticks_per_second() as f64;
+        let all = ticks.iter().sum::<f64>() / second;
+        Ok(Self {
+            busy: all - (ticks[3] + ticks[4]) / second,
+            all,
+        })
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            busy: self.busy - before.busy,
+            all: self.all - before.all,
+        }
+    }
+}
+
+fn own_cpu() -> anyhow::Result<f64> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let (_, rest) = stat
+        .rsplit_once(')')
+        .context("/proc/self/stat has no name")?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let ticks = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
+    Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
+}

@@ -1,0 +1,14 @@
+//! One command that measures the bridge as the README tells it: bridge and floor in turn, several
+//! rounds, medians and ratios. What is absolute here depends on the machine; ratios and processor time
+//! for each dispatch are to be compared.
+
+mod floor;
+mod load;
+mod machine;
+mod report;
+mod rounds;
+mod target;
+
+fn main() -> anyhow::Result<()> {
+    rounds::run()
+}

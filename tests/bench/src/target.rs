@@ -1,0 +1,123 @@
+//! A server under measurement: started in a folder of its own, on a free port, ended when dropped.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fmt, fs};
+
+use anyhow::{Context, bail};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Floor,
+    Bridge,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Kind::Floor => "floor",
+            Kind::Bridge => "bridge",
+        })
+    }
+}
+
+pub(crate) struct Target {
+    pub(crate) url: String,
+    process: Child,
+    folder: TempDir,
+}
+
+/// What a process has used so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Used {
+    pub(crate) cpu: Duration,
+    pub(crate) rss_kib: u64,
+}
+
+impl Target {
+    pub(crate) fn start(
+        kind: Kind,
+        here: &Path,
+        bridge: &Path,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("bench-")
+            .tempdir_in(folder)?;
+        // Free now; nobody else asks for ports here.
+        let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let mut command = match kind {
+            Kind::Floor => {
+                let mut command = Command::new(here);
+                command.args(["floor", "--listen", &listen.to_string()]);
+                command
+            }
+            Kind::Bridge => {
+                let mut command = Command::new(bridge);
+                command
+                    .env("BRIDGE_LISTEN", listen.to_string())
+                    .env("BRIDGE_DATA_DIR", folder.path().join("data"))
+                    .env("BRIDGE_SECRET_KEY_FILE", folder.path().join("key"))
+                    .env("BRIDGE_ADAPTERS", "echo")
+                    .env("BRIDGE_CALLBACK_ALLOW", "loopback")
+                    .env("BRIDGE_LOG_LEVEL", "warn");
+                command
+            }
+        };
+        let log = fs::File::create(folder.path().join("log"))?;
+        let process = command
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("starting {kind}; build it with cargo build --release"))?;
+        let mut target = Self {
+            url: format!("http://{listen}/api/v2/dispatch"),
+            process,
+            folder,
+        };
+        target.wait_until_listening(listen)?;
+        Ok(target)
+    }
+
+    fn wait_until_listening(&mut self, listen: SocketAddr) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        while TcpStream::connect(listen).is_err() {
+            if begun.elapsed() > PATIENCE || self.process.try_wait()?.is_some() {
+                let log = fs::read_to_string(self.folder.path().join("log"))?;
+                bail!("{listen} is not listened on:\n{log}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn used(&self) -> anyhow::Result<Used> {
+        let id = self.process.id();
+        let stat = fs::read_to_string(format!("/proc/{id}/stat"))?;
+        let (_, rest) = stat.rsplit_once(')').context("/proc/…/stat has no name")?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
+        let status = fs::read_to_string(format!("/proc/{id}/status"))?;
+        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let rss = rss.and_then(|text| text.trim().strip_suffix(" kB"));
+        Ok(Used {
+            cpu: Duration::from_secs_f64(
+                ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+            ),
+            rss_kib: rss.context("/proc/…/status has no VmRSS")?.parse()?,
+        })
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

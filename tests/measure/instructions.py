@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Counts the instructions of the stages that every dispatch goes through, against a baseline.
+
+    tests/measure/instructions.py            compares; above 10 % more it fails
+    tests/measure/instructions.py --keep     writes the baseline anew: say why in the commit
+
+The unoptimised build is counted: the checks have it anyway, and what does more work does so there as well.
+Needs valgrind.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BASELINE = Path(__file__).with_name("instructions.json")
+STAGES = ["read", "validate", "fingerprint", "route", "assemble", "normalise", "sign"]
+FEW, MANY = 5, 25
+ALLOWED = 1.10
+
+
+def build():
+    command = ["cargo", "build", "-p", "forge-bridge", "--bench", "stages", "--message-format=json"]
+    lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    for line in lines.splitlines():
+        message = json.loads(line)
+        if message.get("executable") and message["target"]["name"] == "stages":
+            return message["executable"]
+    sys.exit("cargo built no program of the stages")
+
+
+def count(program, stage, times):
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            "valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out",
+            program, "--do", stage, str(times),
+        ]
+        run = subprocess.run(command, check=True, capture_output=True, text=True)
+    return int(re.search(r"Collected : (\d+)", run.stderr).group(1))
+
+
+def cost(program, stage):
+    """Of one time; what happens once, at the start, is in both and so in neither."""
+    return (count(program, stage, MANY) - count(program, stage, FEW)) // (MANY - FEW)
+
+
+def main():
+    program = build()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        counts = dict(zip(STAGES, pool.map(lambda stage: cost(program, stage), STAGES)))
+    if sys.argv[1:] == ["--keep"]:
+        BASELINE.write_text(json.dumps(counts, indent=2) + "\n")
+        return
+    baseline = json.loads(BASELINE.read_text())
+    worse = []
+    print(f"{'stage':12} {'baseline':>10} {'now':>10}")
+    for stage, now in counts.items():
+        before = baseline.get(stage)
+        change = now / before - 1 if before else 0
+        print(f"{stage:12} {before or 0:10} {now:10} {change:+7.1%}")
+        if before and now > before * ALLOWED:
+            worse.append(stage)
+    if worse:
+        sys.exit(f"more than 10 % above {BASELINE.name}: {', '.join(worse)}")
+
+
+if __name__ == "__main__":
+    main()
