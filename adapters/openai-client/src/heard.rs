@@ -225,7 +225,7 @@ impl Heard {
 }
 
 /// An error as a result, so that output and usage can be kept beside it.
-pub(crate) fn failed(error: AdapterError) -> ExecutionResult {
+pub fn failed(error: AdapterError) -> ExecutionResult {
     ExecutionResult {
         retryable: Some(error.retryable),
         retry_after_ms: error.retry_after_ms,

@@ -20,9 +20,11 @@ use serde_json::Value;
 pub use adapter::OpenAi;
 pub use ask::{Structured, ask, assistant, format_for, offered, said, tool_answers};
 pub use client::Client;
-pub use heard::{Heard, News};
+pub use heard::{Heard, News, failed};
 pub use names::Names;
-pub use refusal::{read as read_refusal, said_in as refusal_in};
+pub use prices::{Price, Prices, cost};
+pub use refusal::{read as read_refusal, refused, said_in as refusal_in};
+pub use sessions::Sessions;
 pub use usage::of as usage_of;
 
 /// What a provider has of its own.

@@ -6,21 +6,31 @@ use forge_adapter_api::Usage;
 use serde::Deserialize;
 
 /// By model; `*` is for any other.
-pub(crate) type Prices = BTreeMap<String, Price>;
+pub type Prices = BTreeMap<String, Price>;
 
 /// US dollars for a million tokens.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Price {
-    pub(crate) input: f64,
-    pub(crate) output: f64,
+pub struct Price {
+    /// Of what is read.
+    pub input: f64,
+    /// Of what is written.
+    pub output: f64,
     /// Of input that came from a cache; else it costs what other input costs.
-    pub(crate) cache_read: Option<f64>,
+    pub cache_read: Option<f64>,
+    /// Of input that went into a cache; else it costs what other input costs.
+    pub cache_write: Option<f64>,
 }
 
 impl Price {
-    pub(crate) fn is_sane(&self) -> bool {
-        let all = [Some(self.input), Some(self.output), self.cache_read];
+    /// Whether all of it are numbers from 0 up.
+    pub fn is_sane(&self) -> bool {
+        let all = [
+            Some(self.input),
+            Some(self.output),
+            self.cache_read,
+            self.cache_write,
+        ];
         let mut all = all.into_iter().flatten();
         all.all(|price| price.is_finite() && price >= 0.0)
     }
@@ -28,13 +38,15 @@ impl Price {
 
 /// `None` where the list has no such model, or the tokens are not known.
 #[expect(clippy::cast_precision_loss, reason = "nobody uses 2^52 tokens")]
-pub(crate) fn cost(prices: &Prices, models: &[&str], usage: &Usage) -> Option<f64> {
+pub fn cost(prices: &Prices, models: &[&str], usage: &Usage) -> Option<f64> {
     let listed = models.iter().find_map(|model| prices.get(*model));
     let price = listed.or_else(|| prices.get("*"))?;
     let (input, output) = (usage.input_tokens?, usage.output_tokens?);
     let cached = usage.cache_read_tokens.unwrap_or(0).min(input);
-    let read = (input - cached) as f64 * price.input
-        + cached as f64 * price.cache_read.unwrap_or(price.input);
+    let written = usage.cache_write_tokens.unwrap_or(0).min(input - cached);
+    let read = (input - cached - written) as f64 * price.input
+        + cached as f64 * price.cache_read.unwrap_or(price.input)
+        + written as f64 * price.cache_write.unwrap_or(price.input);
     Some((read + output as f64 * price.output) / 1e6)
 }
 
@@ -48,6 +60,7 @@ mod tests {
             input: 2.0,
             output: 10.0,
             cache_read,
+            cache_write: Some(4.0),
         };
         let mut prices = Prices::from([("m".to_owned(), price(Some(0.5)))]);
         let usage = Usage {
@@ -59,6 +72,11 @@ mod tests {
         assert_eq!(cost(&prices, &["other", "m"], &usage), Some(2.4));
         assert_eq!(cost(&prices, &["other"], &usage), None);
         assert_eq!(cost(&prices, &["m"], &Usage::default()), None);
+        let written = Usage {
+            cache_write_tokens: Some(100_000),
+            ..usage
+        };
+        assert_eq!(cost(&prices, &["m"], &written), Some(2.6));
         prices.insert("*".to_owned(), price(None));
         assert_eq!(cost(&prices, &["other"], &usage), Some(3.0));
     }

@@ -22,6 +22,11 @@ pub fn read(error: &Value) -> AdapterError {
     read
 }
 
+/// A failed call, in the words of its server.
+pub fn refused(failure: Failure) -> AdapterError {
+    of(failure, |_| None)
+}
+
 /// A failed call; `own` is the dialect's reading.
 pub(crate) fn of(failure: Failure, own: fn(&Value) -> Option<AdapterError>) -> AdapterError {
     let said = match &failure {

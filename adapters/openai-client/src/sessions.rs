@@ -16,13 +16,16 @@ use uuid::Uuid;
 const MOST_BYTES: usize = 32 << 20;
 const MOST_SESSIONS: usize = 1_000;
 
-pub(crate) enum Sessions {
+/// What is kept of conversations.
+pub struct Sessions(Kept);
+
+enum Kept {
     Memory(Mutex<Memory>),
     Folder(PathBuf),
 }
 
 #[derive(Default)]
-pub(crate) struct Memory {
+struct Memory {
     kept: HashMap<Uuid, String>,
     /// The oldest first.
     order: VecDeque<Uuid>,
@@ -31,25 +34,25 @@ pub(crate) struct Memory {
 
 impl Sessions {
     /// Makes the folder where there is none.
-    pub(crate) fn new(folder: Option<&Path>) -> Result<Self, AdapterError> {
+    pub fn new(folder: Option<&Path>) -> Result<Self, AdapterError> {
         let Some(folder) = folder else {
-            return Ok(Self::Memory(Mutex::default()));
+            return Ok(Self(Kept::Memory(Mutex::default())));
         };
         fs::create_dir_all(folder).map_err(|error| {
             let text = format!("session_dir: cannot make {}: {error}", folder.display());
             AdapterError::new("invalid_config", text)
         })?;
-        Ok(Self::Folder(folder.to_owned()))
+        Ok(Self(Kept::Folder(folder.to_owned())))
     }
 
     /// The messages of a conversation; `None` where it is not known. Ids are ours, so another text is none.
-    pub(crate) fn read(&self, id: &str) -> Result<Option<Vec<Value>>, AdapterError> {
+    pub fn read(&self, id: &str) -> Result<Option<Vec<Value>>, AdapterError> {
         let Ok(id) = Uuid::parse_str(id) else {
             return Ok(None);
         };
-        let text = match self {
-            Self::Memory(memory) => lock(memory).kept.get(&id).cloned(),
-            Self::Folder(folder) => match fs::read_to_string(file(folder, id)) {
+        let text = match &self.0 {
+            Kept::Memory(memory) => lock(memory).kept.get(&id).cloned(),
+            Kept::Folder(folder) => match fs::read_to_string(file(folder, id)) {
                 Ok(text) => Some(text),
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
                 Err(error) => return Err(lost("read", &error)),
@@ -60,17 +63,18 @@ impl Sessions {
         text.map(read).transpose()
     }
 
-    pub(crate) fn write(&self, id: &str, messages: &[Value]) -> Result<(), AdapterError> {
+    /// Keeps the messages of a conversation instead of those it had. Only ids of ours are kept.
+    pub fn write(&self, id: &str, messages: &[Value]) -> Result<(), AdapterError> {
         let Ok(id) = Uuid::parse_str(id) else {
             return Ok(());
         };
         let text = serde_json::to_string(messages).expect("messages are plain JSON");
-        match self {
-            Self::Memory(memory) => {
+        match &self.0 {
+            Kept::Memory(memory) => {
                 lock(memory).keep(id, text);
                 Ok(())
             }
-            Self::Folder(folder) => save(folder, id, &text).map_err(|error| lost("write", &error)),
+            Kept::Folder(folder) => save(folder, id, &text).map_err(|error| lost("write", &error)),
         }
     }
 }
