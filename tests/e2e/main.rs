@@ -46,3 +46,4 @@ mod store_faults;
 mod tidy;
 mod tools;
 mod upkeep;
+mod vercel;

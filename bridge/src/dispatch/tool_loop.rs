@@ -29,7 +29,8 @@ enum Asked {
 
 impl Inner {
     /// Executes, and goes on executing as long as all that the adapter waits for are tools that the
-    /// bridge runs. An adapter with `mcp_servers` runs them itself.
+    /// bridge runs. An adapter with `mcp_servers` runs them itself,
+    /// unless it says by `tool_rounds` that it has them by these rounds.
     pub(super) async fn rounds(
         &self,
         attempt: &Attempt<'_>,
@@ -38,7 +39,9 @@ impl Inner {
     ) -> End {
         let profile = attempt.adapter.profile();
         let supports = |name| profile.as_deref().is_some_and(|p| p.supports(name));
-        if request.mcp_servers.is_empty() || supports("mcp_servers") {
+        if request.mcp_servers.is_empty()
+            || (supports("mcp_servers") && !supports("tool_rounds"))
+        {
             return execute(attempt, &request, observer).await;
         }
         // Most attempts have none, so they do not carry the room for it.

@@ -161,6 +161,13 @@ async fn asked_answer(
         )
         .into_response();
     }
+    if method == Method::GET && path.ends_with("/credits") {
+        return axum::Json(json!({"balance": "5.00", "total_used": "0"})).into_response();
+    }
+    if method == Method::GET && path.ends_with("/generation") {
+        let id = uri.query().unwrap_or_default();
+        return axum::Json(json!({"data": {"id": id, "total_cost": 0.00123}})).into_response();
+    }
     let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
     if path.ends_with("/messages/count_tokens") {
         return axum::Json(json!({"input_tokens": 11})).into_response();

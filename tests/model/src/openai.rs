@@ -25,7 +25,12 @@ pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
         }
         Plan::Hang => std::future::pending().await,
         Plan::Text(_) | Plan::Thought(_) | Plan::Slow | Plan::Calls(_) => {
-            let id = format!("chatcmpl-fake{}", desk.number());
+            // Of `creator/model` a gateway answers, whose ids one can ask for what they cost.
+            let is_gateway = body["model"]
+                .as_str()
+                .is_some_and(|model| model.contains('/'));
+            let kind = if is_gateway { "gen_" } else { "chatcmpl-" };
+            let id = format!("{kind}fake{}", desk.number());
             if body["stream"] == true {
                 streamed(&id, body, &plan)
             } else {

@@ -1,0 +1,118 @@
+//! Whether models can be reached: asked of each provider that has a key, of the gateway, or of Node.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use forge_adapter_api::{Health, HealthStatus};
+use forge_adapter_transport::http::{Failure, Http};
+use futures_util::future::join_all;
+
+use crate::providers::{KNOWN, NO_GATEWAY_KEY, Target};
+use crate::run::Room;
+use crate::settings::{Api, Mode};
+use crate::sidecar;
+
+/// Starting Node takes half a second of a processor, so it is not done at each check.
+const NODE_EVERY: Duration = Duration::from_secs(60);
+
+/// What is asked to see whether a server is well, and what was last heard from Node.
+pub(crate) struct Probe {
+    pub(crate) http: Http,
+    pub(crate) node: Mutex<Option<Instant>>,
+}
+
+impl Probe {
+    pub(crate) async fn health(&self, room: &Room) -> Health {
+        match room.settings.mode {
+            Mode::Direct => self.direct(room).await,
+            Mode::Gateway => match Target::of(&room.settings, Some("any/model")) {
+                Ok(target) => {
+                    let own = Target {
+                        api: Api::Chat,
+                        ..target
+                    };
+                    let judged = judge(self.ask(&own, "/credits").await);
+                    judged.unwrap_or_else(Health::healthy)
+                }
+                Err(_) => Health::degraded(NO_GATEWAY_KEY),
+            },
+            Mode::Sidecar => self.sidecar(room).await,
+        }
+    }
+
+    async fn direct(&self, room: &Room) -> Health {
+        let settings = &room.settings;
+        let targets = settings.providers.keys().filter_map(|name| {
+            // The two of OpenAI are one server.
+            (name != "openai-chat").then(|| Target::of(settings, Some(&format!("{name}/any"))))
+        });
+        let targets: Vec<Target> = targets.filter_map(Result::ok).collect();
+        if targets.is_empty() {
+            let names = KNOWN.map(|known| known.name).join(", ");
+            return Health::degraded(format!(
+                "no provider has an API key: set ANTHROPIC_API_KEY, OPENAI_API_KEY or \
+                 GOOGLE_GENERATIVE_AI_API_KEY, or api_key in adapters.vercel-ai.providers.<name> ({names})"
+            ));
+        }
+        let asked = targets
+            .iter()
+            .map(|target| async { judge(self.ask(target, "/models").await) });
+        let ill: Vec<Health> = join_all(asked).await.into_iter().flatten().collect();
+        let is_gone = |health: &Health| health.status == HealthStatus::Offline;
+        let said: Vec<String> = ill
+            .iter()
+            .filter_map(|health| health.message.clone())
+            .collect();
+        match ill.len() {
+            0 => Health::healthy(),
+            count if count == targets.len() && ill.iter().all(is_gone) => {
+                Health::offline(said.join("; "))
+            }
+            _ => Health::degraded(said.join("; ")),
+        }
+    }
+
+    async fn sidecar(&self, room: &Room) -> Health {
+        let last = || self.node.lock().unwrap_or_else(PoisonError::into_inner);
+        let packages = room.settings.sidecar.packages.as_ref();
+        let is_there = packages.is_some_and(|folder| folder.join("node_modules/ai").is_dir());
+        if is_there && last().is_some_and(|last| last.elapsed() < NODE_EVERY) {
+            return Health::healthy();
+        }
+        let health = sidecar::probe(&room.host, &room.settings).await;
+        *last() = (health.status == HealthStatus::Healthy).then(Instant::now);
+        health
+    }
+
+    async fn ask(&self, target: &Target, path: &str) -> Result<(), Failure> {
+        let Ok(headers) = target.header_map() else {
+            return Ok(());
+        };
+        let request = self.http.get(&target.url(path)).headers(headers);
+        self.http.head_of(request).await.map(drop)
+    }
+}
+
+/// `None`: nothing is wrong.
+fn judge(answer: Result<(), Failure>) -> Option<Health> {
+    let failure = answer.err()?;
+    Some(match &failure {
+        Failure::Connect(_) | Failure::Silent(_) => Health::offline(format!(
+            "{failure}: look at the network, or correct base_url"
+        )),
+        Failure::Refused { host, status, .. } => match status.as_u16() {
+            401 | 403 => Health::degraded(format!(
+                "{host} refuses the API key ({status}): set another one"
+            )),
+            // A server that has no list of models may be well.
+            404 | 405 => return None,
+            _ => Health::degraded(format!("{host} answers {status}: look at its state")),
+        },
+        Failure::Tls(_)
+        | Failure::Client(_)
+        | Failure::Broken(_)
+        | Failure::TooLong(_)
+        | Failure::NotUtf8
+        | Failure::NotJson(_) => Health::degraded(failure.to_string()),
+    })
+}

@@ -1,0 +1,126 @@
+//! The adapter `vercel-ai`: models of many providers, chosen by `provider/model`. In the mode `direct` by the
+//! providers' own protocols, as the `ai` package speaks them; in the mode `gateway` through Vercel's AI
+//! Gateway; in the mode `sidecar` by the `ai` package itself, in a Node process.
+
+mod gateway;
+mod gemini;
+mod health;
+mod messages;
+mod providers;
+mod responses;
+mod run;
+mod settings;
+mod sidecar;
+mod wire;
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use forge_adapter_api::{
+    Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
+    LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
+};
+use forge_adapter_openai_client::Sessions;
+use forge_adapter_transport::http::{Http, Limits};
+
+use crate::health::Probe;
+use crate::run::Room;
+use crate::settings::{Mode, Settings};
+
+/// How long a check of health may take.
+const PROBE: Duration = Duration::from_millis(1500);
+/// How long executions have to end at shutdown.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// The adapter.
+pub struct VercelAi {
+    room: Room,
+    probe: Probe,
+    running: Running,
+}
+
+#[async_trait]
+impl ExecutionAdapter for VercelAi {
+    const NAME: &'static str = "vercel-ai";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const ENV: &'static [&'static str] = &providers::VARIABLES;
+
+    async fn initialize(host: Host, config: Config) -> Result<Self> {
+        let settings = Settings::read(&config)?;
+        let probe = Limits {
+            connect: PROBE,
+            silence: PROBE,
+            total: Some(PROBE),
+            ..Limits::default()
+        };
+        Ok(Self {
+            probe: Probe {
+                http: Http::new(probe)?,
+                node: Mutex::default(),
+            },
+            room: Room {
+                sessions: Sessions::new(settings.session_dir.as_deref())?,
+                http: Http::new(settings.limits())?,
+                settings,
+                host,
+            },
+            running: Running::default(),
+        })
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        self.running.cancel_all();
+        let ended = async {
+            while self.running.count() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        // What is left is dropped, and with it its connection or its process.
+        let _ = tokio::time::timeout(SHUTDOWN, ended).await;
+        Ok(())
+    }
+
+    async fn check_health(&self) -> Health {
+        self.probe.health(&self.room).await
+    }
+
+    fn capabilities(&self) -> Profile {
+        let settings = &self.room.settings;
+        let capabilities = [
+            "streaming",
+            "session_resume",
+            "mcp_servers",
+            // Their tools come with the bridge's rounds; nothing is started here.
+            "tool_rounds",
+            "cost_tracking",
+            "structured_output",
+        ];
+        let concurrent = match settings.mode {
+            Mode::Direct | Mode::Gateway => 64,
+            // Each run is a process of some eighty megabytes.
+            Mode::Sidecar => 8,
+        };
+        Profile {
+            capabilities: capabilities.map(str::to_owned).to_vec(),
+            native_tools: Vec::new(),
+            max_concurrent: settings.max_concurrent.unwrap_or(concurrent).max(1),
+            output_strategies: vec![OutputStrategy::Stream, OutputStrategy::Structured],
+            cost_tier: CostTier::Low,
+            latency_profile: match settings.mode {
+                Mode::Direct | Mode::Gateway => LatencyProfile::Fast,
+                Mode::Sidecar => LatencyProfile::Moderate,
+            },
+        }
+    }
+
+    async fn execute(&self, request: ExecutionRequest, events: Events) -> Result<ExecutionResult> {
+        let run = self.running.start(&request.task_id);
+        run::execute(&self.room, &request, &events, &run).await
+    }
+
+    async fn cancel(&self, task_handle: &str) -> Result<bool> {
+        Ok(self.running.cancel(task_handle))
+    }
+}
+
+forge_adapter_api::export_adapter!(VercelAi);

@@ -1,0 +1,231 @@
+//! Anthropic's Messages.
+
+use forge_adapter_api::{AdapterError, Result};
+use serde_json::{Value, json};
+
+use crate::wire::{Ask, Protocol, calls, delta, finish, native, text, usage};
+
+/// The protocol wants a bound; this one is below every model's.
+const MAX_TOKENS: u64 = 4096;
+const MOST_BLOCKS: usize = 1024;
+
+/// An answer's blocks so far.
+#[derive(Default)]
+pub(crate) struct Messages {
+    blocks: Vec<Value>,
+    /// The arguments of the call that is being said.
+    arguments: String,
+    input: Counts,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    fresh: Option<u64>,
+    read: Option<u64>,
+    written: Option<u64>,
+}
+
+impl Protocol for Messages {
+    const NAME: &'static str = "messages";
+
+    fn body(ask: &Ask<'_>) -> Value {
+        let mut body = json!({
+            "model": ask.model, "max_tokens": ask.max_output_tokens.unwrap_or(MAX_TOKENS),
+            "messages": messages(ask.messages), "stream": true,
+        });
+        if let Some(system) = ask.system {
+            body["system"] = json!([{"type": "text", "text": system}]);
+        }
+        if !ask.tools.is_empty() {
+            let tools = ask.tools.iter().map(|tool| {
+                let mut offered = json!({
+                    "name": ask.names.to_model(&tool.name), "input_schema": tool.input_schema,
+                });
+                if let Some(description) = &tool.description {
+                    offered["description"] = description.as_str().into();
+                }
+                offered
+            });
+            body["tools"] = tools.collect();
+            body["tool_choice"] = json!({"type": "auto"});
+        }
+        if let Some(schema) = ask.schema {
+            body["output_config"] = json!({"format": {"type": "json_schema", "schema": schema}});
+        }
+        body
+    }
+
+    fn event(&mut self, event: &Value) -> Result<Vec<Value>> {
+        Ok(match event["type"].as_str().unwrap_or_default() {
+            "message_start" => {
+                let message = &event["message"];
+                let mut chunk = self.counted(&message["usage"], None);
+                chunk["model"] = message["model"].clone();
+                chunk["id"] = message["id"].clone();
+                vec![chunk]
+            }
+            "content_block_start" => self.begin(event)?,
+            "content_block_delta" => self.piece(event),
+            "content_block_stop" => {
+                self.end_call();
+                Vec::new()
+            }
+            "message_delta" => {
+                let output = event["usage"]["output_tokens"].as_u64();
+                let mut chunks = vec![self.counted(&event["usage"], output)];
+                chunks.extend(event["delta"]["stop_reason"].as_str().map(|reason| {
+                    finish(match reason {
+                        "max_tokens" | "model_context_window_exceeded" => "length",
+                        "refusal" => "content_filter",
+                        _ => "stop",
+                    })
+                }));
+                chunks
+            }
+            "error" => vec![json!({"error": event["error"]})],
+            _ => Vec::new(),
+        })
+    }
+
+    /// Thoughts are signed, and have to come back as they were.
+    fn native(self) -> Option<Value> {
+        let is_thought = |block: &Value| {
+            let kind = block["type"].as_str().unwrap_or_default();
+            kind.ends_with("thinking")
+        };
+        self.blocks
+            .iter()
+            .any(is_thought)
+            .then_some(Value::Array(self.blocks))
+    }
+}
+
+impl Messages {
+    fn begin(&mut self, event: &Value) -> Result<Vec<Value>> {
+        if self.blocks.len() >= MOST_BLOCKS {
+            let text = format!("the answer has more than {MOST_BLOCKS} blocks");
+            return Err(AdapterError::new("upstream_error", text));
+        }
+        let block = &event["content_block"];
+        self.blocks.push(block.clone());
+        self.arguments.clear();
+        Ok(match block["type"].as_str().unwrap_or_default() {
+            "tool_use" => vec![delta(json!({"tool_calls": [{
+                "index": event["index"], "id": block["id"], "function": {"name": block["name"]},
+            }]}))],
+            "text" => vec![delta(json!({"content": block["text"]}))],
+            _ => Vec::new(),
+        })
+    }
+
+    fn piece(&mut self, event: &Value) -> Vec<Value> {
+        let Some(block) = self.blocks.last_mut() else {
+            return Vec::new();
+        };
+        let piece = &event["delta"];
+        let mut append = |member: &str| {
+            let said = block[member].as_str().unwrap_or_default();
+            let text = format!("{said}{}", piece[member].as_str().unwrap_or_default());
+            if block.is_object() {
+                block[member] = text.into();
+            }
+        };
+        match piece["type"].as_str().unwrap_or_default() {
+            "text_delta" => {
+                append("text");
+                vec![delta(json!({"content": piece["text"]}))]
+            }
+            "thinking_delta" => {
+                append("thinking");
+                vec![delta(json!({"reasoning_content": piece["thinking"]}))]
+            }
+            "signature_delta" => {
+                if block.is_object() {
+                    block["signature"] = piece["signature"].clone();
+                }
+                Vec::new()
+            }
+            "input_json_delta" => {
+                let json = piece["partial_json"].as_str().unwrap_or_default();
+                self.arguments.push_str(json);
+                vec![delta(json!({"tool_calls": [{
+                    "index": event["index"], "function": {"arguments": json},
+                }]}))]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Arguments that are no JSON are an error of the answer, which is told elsewhere.
+    fn end_call(&mut self) {
+        if let (Some(block), Ok(input)) = (
+            self.blocks.last_mut(),
+            serde_json::from_str::<Value>(&self.arguments),
+        ) && block["type"] == "tool_use"
+        {
+            block["input"] = input;
+        }
+        self.arguments.clear();
+    }
+
+    /// The totals are told at the start, and again at the end by some servers.
+    fn counted(&mut self, told: &Value, output: Option<u64>) -> Value {
+        let count = |name: &str, known: Option<u64>| told[name].as_u64().or(known);
+        self.input = Counts {
+            fresh: count("input_tokens", self.input.fresh),
+            read: count("cache_read_input_tokens", self.input.read),
+            written: count("cache_creation_input_tokens", self.input.written),
+        };
+        let Counts {
+            fresh,
+            read,
+            written,
+        } = self.input;
+        let input = fresh.map(|fresh| {
+            fresh
+                .saturating_add(read.unwrap_or(0))
+                .saturating_add(written.unwrap_or(0))
+        });
+        usage(input, output, read, written, None)
+    }
+}
+
+/// Turns alternate in this protocol: what several messages of one side say stands in one.
+fn messages(history: &[Value]) -> Value {
+    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
+    for message in history {
+        let (role, blocks) = match message["role"].as_str().unwrap_or_default() {
+            "assistant" => ("assistant", said(message)),
+            "tool" => (
+                "user",
+                vec![json!({
+                    "type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"],
+                })],
+            ),
+            _ => (
+                "user",
+                vec![json!({"type": "text", "text": message["content"]})],
+            ),
+        };
+        match turns.last_mut() {
+            Some((last, all)) if *last == role => all.extend(blocks),
+            Some(_) | None => turns.push((role, blocks)),
+        }
+    }
+    let turns = turns.into_iter();
+    turns
+        .map(|(role, content)| json!({"role": role, "content": content}))
+        .collect()
+}
+
+fn said(message: &Value) -> Vec<Value> {
+    if let Some(Value::Array(blocks)) = native(message, Messages::NAME) {
+        return blocks.clone();
+    }
+    let text = text(message);
+    let text = (!text.is_empty()).then(|| json!({"type": "text", "text": text}));
+    let calls = calls(message).map(
+        |(id, name, input)| json!({"type": "tool_use", "id": id, "name": name, "input": input}),
+    );
+    text.into_iter().chain(calls).collect()
+}

@@ -1,0 +1,139 @@
+//! OpenAI's Responses.
+
+use forge_adapter_api::{AdapterError, Result};
+use serde_json::{Value, json};
+
+use crate::wire::{Ask, Protocol, calls, delta, finish, native, system_role, text, usage};
+
+const MOST_ITEMS: usize = 1024;
+
+/// The finished items of an answer so far.
+#[derive(Default)]
+pub(crate) struct Responses {
+    items: Vec<Value>,
+}
+
+impl Protocol for Responses {
+    const NAME: &'static str = "responses";
+
+    fn body(ask: &Ask<'_>) -> Value {
+        let system = ask
+            .system
+            .map(|text| json!({"role": system_role(ask.model), "content": text}));
+        let said = ask.messages.iter().flat_map(items);
+        let input: Vec<Value> = system.into_iter().chain(said).collect();
+        let mut body = json!({"model": ask.model, "input": input, "stream": true});
+        if let Some(tokens) = ask.max_output_tokens {
+            body["max_output_tokens"] = tokens.into();
+        }
+        if !ask.tools.is_empty() {
+            let tools = ask.tools.iter().map(|tool| {
+                let mut offered = json!({
+                    "type": "function", "name": ask.names.to_model(&tool.name),
+                    "parameters": tool.input_schema, "strict": false,
+                });
+                if let Some(description) = &tool.description {
+                    offered["description"] = description.as_str().into();
+                }
+                offered
+            });
+            body["tools"] = tools.collect();
+            body["tool_choice"] = "auto".into();
+        }
+        if let Some(schema) = ask.schema {
+            body["text"] = json!({"format": {
+                "type": "json_schema", "strict": true, "name": "response", "schema": schema,
+            }});
+        }
+        body
+    }
+
+    fn event(&mut self, event: &Value) -> Result<Vec<Value>> {
+        let response = &event["response"];
+        Ok(match event["type"].as_str().unwrap_or_default() {
+            "response.created" => vec![json!({"model": response["model"], "id": response["id"]})],
+            "response.output_text.delta" => vec![delta(json!({"content": event["delta"]}))],
+            "response.refusal.delta" => vec![delta(json!({"refusal": event["delta"]}))],
+            "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
+                vec![delta(json!({"reasoning_content": event["delta"]}))]
+            }
+            "response.output_item.added" if event["item"]["type"] == "function_call" => {
+                let item = &event["item"];
+                vec![delta(json!({"tool_calls": [{
+                    "index": event["output_index"], "id": item["call_id"],
+                    "function": {"name": item["name"]},
+                }]}))]
+            }
+            "response.function_call_arguments.delta" => vec![delta(json!({"tool_calls": [{
+                "index": event["output_index"], "function": {"arguments": event["delta"]},
+            }]}))],
+            "response.output_item.done" => {
+                if self.items.len() >= MOST_ITEMS {
+                    let text = format!("the answer has more than {MOST_ITEMS} items");
+                    return Err(AdapterError::new("upstream_error", text));
+                }
+                self.items.push(event["item"].clone());
+                Vec::new()
+            }
+            "response.completed" => vec![counted(&response["usage"]), finish("stop")],
+            "response.incomplete" => {
+                let reason = match response["incomplete_details"]["reason"].as_str() {
+                    Some("content_filter") => "content_filter",
+                    Some(_) | None => "length",
+                };
+                vec![counted(&response["usage"]), finish(reason)]
+            }
+            "response.failed" => {
+                let error = match &response["error"] {
+                    Value::Null => json!({"message": "the server says that it failed"}),
+                    error => error.clone(),
+                };
+                vec![counted(&response["usage"]), json!({ "error": error })]
+            }
+            "error" => vec![json!({"error": event.get("error").unwrap_or(event)})],
+            _ => Vec::new(),
+        })
+    }
+
+    /// Thoughts are items of the server's own, without which their calls may not come back.
+    fn native(self) -> Option<Value> {
+        let has_thoughts = self.items.iter().any(|item| item["type"] == "reasoning");
+        has_thoughts.then_some(Value::Array(self.items))
+    }
+}
+
+fn counted(told: &Value) -> Value {
+    if !told.is_object() {
+        return json!({});
+    }
+    let count = |path: &str| told.pointer(path).and_then(Value::as_u64);
+    usage(
+        count("/input_tokens"),
+        count("/output_tokens"),
+        count("/input_tokens_details/cached_tokens"),
+        None,
+        count("/output_tokens_details/reasoning_tokens"),
+    )
+}
+
+fn items(message: &Value) -> Vec<Value> {
+    if let Some(Value::Array(items)) = native(message, Responses::NAME) {
+        return items.clone();
+    }
+    match message["role"].as_str().unwrap_or_default() {
+        "assistant" => {
+            let text = text(message);
+            let text = (!text.is_empty()).then(|| json!({"role": "assistant", "content": text}));
+            let calls = calls(message).map(|(id, name, input)| {
+                json!({"type": "function_call", "call_id": id, "name": name, "arguments": input.to_string()})
+            });
+            text.into_iter().chain(calls).collect()
+        }
+        "tool" => vec![json!({
+            "type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"],
+        })],
+        _ => vec![json!({
+            "role": "user", "content": [{"type": "input_text", "text": message["content"]}],
+        })],
+    }
+}

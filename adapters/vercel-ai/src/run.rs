@@ -1,0 +1,186 @@
+//! One execution: what is said, the answer, and the result it makes. It is the same in all modes.
+
+use forge_adapter_api::{
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, Result, Run,
+    Status,
+};
+use forge_adapter_openai_client::{
+    Heard, Names, Sessions, assistant, cost, failed, said, usage_of,
+};
+use forge_adapter_transport::http::Http;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use crate::providers::{Target, split};
+use crate::settings::{Api, Mode, Settings};
+use crate::wire::{self, Ask};
+use crate::{gateway, sidecar};
+
+/// What all executions share.
+pub(crate) struct Room {
+    pub(crate) host: Host,
+    pub(crate) settings: Settings,
+    pub(crate) sessions: Sessions,
+    pub(crate) http: Http,
+}
+
+pub(crate) async fn execute(
+    room: &Room,
+    request: &ExecutionRequest,
+    events: &Events,
+    run: &Run,
+) -> Result<ExecutionResult> {
+    let settings = &room.settings;
+    let named = request.model.as_deref().or(settings.model.as_deref());
+    let way = Way::of(settings, named)?;
+    let names = Names::new(&request.tools);
+    let (session, mut history) = conversation(room, request)?;
+    let updated = json!({"sessionId": session});
+    events
+        .send(AdapterEvent::new("session.updated").with(updated))
+        .await;
+    let fresh = said(request, &history, &names);
+    history.extend(fresh);
+
+    let ask = Ask {
+        model: way.model(),
+        system: request
+            .system_prompt
+            .as_deref()
+            .filter(|text| !text.is_empty()),
+        messages: &history,
+        tools: &request.tools,
+        names: &names,
+        schema: request.output_schema.as_ref(),
+        max_output_tokens: settings.max_output_tokens,
+    };
+    let (mut heard, mut native) = (Heard::default(), Map::new());
+    let answered = tokio::select! {
+        answered = way.call(room, request, &ask, &mut heard, &mut native, events) => answered,
+        () = run.cancelled() => Err(AdapterError::cancelled()),
+    };
+    let mut result = match answered {
+        Ok(()) => heard.result(&names),
+        Err(error) => failed(error),
+    };
+    if result.status == Status::Ok {
+        let message = assistant(&heard.text, &result.tool_calls, &names);
+        history.push(wire::with_native(message, native));
+        room.sessions.write(&session, &history)?;
+        if request.output_schema.is_some() {
+            // What is no JSON the bridge refuses, with the text kept.
+            result.structured_output = serde_json::from_str(&heard.text).ok();
+        }
+    }
+    let usage = usage_of(&heard.usage);
+    let listed: Vec<&str> = named.into_iter().chain(heard.model.as_deref()).collect();
+    let told = way.cost(room, &heard, run).await;
+    Ok(ExecutionResult {
+        usage,
+        cost_usd: told.or_else(|| cost(&settings.prices, &listed, &usage)),
+        model_provider: Some(way.provider().to_owned()),
+        model: heard.model.or_else(|| named.map(str::to_owned)),
+        output: Some(heard.text).filter(|text| !text.is_empty()),
+        session_id: Some(session),
+        ..result
+    })
+}
+
+/// How the model is reached.
+enum Way<'a> {
+    Native(Target),
+    Gateway(Target),
+    Sidecar { model: &'a str, provider: &'a str },
+}
+
+impl<'a> Way<'a> {
+    fn of(settings: &Settings, model: Option<&'a str>) -> Result<Self> {
+        Ok(match settings.mode {
+            Mode::Direct => Self::Native(Target::of(settings, model)?),
+            Mode::Gateway => Self::Gateway(Target::of(settings, model)?),
+            Mode::Sidecar => {
+                let model = model.unwrap_or_default();
+                let (provider, _) = split(settings, model)?;
+                Self::Sidecar { model, provider }
+            }
+        })
+    }
+
+    fn model(&self) -> &str {
+        match self {
+            Self::Native(target) | Self::Gateway(target) => &target.model,
+            Self::Sidecar { model, .. } => model,
+        }
+    }
+
+    /// Who runs the model: of a gateway's `creator/model` the creator is all that is known.
+    fn provider(&self) -> &str {
+        match self {
+            Self::Native(target) => &target.provider,
+            Self::Gateway(target) => match target.model.split_once('/') {
+                Some((creator, _)) => creator,
+                None => &target.provider,
+            },
+            Self::Sidecar { provider, .. } => provider,
+        }
+    }
+
+    async fn call(
+        &self,
+        room: &Room,
+        request: &ExecutionRequest,
+        ask: &Ask<'_>,
+        heard: &mut Heard,
+        native: &mut Map<String, Value>,
+        events: &Events,
+    ) -> Result<()> {
+        match self {
+            Self::Native(target) | Self::Gateway(target) => {
+                wire::call(&room.http, target, ask, heard, native, events).await
+            }
+            Self::Sidecar { .. } => {
+                let (host, settings) = (&room.host, &room.settings);
+                let execution = &request.execution_id;
+                sidecar::call(host, settings, execution, ask, heard, native, events).await
+            }
+        }
+    }
+
+    /// What the gateway says that it cost, of an answer that came to its end.
+    async fn cost(&self, room: &Room, heard: &Heard, run: &Run) -> Option<f64> {
+        let Self::Gateway(target) = self else {
+            return None;
+        };
+        let id = heard.first["id"]
+            .as_str()
+            .filter(|_| heard.finish.is_some())?;
+        // The key is sent as to the gateway's own paths, whatever the protocol of the answer.
+        let own = Target {
+            api: Api::Chat,
+            ..target.clone()
+        };
+        tokio::select! {
+            cost = gateway::cost(&room.http, &own, id) => cost,
+            () = run.cancelled() => None,
+        }
+    }
+}
+
+/// The session's id and what was said in it.
+fn conversation(room: &Room, request: &ExecutionRequest) -> Result<(String, Vec<Value>)> {
+    let Some(id) = &request.session_id else {
+        return Ok((Uuid::now_v7().to_string(), Vec::new()));
+    };
+    match room.sessions.read(id)? {
+        Some(history) => Ok((id.clone(), history)),
+        // An interrupted attempt had said nothing that was answered, or all of it is in the turns.
+        None if request.resume || !request.turns.is_empty() => Ok((id.clone(), Vec::new())),
+        None => {
+            let text = format!(
+                "there is no conversation {id}: it was never one of this adapter, or it is no longer kept \
+                 (adapters.vercel-ai.session_dir keeps them over restarts)"
+            );
+            Err(AdapterError::new("session_not_found", text))
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! What the operator decides. One object holds the environment variables and the table `[adapters.<id>]`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forge_adapter_api::{AdapterError, Config, Result};
+use forge_adapter_openai_client::Prices;
+use forge_adapter_transport::http::Limits;
+use secrecy::SecretString;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use url::Url;
+
+use crate::providers;
+
+/// How models are reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// By the providers' own protocols.
+    #[default]
+    Direct,
+    /// Through Vercel's AI Gateway.
+    Gateway,
+    /// By the `ai` package in a Node process.
+    Sidecar,
+}
+
+/// The protocol of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Api {
+    /// Anthropic's Messages.
+    Messages,
+    /// OpenAI's Responses.
+    Responses,
+    /// OpenAI's Chat Completions.
+    Chat,
+    /// Google's `streamGenerateContent`.
+    Gemini,
+}
+
+/// The table `[adapters.vercel-ai]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+pub(crate) struct Settings {
+    pub(crate) mode: Mode,
+    /// `provider/model`, for dispatches that name none.
+    pub(crate) model: Option<String>,
+    pub(crate) max_output_tokens: Option<u64>,
+    /// By `provider/model`.
+    pub(crate) prices: Prices,
+    /// Where conversations are kept; else in memory.
+    pub(crate) session_dir: Option<PathBuf>,
+    pub(crate) max_concurrent: Option<u32>,
+    pub(crate) connect_seconds: f64,
+    /// How long a server may be silent.
+    pub(crate) silence_seconds: f64,
+    pub(crate) providers: BTreeMap<String, Provider>,
+    pub(crate) gateway: Gateway,
+    pub(crate) sidecar: Sidecar,
+}
+
+/// The table `[adapters.vercel-ai.providers.<name>]`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Provider {
+    /// The protocol, for a provider that is not one of ours.
+    pub(crate) api: Option<Api>,
+    /// Up to and with `/v1`.
+    pub(crate) base_url: Option<String>,
+    pub(crate) api_key: Option<SecretString>,
+    pub(crate) headers: BTreeMap<String, String>,
+    /// Members of every request's body.
+    pub(crate) extra: Map<String, Value>,
+    /// In the mode `sidecar`: the npm package.
+    pub(crate) package: Option<String>,
+    /// In the mode `sidecar`: the package's function that makes the provider.
+    pub(crate) factory: Option<String>,
+    /// In the mode `sidecar`: the provider's method that makes the model; else the provider itself.
+    pub(crate) method: Option<String>,
+    /// In the mode `sidecar`: further options of the factory.
+    pub(crate) options: Map<String, Value>,
+}
+
+/// The table `[adapters.vercel-ai.gateway]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Gateway {
+    pub(crate) api: Api,
+    pub(crate) base_url: String,
+    pub(crate) api_key: Option<SecretString>,
+    pub(crate) extra: Map<String, Value>,
+}
+
+impl Default for Gateway {
+    fn default() -> Self {
+        Self {
+            api: Api::Chat,
+            base_url: "https://ai-gateway.vercel.sh/v1".to_owned(),
+            api_key: None,
+            extra: Map::new(),
+        }
+    }
+}
+
+/// The table `[adapters.vercel-ai.sidecar]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Sidecar {
+    /// Node from version 22 on: a path, or a name to look for in `PATH`.
+    pub(crate) node: PathBuf,
+    /// The folder whose `node_modules` holds `ai` and the provider packages.
+    pub(crate) packages: Option<PathBuf>,
+    /// Further variables for the process.
+    pub(crate) env: BTreeMap<String, String>,
+}
+
+impl Default for Sidecar {
+    fn default() -> Self {
+        Self {
+            node: PathBuf::from("node"),
+            packages: None,
+            env: BTreeMap::new(),
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Direct,
+            model: None,
+            max_output_tokens: None,
+            prices: Prices::new(),
+            session_dir: None,
+            max_concurrent: None,
+            connect_seconds: 10.0,
+            silence_seconds: 300.0,
+            providers: BTreeMap::new(),
+            gateway: Gateway::default(),
+            sidecar: Sidecar::default(),
+        }
+    }
+}
+
+const NAMES: [&str; 11] = [
+    "mode",
+    "model",
+    "max_output_tokens",
+    "prices",
+    "session_dir",
+    "max_concurrent",
+    "connect_seconds",
+    "silence_seconds",
+    "providers",
+    "gateway",
+    "sidecar",
+];
+
+impl Settings {
+    /// Fails with `invalid_config`, which says what, where and what would do.
+    pub(crate) fn read(config: &Config) -> Result<Self> {
+        let given: BTreeMap<String, serde::de::IgnoredAny> = config.parse()?;
+        if let Some((name, meant)) = given.keys().find_map(|name| Some((name, misspelt(name)?))) {
+            return Err(at(
+                name,
+                &format!("there is no such setting; {meant} is one"),
+            ));
+        }
+        let mut settings: Self = config.parse()?;
+        if config.get("mode").is_none()
+            && let Some(mode) = config.parse_member("VERCEL_AI_MODE")?
+        {
+            settings.mode = mode;
+        }
+        settings.model = settings
+            .model
+            .or_else(|| config.string("VERCEL_AI_MODEL").map(str::to_owned));
+        if settings.sidecar.packages.is_none() {
+            settings.sidecar.packages = config.string("VERCEL_AI_PACKAGES").map(PathBuf::from);
+        }
+        settings.gateway.api_key = key(
+            settings.gateway.api_key,
+            config,
+            &["AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN"],
+        );
+        providers::complete(&mut settings.providers, config);
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn check(&self) -> Result<()> {
+        let urls = self
+            .providers
+            .iter()
+            .filter_map(|(name, provider)| {
+                Some((
+                    format!("providers.{name}.base_url"),
+                    provider.base_url.as_ref()?,
+                ))
+            })
+            .chain([("gateway.base_url".to_owned(), &self.gateway.base_url)]);
+        for (name, url) in urls {
+            if !Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https")) {
+                return Err(at(
+                    &name,
+                    "this is no address such as https://api.example.org/v1",
+                ));
+            }
+        }
+        if self.mode != Mode::Sidecar
+            && let Some((name, _)) = self
+                .providers
+                .iter()
+                .find(|(_, provider)| provider.api.is_none() || provider.base_url.is_none())
+        {
+            return Err(at(
+                &format!("providers.{name}"),
+                "a provider that is not known needs api (messages, responses, chat, gemini) and base_url",
+            ));
+        }
+        if self.gateway.api == Api::Gemini {
+            return Err(at(
+                "gateway.api",
+                "the gateway speaks chat, responses and messages",
+            ));
+        }
+        if let Some((model, _)) = self.prices.iter().find(|(_, price)| !price.is_sane()) {
+            return Err(at(
+                "prices",
+                &format!("{model}: a price is a number from 0 up, for a million tokens"),
+            ));
+        }
+        for (name, seconds) in [
+            ("connect_seconds", self.connect_seconds),
+            ("silence_seconds", self.silence_seconds),
+        ] {
+            if !(seconds > 0.0 && seconds <= 86_400.0) {
+                return Err(at(
+                    name,
+                    &format!("{seconds} is no time between 0 and a day"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            connect: Duration::from_secs_f64(self.connect_seconds),
+            silence: self.silence(),
+            ..Limits::default()
+        }
+    }
+
+    pub(crate) fn silence(&self) -> Duration {
+        Duration::from_secs_f64(self.silence_seconds)
+    }
+}
+
+/// The table's key, else that of the first variable that holds one.
+pub(crate) fn key(
+    own: Option<SecretString>,
+    config: &Config,
+    variables: &[&str],
+) -> Option<SecretString> {
+    own.or_else(|| {
+        let text = variables.iter().find_map(|name| config.string(name))?;
+        Some(SecretString::from(text.trim().to_owned()))
+    })
+}
+
+fn at(name: &str, text: &str) -> AdapterError {
+    AdapterError::new(
+        "invalid_config",
+        format!("adapters.vercel-ai.{name}: {text}"),
+    )
+}
+
+/// The setting that was meant. The object holds variables of the environment too, so a name that is like none
+/// of ours is nobody's mistake.
+fn misspelt(name: &str) -> Option<&'static str> {
+    if NAMES.contains(&name) || name.contains(|c: char| c.is_ascii_uppercase()) {
+        return None;
+    }
+    let like = |known: &&&str| strsim::normalized_damerau_levenshtein(name, known) > 0.75;
+    NAMES.iter().find(like).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(config: Value) -> Result<Settings> {
+        Settings::read(&Config::try_from(config).unwrap())
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_where_it_stands() {
+        for (config, said) in [
+            (json!({"provider": {}}), "providers is one"),
+            (json!({"mode": "native"}), "unknown variant"),
+            (json!({"VERCEL_AI_MODE": "native"}), "VERCEL_AI_MODE"),
+            (
+                json!({"providers": {"acme": {}}}),
+                "providers.acme: a provider that is not known",
+            ),
+            (
+                json!({"providers": {"openai": {"base_url": "x"}}}),
+                "providers.openai.base_url",
+            ),
+            (
+                json!({"providers": {"openai": {"key": "x"}}}),
+                "unknown field",
+            ),
+            (json!({"gateway": {"api": "gemini"}}), "gateway.api"),
+            (
+                json!({"prices": {"m": {"input": -1.0, "output": 1.0}}}),
+                "prices: m",
+            ),
+            (json!({"silence_seconds": 0.0}), "no time"),
+        ] {
+            let error = read(config.clone()).unwrap_err();
+            assert_eq!(error.code, "invalid_config", "{config}");
+            assert!(error.message.contains(said), "{config}: {}", error.message);
+        }
+    }
+
+    #[test]
+    fn variables_stand_behind_the_table_and_keys_are_not_printed() {
+        let settings = read(json!({
+            "VERCEL_AI_MODE": "gateway", "AI_GATEWAY_API_KEY": "s3cret", "OPENAI_API_KEY": "s3cret",
+        }))
+        .unwrap();
+        assert_eq!(settings.mode, Mode::Gateway);
+        assert!(settings.gateway.api_key.is_some());
+        assert!(settings.providers["openai-chat"].api_key.is_some());
+        assert!(settings.providers["anthropic"].api_key.is_none());
+        assert!(!format!("{settings:?}").contains("s3cret"));
+    }
+}

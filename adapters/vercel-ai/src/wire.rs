@@ -1,0 +1,277 @@
+//! What the providers' protocols have in common: a request is made of a conversation in the form of Chat
+//! Completions, and the events of the answer are read as chunks of that form, so that there is one reading
+//! of text, calls, limits and ends. What only a protocol itself understands is kept with the message.
+
+use forge_adapter_api::request::Tool;
+use forge_adapter_api::{AdapterError, Events, Result};
+use forge_adapter_openai_client::{Client, Heard, Names, refusal_in, refused};
+use forge_adapter_transport::http::{Http, Reply};
+use secrecy::ExposeSecret as _;
+use serde_json::{Map, Value, json};
+
+use crate::gemini::Gemini;
+use crate::messages::Messages;
+use crate::providers::Target;
+use crate::responses::Responses;
+use crate::settings::Api;
+
+/// The member of a message that holds what one protocol understands, under the protocol's name.
+const NATIVE: &str = "native";
+/// Instead of the key in texts of the server.
+const REDACTED: &str = "[REDACTED]";
+
+/// What is asked, whatever the protocol.
+pub(crate) struct Ask<'a> {
+    pub(crate) model: &'a str,
+    pub(crate) system: Option<&'a str>,
+    pub(crate) messages: &'a [Value],
+    pub(crate) tools: &'a [Tool],
+    pub(crate) names: &'a Names,
+    pub(crate) schema: Option<&'a Value>,
+    pub(crate) max_output_tokens: Option<u64>,
+}
+
+/// One protocol's reading of an answer.
+pub(crate) trait Protocol: Send {
+    /// Under which its own pieces are kept.
+    const NAME: &'static str;
+
+    fn body(ask: &Ask<'_>) -> Value;
+
+    /// The chunks that an event of the stream is.
+    fn event(&mut self, event: &Value) -> Result<Vec<Value>>;
+
+    /// What has to be said again as it was, where a message in the common form would lose something.
+    fn native(self) -> Option<Value>;
+}
+
+/// Asks, and reads the answer into `heard` as it comes. What is to be kept with the answer's message is left
+/// in `native`.
+pub(crate) async fn call(
+    http: &Http,
+    target: &Target,
+    ask: &Ask<'_>,
+    heard: &mut Heard,
+    native: &mut Map<String, Value>,
+    events: &Events,
+) -> Result<()> {
+    let answered = match target.api {
+        Api::Messages => {
+            follow::<Messages>(http, target, "/messages", ask, heard, native, events).await
+        }
+        Api::Responses => {
+            follow::<Responses>(http, target, "/responses", ask, heard, native, events).await
+        }
+        Api::Gemini => {
+            let path = Gemini::path(ask.model)?;
+            follow::<Gemini>(http, target, &path, ask, heard, native, events).await
+        }
+        Api::Chat => {
+            let base = &target.base_url;
+            let client = Client::new(http.clone(), base, target.key.clone(), &target.headers)?;
+            let mut body = chat(ask);
+            extend(&mut body, &target.extra);
+            client.chat(&body, heard, events).await
+        }
+    };
+    answered.map_err(|error| cleaned(error, target))
+}
+
+async fn follow<P: Protocol + Default>(
+    http: &Http,
+    target: &Target,
+    path: &str,
+    ask: &Ask<'_>,
+    heard: &mut Heard,
+    native: &mut Map<String, Value>,
+    events: &Events,
+) -> Result<()> {
+    let mut body = P::body(ask);
+    extend(&mut body, &target.extra);
+    let request = http
+        .post(&target.url(path), &body)
+        .headers(target.header_map()?);
+    let mut stream = match http.reply(request).await.map_err(refused)? {
+        Reply::Events(stream) => stream,
+        Reply::Whole(answer) => {
+            let error = refusal_in(&answer).map(forge_adapter_openai_client::read_refusal);
+            return Err(error.unwrap_or_else(|| {
+                AdapterError::new("upstream_error", "the server did not answer with a stream")
+            }));
+        }
+    };
+    let mut protocol = P::default();
+    loop {
+        let event = match stream.next().await {
+            Some(Ok(event)) => event,
+            // The answer is whole; only its usage may be missing.
+            Some(Err(failure)) if heard.finish.is_some() => {
+                tracing::warn!(error = %failure, "the stream broke off behind the end of the answer");
+                break;
+            }
+            Some(Err(failure)) => return Err(refused(failure)),
+            None if heard.finish.is_some() => break,
+            None => return Err(ended_early()),
+        };
+        if event.data.trim() == "[DONE]" {
+            continue;
+        }
+        let event: Value = serde_json::from_str(&event.data).map_err(|error| {
+            let text = format!("an event of the stream is no JSON: {error}");
+            AdapterError::new("upstream_error", text)
+        })?;
+        for chunk in protocol.event(&event)? {
+            hear(heard, &chunk, events).await?;
+        }
+    }
+    if let Some(own) = protocol.native() {
+        native.insert(P::NAME.to_owned(), own);
+    }
+    Ok(())
+}
+
+/// Takes a chunk in, and tells what is new.
+pub(crate) async fn hear(heard: &mut Heard, chunk: &Value, events: &Events) -> Result<()> {
+    for news in heard.chunk(chunk)? {
+        events.send(news.into()).await;
+    }
+    Ok(())
+}
+
+/// The body of Chat Completions.
+fn chat(ask: &Ask<'_>) -> Value {
+    let system = ask
+        .system
+        .map(|text| json!({"role": system_role(ask.model), "content": text}));
+    let messages = ask.messages.iter().map(plain);
+    let messages: Vec<Value> = system.into_iter().chain(messages).collect();
+    let mut body = json!({
+        "model": ask.model, "messages": messages, "stream": true, "stream_options": {"include_usage": true},
+    });
+    if let Some(tokens) = ask.max_output_tokens {
+        let name = match reasons(ask.model) {
+            true => "max_completion_tokens",
+            false => "max_tokens",
+        };
+        body[name] = tokens.into();
+    }
+    let tools = forge_adapter_openai_client::offered(ask.tools, ask.names);
+    if !tools.is_empty() {
+        body["tools"] = tools.into();
+        body["tool_choice"] = "auto".into();
+    }
+    if let Some(schema) = ask.schema {
+        let named = json!({"name": "response", "strict": true, "schema": schema});
+        body["response_format"] = json!({"type": "json_schema", "json_schema": named});
+    }
+    body
+}
+
+/// Whether this is one of OpenAI's models that think before they answer; they are asked in other words.
+pub(crate) fn reasons(model: &str) -> bool {
+    let name = model.rsplit('/').next().unwrap_or_default();
+    let is_numbered = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    name.strip_prefix('o').is_some_and(is_numbered)
+        || name.starts_with("gpt-5") && !name.starts_with("gpt-5-chat")
+}
+
+/// Who gives OpenAI's models their instructions.
+pub(crate) fn system_role(model: &str) -> &'static str {
+    match reasons(model) {
+        true => "developer",
+        false => "system",
+    }
+}
+
+/// A message without what only some protocol understands.
+fn plain(message: &Value) -> Value {
+    let mut message = message.clone();
+    if let Some(members) = message.as_object_mut() {
+        members.remove(NATIVE);
+    }
+    message
+}
+
+/// A message with what the protocols keep of it.
+pub(crate) fn with_native(mut message: Value, native: Map<String, Value>) -> Value {
+    if !native.is_empty() {
+        message[NATIVE] = native.into();
+    }
+    message
+}
+
+/// What this protocol has kept of a message.
+pub(crate) fn native<'a>(message: &'a Value, protocol: &str) -> Option<&'a Value> {
+    message.get(NATIVE)?.get(protocol)
+}
+
+/// The calls of a message: id, name, arguments.
+pub(crate) fn calls(message: &Value) -> impl Iterator<Item = (&str, &str, Value)> {
+    let calls = message["tool_calls"].as_array().into_iter().flatten();
+    calls.map(|call| {
+        let function = &call["function"];
+        let arguments = function["arguments"].as_str().unwrap_or_default();
+        (
+            call["id"].as_str().unwrap_or_default(),
+            function["name"].as_str().unwrap_or_default(),
+            serde_json::from_str(arguments).unwrap_or_else(|_| json!({})),
+        )
+    })
+}
+
+/// The text of a message; empty when it has none.
+pub(crate) fn text(message: &Value) -> &str {
+    message["content"].as_str().unwrap_or_default()
+}
+
+/// A chunk with this delta.
+pub(crate) fn delta(delta: Value) -> Value {
+    json!({"choices": [{"delta": delta}]})
+}
+
+/// A chunk with the end of the answer.
+pub(crate) fn finish(reason: &str) -> Value {
+    json!({"choices": [{"delta": {}, "finish_reason": reason}]})
+}
+
+/// Counts in the form of Chat Completions; what is not told stays out.
+pub(crate) fn usage(
+    input: Option<u64>,
+    output: Option<u64>,
+    read: Option<u64>,
+    written: Option<u64>,
+    thought: Option<u64>,
+) -> Value {
+    json!({"usage": {
+        "prompt_tokens": input, "completion_tokens": output,
+        "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": written},
+        "completion_tokens_details": {"reasoning_tokens": thought},
+    }})
+}
+
+fn extend(body: &mut Value, extra: &Map<String, Value>) {
+    let members = body.as_object_mut().expect("a body is an object");
+    for (name, value) in extra {
+        // What holds members of ours and of the operator's holds both.
+        match (members.get_mut(name), value) {
+            (Some(Value::Object(ours)), Value::Object(theirs)) => ours.extend(theirs.clone()),
+            (Some(_) | None, value) => {
+                members.insert(name.clone(), value.clone());
+            }
+        }
+    }
+}
+
+pub(crate) fn ended_early() -> AdapterError {
+    let text = "the stream ended before the answer did";
+    AdapterError::new("upstream_error", text).retryable()
+}
+
+/// Some servers repeat the key that they refuse.
+pub(crate) fn cleaned(mut error: AdapterError, target: &Target) -> AdapterError {
+    let key = target.key.as_ref().map(|key| key.expose_secret());
+    if let Some(key) = key.filter(|key| !key.is_empty()) {
+        error.message = error.message.replace(key, REDACTED);
+    }
+    error
+}

@@ -1,0 +1,47 @@
+//! The checks that every adapter has to pass.
+
+use forge_adapter_api::conformance::{self, Options};
+use forge_adapter_api::{
+    CostTier, ExecutionRequest, HealthStatus, LatencyProfile, OutputStrategy, Profile,
+};
+use forge_adapter_vercel_ai::VercelAi;
+use forge_test_model::Model;
+use serde_json::json;
+
+use crate::bench;
+
+#[test]
+fn conforms() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let model = runtime.block_on(Model::start());
+    let capabilities = [
+        "streaming",
+        "session_resume",
+        "mcp_servers",
+        "tool_rounds",
+        "cost_tracking",
+        "structured_output",
+    ];
+    conformance::check::<VercelAi>(Options {
+        config: bench::config(model.url()),
+        health_without_config: HealthStatus::Degraded,
+        bad_config: Some(json!({"mode": "nowhere"})),
+        profile: Some(Profile {
+            capabilities: capabilities.map(str::to_owned).to_vec(),
+            native_tools: Vec::new(),
+            max_concurrent: 64,
+            output_strategies: vec![OutputStrategy::Stream, OutputStrategy::Structured],
+            cost_tier: CostTier::Low,
+            latency_profile: LatencyProfile::Fast,
+        }),
+        request: ExecutionRequest::sample("hello"),
+        slow: Some(ExecutionRequest::sample("SLOW please")),
+        failing: Some(ExecutionRequest::sample("FAIL400 now")),
+        ..Options::default()
+    })
+    .assert_ok();
+}
