@@ -17,7 +17,15 @@ fn home(model: &Model) -> Home {
         ("PATH", &std::env::var("PATH").unwrap()),
     ]);
     let url = model.url();
-    let mut file = String::new();
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/fixtures/mcp-server/server.py"
+    );
+    let pids = home.dir.path().join("pids");
+    let mut file = format!(
+        "[mcp.servers.fixture]\ncommand = \"python3\"\nargs = [{script:?}, \"--pids={}\", \"--normal\"]\n",
+        pids.display()
+    );
     for (id, mode) in [("vercel-ai", "direct"), ("package", "sidecar")] {
         file.push_str(&format!(
             "[adapters.{id}]\nlibrary = \"vercel-ai\"\nmode = {mode:?}\nmodel = \"anthropic/claude-sonnet-4-5\"\n\
@@ -71,6 +79,13 @@ async fn a_task_goes_to_its_provider_and_comes_back_signed_in_both_modes() {
         assert_eq!(handed["errorCode"], "input_required", "{handed}");
         assert_eq!(handed["toolCalls"][0]["name"], "find");
         assert_eq!(handed["sessionId"], result["sessionId"]);
+
+        let message = "CALL mcp__fixture__add {\"a\":2,\"b\":3}";
+        let mut body = task(&format!("{provider}-mcp"), provider, message);
+        body["mcpServers"] = json!(["fixture"]);
+        let result = bridge.api.run(body).await;
+        assert_eq!(result["output"], "tool said: 5", "{result}");
+        assert_eq!(result["usage"]["inputTokens"], 70, "both rounds: {result}");
 
         let mut body = task(&format!("{provider}-schema"), provider, "give");
         body["model"] = "openai/gpt-4.1".into();

@@ -42,10 +42,12 @@ impl Probe {
 
     async fn direct(&self, room: &Room) -> Health {
         let settings = &room.settings;
-        let targets = settings.providers.keys().filter_map(|name| {
-            // The two of OpenAI are one server.
-            (name != "openai-chat").then(|| Target::of(settings, Some(&format!("{name}/any"))))
-        });
+        // The two of OpenAI are one server.
+        let names = settings
+            .providers
+            .keys()
+            .filter(|name| *name != "openai-chat");
+        let targets = names.map(|name| Target::of(settings, Some(&format!("{name}/any"))));
         let targets: Vec<Target> = targets.filter_map(Result::ok).collect();
         if targets.is_empty() {
             let names = KNOWN.map(|known| known.name).join(", ");

@@ -39,7 +39,7 @@ async function answer(ask) {
     return fail('missing', error);
   }
   const tools = ask.tools.length === 0 ? undefined : Object.fromEntries(ask.tools.map(
-    ({ name, description, inputSchema }) => [name, tool({ description, inputSchema: jsonSchema(inputSchema) })]));
+    ({ name, description, inputSchema }) => [name, tool({ description: description ?? undefined, inputSchema: jsonSchema(inputSchema) })]));
   const result = streamText({
     model: chosen,
     instructions: ask.system ?? undefined,

@@ -225,6 +225,10 @@ pub(crate) fn text(message: &Value) -> &str {
 }
 
 /// A chunk with this delta.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the delta becomes the chunk's"
+)]
 pub(crate) fn delta(delta: Value) -> Value {
     json!({"choices": [{"delta": delta}]})
 }
