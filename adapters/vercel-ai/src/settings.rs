@@ -162,13 +162,7 @@ const NAMES: [&str; 11] = [
 impl Settings {
     /// Fails with `invalid_config`, which says what, where and what would do.
     pub(crate) fn read(config: &Config) -> Result<Self> {
-        let given: BTreeMap<String, serde::de::IgnoredAny> = config.parse()?;
-        if let Some((name, meant)) = given.keys().find_map(|name| Some((name, misspelt(name)?))) {
-            return Err(at(
-                name,
-                &format!("there is no such setting; {meant} is one"),
-            ));
-        }
+        config.refuse_misspelt(&NAMES)?;
         let mut settings: Self = config.parse()?;
         if config.get("mode").is_none()
             && let Some(mode) = config.parse_member("VERCEL_AI_MODE")?
@@ -277,16 +271,6 @@ fn at(name: &str, text: &str) -> AdapterError {
         "invalid_config",
         format!("adapters.vercel-ai.{name}: {text}"),
     )
-}
-
-/// The setting that was meant. The object holds variables of the environment too, so a name that is like none
-/// of ours is nobody's mistake.
-fn misspelt(name: &str) -> Option<&'static str> {
-    if NAMES.contains(&name) || name.contains(|c: char| c.is_ascii_uppercase()) {
-        return None;
-    }
-    let like = |known: &&&str| strsim::normalized_damerau_levenshtein(name, known) > 0.75;
-    NAMES.iter().find(like).copied()
 }
 
 #[cfg(test)]
