@@ -39,9 +39,7 @@ impl Inner {
     ) -> End {
         let profile = attempt.adapter.profile();
         let supports = |name| profile.as_deref().is_some_and(|p| p.supports(name));
-        if request.mcp_servers.is_empty()
-            || (supports("mcp_servers") && !supports("tool_rounds"))
-        {
+        if request.mcp_servers.is_empty() || (supports("mcp_servers") && !supports("tool_rounds")) {
             return execute(attempt, &request, observer).await;
         }
         // Most attempts have none, so they do not carry the room for it.
