@@ -279,3 +279,90 @@ pub(crate) fn cleaned(mut error: AdapterError, target: &Target) -> AdapterError 
     }
     error
 }
+
+#[cfg(test)]
+mod tests {
+    use forge_adapter_api::{AdapterEvent, Usage};
+    use forge_adapter_openai_client::{failed, usage_of};
+
+    use super::*;
+
+    /// What the events of this file become, and what is said again in the next round.
+    fn translated<P: Protocol + Default>(events: &str) -> Value {
+        let (mut heard, mut told, mut error) = (Heard::default(), Vec::new(), None);
+        let mut protocol = P::default();
+        for line in events.lines() {
+            let chunks = protocol.event(&serde_json::from_str(line).unwrap());
+            for chunk in chunks.unwrap() {
+                match heard.chunk(&chunk) {
+                    Ok(news) => told.extend(news.into_iter().map(AdapterEvent::from)),
+                    Err(failure) => error = Some(failure),
+                }
+            }
+        }
+        let names = Names::default();
+        let mut result = error.map_or_else(|| heard.result(&names), failed);
+        result.usage = usage_of(&heard.usage);
+        let message =
+            forge_adapter_openai_client::assistant(&heard.text, &result.tool_calls, &names);
+        let native = protocol
+            .native()
+            .map(|own| (P::NAME.to_owned(), own))
+            .into_iter();
+        let ask = Ask {
+            model: "m",
+            system: None,
+            messages: &[with_native(message, native.collect())],
+            tools: &[],
+            names: &names,
+            schema: None,
+            max_output_tokens: None,
+        };
+        json!({"events": told, "result": result, "text": heard.text, "model": heard.model, "again": P::body(&ask)})
+    }
+
+    #[test]
+    fn recorded_streams_become_events_results_and_what_is_said_again() {
+        macro_rules! golden {
+            ($protocol:ty: $($name:literal),*) => {
+                $(insta::with_settings!({snapshot_path => "../tests/golden", prepend_module_to_snapshot => false}, {
+                    let events = include_str!(concat!("../tests/golden/", $name, ".jsonl"));
+                    insta::assert_json_snapshot!($name, translated::<$protocol>(events));
+                });)*
+            };
+        }
+        golden!(Messages: "messages", "messages_overloaded", "messages_too_long");
+        golden!(Responses: "responses", "responses_failed", "responses_filtered");
+        golden!(Gemini: "gemini", "gemini_blocked");
+    }
+
+    #[test]
+    fn nonsense_is_no_panic_and_no_answer() {
+        fn hear<P: Protocol + Default>(event: &Value) {
+            let mut heard = Heard::default();
+            let mut protocol = P::default();
+            for chunk in protocol.event(event).unwrap() {
+                // What is no error is no end either.
+                let _ = heard.chunk(&chunk);
+            }
+            assert_eq!(heard.finish, None, "{event}");
+            assert_eq!(usage_of(&heard.usage), Usage::default(), "{event}");
+        }
+        for event in [
+            json!(null),
+            json!([]),
+            json!({"type": "message_start", "message": 7}),
+            json!({"type": "message_delta", "delta": [], "usage": {"output_tokens": -1}}),
+            json!({"type": "content_block_delta", "index": "x", "delta": {"type": "text_delta"}}),
+            json!({"type": "content_block_start", "content_block": 3}),
+            json!({"type": "response.output_item.added", "item": {"type": "function_call"}}),
+            json!({"type": "response.output_item.done"}),
+            json!({"candidates": [{"content": {"parts": [null, 3, {"functionCall": []}]}}]}),
+            json!({"candidates": {}, "usageMetadata": []}),
+        ] {
+            hear::<Messages>(&event);
+            hear::<Responses>(&event);
+            hear::<Gemini>(&event);
+        }
+    }
+}
