@@ -27,14 +27,14 @@ async fn an_operator_can_do_everything_in_the_console() {
     });
     let bridge = Bridge::with(&[("BRIDGE_TOKENS", TOKEN)]).await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/browser/console.mjs");
-    let output = Command::new("node")
+    let output = Command::new(forge_test_runtimes::node())
         .arg(script)
         .arg(forge_test_runtimes::browser())
         .args([bridge.api.url.as_str(), TOKEN, &sink.url("/hook")])
         .kill_on_drop(true)
         .output()
         .await
-        .expect("node is installed");
+        .unwrap();
     assert!(
         output.status.success(),
         "{}{}",
