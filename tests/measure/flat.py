@@ -17,6 +17,7 @@ adapters beside the program.
 import argparse
 import concurrent.futures
 import http.client
+import http.server
 import json
 import os
 import random
@@ -74,6 +75,8 @@ class Bench:
         for server in self.servers:
             server.stdin.close()
         for server in self.servers:
+            # Some end with their stdin, the others now.
+            server.terminate()
             server.wait(30)
 
 
@@ -117,6 +120,41 @@ def openai(bench):
     return {"base_url": f"{bench.model}/v1", "api_key": "fake", "model": "fake-1"}
 
 
+def a2a(bench):
+    command = [f"{installed('a2a')}/bin/python", f"{ROOT}/adapters/a2a/tests/real/agent.py"]
+    said = bench.serve(command, r"^\d+$", {"MODEL_URL": bench.model, "CANCELS": f"{bench.home}/cancels"})
+    return {"url": f"http://127.0.0.1:{said.strip()}"}
+
+
+def http_server(_):
+    """A server that answers at once, in this process."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            self.answer({"status": "ok"})
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            self.answer({"status": "ok", "output": "pong"})
+
+        def answer(self, value):
+            body = json.dumps(value).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return {"url": f"http://127.0.0.1:{server.server_port}/run"}
+
+
 def vercel(mode):
     def table(bench):
         own = {"api_key": "fake", "base_url": f"{bench.model}/v1"}
@@ -134,7 +172,10 @@ COMMAND = 'read -r prompt; case "$prompt" in *SLOW*) sleep 60 & sleep 60;; esac;
 SUBJECTS = {
     "echo": (False, lambda _: {}, {"model": "stream:3"}),
     "openai-compatible": (False, openai, {}),
+    "openrouter": (False, openai, {}),
     "gloo-ai": (False, gloo, {}),
+    "http": (False, http_server, {}),
+    "a2a": (False, a2a, {}),
     "langgraph": (False, langgraph, {}),
     "vercel-ai": (False, vercel("direct"), {}),
     "vercel-ai:sidecar": (True, vercel("sidecar"), {}),
