@@ -77,7 +77,7 @@ def install(name: str) -> pathlib.Path:
 
 
 def main() -> int:
-    wanted = sys.argv[1:] or sorted(entry.name for entry in HERE.iterdir() if entry.is_dir())
+    wanted = sys.argv[1:] or sorted({entry.parent.name for lock in KINDS for entry in HERE.glob(f"*/{lock}")})
     failed = False
     with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
         for name, job in [(name, pool.submit(install, name)) for name in wanted]:
