@@ -1,9 +1,9 @@
 //! The control protocol beside the conversation: what we ask the program, and our answers to what it asks.
 
+use forge_adapter_transport::caller_tools::{self, CallerTools};
 use serde_json::{Value, json};
 
 use crate::policy::Policy;
-use crate::tools::{PREFIX, Tools};
 
 /// The id of our `initialize`.
 pub(crate) const INITIALIZE: &str = "forge-initialize";
@@ -14,11 +14,11 @@ const HAND_OVER: &str = "hand-over";
 const QUESTION: &str = "AskUserQuestion";
 
 /// What we tell the program at the beginning.
-pub(crate) fn initialize(agents: &Value, tools: &Tools) -> Value {
+pub(crate) fn initialize(agents: &Value, tools: &CallerTools) -> Value {
     let mut request = json!({"subtype": "initialize", "hooks": null, "agents": agents, "forwardSubagentText": true});
     if !tools.is_empty() {
         request["hooks"] = json!({
-            "PostToolUse": [{"matcher": format!("{PREFIX}.*"), "hookCallbackIds": [HAND_OVER]}],
+            "PostToolUse": [{"matcher": format!("mcp__{}__.*", caller_tools::SERVER), "hookCallbackIds": [HAND_OVER]}],
         });
     }
     json!({"type": "control_request", "request_id": INITIALIZE, "request": request})
@@ -39,7 +39,7 @@ pub(crate) fn user(message: &str) -> Value {
 /// Answers what the program asks in the course of one run.
 pub(crate) struct Control {
     pub(crate) policy: Policy,
-    pub(crate) tools: Tools,
+    pub(crate) tools: CallerTools,
     /// What the agent asked a human.
     pub(crate) question: Option<Value>,
 }
@@ -105,7 +105,7 @@ mod tests {
                 permission: Permission::Deny,
                 workspace: None,
             },
-            tools: Tools::new(&[tool]),
+            tools: CallerTools::new("dsp_1/1", &[tool]),
             question: None,
         }
     }

@@ -6,6 +6,7 @@ use forge_adapter_api::child::{Child, StartError};
 use forge_adapter_api::{
     AdapterError, Events, ExecutionRequest, ExecutionResult, Host, Result, Run,
 };
+use forge_adapter_transport::caller_tools::{self, CallerTools};
 use forge_adapter_transport::json_lines::JsonLines;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -16,7 +17,7 @@ use crate::folder;
 use crate::launch::{self, Conversation};
 use crate::outcome::{End, Wanted, outcome};
 use crate::policy::Policy;
-use crate::tools::{self, Tools};
+
 use crate::transcript::Transcript;
 
 /// How long an interrupted program has for its result line.
@@ -61,7 +62,7 @@ async fn attempt(
             permission: settings.table.permission,
             workspace: launch::dir(request),
         },
-        tools: Tools::new(&request.tools),
+        tools: CallerTools::new(&request.execution_id, &request.tools),
         question: None,
     };
     let program = launch::program(
@@ -196,7 +197,7 @@ fn begin(
 fn message(request: &ExecutionRequest, conversation: &Conversation) -> String {
     let mut parts = Vec::new();
     if !request.tool_results.is_empty() {
-        parts.push(tools::results(&request.tool_results));
+        parts.push(caller_tools::results(&request.tool_results));
     }
     // In a further round of the same attempt the task itself has been said.
     if request.turns.is_empty() {

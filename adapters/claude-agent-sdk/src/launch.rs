@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use forge_adapter_api::child::Program;
 use forge_adapter_api::{ExecutionRequest, OutputStrategy};
+use forge_adapter_transport::caller_tools::{self, CallerTools};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::config::Settings;
-use crate::tools::{self, Tools};
 
 /// Which conversation the run belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(crate) fn program(
     settings: &Settings,
     request: &ExecutionRequest,
     conversation: &Conversation,
-    tools: &Tools,
+    tools: &CallerTools,
     folder: &Path,
 ) -> io::Result<Program> {
     let table = &settings.table;
@@ -164,7 +164,7 @@ fn system_prompt(request: &ExecutionRequest) -> String {
     prompt
 }
 
-fn mcp_config(request: &ExecutionRequest, tools: &Tools) -> Value {
+fn mcp_config(request: &ExecutionRequest, tools: &CallerTools) -> Value {
     let mut servers: Map<String, Value> = request
         .mcp_servers
         .iter()
@@ -172,8 +172,8 @@ fn mcp_config(request: &ExecutionRequest, tools: &Tools) -> Value {
         .collect();
     if !tools.is_empty() {
         servers.insert(
-            tools::SERVER.to_owned(),
-            json!({"type": "sdk", "name": tools::SERVER}),
+            caller_tools::SERVER.to_owned(),
+            json!({"type": "sdk", "name": caller_tools::SERVER}),
         );
     }
     json!({ "mcpServers": servers })
@@ -196,7 +196,11 @@ fn with_transport(server: &Value) -> Value {
 }
 
 /// The operator defined the servers, and the dispatch names those it wants: they need no further decision.
-fn allowed_tools(settings: &Settings, request: &ExecutionRequest, tools: &Tools) -> Vec<String> {
+fn allowed_tools(
+    settings: &Settings,
+    request: &ExecutionRequest,
+    tools: &CallerTools,
+) -> Vec<String> {
     let mut allowed = settings.table.allowed_tools.clone();
     allowed.extend(
         request
@@ -205,7 +209,7 @@ fn allowed_tools(settings: &Settings, request: &ExecutionRequest, tools: &Tools)
             .map(|name| format!("mcp__{name}")),
     );
     if !tools.is_empty() {
-        allowed.push(format!("mcp__{}", tools::SERVER));
+        allowed.push(format!("mcp__{}", caller_tools::SERVER));
     }
     allowed
 }

@@ -9,7 +9,6 @@ mod launch;
 mod meter;
 mod outcome;
 mod policy;
-mod tools;
 mod transcript;
 
 use std::path::Path;

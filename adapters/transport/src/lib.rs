@@ -1,6 +1,7 @@
 //! What several adapters share to reach their runtimes. It knows no runtime.
 
 pub mod answer;
+pub mod caller_tools;
 mod failure;
 pub mod folder;
 pub mod http;

@@ -1,5 +1,5 @@
-//! The caller's tools, offered to the program as an MCP server in our process. A call is not run here: it is
-//! written down, the model is told that the answer comes later, and the turn ends.
+//! The caller's tools, offered to an agent program as an MCP server of ours. A call is not run here: it is
+//! written down, and the model is told that its answer comes with the next message.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,27 @@ use forge_adapter_api::request::{Tool, ToolResult};
 use forge_adapter_api::result::ToolCall;
 use serde_json::{Value, json};
 
-/// The server's name; the model sees `mcp__forge__<tool>`.
-pub(crate) const SERVER: &str = "forge";
-/// What stands before a tool's name.
-pub(crate) const PREFIX: &str = "mcp__forge__";
+/// The server's name; the model sees `mcp__forge__<tool>`, `mcp_forge_<tool>` or `forge_<tool>`.
+pub const SERVER: &str = "forge";
+/// A run that hands over more calls than this is told to stop.
+const MOST_CALLS: usize = 100;
 
-const HANDED_OVER: &str =
-    "The call was handed to the caller. Its result comes with the next message.";
+const HANDED_OVER: &str = "The call was handed to the caller. Its result comes with the next message: end your \
+     turn when you have made every call that you need.";
 
-pub(crate) struct Tools {
+/// Tools that a dispatch brings along, and the calls that were made of them.
+#[derive(Debug)]
+pub struct CallerTools {
+    /// What stands before a call's number where the program gives it no id.
+    prefix: String,
     /// By the name that the model sees, without the prefix.
     offered: BTreeMap<String, Tool>,
     called: Vec<ToolCall>,
 }
 
-impl Tools {
-    pub(crate) fn new(tools: &[Tool]) -> Self {
+impl CallerTools {
+    /// The tools of this execution.
+    pub fn new(execution: &str, tools: &[Tool]) -> Self {
         let mut offered = BTreeMap::new();
         for tool in tools {
             let mut name = model_name(&tool.name);
@@ -32,32 +37,42 @@ impl Tools {
             offered.insert(name, tool.clone());
         }
         Self {
+            prefix: format!("call_{}", model_name(execution)),
             offered,
             called: Vec::new(),
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there are none to offer.
+    pub fn is_empty(&self) -> bool {
         self.offered.is_empty()
     }
 
     /// Whether this is one of them, named as the model names it.
-    pub(crate) fn is_offered(&self, name: &str) -> bool {
-        name.strip_prefix(PREFIX)
-            .is_some_and(|name| self.offered.contains_key(name))
+    pub fn is_offered(&self, name: &str) -> bool {
+        let name = name
+            .strip_prefix("mcp__")
+            .or_else(|| name.strip_prefix("mcp_"))
+            .unwrap_or(name);
+        let of_server = name.strip_prefix(SERVER).unwrap_or_default();
+        ["__", "_", "."].iter().any(|between| {
+            let tool = of_server.strip_prefix(between);
+            tool.is_some_and(|tool| self.offered.contains_key(tool))
+        })
     }
 
     /// The calls that were made, in their order.
-    pub(crate) fn take_calls(&mut self) -> Vec<ToolCall> {
+    pub fn take_calls(&mut self) -> Vec<ToolCall> {
         std::mem::take(&mut self.called)
     }
 
-    pub(crate) fn were_called(&self) -> bool {
+    /// Whether a call was made.
+    pub fn were_called(&self) -> bool {
         !self.called.is_empty()
     }
 
-    /// The answer to one MCP message; notifications get an empty one, as the control protocol wants.
-    pub(crate) fn answer(&mut self, message: &Value) -> Value {
+    /// The answer to one MCP message. Notifications get an empty one, which only some channels pass on.
+    pub fn answer(&mut self, message: &Value) -> Value {
         let id = message.get("id").cloned().unwrap_or(Value::Null);
         let params = &message["params"];
         let result = match message["method"].as_str().unwrap_or_default() {
@@ -102,10 +117,13 @@ impl Tools {
             .get(name)
             .ok_or_else(|| format!("there is no tool {name}"))?;
         let number = self.called.len();
+        if number == MOST_CALLS {
+            return Err("the caller takes no more calls in this turn".to_owned());
+        }
         self.called.push(ToolCall {
             tool_call_id: params["_meta"]["claudecode/toolUseId"]
                 .as_str()
-                .map_or_else(|| format!("call_{number}"), str::to_owned),
+                .map_or_else(|| format!("{}_{number}", self.prefix), str::to_owned),
             name: tool.name.clone(),
             input: params
                 .get("arguments")
@@ -117,7 +135,7 @@ impl Tools {
 }
 
 /// The answers to calls that were handed over, as the next message says them.
-pub(crate) fn results(results: &[ToolResult]) -> String {
+pub fn results(results: &[ToolResult]) -> String {
     let mut text = String::from("The results of the calls that were handed to the caller:");
     for result in results {
         let outcome = if result.is_error { "failed" } else { "gave" };
@@ -155,7 +173,7 @@ fn model_name(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn tools(names: &[&str]) -> Tools {
+    fn tools(names: &[&str]) -> CallerTools {
         let tools: Vec<Tool> = names
             .iter()
             .map(|name| Tool {
@@ -164,7 +182,7 @@ mod tests {
                 input_schema: json!({"type": "object"}),
             })
             .collect();
-        Tools::new(&tools)
+        CallerTools::new("dsp_1/1", &tools)
     }
 
     #[test]
@@ -181,8 +199,14 @@ mod tests {
             names,
             ["external_svc_entry", "external_svc_entry_", "plain"]
         );
-        assert!(tools.is_offered("mcp__forge__external_svc_entry_"));
-        assert!(!tools.is_offered("plain") && !tools.is_offered("mcp__forge__other"));
+        for prefix in ["mcp__forge__", "mcp_forge_", "forge_", "forge."] {
+            let offered = |name: &str| tools.is_offered(&format!("{prefix}{name}"));
+            assert!(
+                offered("external_svc_entry_") && !offered("other"),
+                "{prefix}"
+            );
+        }
+        assert!(!tools.is_offered("plain"));
     }
 
     #[test]
