@@ -30,6 +30,9 @@ pub struct Create {
     pub store_id: String,
     /// What to put before the argv of a child process so that it dies with the bridge. Empty: nothing.
     pub supervisor: Vec<String>,
+    /// A command that joins its stdin and stdout with the Unix socket that is named behind it, for programs
+    /// that want to start a server of ours. Empty: there is none.
+    pub relay: Vec<String>,
     /// What the bridge takes.
     pub limits: Limits,
     /// The least important level that the bridge wants logged: `error`, `warn`, `info`, `debug` or
@@ -60,10 +63,12 @@ impl Default for Limits {
 impl Host {
     /// A bridge that is not there, for unit tests: logs and events go nowhere.
     pub fn detached() -> Self {
-        Self(Arc::new(Inner {
-            link: None,
-            create: Create::default(),
-        }))
+        Self::detached_with(Create::default())
+    }
+
+    /// As [`detached`](Self::detached), created with this.
+    pub fn detached_with(create: Create) -> Self {
+        Self(Arc::new(Inner { link: None, create }))
     }
 
     /// The id this instance runs under; usually `NAME`.
@@ -79,6 +84,12 @@ impl Host {
     /// What to put before the argv of a child process; empty when there is no supervisor.
     pub fn supervisor(&self) -> &[String] {
         &self.0.create.supervisor
+    }
+
+    /// The command that joins its stdin and stdout with the Unix socket that is named behind it; empty when
+    /// there is none.
+    pub fn relay(&self) -> &[String] {
+        &self.0.create.relay
     }
 
     /// What the bridge takes.

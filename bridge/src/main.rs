@@ -12,8 +12,11 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 fn main() -> ExitCode {
     let mut args = std::env::args_os();
     // The supervisor of child processes starts before anything else exists in the process.
-    if args.nth(1).is_some_and(|first| first == "exec") {
-        return process::exec::run(args);
+    let first = args.nth(1);
+    match first.as_ref().and_then(|first| first.to_str()) {
+        Some("exec") => return process::exec::run(args),
+        Some("relay") => return process::relay::run(args),
+        Some(_) | None => {}
     }
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

@@ -65,6 +65,7 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
         store_id: "check".to_owned(),
         state_dir: state.path().to_owned(),
         supervisor: Vec::new(),
+        relay: Vec::new(),
         tracker: tracker.clone(),
     });
     match started.await {

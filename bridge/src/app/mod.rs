@@ -136,6 +136,7 @@ impl Bridge {
             store_id: store.store_id().to_owned(),
             state_dir: config.data_dir.join("state"),
             supervisor: children.supervisor().to_vec(),
+            relay: children.relay().to_vec(),
             tracker: tracker.clone(),
         })
         .await?;

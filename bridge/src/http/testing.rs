@@ -251,6 +251,7 @@ async fn registry(state_dir: &Path, tracker: &TaskTracker) -> Registry {
         store_id: "test".to_owned(),
         state_dir: state_dir.to_owned(),
         supervisor: Vec::new(),
+        relay: Vec::new(),
         tracker: tracker.clone(),
     };
     Registry::start(setup).await.unwrap().0

@@ -133,6 +133,8 @@ pub struct Setup {
     pub state_dir: PathBuf,
     /// The command that starts a child process under our supervisor.
     pub supervisor: Vec<String>,
+    /// The command that joins its stdin and stdout with the Unix socket that is named behind it.
+    pub relay: Vec<String>,
     pub tracker: TaskTracker,
 }
 
@@ -327,6 +329,7 @@ fn plan(
         "instance": named.id,
         "storeId": setup.store_id,
         "supervisor": setup.supervisor,
+        "relay": setup.relay,
         "limits": {"payloadBytes": config.payload_bytes, "eventBytes": config.event_bytes},
         "logLevel": tracing::level_filters::LevelFilter::current().to_string(),
     });

@@ -15,6 +15,7 @@ use self::reaper::{Orphanage, Tag};
 pub mod exec;
 mod proc;
 mod reaper;
+pub mod relay;
 
 pub use self::reaper::Swept;
 
@@ -65,6 +66,7 @@ pub struct Children {
 struct Inner {
     store_id: String,
     supervisor: Vec<String>,
+    relay: Vec<String>,
 }
 
 impl Children {
@@ -81,6 +83,7 @@ impl Children {
         Ok(Self {
             inner: Arc::new(Inner {
                 store_id: store_id.to_owned(),
+                relay: vec![program.clone(), "relay".to_owned()],
                 supervisor: vec![
                     program,
                     "exec".to_owned(),
@@ -96,6 +99,11 @@ impl Children {
     /// What stands before a program's own arguments to run it under a supervisor.
     pub fn supervisor(&self) -> &[String] {
         &self.inner.supervisor
+    }
+
+    /// What stands before the path of a socket to join stdin and stdout with it.
+    pub fn relay(&self) -> &[String] {
+        &self.inner.relay
     }
 
     /// Kills what earlier bridges on this store left behind. Blocks; at boot, with the store locked and

@@ -76,6 +76,7 @@ impl Place {
             store_id: "store".to_owned(),
             state_dir: self.folder.path().join("state"),
             supervisor: Vec::new(),
+            relay: Vec::new(),
             tracker: TaskTracker::new(),
         }
     }
