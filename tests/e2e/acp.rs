@@ -100,6 +100,35 @@ async fn two_dispatches_make_one_session_and_each_is_told_with_its_own_usage() {
 }
 
 #[tokio::test]
+async fn a_tool_of_the_caller_is_handed_over_and_its_result_goes_on() {
+    let model = Model::start().await;
+    let home = home(&model);
+    let bridge = home.start();
+    let mut asking = task("a", "hermes", "CALL mcp_forge_crm_find {\"who\":\"bob\"}");
+    asking["tools"] = json!([{"name": "crm.find", "inputSchema": {"type": "object"}}]);
+
+    let asked = bridge.api.run(asking.clone()).await;
+
+    assert_eq!(asked["errorCode"], "input_required", "{asked}");
+    let call = &asked["toolCalls"][0];
+    assert_eq!(
+        (&call["name"], &call["input"]["who"]),
+        (&json!("crm.find"), &json!("bob"))
+    );
+    let mut answering = task("b", "hermes", "and now?");
+    answering["tools"] = asking["tools"].clone();
+    answering["sessionId"] = asked["sessionId"].clone();
+    answering["toolResults"] =
+        json!([{"toolCallId": call["toolCallId"], "name": "crm.find", "output": "id 7"}]);
+    let answered = bridge.api.run(answering).await;
+    assert_eq!(answered["status"], "ok", "{answered}");
+    let asked = model.requests();
+    let of_session = |asked: &&forge_test_model::Received| asked.body["tools"].is_array();
+    let last = asked.iter().rfind(of_session).unwrap().body["messages"].to_string();
+    assert!(last.contains("id 7") && last.contains("and now?"), "{last}");
+}
+
+#[tokio::test]
 async fn a_bridge_that_is_killed_leaves_no_agent() {
     let model = Model::start().await;
     let home = home(&model);

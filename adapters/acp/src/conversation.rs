@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::Acp;
 use crate::agent::{Agent, PROTOCOL};
+use crate::desk::Desk;
 use crate::files;
 use crate::launch::{self, Session};
 use crate::meter::Meter;
@@ -38,6 +39,8 @@ enum Phase {
 pub(crate) struct Conversation<'a> {
     pub(crate) rpc: JsonRpc,
     policy: Policy,
+    /// Where the caller's tools are.
+    pub(crate) desk: Option<Desk>,
     pub(crate) transcript: Transcript,
     pub(crate) agent: Agent,
     pub(crate) session: Option<String>,
@@ -49,10 +52,17 @@ pub(crate) struct Conversation<'a> {
 }
 
 impl<'a> Conversation<'a> {
-    pub(crate) fn new(rpc: JsonRpc, policy: Policy, events: &'a Events, run: &'a Run) -> Self {
+    pub(crate) fn new(
+        rpc: JsonRpc,
+        policy: Policy,
+        desk: Option<Desk>,
+        events: &'a Events,
+        run: &'a Run,
+    ) -> Self {
         Self {
             rpc,
             policy,
+            desk,
             transcript: Transcript::new(Meter::of_new_session(), None),
             agent: Agent::default(),
             session: None,
@@ -83,8 +93,9 @@ impl<'a> Conversation<'a> {
         });
         let answer = self.ask("initialize", hello).await?;
         self.agent = Agent::read(&answer).map_err(End::Garbled)?;
-        let servers =
+        let mut servers =
             launch::servers(&request.mcp_servers, &self.agent).map_err(End::Impossible)?;
+        servers.extend(self.desk.as_ref().map(Desk::server));
         let mut opening = json!({"cwd": work, "mcpServers": servers});
         let (kind, opened) = match session {
             None => {
@@ -239,9 +250,8 @@ impl<'a> Conversation<'a> {
                     .is_some_and(|kind| kind.ends_with("_message_chunk"));
             }
             Phase::Turn | Phase::Cancelling => {
-                for event in self.transcript.update(update) {
-                    self.events.send(event).await;
-                }
+                let events = self.transcript.update(update);
+                self.tell(events).await;
             }
         }
     }
@@ -272,14 +282,24 @@ impl<'a> Conversation<'a> {
         }
     }
 
+    /// Of calls that are handed to the caller the bridge tells.
+    async fn tell(&self, events: Vec<AdapterEvent>) {
+        for event in events {
+            let tool = event.data.as_ref().and_then(|data| data["name"].as_str());
+            let desk = self.desk.as_ref();
+            if !tool.is_some_and(|tool| desk.is_some_and(|desk| desk.is_offered(tool))) {
+                self.events.send(event).await;
+            }
+        }
+    }
+
     async fn permission(&mut self, params: &Value) -> Value {
         if self.phase == Phase::Cancelling {
             return policy::cancelled();
         }
         let call = &params["toolCall"];
-        for event in self.transcript.asked(call) {
-            self.events.send(event).await;
-        }
+        let events = self.transcript.asked(call);
+        self.tell(events).await;
         let decision = self.policy.decide(call);
         let decided = AdapterEvent::new("exec.progress").with(json!({
             "kind": "permission", "toolCallId": call["toolCallId"], "title": call["title"],

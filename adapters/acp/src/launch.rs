@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use forge_adapter_api::child::Program;
 use forge_adapter_api::{ExecutionRequest, OutputStrategy};
+use forge_adapter_transport::caller_tools;
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
@@ -101,6 +102,9 @@ pub(crate) fn prompt(request: &ExecutionRequest, session: Session) -> Value {
         texts.push(format!(
             "Write the final result of your work to the file `{file}` in the working directory."
         ));
+    }
+    if !request.tool_results.is_empty() {
+        texts.push(caller_tools::results(&request.tool_results));
     }
     texts.push(match session {
         Session::Loaded if request.resume => format!("{GO_ON}{}", request.message),

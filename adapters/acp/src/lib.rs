@@ -4,6 +4,7 @@
 mod agent;
 mod config;
 mod conversation;
+mod desk;
 mod files;
 mod launch;
 mod meter;

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use forge_adapter_api::child::{Child, StartError};
 use forge_adapter_api::{AdapterError, Events, ExecutionRequest, ExecutionResult, Result, Run};
+use forge_adapter_transport::caller_tools::SERVER;
 use forge_adapter_transport::folder;
 use forge_adapter_transport::json_rpc::JsonRpc;
 
 use crate::Acp;
 use crate::config::UsageScope;
 use crate::conversation::Conversation;
+use crate::desk::Desk;
 use crate::launch::{self, Session};
 use crate::meter::Mark;
 use crate::outcome::{self, End, outcome};
@@ -27,10 +29,6 @@ pub(crate) async fn execute(
     events: &Events,
     run: &Run,
 ) -> Result<ExecutionResult> {
-    if !request.tools.is_empty() {
-        let text = "this adapter cannot offer tools of the caller: name MCP servers instead";
-        return Err(AdapterError::new("invalid_request", text));
-    }
     let session = request.session_id.as_deref();
     let result = attempt(adapter, request, session, events, run).await?;
     // The earlier attempt may have ended before it wrote anything down.
@@ -58,6 +56,8 @@ async fn attempt(
         .map_or_else(|| folder.path().to_owned(), PathBuf::clone);
     let program = launch::program(&adapter.settings, path, &work, folder.path())
         .map_err(|error| internal(&error))?;
+    let desk =
+        Desk::open(&adapter.host, request, folder.path()).map_err(|error| internal(&error))?;
     let child = Child::start(&adapter.host, Some(&request.execution_id), &program);
     let child = child.map_err(|error| match error {
         StartError::Missing(path) => outcome::unavailable(launch::missing(instance, &path)),
@@ -68,9 +68,14 @@ async fn attempt(
     let policy = Policy::new(
         &adapter.settings.table,
         workspace,
-        request.mcp_servers.keys().cloned().collect(),
+        request
+            .mcp_servers
+            .keys()
+            .cloned()
+            .chain(desk.is_some().then(|| SERVER.to_owned()))
+            .collect(),
     );
-    let mut conversation = Conversation::new(JsonRpc::new(child), policy, events, run);
+    let mut conversation = Conversation::new(JsonRpc::new(child), policy, desk, events, run);
     let begun = conversation.begin(adapter, request, session, work).await;
     note(adapter, &begun);
     let end = match begun {
@@ -119,6 +124,7 @@ async fn conclude(adapter: &Acp, mut conversation: Conversation<'_>, end: End) -
         }
         end => end,
     };
+    let handed_over = conversation.desk.map(|desk| desk.take_calls());
     let Transcript {
         meter,
         text,
@@ -143,7 +149,14 @@ async fn conclude(adapter: &Acp, mut conversation: Conversation<'_>, end: End) -
         let before = marks.get(session);
         marks.set(session, later(before, meter.mark()));
     }
-    let result = outcome(end, is_failure.then_some(text.as_str()));
+    let result = match (end, handed_over) {
+        // What they mean for the run is the bridge's to say.
+        (End::Turn(_), Some(tool_calls)) if !tool_calls.is_empty() => ExecutionResult {
+            tool_calls,
+            ..ExecutionResult::default()
+        },
+        (end, _) => outcome(end, is_failure.then_some(text.as_str())),
+    };
     ExecutionResult {
         output: Some(text).filter(|text| !is_failure && !text.is_empty()),
         usage,

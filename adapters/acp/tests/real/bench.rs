@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forge_adapter_acp::Acp;
+use forge_adapter_api::host::Create;
 use forge_adapter_api::{
     AdapterEvent, Config, Events, ExecutionAdapter as _, ExecutionRequest, ExecutionResult, Host,
     Status,
@@ -157,7 +158,12 @@ impl Bench {
 
 pub(crate) async fn adapter(config: Value) -> Acp {
     let config = Config::try_from(config).unwrap();
-    Acp::initialize(Host::detached(), config).await.unwrap()
+    let relay = format!("{}/tests/real/relay.py", env!("CARGO_MANIFEST_DIR"));
+    let host = Host::detached_with(Create {
+        relay: vec!["python3".to_owned(), relay],
+        ..Create::default()
+    });
+    Acp::initialize(host, config).await.unwrap()
 }
 
 pub(crate) fn request(message: &str, workspace: &Path) -> ExecutionRequest {

@@ -227,13 +227,3 @@ async fn counts_of_an_unknown_agent_are_told_only_where_they_are_certain() {
     let unmarked = Strange::new("counts").await.resume().await;
     assert_eq!(unmarked.result.cost_usd, None);
 }
-
-#[tokio::test]
-async fn tools_of_the_caller_are_refused() {
-    let strange = Strange::new("end_turn").await;
-    let mut request = bench::request("hello", strange.workspace.path());
-    request.tools = serde_json::from_value(json!([{"name": "crm", "inputSchema": {}}])).unwrap();
-    let (events, _received) = forge_adapter_api::Events::channel(1);
-    let error = strange.adapter.execute(request, events).await.unwrap_err();
-    assert_eq!(error.code, "invalid_request");
-}

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use forge_adapter_api::request::Tool;
 use serde_json::{Value, json};
 
 use crate::bench::{AGENTS, Agent, Bench, Ran};
@@ -66,6 +67,53 @@ async fn allowed_tools_files_of_the_workspace_and_named_servers_are_used() {
                 assert!(ran.result.cost_usd.unwrap() > 0.0);
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn calls_of_the_callers_tools_are_handed_over_and_answered_in_the_session() {
+    for (agent, prefix) in [(Agent::Hermes, "mcp_forge_"), (Agent::OpenCode, "forge_")] {
+        let bench = Bench::new(agent).await;
+        let tools: Vec<Tool> = serde_json::from_value(json!([
+            {"name": "crm.find", "description": "finds", "inputSchema": {"type": "object"}},
+            {"name": "other", "inputSchema": {"type": "object"}},
+        ]))
+        .unwrap();
+        let mut request = bench.request(&format!(
+            "CALL {prefix}crm_find {{\"who\":\"bob\"}} CALL {prefix}crm_find {{\"who\":\"eve\"}}"
+        ));
+        request.tools.clone_from(&tools);
+
+        let asked = bench.run(request).await;
+
+        let calls = &asked.result.tool_calls;
+        let who: Vec<&Value> = calls.iter().map(|call| &call.input["who"]).collect();
+        assert_eq!(who, ["bob", "eve"], "{agent:?}: {:?}", asked.result);
+        assert!(calls.iter().all(|call| call.name == "crm.find"));
+        assert_ne!(calls[0].tool_call_id, calls[1].tool_call_id);
+        assert!(
+            asked.all("tool.invoked").is_empty() && asked.all("tool.completed").is_empty(),
+            "of these the bridge tells: {:?}",
+            asked.events
+        );
+
+        let mut request = bench.request("and now?");
+        request.tools = tools;
+        request.session_id.clone_from(&asked.result.session_id);
+        request.tool_results = serde_json::from_value(json!([
+            {"toolCallId": calls[0].tool_call_id, "name": "crm.find", "output": "id 7"},
+            {"toolCallId": calls[1].tool_call_id, "name": "crm.find", "output": "nobody", "isError": true},
+        ]))
+        .unwrap();
+        let answered = bench.run(request).await;
+
+        answered.succeeded();
+        assert!(answered.result.tool_calls.is_empty());
+        let said = bench.asked_last("and now?");
+        assert!(
+            said.contains("id 7") && said.contains("nobody"),
+            "{agent:?}: {said}"
+        );
     }
 }
 
