@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use crate::crash;
-use crate::plugin::Adapter;
+use crate::plugin::Permit;
 use crate::store;
 use crate::store::record::{Begun, Claim, DeliveryPayload};
 
@@ -44,7 +44,7 @@ impl Inner {
         &self,
         begun: Begun,
         request: &Dispatch,
-        adapter: &Adapter,
+        adapter: &Permit,
         stop: &Stop,
     ) -> Result<(), store::Error> {
         let finisher = &self.finisher;
@@ -100,7 +100,7 @@ impl Inner {
         &self,
         begun: &Begun,
         request: &Dispatch,
-        adapter: &Adapter,
+        adapter: &Permit,
         stop: &Stop,
     ) -> Outcome {
         let finisher = &self.finisher;

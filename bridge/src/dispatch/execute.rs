@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use tokio::time::{Instant, sleep_until};
 
 use crate::crash;
-use crate::plugin::{Adapter, Call, Item};
+use crate::plugin::{Call, Item, Permit};
 use crate::store::record::Lease;
 use crate::store::{self, Store};
 use crate::time::Clock;
@@ -28,7 +28,8 @@ const STORE_PAUSE_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Attempt<'a> {
     pub(super) store: &'a dyn Store,
     pub(super) clock: &'a Clock,
-    pub(super) adapter: &'a Adapter,
+    /// Where it runs, to its end.
+    pub(super) adapter: &'a Permit,
     pub(super) lease: &'a Lease,
     pub(super) task_id: &'a str,
     pub(super) deadline: Instant,
@@ -204,7 +205,7 @@ impl Drive<'_> {
     /// Tells the adapter to end, gives it its grace to say what it has, then drops the call. After a
     /// cancel the grace is always given; for the other reasons only when the adapter agreed to end.
     async fn wind_down(mut self, why: Cut) -> End {
-        let adapter = self.attempt.adapter.clone();
+        let adapter = self.attempt.adapter;
         let execution = format!("{}/{}", self.attempt.lease.id, self.attempt.lease.attempt);
         let task_id = self.attempt.task_id.to_owned();
         let cancel = async move {

@@ -25,7 +25,6 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// What an execution holds while it runs.
 pub(super) struct Held {
     pub(super) place: Place,
-    #[expect(dead_code, reason = "given back when dropped")]
     pub(super) permit: Permit,
     pub(super) alone: Option<OwnedSemaphorePermit>,
 }
@@ -155,7 +154,7 @@ impl Dispatcher {
         let id = begun.lease.id;
         let awaited = begun.dispatch.session.is_some() || held.alone.is_some();
         // Large; where it lies it is not copied with the task around it.
-        let attempt = Box::pin(inner.attempt(begun, dispatch, adapter, &held.place.stop));
+        let attempt = Box::pin(inner.attempt(begun, dispatch, &held.permit, &held.place.stop));
         match attempt.await {
             Ok(()) => {
                 drop(held);

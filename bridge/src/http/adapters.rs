@@ -48,9 +48,9 @@ impl View {
     fn of(adapter: &Adapter) -> Self {
         Self {
             provider: adapter.provider().to_owned(),
-            version: adapter.version().map(str::to_owned),
+            version: adapter.version(),
             path: adapter.path().map(|path| path.display().to_string()),
-            digest: adapter.digest().map(str::to_owned),
+            digest: adapter.digest(),
             isolation: "in_process",
             interfaces: adapter.interfaces(),
             profile: json!(adapter.profile().as_deref()),

@@ -1,35 +1,25 @@
-//! One adapter as the rest of the bridge sees it: what it can do, how it is, and calls to it. An adapter
-//! that cannot serve is still here, with the reason.
+//! One adapter as the rest of the bridge sees it: what it can do, how it is, calls to it, and which edition
+//! of it serves. An adapter that cannot serve is still here, with the reason.
 
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::crash;
-use forge_adapter_api::{AdapterError, Health, Profile};
+use forge_adapter_api::{AdapterError, Health, HealthStatus, Profile};
+use futures_util::future::join_all;
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::Instant;
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::attend::{Attendant, answer, ask, empty};
-use super::health::{HealthReport, Monitor};
-use super::instance::{Boot, Facts, Handle};
-use super::listen::Call;
+use super::edition::{Edition, Permit, Post};
+use super::health::HealthReport;
+use super::instance::Boot;
 use super::load::LoadError;
-use super::{Config, Relayed};
+use super::plan::Plan;
+use crate::crash;
 
-/// The op that runs a request.
-const EXECUTE: &str = "execute";
-/// The adapter's own cancel has this long to say whether it knows the execution.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
-const CAPABILITIES_TIMEOUT: Duration = Duration::from_secs(5);
-const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Even at the very end an instance gets this long for `destroy`.
-const DESTROY_TIMEOUT: Duration = Duration::from_millis(500);
+/// What an edition gets for its own `shutdown` once nothing runs on it.
+const END_GRACE: Duration = Duration::from_secs(10);
 
 /// A handle; clones are the same adapter.
 #[derive(Clone)]
@@ -38,227 +28,196 @@ pub struct Adapter {
 }
 
 struct Shared {
-    provider: String,
-    monitor: Arc<Monitor>,
-    /// Absent when the library could not be loaded.
-    loaded: Option<Loaded>,
-    /// Why it never loaded.
+    post: Post,
+    plan: Plan,
+    board: Mutex<Board>,
+    /// One reload at a time.
+    reloading: tokio::sync::Mutex<()>,
+    closing: CancellationToken,
+}
+
+/// Which editions there are. Changed as one, so that whoever is let in runs on the one that serves.
+#[derive(Default)]
+struct Board {
+    serving: Option<Arc<Edition>>,
+    /// Why there is none.
     load_error: Option<String>,
-    ended: CancellationToken,
+    /// Earlier ones, on which something still runs.
+    leaving: Vec<Arc<Edition>>,
+    paused: Option<Timestamp>,
 }
 
-struct Loaded {
-    facts: Facts,
-    handle: Handle,
-    /// Absent when `initialize` or `capabilities` failed: then nothing is ever asked of it again.
-    ready: Option<Ready>,
+impl Board {
+    /// On all editions: the bound of an adapter holds across a reload.
+    fn running(&self) -> usize {
+        let editions = self.serving.iter().chain(&self.leaving);
+        editions.map(|edition| edition.executions()).sum()
+    }
+
+    fn max_concurrent(&self) -> usize {
+        let ready = self.serving.as_ref().and_then(|edition| edition.ready());
+        ready.map_or(0, |ready| ready.max_concurrent)
+    }
 }
 
-struct Ready {
-    profile: Arc<Profile>,
-    max_concurrent: usize,
-    slots: Arc<Semaphore>,
+/// An edition that was replaced and on which something still runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Leaving {
+    pub version: String,
+    pub digest: String,
+    pub running: usize,
 }
 
-/// The right to one running execution; given back when dropped.
-#[derive(Debug)]
-pub struct Permit {
-    _slot: OwnedSemaphorePermit,
-}
-
-/// What an adapter is started from.
-pub(super) struct Plan {
-    pub id: String,
-    pub boot: Result<Boot, LoadError>,
-    /// What `initialize` receives.
-    pub settings: Map<String, Value>,
-    /// The table's bound, which can only lower the profile's.
-    pub max_concurrent: Option<u32>,
+/// Why an adapter was not reloaded: it serves on as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    #[error("it is being reloaded already")]
+    UnderWay,
+    #[error("the bridge is shutting down")]
+    Closing,
+    #[error(transparent)]
+    Find(#[from] super::Error),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// In its own words.
+    #[error("{0}")]
+    Offline(String),
+    #[error("the bridge itself failed while it was loaded; the log says more")]
+    Failed,
 }
 
 impl Adapter {
     /// Loads, initialises and asks for capabilities and health; whatever fails becomes its health.
-    pub(super) async fn start(
-        plan: Plan,
-        config: &Config,
-        relay: mpsc::Sender<Relayed>,
-        tracker: &TaskTracker,
-    ) -> Self {
-        let provider = plan.id;
-        let monitor = Arc::new(Monitor::new(provider.clone(), relay.clone()));
-        let ended = CancellationToken::new();
-        crash::point("adapter.load.before");
-        let booted = match plan.boot {
-            Ok(boot) => Handle::boot(boot).await,
+    pub(super) async fn start(plan: Plan, boot: Result<Boot, LoadError>, post: Post) -> Self {
+        let opened = match boot {
+            Ok(boot) => Edition::open(boot, plan.start(), &post).await,
             Err(error) => Err(error),
         };
-        crash::point("adapter.load.after");
-        let (loaded, load_error) = match booted {
+        let mut board = Board::default();
+        match opened {
+            Ok((edition, health)) => {
+                post.monitor.appoint(edition.speaker, health);
+                board.serving = Some(edition);
+            }
             Err(error) => {
                 if let LoadError::Layout { full, .. } = &error {
-                    tracing::debug!(adapter.id = provider, "layout check: {full}");
+                    tracing::debug!(adapter.id = post.provider, "layout check: {full}");
                 }
                 let line = chain(&error);
-                monitor.record(Health::offline(&line), Timestamp::now());
-                (None, Some(line))
+                let nobody = post.monitor.newcomer();
+                post.monitor.appoint(nobody, Health::offline(&line));
+                board.load_error = Some(line);
             }
-            Ok((handle, facts)) => {
-                let initialised = Arc::new(AtomicBool::new(false));
-                let attendant = Attendant {
-                    handle: handle.clone(),
-                    monitor: Arc::clone(&monitor),
-                    relay,
-                    provider: provider.clone(),
-                    patience: config.start_patience,
-                    health_timeout: config.health_timeout,
-                    ready: Arc::clone(&initialised),
-                };
-                let stop = ended.clone();
-                tracker.spawn(async move {
-                    stop.run_until_cancelled(attendant.run()).await;
-                    attendant.handle.write_rest_of_logs();
-                });
-                let ready =
-                    match initialize(&handle, plan.settings, plan.max_concurrent, config).await {
-                        Ok(ready) => {
-                            initialised.store(true, Ordering::Release);
-                            let health = ask(&handle, config.health_timeout).await;
-                            monitor.record(health, Timestamp::now());
-                            Some(ready)
-                        }
-                        Err(why) => {
-                            monitor.record(Health::offline(why), Timestamp::now());
-                            None
-                        }
-                    };
-                crash::point("adapter.initialize.after");
-                let loaded = Loaded {
-                    facts,
-                    handle,
-                    ready,
-                };
-                (Some(loaded), None)
-            }
-        };
+        }
         Self {
             shared: Arc::new(Shared {
-                provider,
-                monitor,
-                loaded,
-                load_error,
-                ended,
+                post,
+                plan,
+                board: Mutex::new(board),
+                reloading: tokio::sync::Mutex::new(()),
+                closing: CancellationToken::new(),
             }),
         }
     }
 
-    pub fn provider(&self) -> &str {
-        &self.shared.provider
+    fn board(&self) -> MutexGuard<'_, Board> {
+        let board = self.shared.board.lock();
+        board.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn facts(&self) -> Option<&Facts> {
-        self.shared.loaded.as_ref().map(|loaded| &loaded.facts)
+    fn edition(&self) -> Option<Arc<Edition>> {
+        self.board().serving.clone()
+    }
+
+    pub fn provider(&self) -> &str {
+        &self.shared.post.provider
     }
 
     /// The library's own version.
-    pub fn version(&self) -> Option<&str> {
-        self.facts().map(|facts| facts.manifest.version.as_str())
+    pub fn version(&self) -> Option<String> {
+        Some(self.edition()?.facts.manifest.version.clone())
     }
 
     /// The library's own name, which differs from the provider where a table says so.
-    pub fn library(&self) -> Option<&str> {
-        self.facts().map(|facts| facts.manifest.provider.as_str())
+    pub fn library(&self) -> Option<String> {
+        Some(self.edition()?.facts.manifest.provider.clone())
     }
 
     /// The file that was named; what runs is a private copy of it.
-    pub fn path(&self) -> Option<&Path> {
-        self.facts().map(|facts| facts.path.as_path())
+    pub fn path(&self) -> Option<PathBuf> {
+        Some(self.edition()?.facts.path.clone())
     }
 
     /// The file's SHA-256 in hexadecimal digits.
-    pub fn digest(&self) -> Option<&str> {
-        self.facts().map(|facts| facts.digest.as_str())
+    pub fn digest(&self) -> Option<String> {
+        Some(self.edition()?.facts.digest.clone())
     }
 
     /// Why the library was not loaded, in one line.
-    pub fn load_error(&self) -> Option<&str> {
-        self.shared.load_error.as_deref()
-    }
-
-    fn ready(&self) -> Option<&Ready> {
-        self.shared.loaded.as_ref()?.ready.as_ref()
+    pub fn load_error(&self) -> Option<String> {
+        self.board().load_error.clone()
     }
 
     /// Absent when it was never loaded or initialised.
     pub fn profile(&self) -> Option<Arc<Profile>> {
-        self.ready().map(|ready| Arc::clone(&ready.profile))
+        let edition = self.edition()?;
+        edition.ready().map(|ready| Arc::clone(&ready.profile))
     }
 
     /// As last heard.
     pub fn health(&self) -> HealthReport {
-        self.shared.monitor.current()
+        self.shared.post.monitor.current()
     }
 
     /// The last changes, the newest last.
     pub fn history(&self) -> Vec<HealthReport> {
-        self.shared.monitor.history()
+        self.shared.post.monitor.history()
     }
 
     /// As the manifest lists them: `execution@1`, `agents@1.2`.
     pub fn interfaces(&self) -> Vec<String> {
-        self.facts()
-            .map(|facts| facts.manifest.interfaces.clone())
+        self.edition()
+            .map(|edition| edition.facts.manifest.interfaces.clone())
             .unwrap_or_default()
     }
 
     /// Whether an interface is there in any version: `agents`.
     pub fn has_interface(&self, name: &str) -> bool {
-        self.facts().is_some_and(|facts| {
-            let mut interfaces = facts.manifest.interfaces.iter();
+        self.edition().is_some_and(|edition| {
+            let mut interfaces = edition.facts.manifest.interfaces.iter();
             interfaces.any(|interface| interface.split('@').next() == Some(name))
         })
     }
 
     /// 0 when it cannot serve.
     pub fn max_concurrent(&self) -> usize {
-        self.ready().map_or(0, |ready| ready.max_concurrent)
+        self.board().max_concurrent()
     }
 
+    /// Executions on the edition that serves and on those that it replaced.
     pub fn running(&self) -> usize {
-        self.ready().map_or(0, |ready| {
-            ready.max_concurrent - ready.slots.available_permits()
-        })
+        self.board().running()
     }
 
-    /// One running execution, or none when as many run as may.
+    /// Editions that were replaced and on which something still runs, the oldest first.
+    pub fn leaving(&self) -> Vec<Leaving> {
+        let board = self.board();
+        let leaving = board.leaving.iter().map(|edition| Leaving {
+            version: edition.facts.manifest.version.clone(),
+            digest: edition.facts.digest.clone(),
+            running: edition.executions(),
+        });
+        leaving.collect()
+    }
+
+    /// One running execution; none when as many run as may, or when nothing may start.
     pub fn reserve(&self) -> Option<Permit> {
-        let slots = Arc::clone(&self.ready()?.slots);
-        let slot = slots.try_acquire_owned().ok()?;
-        Some(Permit { _slot: slot })
-    }
-
-    /// Starts an execution; `request` is an `ExecutionRequest` as JSON.
-    pub fn execute(&self, request: Vec<u8>) -> Result<Call, AdapterError> {
-        self.handle()?.call(EXECUTE, request)
-    }
-
-    /// Asks the adapter to stop an execution; false when it knows none of that name.
-    pub async fn cancel(&self, execution_id: &str, task_id: &str) -> Result<bool, AdapterError> {
-        let payload = json!({"executionId": execution_id, "taskId": task_id});
-        let payload = payload.to_string().into_bytes();
-        let answer = self.call("cancel", payload, CANCEL_TIMEOUT).await?;
-        let answer: Value = serde_json::from_slice(&answer).map_err(|error| {
-            AdapterError::new(
-                "protocol_violation",
-                format!("cancel was not answered with JSON: {error}"),
-            )
-        })?;
-        let cancelled = answer.get("cancelled").unwrap_or(&answer);
-        cancelled.as_bool().ok_or_else(|| {
-            AdapterError::new(
-                "protocol_violation",
-                "cancel was not answered with {\"cancelled\": true or false}",
-            )
-        })
+        let board = self.board();
+        if board.paused.is_some() || board.running() >= board.max_concurrent() {
+            return None;
+        }
+        Some(board.serving.as_ref()?.admit())
     }
 
     /// One management op; its events, if any, are left out.
@@ -268,13 +227,9 @@ impl Adapter {
         payload: Vec<u8>,
         timeout: Duration,
     ) -> Result<Vec<u8>, AdapterError> {
-        answer(self.handle()?, op, payload, timeout).await
-    }
-
-    fn handle(&self) -> Result<&Handle, AdapterError> {
-        match &self.shared.loaded {
-            Some(loaded) if loaded.ready.is_some() => Ok(&loaded.handle),
-            Some(_) | None => {
+        match self.ready() {
+            Some(edition) => edition.call(op, payload, timeout).await,
+            None => {
                 let why = self.health().message;
                 let why = why.as_deref().unwrap_or("it was never initialised");
                 Err(AdapterError::new(
@@ -285,95 +240,135 @@ impl Adapter {
         }
     }
 
+    fn ready(&self) -> Option<Arc<Edition>> {
+        self.edition().filter(|edition| edition.ready().is_some())
+    }
+
     /// Asks for its health when the last answer is old; at most one question is under way.
-    pub(super) async fn refresh_health(&self, config: &Config) {
-        let Ok(handle) = self.handle() else {
+    pub(super) async fn refresh_health(&self) {
+        let Some(edition) = self.ready() else {
             return;
         };
-        if let Some(_asking) = self.shared.monitor.ask(config.health_age, Timestamp::now()) {
-            let health = ask(handle, config.health_timeout).await;
-            self.shared.monitor.record(health, Timestamp::now());
+        let Post {
+            config, monitor, ..
+        } = &self.shared.post;
+        if let Some(_asking) = monitor.ask(config.health_age, Timestamp::now()) {
+            let health = edition.health(config.health_timeout).await;
+            monitor.record(edition.speaker, health, Timestamp::now());
         }
     }
 
     /// Lets it send events outside executions.
     pub(super) async fn start_relay(&self) {
-        let Ok(handle) = self.handle() else {
-            return;
-        };
-        if let Err(error) = answer(handle, "events.start", empty(), RELAY_TIMEOUT).await
-            && error.code != "unsupported_op"
-        {
-            tracing::warn!(
-                adapter.id = self.provider(),
-                "adapter {} does not relay events: {error}",
-                self.provider()
-            );
+        if let Some(edition) = self.ready() {
+            edition.start_relay().await;
         }
     }
 
-    /// Ends it in order, and without order when it does not answer in time.
-    pub(super) async fn shutdown(&self, grace: Duration) {
-        let Some(loaded) = &self.shared.loaded else {
-            self.shared.ended.cancel();
-            return;
+    /// Puts another edition in the place of the one that serves: of the file as it is now. What runs ends
+    /// on the edition that it began on. One that cannot be loaded, is not initialised or is offline
+    /// changes nothing. Goes on to its end even when nobody waits for it any more.
+    pub async fn reload(&self) -> Result<(), ReloadError> {
+        let adapter = self.clone();
+        let reload = async move {
+            let _alone = adapter.shared.reloading.try_lock();
+            let _alone = _alone.map_err(|_| ReloadError::UnderWay)?;
+            let closing = &adapter.shared.closing;
+            let replaced = closing.run_until_cancelled(adapter.replace()).await;
+            replaced.unwrap_or(Err(ReloadError::Closing))
         };
-        let deadline = Instant::now() + grace;
-        let left = || deadline.saturating_duration_since(Instant::now());
-        if loaded.ready.is_some() {
-            for (op, timeout) in [
-                ("events.stop", left().min(RELAY_TIMEOUT)),
-                ("shutdown", grace),
-            ] {
-                let timeout = timeout.min(left());
-                if let Err(error) = answer(&loaded.handle, op, empty(), timeout).await
-                    && error.code != "unsupported_op"
-                {
-                    tracing::warn!(
-                        adapter.id = self.provider(),
-                        "{op} of adapter {}: {error}",
-                        self.provider()
-                    );
-                }
+        let tracker = &self.shared.post.tracker;
+        tracker
+            .spawn(reload)
+            .await
+            .unwrap_or(Err(ReloadError::Failed))
+    }
+
+    async fn replace(&self) -> Result<(), ReloadError> {
+        let Shared { plan, post, .. } = &*self.shared;
+        let (next, health) = Edition::open(plan.boot()??, plan.start(), post).await?;
+        if health.status == HealthStatus::Offline {
+            next.end(END_GRACE).await;
+            let why = health.message.unwrap_or_else(|| "it is offline".to_owned());
+            return Err(ReloadError::Offline(why));
+        }
+        crash::point("adapter.swap.before");
+        let before = self.swap(Arc::clone(&next), health)?;
+        crash::point("adapter.swap.after");
+        let (provider, version) = (self.provider(), &next.facts.manifest.version);
+        tracing::info!(
+            adapter.id = provider,
+            adapter.digest = next.facts.digest,
+            "adapter {provider} was reloaded and is {version} now"
+        );
+        let adapter = self.clone();
+        post.tracker.spawn(async move {
+            // The new one first: an event may come twice, none is missed.
+            next.start_relay().await;
+            if let Some(before) = before {
+                adapter.drain(&before).await;
             }
+        });
+        Ok(())
+    }
+
+    fn swap(
+        &self,
+        next: Arc<Edition>,
+        health: Health,
+    ) -> Result<Option<Arc<Edition>>, ReloadError> {
+        let mut board = self.board();
+        // From here on it is seen by whoever shuts down.
+        if self.shared.closing.is_cancelled() {
+            return Err(ReloadError::Closing);
         }
-        if !loaded.handle.end(left().max(DESTROY_TIMEOUT)).await {
+        self.shared.post.monitor.appoint(next.speaker, health);
+        board.load_error = None;
+        let before = board.serving.replace(next);
+        board.leaving.extend(before.clone());
+        Ok(before)
+    }
+
+    /// Ends an edition when nothing runs on it any more, or when that takes too long.
+    async fn drain(&self, edition: &Arc<Edition>) {
+        let Shared { post, closing, .. } = &*self.shared;
+        if edition.ready().is_some() {
+            edition.stop_relay().await;
+        }
+        let limit = post.config.reload_drain;
+        let idle = tokio::select! {
+            () = closing.cancelled() => return,
+            idle = tokio::time::timeout(limit, edition.idle()) => idle.is_ok(),
+        };
+        if !idle {
             tracing::warn!(
-                adapter.id = self.provider(),
-                "adapter {} did not end in time and is left behind",
-                self.provider()
+                adapter.id = post.provider,
+                "{} executions on the earlier edition of adapter {} did not end within {limit:?} \
+                 (plugin.reload_drain) and are ended",
+                edition.executions(),
+                post.provider,
             );
         }
-        self.shared.ended.cancel();
+        crash::point("adapter.drained");
+        edition.end(END_GRACE).await;
+        let mut board = self.board();
+        board.leaving.retain(|other| !Arc::ptr_eq(other, edition));
     }
-}
 
-/// The adapter's start; the error says why it is offline.
-async fn initialize(
-    handle: &Handle,
-    settings: Map<String, Value>,
-    bound: Option<u32>,
-    config: &Config,
-) -> Result<Ready, String> {
-    let settings = Value::Object(settings).to_string().into_bytes();
-    answer(handle, "initialize", settings, config.initialize_timeout)
-        .await
-        .map_err(|error| format!("initialize failed: {error}"))?;
-    let profile = answer(handle, "capabilities", empty(), CAPABILITIES_TIMEOUT)
-        .await
-        .map_err(|error| format!("capabilities failed: {error}"))?;
-    let profile: Profile = serde_json::from_slice(&profile)
-        .map_err(|error| format!("capabilities answered no profile: {error}"))?;
-    if profile.max_concurrent == 0 {
-        return Err("its profile says maxConcurrent 0; wanted at least 1".to_owned());
+    /// Ends all its editions in order, and without order those that do not answer in time.
+    pub(super) async fn shutdown(&self, grace: Duration) {
+        self.shared.closing.cancel();
+        let editions: Vec<_> = {
+            let board = self.board();
+            board
+                .serving
+                .iter()
+                .chain(&board.leaving)
+                .cloned()
+                .collect()
+        };
+        join_all(editions.iter().map(|edition| edition.end(grace))).await;
     }
-    let bound = bound.unwrap_or(u32::MAX).min(profile.max_concurrent);
-    let max_concurrent = (bound as usize).min(Semaphore::MAX_PERMITS);
-    Ok(Ready {
-        profile: Arc::new(profile),
-        max_concurrent,
-        slots: Arc::new(Semaphore::new(max_concurrent)),
-    })
 }
 
 /// An error and its causes in one line.

@@ -2,7 +2,6 @@
 //! health is asked for.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forge_adapter_api::{AdapterError, AdapterEvent, Health};
@@ -11,7 +10,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::Relayed;
-use super::health::Monitor;
+use super::health::{Monitor, Speaker};
 use super::instance::Handle;
 use super::listen::Item;
 use crate::event::kind;
@@ -19,13 +18,13 @@ use crate::event::kind;
 /// What runs beside an instance: its log, its news, and an eye on its threads.
 pub(super) struct Attendant {
     pub handle: Handle,
+    /// Its health counts only while it serves.
+    pub speaker: Speaker,
     pub monitor: Arc<Monitor>,
     pub relay: mpsc::Sender<Relayed>,
     pub provider: String,
     pub patience: Duration,
     pub health_timeout: Duration,
-    /// Its health counts only once it was initialised.
-    pub ready: Arc<AtomicBool>,
 }
 
 impl Attendant {
@@ -58,17 +57,16 @@ impl Attendant {
     async fn watch(&self) {
         loop {
             let what = self.handle.overdue(self.patience).await;
-            self.monitor.record(
-                Health::offline(format!("blocked in {what}")),
-                Timestamp::now(),
-            );
+            self.tell(Health::offline(format!("blocked in {what}")));
             self.handle.back().await;
-            if !self.ready.load(Ordering::Acquire) {
-                continue;
+            if self.monitor.hears(self.speaker) {
+                self.tell(ask(&self.handle, self.health_timeout).await);
             }
-            let health = ask(&self.handle, self.health_timeout).await;
-            self.monitor.record(health, Timestamp::now());
         }
+    }
+
+    fn tell(&self, health: Health) {
+        self.monitor.record(self.speaker, health, Timestamp::now());
     }
 }
 

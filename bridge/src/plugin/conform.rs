@@ -4,6 +4,7 @@ use std::path::Path;
 
 use forge_adapter_api::conformance::{Options, Report, Step};
 
+use super::images::Images;
 use super::load::{self, LoadError};
 use super::trust::{Rules, Trust};
 
@@ -23,6 +24,7 @@ pub fn conform(
         trust: Trust::Warn,
         digest: None,
         copies: copies.path(),
+        images: &Images::default(),
     };
     let provider = provider(&path).ok_or_else(|| {
         LoadError::NotFound(format!(

@@ -31,6 +31,10 @@ pub struct HealthReport {
     pub checked_at: Timestamp,
 }
 
+/// An edition of an adapter, to its monitor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Speaker(u64);
+
 /// The health of one adapter.
 pub(super) struct Monitor {
     provider: String,
@@ -42,6 +46,9 @@ pub(super) struct Monitor {
 
 struct Board {
     current: HealthReport,
+    /// The only one whose word counts.
+    speaker: Speaker,
+    newcomers: u64,
     /// When each status and message was first seen; the newest last.
     history: VecDeque<HealthReport>,
 }
@@ -58,6 +65,8 @@ impl Monitor {
             provider,
             board: Mutex::new(Board {
                 current,
+                speaker: Speaker(0),
+                newcomers: 0,
                 history: VecDeque::new(),
             }),
             asking: AtomicBool::new(false),
@@ -84,14 +93,35 @@ impl Monitor {
         (stale && !self.asking.swap(true, Ordering::AcqRel)).then_some(Asking(self))
     }
 
+    /// Somebody whose word will count once appointed.
+    pub(super) fn newcomer(&self) -> Speaker {
+        let mut board = self.lock();
+        board.newcomers += 1;
+        Speaker(board.newcomers)
+    }
+
+    /// From now on this one's word counts and nobody else's; this is how it is.
+    pub(super) fn appoint(&self, speaker: Speaker, health: Health) {
+        self.lock().speaker = speaker;
+        self.record(speaker, health, Timestamp::now());
+    }
+
+    /// Whether this one's word counts.
+    pub(super) fn hears(&self, speaker: Speaker) -> bool {
+        self.lock().speaker == speaker
+    }
+
     /// What was heard. A change is told.
-    pub(super) fn record(&self, health: Health, now: Timestamp) {
+    pub(super) fn record(&self, speaker: Speaker, health: Health, now: Timestamp) {
         let report = HealthReport {
             status: health.status,
             message: health.message.map(|message| cut(&message)),
             checked_at: now,
         };
         let mut board = self.lock();
+        if board.speaker != speaker {
+            return;
+        }
         let first = board.history.is_empty();
         let changed = first
             || (board.current.status, &board.current.message) != (report.status, &report.message);
@@ -177,7 +207,7 @@ mod tests {
             Health::degraded("no key"),
             Health::offline("gone"),
         ] {
-            monitor.record(health, now);
+            monitor.record(Speaker(0), health, now);
         }
         let told: Vec<_> = std::iter::from_fn(|| inbox.try_recv().ok())
             .map(|relayed| relayed.event.data.unwrap())
@@ -194,10 +224,28 @@ mod tests {
     }
 
     #[test]
+    fn only_the_one_that_serves_is_heard() {
+        let (monitor, mut inbox) = monitor();
+        let (first, second) = (monitor.newcomer(), monitor.newcomer());
+        monitor.appoint(first, Health::healthy());
+        monitor.record(second, Health::offline("not yet"), Timestamp::now());
+        monitor.appoint(second, Health::healthy());
+        monitor.record(first, Health::offline("not any more"), Timestamp::now());
+        assert_eq!(monitor.current().status, HealthStatus::Healthy);
+        assert!(monitor.hears(second) && !monitor.hears(first));
+        inbox.try_recv().unwrap();
+        assert!(inbox.try_recv().is_err(), "nothing else changed");
+    }
+
+    #[test]
     fn the_history_is_bounded() {
         let (monitor, _inbox) = monitor();
         for n in 0..100 {
-            monitor.record(Health::degraded(n.to_string()), Timestamp::now());
+            monitor.record(
+                Speaker(0),
+                Health::degraded(n.to_string()),
+                Timestamp::now(),
+            );
         }
         let history = monitor.history();
         assert_eq!(history.len(), REMEMBERED);
@@ -208,7 +256,7 @@ mod tests {
     fn one_question_at_a_time_and_only_when_the_answer_is_old() {
         let (monitor, _inbox) = monitor();
         let now = Timestamp::now();
-        monitor.record(Health::healthy(), now);
+        monitor.record(Speaker(0), Health::healthy(), now);
         let age = Duration::from_secs(5);
         assert!(monitor.ask(age, now + Duration::from_secs(4)).is_none());
         let later = now + Duration::from_secs(5);

@@ -11,6 +11,7 @@ use forge_adapter_api::{AdapterError, Manifest};
 use tokio::sync::oneshot;
 
 use super::call::{Cancel, Host, Instance};
+use super::images::Images;
 use super::listen::{Call, Item};
 use super::load::{self, LoadError};
 use super::log::Logs;
@@ -33,6 +34,7 @@ pub(super) struct Boot {
     pub copies: PathBuf,
     pub trust: Trust,
     pub digest: Option<String>,
+    pub images: Arc<Images>,
     /// The payload of `create`.
     pub create: Vec<u8>,
     pub bounds: Limits,
@@ -321,6 +323,7 @@ fn make(boot: Boot, host: &'static Host) -> Result<(Instance, Facts), LoadError>
         trust: boot.trust,
         digest: boot.digest.as_deref(),
         copies: &boot.copies,
+        images: &boot.images,
     };
     let image = load::open(&boot.path, &boot.library, &rules)?;
     let instance = Instance::create(image.create, host, boot.create)?;

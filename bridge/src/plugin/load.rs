@@ -17,6 +17,7 @@ use forge_adapter_api::{AdapterError, Manifest, conformance};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use super::call::RawCreateResult;
+use super::images::Full;
 use super::manifest;
 use super::trust::{self, Rules};
 
@@ -80,6 +81,11 @@ pub enum LoadError {
         std::env::consts::OS
     )]
     Platform { path: PathBuf, found: String },
+    #[error(
+        "{path} would be another library beside the {most} that this process has loaded for the \
+         adapter and cannot unload; restart the bridge, or set isolation = \"process\" for it"
+    )]
+    TooManyImages { path: PathBuf, most: usize },
     #[error("{path} cannot be opened by the dynamic loader: {message}")]
     Open { path: PathBuf, message: String },
     #[error(
@@ -172,6 +178,11 @@ pub(super) fn conform(
 /// Checks, copies and opens the library at `path`, which has to call itself `provider`.
 pub(super) fn open(path: &Path, provider: &str, rules: &Rules<'_>) -> Result<Image, LoadError> {
     let vetted = trust::vet(path, rules)?;
+    let admitted = rules.images.admit(&vetted.digest);
+    admitted.map_err(|Full(most)| LoadError::TooManyImages {
+        path: path.to_owned(),
+        most,
+    })?;
     // SAFETY: this runs the library's initialisers. That is what naming an adapter allows; the file was
     // checked first and the copy cannot be exchanged.
     let library =

@@ -5,13 +5,16 @@ mod adapter;
 mod attend;
 mod call;
 pub mod conform;
+mod edition;
 mod format;
 mod health;
+mod images;
 mod instance;
 mod listen;
 mod load;
 mod log;
 mod manifest;
+mod plan;
 mod prefix;
 mod pulse;
 mod queue;
@@ -23,27 +26,28 @@ mod trust;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forge_adapter_api::AdapterEvent;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
-pub use adapter::{Adapter, Permit};
+pub use adapter::{Adapter, Leaving, ReloadError};
+pub use edition::Permit;
 pub use health::HealthReport;
 pub use listen::{Call, Item};
 pub use load::LoadError;
 pub use settings::AdapterTable;
 pub use trust::Trust;
 
-use adapter::Plan;
-use instance::{Boot, Limits};
-use queue::Bounds;
+use edition::Post;
+use health::Monitor;
+use images::Images;
+use plan::Plan;
 
 /// Events and health changes that wait for whoever records them.
 const RELAYED: usize = 256;
@@ -79,6 +83,9 @@ pub struct Config {
     /// An adapter that keeps our thread longer is blocked.
     #[serde(with = "crate::config::duration")]
     pub start_patience: Duration,
+    /// What runs on an edition that was replaced has this long; then it is ended.
+    #[serde(with = "crate::config::duration")]
+    pub reload_drain: Duration,
     /// The largest answer that is taken.
     pub payload_bytes: usize,
     /// The largest event; longer ones are dropped and counted.
@@ -102,6 +109,7 @@ impl Default for Config {
             health_timeout: Duration::from_secs(2),
             health_age: Duration::from_secs(5),
             start_patience: Duration::from_secs(1),
+            reload_drain: Duration::from_secs(86_400),
             payload_bytes: 32 * 1024 * 1024,
             event_bytes: 1024 * 1024,
             queue_bytes: 4 * 1024 * 1024,
@@ -152,7 +160,7 @@ pub struct Registry {
 }
 
 struct Shared {
-    config: Config,
+    config: Arc<Config>,
     adapters: Vec<Adapter>,
 }
 
@@ -185,29 +193,46 @@ impl Registry {
     /// Loads and initialises all adapters at once. The receiver gets what they tell outside executions;
     /// it has to be read, or instance events wait and health changes are lost.
     pub async fn start(setup: Setup) -> Result<(Self, mpsc::Receiver<Relayed>), Error> {
-        let config = &setup.config;
-        let ids = ids(config);
+        let config = Arc::new(setup.config.clone());
+        let ids = ids(&config);
         if let Some(default) = &config.default_provider
             && !ids.contains(default)
         {
             return Err(Error::UnknownDefault(default.clone()));
         }
         let named = resolve::names(&ids, &setup.tables)?;
-        let folders = folders(config)?;
+        let folders: Arc<[PathBuf]> = folders(&config)?.into();
         let copies = copies(&setup)?;
-        let plans = named
-            .into_iter()
-            .map(|named| plan(&setup, named, &folders, &copies))
-            .collect::<Result<Vec<_>, _>>()?;
-
         let (relay, relayed) = mpsc::channel(RELAYED);
-        let started = plans
-            .into_iter()
-            .map(|plan| Adapter::start(plan, config, relay.clone(), &setup.tracker));
+        let mut starts = Vec::new();
+        for named in named {
+            let table = setup.tables.get(&named.id).cloned().unwrap_or_default();
+            let post = Post {
+                provider: named.id.clone(),
+                config: Arc::clone(&config),
+                monitor: Arc::new(Monitor::new(named.id.clone(), relay.clone())),
+                relay: relay.clone(),
+                tracker: setup.tracker.clone(),
+            };
+            let plan = Plan {
+                config: Arc::clone(&config),
+                folders: Arc::clone(&folders),
+                copies: copies.clone(),
+                store_id: setup.store_id.clone(),
+                supervisor: setup.supervisor.clone(),
+                relay: setup.relay.clone(),
+                settings: settings::object(&setup.env, &table),
+                max_concurrent: table.max_concurrent,
+                images: Arc::new(Images::default()),
+                named,
+            };
+            let boot = plan.boot()?;
+            starts.push(Adapter::start(plan, boot, post));
+        }
         let registry = Self {
             shared: Arc::new(Shared {
-                adapters: join_all(started).await,
-                config: setup.config,
+                adapters: join_all(starts).await,
+                config,
             }),
         };
         match registry.load_failure() {
@@ -257,9 +282,8 @@ impl Registry {
 
     /// Asks those whose last answer is old, all at once; returns when all have answered or had their time.
     pub async fn refresh_health(&self) {
-        let config = &self.shared.config;
         let adapters = self.shared.adapters.iter();
-        join_all(adapters.map(|adapter| adapter.refresh_health(config))).await;
+        join_all(adapters.map(Adapter::refresh_health)).await;
     }
 
     /// Lets adapters send events outside executions; called once the bridge listens.
@@ -302,60 +326,4 @@ fn folders(config: &Config) -> Result<Vec<PathBuf>, Error> {
 fn copies(setup: &Setup) -> Result<PathBuf, Error> {
     let path = setup.state_dir.join("adapters");
     std::path::absolute(&path).map_err(|source| Error::StateFolder { path, source })
-}
-
-fn plan(
-    setup: &Setup,
-    named: resolve::Named,
-    folders: &[PathBuf],
-    copies: &Path,
-) -> Result<Plan, Error> {
-    let config = &setup.config;
-    let found = resolve::find(&named.library, folders)?;
-    let table = setup.tables.get(&named.id).cloned().unwrap_or_default();
-    let allowed = config
-        .allow
-        .iter()
-        .find(|allowed| allowed.name == named.library);
-    let path = if config.allow.is_empty() || allowed.is_some() {
-        found
-    } else {
-        Err(LoadError::NotAllowed {
-            name: named.library.clone(),
-        })
-    };
-    let create = json!({
-        "schema": manifest::SCHEMA,
-        "instance": named.id,
-        "storeId": setup.store_id,
-        "supervisor": setup.supervisor,
-        "relay": setup.relay,
-        "limits": {"payloadBytes": config.payload_bytes, "eventBytes": config.event_bytes},
-        "logLevel": tracing::level_filters::LevelFilter::current().to_string(),
-    });
-    let boot = path.map(|path| Boot {
-        id: named.id.clone(),
-        library: named.library.clone(),
-        path,
-        copies: copies.join(&named.library),
-        trust: config.trust,
-        digest: allowed.and_then(|allowed| allowed.sha256.clone()),
-        create: create.to_string().into_bytes(),
-        bounds: Limits {
-            payload: config.payload_bytes,
-            execution: Bounds {
-                queued: config.queue_bytes,
-                event: config.event_bytes,
-                total: Some(config.execution_bytes),
-            },
-            waiting: 4 * config.payload_bytes,
-        },
-        deadline: config.initialize_timeout,
-    });
-    Ok(Plan {
-        boot,
-        settings: settings::object(&setup.env, &table),
-        max_concurrent: table.max_concurrent,
-        id: named.id,
-    })
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::format;
+use super::images::Images;
 use super::load::LoadError;
 
 /// What to do with a library that others could have written.
@@ -38,6 +39,8 @@ pub(super) struct Rules<'a> {
     pub digest: Option<&'a str>,
     /// Where private copies lie.
     pub copies: &'a Path,
+    /// What is loaded already.
+    pub images: &'a Images,
 }
 
 /// Checks the file at an absolute path and copies it. Everything is done on one open file.

@@ -9,7 +9,7 @@ use forge_adapter_api::HealthStatus;
 use forge_bridge::plugin::{Error, Item, Registry, Relayed};
 use serde_json::{Value, json};
 
-use super::{Place, SOON, assert_well, listen, refusal, request, run, start, table};
+use super::{Place, SOON, assert_well, execute, listen, refusal, run, start, table};
 
 #[tokio::test]
 async fn echo_is_found_beside_the_binary_loaded_called_and_ended() {
@@ -41,7 +41,7 @@ async fn echo_is_found_beside_the_binary_loaded_called_and_ended() {
 
     registry.shutdown(SOON).await;
     assert_eq!(
-        echo.execute(request("ok")).unwrap_err().code,
+        execute(&echo, "ok").unwrap_err().code,
         "adapter_unavailable"
     );
     tracker.close();
@@ -84,7 +84,7 @@ async fn a_slow_reader_slows_an_adapter_and_loses_nothing() {
 async fn a_panic_is_a_result_and_others_go_on() {
     let (registry, _relayed) = start(Place::new().setup(&["echo"])).await;
     let echo = registry.get("echo").unwrap();
-    let slow = echo.execute(request("slow:50")).unwrap();
+    let slow = execute(&echo, "slow:50").unwrap();
     let (_, answer) = run(&echo, "panic").await;
     assert_eq!(answer.unwrap_err(), "adapter_panic");
     assert_eq!(listen(slow).await.1.unwrap()["status"], "ok");
@@ -95,11 +95,12 @@ async fn a_panic_is_a_result_and_others_go_on() {
 async fn an_execution_is_cancelled_by_name_or_by_dropping_its_call() {
     let (registry, _relayed) = start(Place::new().setup(&["echo"])).await;
     let echo = registry.get("echo").unwrap();
-    assert_eq!(echo.cancel("dsp_1/1", "task").await, Ok(false));
-    drop(echo.execute(request("hang")).unwrap());
+    let permit = echo.reserve().unwrap();
+    assert_eq!(permit.cancel("dsp_1/1", "task").await, Ok(false));
+    drop(execute(&echo, "hang").unwrap());
 
-    let call = echo.execute(request("slow:60000")).unwrap();
-    let known = async { while !echo.cancel("dsp_1/1", "task").await.unwrap() {} };
+    let call = execute(&echo, "slow:60000").unwrap();
+    let known = async { while !permit.cancel("dsp_1/1", "task").await.unwrap() {} };
     tokio::time::timeout(SOON, known).await.unwrap();
     assert_eq!(listen(call).await.1.unwrap_err(), "cancelled");
     assert_well(&echo).await;
@@ -110,10 +111,7 @@ async fn many_calls_at_once_are_answered_each_or_dropped_each() {
     let (registry, _relayed) = start(Place::new().setup(&["echo"])).await;
     let echo = registry.get("echo").unwrap();
     let calls: Vec<_> = (0..200)
-        .map(|n| {
-            echo.execute(request(&format!("stream:{}", n % 7 + 1)))
-                .unwrap()
-        })
+        .map(|n| execute(&echo, &format!("stream:{}", n % 7 + 1)).unwrap())
         .enumerate()
         .filter(|(n, _)| n % 3 != 0)
         .collect();
@@ -191,7 +189,7 @@ async fn one_library_serves_several_ids_from_one_image() {
     setup.tables = [("custom".to_owned(), table(json!({"library": "echo"})))].into();
     let (registry, _relayed) = start(setup).await;
     for adapter in registry.adapters() {
-        assert_eq!(adapter.library(), Some("echo"));
+        assert_eq!(adapter.library().as_deref(), Some("echo"));
         assert_well(&adapter).await;
     }
     let copies = place.folder.path().join("state/adapters/echo");
@@ -238,7 +236,11 @@ async fn a_failing_or_hanging_initialize_takes_only_that_adapter_offline() {
         );
         assert!(adapter.profile().is_none() && adapter.reserve().is_none());
         assert_eq!(
-            adapter.execute(request("ok")).unwrap_err().code,
+            adapter
+                .call("agents.list", b"{}".to_vec(), SOON)
+                .await
+                .unwrap_err()
+                .code,
             "adapter_unavailable"
         );
     }

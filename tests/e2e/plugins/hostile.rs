@@ -6,7 +6,7 @@ use forge_adapter_api::HealthStatus;
 use forge_bridge::plugin::{Adapter, Call, Item, Registry, Relayed};
 use tokio::sync::mpsc;
 
-use super::{Place, SOON, appears, assert_well, listen, request, run, start};
+use super::{Place, SOON, appears, assert_well, execute, listen, run, start};
 
 /// The rogue and, as a bystander, echo.
 async fn rogue(place: &Place) -> (Registry, Adapter, mpsc::Receiver<Relayed>) {
@@ -61,7 +61,7 @@ fn kinds(items: &[Item]) -> Vec<&str> {
 async fn bad_answers_have_clear_results() {
     let place = Place::new();
     let (registry, rogue, _relayed) = rogue(&place).await;
-    let large = rogue.execute(request("output:50000000")).unwrap();
+    let large = execute(&rogue, "output:50000000").unwrap();
     let Item::Done(Err(error)) = last(large).await else {
         panic!("50 MB were taken");
     };
@@ -182,7 +182,7 @@ async fn an_answer_after_the_cancel_is_refused_and_harmless() {
 
 /// A call that has reached the adapter: a later one was answered.
 async fn started(rogue: &Adapter, model: &str) -> Call {
-    let call = rogue.execute(request(model)).unwrap();
+    let call = execute(rogue, model).unwrap();
     assert_well(rogue).await;
     call
 }
@@ -192,10 +192,8 @@ async fn a_blocked_start_is_noticed_fails_its_calls_and_heals() {
     let place = Place::new();
     let (registry, rogue, _relayed) = rogue_with(&place, Duration::from_millis(800)).await;
     let gate = place.folder.path().join("gate");
-    let blocked = rogue
-        .execute(request(&format!("block:{}", gate.display())))
-        .unwrap();
-    let behind = rogue.execute(request("ok")).unwrap();
+    let blocked = execute(&rogue, (&format!("block:{}", gate.display()))).unwrap();
+    let behind = execute(&rogue, "ok").unwrap();
     for call in [blocked, behind] {
         assert_eq!(listen(call).await.1.unwrap_err(), "adapter_unavailable");
     }
@@ -203,7 +201,7 @@ async fn a_blocked_start_is_noticed_fails_its_calls_and_heals() {
     assert_eq!(health.status, HealthStatus::Offline);
     assert_eq!(health.message.as_deref(), Some("blocked in start"));
     assert_eq!(
-        rogue.execute(request("ok")).unwrap_err().code,
+        execute(&rogue, "ok").unwrap_err().code,
         "adapter_unavailable"
     );
     assert_well(&registry.get("echo").unwrap()).await;
@@ -223,7 +221,7 @@ async fn a_blocked_start_is_noticed_fails_its_calls_and_heals() {
 async fn an_adapter_that_stays_blocked_does_not_hold_up_the_end() {
     let place = Place::new();
     let (registry, rogue, _relayed) = rogue_with(&place, Duration::from_millis(800)).await;
-    let call = rogue.execute(request("block:/nonexistent/gate")).unwrap();
+    let call = execute(&rogue, "block:/nonexistent/gate").unwrap();
     assert_eq!(listen(call).await.1.unwrap_err(), "adapter_unavailable");
     let ended = registry.shutdown(Duration::from_millis(300));
     tokio::time::timeout(SOON, ended).await.unwrap();
@@ -234,9 +232,7 @@ async fn what_comes_after_destroy_is_refused_and_harmless() {
     let place = Place::new();
     let (registry, rogue, _relayed) = rogue(&place).await;
     let report = place.folder.path().join("report");
-    let call = rogue
-        .execute(request(&format!("late:{}", report.display())))
-        .unwrap();
+    let call = execute(&rogue, (&format!("late:{}", report.display()))).unwrap();
     registry.shutdown(SOON).await;
     assert_eq!(listen(call).await.1.unwrap_err(), "adapter_unavailable");
     // complete -1, both emits 2

@@ -1,6 +1,7 @@
 //! The plugin host against real libraries: good ones, hostile ones, broken ones.
 
 mod broken;
+mod editions;
 mod good;
 mod hostile;
 
@@ -10,6 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forge_adapter_api::AdapterError;
 use forge_bridge::plugin::{
     Adapter, AdapterTable, Call, Config, Error, Item, Registry, Relayed, Setup, Trust,
 };
@@ -123,8 +125,13 @@ async fn listen(mut call: Call) -> (Vec<Item>, Result<Value, String>) {
     }
 }
 
+/// An execution beyond any bound: its room is free again at once.
+fn execute(adapter: &Adapter, model: &str) -> Result<Call, AdapterError> {
+    adapter.reserve().unwrap().execute(request(model))
+}
+
 async fn run(adapter: &Adapter, model: &str) -> (Vec<Item>, Result<Value, String>) {
-    listen(adapter.execute(request(model)).unwrap()).await
+    listen(execute(adapter, model).unwrap()).await
 }
 
 /// The adapter still does what it should.
