@@ -5,12 +5,15 @@ mod adapters;
 mod callback;
 mod check;
 mod client;
+mod completions;
 mod conform;
 mod deliveries;
 mod demo;
 mod dev;
 mod dispatch;
 mod drill;
+mod health;
+mod manual;
 mod screen;
 mod secrets;
 mod serve;
@@ -101,6 +104,8 @@ enum Command {
     Adapters(adapters::Arguments),
     /// Post a dispatch and follow it
     Dispatch(dispatch::Arguments),
+    /// Ask whether a bridge is ready, and how its adapters are
+    Health,
     /// Follow events
     Tail(tail::Arguments),
     /// What goes on now, in the terminal
@@ -113,6 +118,10 @@ enum Command {
     Drill(drill::Arguments),
     /// Look whether the store is whole, or copy it
     Store(store::Arguments),
+    /// Print what a shell needs to complete commands and options
+    Completions(completions::Arguments),
+    /// Write the manual pages into a folder
+    Manual(manual::Arguments),
 }
 
 /// Everything a command is given besides its own arguments.
@@ -160,12 +169,15 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Secrets => secrets::run(&context),
         Command::Adapters(arguments) => adapters::run(&context, &arguments),
         Command::Dispatch(arguments) => dispatch::run(&context, &arguments),
+        Command::Health => health::run(&context),
         Command::Tail(arguments) => tail::run(&context, &arguments),
         Command::Top => top::run(&context),
         Command::Deliveries(arguments) => deliveries::run(&context, &arguments),
         Command::Callback(arguments) => callback::run(&context, &arguments),
         Command::Drill(arguments) => drill::run(&context, &arguments),
         Command::Store(arguments) => store::run(&context, &arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
+        Command::Manual(arguments) => manual::run(&arguments),
     };
     match outcome {
         Ok(code) => code,

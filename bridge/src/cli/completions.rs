@@ -1,0 +1,24 @@
+//! `forge-bridge completions`: the script by which a shell completes commands and options.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory as _};
+use clap_complete::Shell;
+
+use super::Cli;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    shell: Shell,
+}
+
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let mut command = Cli::command();
+    let name = command.get_name().to_owned();
+    // Into memory first: the generator panics where its output cannot be written.
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, name, &mut script);
+    io::stdout().write_all(&script)?;
+    Ok(ExitCode::SUCCESS)
+}

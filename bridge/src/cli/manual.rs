@@ -1,0 +1,22 @@
+//! `forge-bridge manual`: the manual pages, one for the program and one for each command.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, CommandFactory as _};
+
+use super::Cli;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Where they go; it has to exist
+    folder: PathBuf,
+}
+
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let folder = &arguments.folder;
+    clap_mangen::generate_to(Cli::command(), folder)
+        .with_context(|| format!("cannot write into {}", folder.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
