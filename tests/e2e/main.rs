@@ -44,6 +44,7 @@ mod secrets;
 mod shutdown;
 mod store_faults;
 mod tidy;
+mod tls;
 mod tools;
 mod upkeep;
 mod vercel;

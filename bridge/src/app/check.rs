@@ -6,6 +6,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::Config;
 use crate::delivery::sign::{self, Described, Signer};
 use crate::http::auth::Auth;
+use crate::http::tls::Tls;
 use crate::mcp::Servers;
 use crate::net;
 use crate::net::guard::Guard;
@@ -41,6 +42,7 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
                 Ok(())
             }),
     );
+    note(Tls::open(&config.tls).map(drop).map_err(Into::into));
     note(Signer::check(&config.callback).map_err(Into::into));
     note(Servers::check(&config.mcp).map_err(Into::into));
     note(

@@ -31,6 +31,7 @@ use crate::dispatch::recover::recover;
 use crate::dispatch::{self, Dispatcher};
 use crate::event::{NewEvent, kind};
 use crate::http::auth::Auth;
+use crate::http::tls::Tls;
 use crate::http::{self, Life, Phase};
 use crate::live::Live;
 use crate::mcp::{self, Servers};
@@ -80,6 +81,7 @@ pub struct Bridge {
     /// What is in force; a reload changes some of it.
     config: Config,
     auth: Auth,
+    tls: Option<Tls>,
     guard: Guard,
     vault: Vault,
     /// How long finished work is kept, for those who write its end; the sweep needs all of it.
@@ -107,6 +109,7 @@ impl Bridge {
         let started = SteadyInstant::now();
         let auth = Auth::new(&config.auth)?;
         auth.check_listen(config.listen)?;
+        let tls = Tls::open(&config.tls)?;
         let guard = Guard::new(&config.callback.allow)?;
         let client = net::Client::new(&config.net, guard.clone())?;
         let endpoint = Endpoint::open(&config.registration, config.listen, &config.net)?;
@@ -189,6 +192,7 @@ impl Bridge {
             ending: CancellationToken::new(),
             tracker,
             auth,
+            tls,
             guard,
             vault,
             kept,
@@ -201,11 +205,33 @@ impl Bridge {
         if let Some(endpoint) = endpoint {
             bridge.register(endpoint);
         }
-        tracing::info!(http.address = %bridge.addr, "listening on http://{}", bridge.addr);
+        tracing::info!(http.address = %bridge.addr, "listening on {}", bridge.url());
+        if let Some(warning) = bridge.exposure() {
+            tracing::warn!("{warning}");
+        }
         if bridge.auth.is_open() {
             tracing::warn!("no token is configured: everybody on this machine may dispatch");
         }
         Ok(bridge)
+    }
+
+    /// Where it is called, by its address.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.addr)
+    }
+
+    /// What is not as it should be with those who read along.
+    fn exposure(&self) -> Option<String> {
+        match &self.tls {
+            Some(tls) => tls.warning(),
+            None if self.addr.ip().is_loopback() => None,
+            None => Some(format!(
+                "{} is open to the network without TLS: tokens and what agents say travel in the clear; set \
+                 tls.cert and tls.key, or let nothing reach it but a proxy that speaks TLS",
+                self.addr
+            )),
+        }
     }
 
     fn listen(&self, listener: TcpListener, started: SteadyInstant) {
@@ -226,9 +252,15 @@ impl Bridge {
                 children: self.children.clone(),
             },
         });
-        let closing = self.closing.clone();
+        let (closing, tls) = (self.closing.clone(), self.tls.clone());
         self.tracker
-            .spawn(async move { http::serve(listener, router, &config, closing).await });
+            .spawn(async move { http::serve(listener, router, &config, tls, closing).await });
+        if let Some(tls) = self.tls.clone() {
+            let following = tls.follow(self.config.tls.every);
+            let ending = self.ending.clone();
+            self.tracker
+                .spawn(async move { ending.run_until_cancelled_owned(following).await });
+        }
     }
 
     /// Starts everything that goes on by itself.
@@ -264,6 +296,8 @@ impl Bridge {
     /// Tells the gateway registry of this bridge until it drains.
     fn register(&self, endpoint: Endpoint) {
         let registry = self.registry.clone();
+        let mut config = self.config.registration.clone();
+        config.public_url.get_or_insert_with(|| self.url());
         let registrar = Registrar::new(registration::Setup {
             endpoint,
             store_id: self.store.store_id().to_owned(),
@@ -271,7 +305,7 @@ impl Bridge {
             address: self.addr,
             gateways: Box::new(move || registry.adapters().iter().map(gateway).collect()),
             token_hash: self.announced.subscribe(),
-            config: self.config.registration.clone(),
+            config,
         });
         self.tracker.spawn(registrar.run(self.starting.clone()));
     }

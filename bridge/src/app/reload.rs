@@ -1,9 +1,10 @@
 //! What a running bridge takes from a configuration that was read again: who may call, what signs
-//! callbacks and where they may go, how long records are kept, how it ends, how much it logs.
+//! callbacks and where they may go, the certificate, how long records are kept, how it ends, how much it logs.
 
 use crate::config::{Config, changes};
 use crate::delivery::sign::Signer;
 use crate::http::auth::Auth;
+use crate::http::tls::Tls;
 use crate::net::guard::Guard;
 
 use super::Bridge;
@@ -15,6 +16,7 @@ impl Bridge {
     pub async fn reload(&mut self, new: Config) -> anyhow::Result<Vec<String>> {
         let auth = Auth::new(&new.auth)?;
         auth.check_listen(self.addr)?;
+        let tls = Tls::open(&new.tls)?;
         let guard = Guard::new(&new.callback.allow)?;
         let signer = Signer::open(&new.callback, &*self.store, &self.vault).await?;
 
@@ -26,6 +28,15 @@ impl Bridge {
         self.announced.send_replace(auth.announced());
 
         let running = &mut self.config;
+        // A listener does not begin or cease to speak TLS while it listens.
+        if let (Some(shown), Some(tls)) = (&self.tls, &tls) {
+            shown.adopt(tls);
+            running.tls.cert.clone_from(&new.tls.cert);
+            running.tls.key.clone_from(&new.tls.key);
+            if let Some(warning) = shown.warning() {
+                tracing::warn!("{warning}");
+            }
+        }
         running.auth = new.auth.clone();
         running.callback.allow = new.callback.allow.clone();
         running.callback.secrets = new.callback.secrets.clone();

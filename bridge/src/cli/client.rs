@@ -1,9 +1,13 @@
 //! A small client of the bridge's own HTTP interface.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use url::Url;
@@ -20,6 +24,8 @@ const LONGEST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 pub(super) enum Error {
     #[error("{url:?} is not an address such as http://127.0.0.1:7420")]
     Address { url: String },
+    #[error("{} holds no certificate in PEM that can be trusted", .0.display())]
+    Authority(PathBuf),
     #[error("cannot set up an HTTP client")]
     Build(#[source] reqwest::Error),
     #[error("cannot reach the bridge at {url}; is it running? (`forge-bridge dev` starts one)")]
@@ -86,6 +92,15 @@ impl<'a> Target<'a> {
 
 impl Client {
     pub(super) fn new(url: &str, token: Option<String>) -> Result<Self, Error> {
+        Self::trusting(url, token, None)
+    }
+
+    /// Trusts the authorities of the machine or, where a file names some, those alone.
+    pub(super) fn trusting(
+        url: &str,
+        token: Option<String>,
+        authorities: Option<&Path>,
+    ) -> Result<Self, Error> {
         let address = || Error::Address {
             url: url.to_owned(),
         };
@@ -99,12 +114,17 @@ impl Client {
             .read_timeout(SILENCE)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
-        if base.scheme() == "http" {
-            // The certificates of the machine are not read for a bridge that needs none.
+        // The certificates of the machine are not read for a bridge that needs none.
+        let trusted = match (base.scheme(), authorities) {
+            ("http", _) => Some(RootCertStore::empty()),
+            (_, Some(file)) => Some(trusted(file)?),
+            (_, None) => None,
+        };
+        if let Some(trusted) = trusted {
             let tls = rustls::ClientConfig::builder_with_provider(provider.into())
                 .with_safe_default_protocol_versions()
                 .expect("ring speaks the default protocol versions")
-                .with_root_certificates(rustls::RootCertStore::empty())
+                .with_root_certificates(trusted)
                 .with_no_client_auth();
             builder = builder.tls_backend_preconfigured(tls);
         } else {
@@ -201,6 +221,20 @@ impl Client {
     }
 }
 
+fn trusted(file: &Path) -> Result<RootCertStore, Error> {
+    let unusable = || Error::Authority(file.to_owned());
+    let mut store = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file).map_err(|_| unusable())? {
+        store
+            .add(certificate.map_err(|_| unusable())?)
+            .map_err(|_| unusable())?;
+    }
+    match store.is_empty() {
+        true => Err(unusable()),
+        false => Ok(store),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -230,6 +264,20 @@ mod tests {
                 matches!(Client::new(url, None), Err(Error::Address { .. })),
                 "{url:?}"
             );
+        }
+    }
+
+    #[test]
+    fn an_authority_has_to_be_a_certificate() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.pem");
+        for text in [
+            "",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let made = Client::trusting("https://localhost", None, Some(&file));
+            assert!(matches!(made, Err(Error::Authority(_))), "{text:?}");
         }
     }
 

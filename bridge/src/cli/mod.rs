@@ -86,6 +86,9 @@ struct Global {
     /// The bearer token for it
     #[arg(long, global = true, env = "BRIDGE_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// Trust these certificates alone (PEM), for a bridge whose own is signed by itself or by nobody known
+    #[arg(long, global = true, env = "BRIDGE_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -142,7 +145,11 @@ impl Context {
     }
 
     fn client(&self) -> Result<client::Client, client::Error> {
-        client::Client::new(&self.global.url, self.global.token.clone())
+        client::Client::trusting(
+            &self.global.url,
+            self.global.token.clone(),
+            self.global.ca.as_deref(),
+        )
     }
 
     fn screen(&self) -> screen::Screen {
@@ -200,7 +207,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         Some(client::Error::Unreachable { .. }) => UNREACHABLE,
         Some(client::Error::Refused { .. } | client::Error::Unreadable { .. }) => REFUSED,
         Some(client::Error::Address { .. }) => USAGE,
-        Some(client::Error::Build(_)) | None => FAILED,
+        Some(client::Error::Authority(_) | client::Error::Build(_)) | None => FAILED,
     };
     ExitCode::from(code)
 }

@@ -18,7 +18,7 @@ const SPECIAL: [(&str, &str); 4] = [
 ];
 
 /// Read by the command line, not by the configuration.
-const ELSEWHERE: [&str; 3] = ["BRIDGE_CONFIG", "BRIDGE_URL", "BRIDGE_TOKEN"];
+const ELSEWHERE: [&str; 4] = ["BRIDGE_CONFIG", "BRIDGE_URL", "BRIDGE_TOKEN", "BRIDGE_CA"];
 
 /// Tables whose keys are names that the operator chooses; `BRIDGE_ADAPTERS_ACME_AI_LIBRARY`.
 const ADAPTERS: &str = "adapters";

@@ -19,7 +19,7 @@ use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::http::{self, auth};
+use crate::http::{self, auth, tls};
 use crate::{delivery, dispatch, mcp, net, plugin, process, registration, store, telemetry};
 
 pub use extract::Problem;
@@ -46,6 +46,7 @@ pub struct Config {
     pub adapters: BTreeMap<String, plugin::AdapterTable>,
     pub auth: auth::Config,
     pub http: http::Config,
+    pub tls: tls::Config,
     pub dispatch: dispatch::Config,
     pub mcp: mcp::Config,
     pub callback: delivery::Config,
@@ -69,6 +70,7 @@ impl Default for Config {
             adapters: BTreeMap::new(),
             auth: auth::Config::default(),
             http: http::Config::default(),
+            tls: tls::Config::default(),
             dispatch: dispatch::Config::default(),
             mcp: mcp::Config::default(),
             callback: delivery::Config::default(),
@@ -206,10 +208,13 @@ impl Sources {
         let (mut config, warnings): (Config, _) = read(DOCUMENTED, named, &self.environment)?;
         config.plugin.strict = config.strict;
         let mut problems = Vec::new();
-        for (key, path) in [
-            ("data_dir", &mut config.data_dir),
-            ("secret.key_file", &mut config.secret.key_file),
-        ] {
+        let paths = [
+            Some(("data_dir", &mut config.data_dir)),
+            Some(("secret.key_file", &mut config.secret.key_file)),
+            config.tls.cert.as_mut().map(|path| ("tls.cert", path)),
+            config.tls.key.as_mut().map(|path| ("tls.key", path)),
+        ];
+        for (key, path) in paths.into_iter().flatten() {
             if let Err(problem) = expand(key, path, &self.environment) {
                 problems.push(problem);
             }

@@ -6,6 +6,7 @@ pub mod browser;
 pub mod error;
 pub mod json;
 pub mod serve;
+pub mod tls;
 
 mod adapters;
 mod body;

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,7 @@ use tower::ServiceExt as _;
 use super::Config;
 use super::observe::{MAX_HEADER_BYTES, MAX_HEADERS};
 use super::socket::{self, Socket};
+use super::tls::Tls;
 
 /// After an answer that left a body unread, this much of it is still taken, so that the client gets
 /// to read the answer instead of a reset.
@@ -40,6 +41,7 @@ pub async fn serve(
     listener: TcpListener,
     router: Router,
     config: &Config,
+    tls: Option<Tls>,
     shutdown: CancellationToken,
 ) {
     let connections = TaskTracker::new();
@@ -60,12 +62,12 @@ pub async fn serve(
                     write_timeout: config.write_timeout,
                     shutdown: shutdown.clone(),
                 };
-                let cut = cut.clone();
+                let (cut, tls) = (cut.clone(), tls.clone());
                 connections.spawn(async move {
                     let _held = permit;
                     tokio::select! {
                         () = cut.cancelled() => {}
-                        () = connection.run(stream) => {}
+                        () = connection.open(stream, tls) => {}
                     }
                 });
             }
@@ -134,7 +136,23 @@ struct Connection {
 }
 
 impl Connection {
-    async fn run(self, stream: TcpStream) {
+    async fn open(self, stream: TcpStream, tls: Option<Tls>) {
+        let Some(tls) = tls else {
+            return self.run(stream).await;
+        };
+        // A handshake that dawdles holds nothing but its own place, and that for no longer than headers may.
+        let shaken = tokio::select! {
+            () = self.shutdown.cancelled() => return,
+            shaken = tokio::time::timeout(self.header_timeout, tls.accept(stream)) => shaken,
+        };
+        match shaken {
+            Ok(Ok(stream)) => Box::pin(self.run(stream)).await,
+            Ok(Err(error)) => tracing::debug!("no TLS handshake: {error}"),
+            Err(_) => tracing::debug!("a TLS handshake took too long"),
+        }
+    }
+
+    async fn run<S: AsyncRead + AsyncWrite + Unpin + Send>(self, stream: S) {
         let router = self.router;
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let answer = router.clone().oneshot(request.map(Body::new));
@@ -169,7 +187,7 @@ impl Connection {
 }
 
 /// Closing with bytes unread makes the kernel send a reset, which can overtake the answer.
-async fn linger(mut stream: TcpStream) -> io::Result<()> {
+async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     stream.shutdown().await?;
     let mut taken = 0;
     let mut buffer = vec![0; 16 * 1024];
@@ -203,7 +221,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (shutdown, tasks) = (edge.closing.clone(), TaskTracker::new());
         let (router, token) = (edge.router.clone(), shutdown.clone());
-        tasks.spawn(async move { serve(listener, router, &config, token).await });
+        tasks.spawn(async move { serve(listener, router, &config, None, token).await });
         tasks.close();
         Served {
             address,

@@ -103,7 +103,7 @@ impl Bridge {
         let app = app::Bridge::start(config, Options::new(environment))
             .await
             .unwrap();
-        let api = Api::new(format!("http://{}", app.addr));
+        let api = Api::new(app.url());
         Self {
             app: Some(app),
             api,

@@ -100,23 +100,23 @@ impl Home {
         let mut log_file = log_file.unwrap();
         let mut process = self.spawn(Stdio::piped());
         let stderr = BufReader::new(process.child.stderr.take().unwrap());
-        let (address, addresses) = mpsc::channel();
+        let (url, urls) = mpsc::channel();
         std::thread::spawn(move || {
             let mut log = String::new();
             for line in stderr.lines().map_while(Result::ok) {
-                if let Some((_, rest)) = line.split_once("listening on http://") {
+                if let Some((_, rest)) = line.split_once("listening on http") {
                     let end = rest.find([' ', '\u{1b}']).unwrap_or(rest.len());
                     // The test may have given up already.
-                    let _ = address.send(Ok(rest[..end].to_owned()));
+                    let _ = url.send(Ok(format!("http{}", &rest[..end])));
                 }
                 writeln!(log_file, "{line}").unwrap();
                 log.push_str(&line);
                 log.push('\n');
             }
-            let _ = address.send(Err(log));
+            let _ = url.send(Err(log));
         });
-        let address = addresses.recv_timeout(Duration::from_secs(30)).unwrap()?;
-        process.api = Api::new(format!("http://{address}"));
+        let url = urls.recv_timeout(Duration::from_secs(30)).unwrap()?;
+        process.api = Api::new(url);
         Ok(process)
     }
 }

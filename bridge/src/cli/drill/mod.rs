@@ -214,7 +214,12 @@ impl Load {
                 Ok(answer) => return self.ledger.accept(text(&answer, "/dispatchId"), policy),
                 Err(Error::Unreachable { .. } | Error::Unreadable { .. }) => {}
                 Err(Error::Refused { status, .. }) if status.is_server_error() => {}
-                Err(error @ (Error::Refused { .. } | Error::Address { .. } | Error::Build(_))) => {
+                Err(
+                    error @ (Error::Refused { .. }
+                    | Error::Address { .. }
+                    | Error::Authority(_)
+                    | Error::Build(_)),
+                ) => {
                     return self.ledger.breach(format!("drill-{number}: {error}"));
                 }
             }

@@ -1,0 +1,422 @@
+//! TLS of the listener: reads certificate and key, says what is wrong with them, and shows new ones to
+//! those who connect while the bridge serves. Knows nothing of HTTP.
+
+use std::error::Error as _;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{CertificateError, RootCertStore, ServerConfig};
+use secrecy::{ExposeSecret as _, SecretSlice};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::live::Live;
+
+/// More than any chain or key.
+const LONGEST_FILE_BYTES: u64 = 1024 * 1024;
+/// From here on somebody has to be told that a certificate comes to its end.
+const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+/// However often is asked for, the files are not looked at more often.
+const SHORTEST_ROUND: Duration = Duration::from_millis(10);
+
+/// With both paths the listener speaks TLS, else it does not.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// PEM: the bridge's certificate, then those that lead to its authority.
+    pub cert: Option<PathBuf>,
+    /// PEM, without a password, not readable by everybody.
+    pub key: Option<PathBuf>,
+    /// How often the files are looked at; new ones are shown from then on.
+    #[serde(with = "crate::config::duration")]
+    pub every: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            cert: None,
+            key: None,
+            every: Duration::from_secs(60),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("tls.cert and tls.key go together, and {0} is not set")]
+    Half(&'static str),
+    #[error("{0} is the path of a file, and what it is set to is what such a file holds")]
+    NotAPath(&'static str),
+    #[error("cannot read {key} {}", path.display())]
+    Read {
+        key: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("{key} {} is longer than any certificate or key", path.display())]
+    TooLong { key: &'static str, path: PathBuf },
+    #[error(
+        "tls.key {path} can be read or changed by others (mode {mode:o}); run: chmod 600 {path}",
+        path = path.display()
+    )]
+    Exposed { path: PathBuf, mode: u32 },
+    #[error("tls.cert {} holds no certificate in PEM (-----BEGIN CERTIFICATE-----)", .0.display())]
+    NoCertificate(PathBuf),
+    #[error(
+        "tls.key {} holds no private key in PEM (-----BEGIN PRIVATE KEY-----) that needs no password",
+        .0.display()
+    )]
+    NoKey(PathBuf),
+    #[error("tls.key {} is not the key of the certificate in tls.cert {}", key.display(), cert.display())]
+    OtherKey { cert: PathBuf, key: PathBuf },
+    #[error("tls.cert {} and tls.key {} cannot be used", cert.display(), key.display())]
+    Unusable {
+        cert: PathBuf,
+        key: PathBuf,
+        source: rustls::Error,
+    },
+}
+
+/// What the listener shows. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Tls(Live<Identity>);
+
+/// One certificate and its key, as they were in their files.
+struct Identity {
+    files: Files,
+    /// Of both files, to see a change.
+    digest: [u8; 32],
+    leaf: CertificateDer<'static>,
+    server: Arc<ServerConfig>,
+}
+
+#[derive(Clone, Debug)]
+struct Files {
+    cert: PathBuf,
+    key: PathBuf,
+}
+
+/// What the clock says about a certificate.
+#[derive(Debug, PartialEq, Eq)]
+enum Age {
+    Valid,
+    NotYet(UnixTime),
+    EndsSoon(UnixTime),
+    Expired(UnixTime),
+}
+
+impl Tls {
+    /// Nothing when no TLS is asked for.
+    pub fn open(config: &Config) -> Result<Option<Self>, Error> {
+        let files = match (&config.cert, &config.key) {
+            (None, None) => return Ok(None),
+            (Some(_), None) => return Err(Error::Half("tls.key")),
+            (None, Some(_)) => return Err(Error::Half("tls.cert")),
+            (Some(cert), Some(key)) => Files {
+                cert: cert.clone(),
+                key: key.clone(),
+            },
+        };
+        Ok(Some(Self(Live::from(files.read()?.identity()?))))
+    }
+
+    /// What somebody should do something about before clients refuse the certificate.
+    pub fn warning(&self) -> Option<String> {
+        self.0.get().warning()
+    }
+
+    /// Shows what the other one has; open connections are not touched.
+    pub fn adopt(&self, other: &Self) {
+        self.0.replace(other.0.get());
+    }
+
+    /// Looks at the files again and again and shows what is new and whole in them. Ends when it is dropped.
+    pub async fn follow(self, every: Duration) {
+        let mut said = None;
+        loop {
+            sleep(every.max(SHORTEST_ROUND)).await;
+            let tls = self.clone();
+            // It fails only when the process ends.
+            let Ok(refreshed) = spawn_blocking(move || tls.refresh()).await else {
+                return;
+            };
+            match refreshed {
+                Ok(None) => said = None,
+                Ok(Some(identity)) => {
+                    said = None;
+                    tracing::info!("a new certificate is in force: {identity:?}");
+                    if let Some(warning) = identity.warning() {
+                        tracing::warn!("{warning}");
+                    }
+                }
+                // Both files cannot be replaced in one moment: perhaps the next look finds them whole.
+                Err(error) => {
+                    let error = match error.source() {
+                        Some(source) => format!("{error}: {source}"),
+                        None => error.to_string(),
+                    };
+                    if said.as_ref() != Some(&error) {
+                        tracing::warn!("the certificate in force is as before: {error}");
+                        said = Some(error);
+                    }
+                }
+            }
+        }
+    }
+
+    fn refresh(&self) -> Result<Option<Arc<Identity>>, Error> {
+        let shown = self.0.get();
+        let read = shown.files.read()?;
+        if read.digest == shown.digest {
+            return Ok(None);
+        }
+        let identity = Arc::new(read.identity()?);
+        self.0.replace(Arc::clone(&identity));
+        Ok(Some(identity))
+    }
+
+    /// The handshake. Whoever waits for it bounds its time.
+    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let server = Arc::clone(&self.0.get().server);
+        TlsAcceptor::from(server).accept(stream).await
+    }
+}
+
+/// What is in both files.
+struct Pem {
+    files: Files,
+    cert: Vec<u8>,
+    key: SecretSlice<u8>,
+    digest: [u8; 32],
+}
+
+impl Files {
+    fn read(&self) -> Result<Pem, Error> {
+        let (cert, _) = read("tls.cert", &self.cert)?;
+        let (key, mode) = read("tls.key", &self.key)?;
+        let key = SecretSlice::from(key);
+        // A group may read it: that is how a machine's or a cluster's secrets are given to a service.
+        if mode & 0o027 != 0 {
+            let path = self.key.clone();
+            return Err(Error::Exposed { path, mode });
+        }
+        let digest = Sha256::new()
+            .chain_update((cert.len() as u64).to_be_bytes())
+            .chain_update(&cert)
+            .chain_update(key.expose_secret());
+        Ok(Pem {
+            files: self.clone(),
+            digest: digest.finalize().into(),
+            cert,
+            key,
+        })
+    }
+}
+
+fn read(key: &'static str, path: &Path) -> Result<(Vec<u8>, u32), Error> {
+    // Whoever pastes a key where its path belongs shall not find it in a log.
+    if path.as_os_str().as_encoded_bytes().contains(&b'\n') {
+        return Err(Error::NotAPath(key));
+    }
+    let failed = |source| Error::Read {
+        key,
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.mode() & 0o777;
+    let mut bytes = Vec::new();
+    let mut file = file.take(LONGEST_FILE_BYTES + 1);
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LONGEST_FILE_BYTES {
+        let path = path.to_owned();
+        return Err(Error::TooLong { key, path });
+    }
+    Ok((bytes, mode))
+}
+
+impl Pem {
+    fn identity(self) -> Result<Identity, Error> {
+        let Self { files, digest, .. } = &self;
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.cert).collect();
+        let chain = chain.unwrap_or_default();
+        let leaf = chain.first().cloned();
+        let leaf = leaf.ok_or_else(|| Error::NoCertificate(files.cert.clone()))?;
+        let key = PrivateKeyDer::from_pem_slice(self.key.expose_secret())
+            .map_err(|_| Error::NoKey(files.key.clone()))?;
+        let unusable = |source| Error::Unusable {
+            cert: files.cert.clone(),
+            key: files.key.clone(),
+            source,
+        };
+        let provider = Arc::new(ring::default_provider());
+        let certified =
+            CertifiedKey::from_der(chain, key, &provider).map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => Error::OtherKey {
+                    cert: files.cert.clone(),
+                    key: files.key.clone(),
+                },
+                error => unusable(error),
+            })?;
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(unusable)?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+        server.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Identity {
+            digest: *digest,
+            leaf,
+            server: Arc::new(server),
+            files: self.files,
+        })
+    }
+}
+
+impl Identity {
+    fn warning(&self) -> Option<String> {
+        let file = self.files.cert.display();
+        let day = |time: UnixTime| {
+            let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+            jiff::Timestamp::from_second(seconds)
+                .map_or_else(|_| "?".to_owned(), |at| at.to_string())
+        };
+        match age(&self.leaf, UnixTime::now()) {
+            Age::Valid => None,
+            Age::NotYet(from) => Some(format!(
+                "the certificate in {file} is not valid before {}: clients refuse it",
+                day(from)
+            )),
+            Age::EndsSoon(end) => {
+                Some(format!("the certificate in {file} expires at {}", day(end)))
+            }
+            Age::Expired(end) => Some(format!(
+                "the certificate in {file} expired at {}: clients refuse it",
+                day(end)
+            )),
+        }
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (sha256 ", self.files.cert.display())?;
+        let print = Sha256::digest(&self.leaf);
+        print[..8]
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str("…)")
+    }
+}
+
+/// A verification without authorities looks at the time and nothing else that is of use here.
+fn age(leaf: &CertificateDer<'_>, now: UnixTime) -> Age {
+    match (validity(leaf, now), validity(leaf, later(now))) {
+        (Some(Bound::NotBefore(from)), _) => Age::NotYet(from),
+        (Some(Bound::NotAfter(end)), _) => Age::Expired(end),
+        (None, Some(Bound::NotAfter(end))) => Age::EndsSoon(end),
+        (None, Some(Bound::NotBefore(_)) | None) => Age::Valid,
+    }
+}
+
+enum Bound {
+    NotBefore(UnixTime),
+    NotAfter(UnixTime),
+}
+
+fn later(now: UnixTime) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + SOON)
+}
+
+/// The bound that this moment is outside of.
+fn validity(leaf: &CertificateDer<'_>, at: UnixTime) -> Option<Bound> {
+    let algorithms = ring::default_provider().signature_verification_algorithms;
+    let verified = ParsedCertificate::try_from(leaf).and_then(|leaf| {
+        let nobody = RootCertStore::empty();
+        verify_server_cert_signed_by_trust_anchor(&leaf, &nobody, &[], at, algorithms.all)
+    });
+    match verified {
+        Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
+            not_after,
+            ..
+        })) => Some(Bound::NotAfter(not_after)),
+        Err(rustls::Error::InvalidCertificate(CertificateError::NotValidYetContext {
+            not_before,
+            ..
+        })) => Some(Bound::NotBefore(not_before)),
+        // Nobody vouches for it: of course.
+        Ok(()) | Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(year: i32, month: u8, day: u8) -> UnixTime {
+        let seconds = rcgen::date_time_ymd(year, month, day).unix_timestamp();
+        UnixTime::since_unix_epoch(Duration::from_secs(seconds.try_into().unwrap()))
+    }
+
+    #[test]
+    fn the_age_of_a_certificate_is_seen_whoever_signed_it() {
+        let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(2026, 2, 1);
+        params.not_after = rcgen::date_time_ymd(2026, 5, 1);
+        let authority = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        for is_ca in [rcgen::IsCa::NoCa, authority] {
+            params.is_ca = is_ca;
+            let key = rcgen::KeyPair::generate().unwrap();
+            let leaf = params.self_signed(&key).unwrap().der().clone();
+            for (now, expected) in [
+                (at(2026, 1, 1), Age::NotYet(at(2026, 2, 1))),
+                (at(2026, 3, 1), Age::Valid),
+                (at(2026, 4, 20), Age::EndsSoon(at(2026, 5, 1))),
+                (at(2026, 6, 1), Age::Expired(at(2026, 5, 1))),
+            ] {
+                assert_eq!(age(&leaf, now), expected, "{now:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn half_of_it_and_a_pasted_key_are_refused() {
+        let config = |cert: Option<&str>, key: Option<&str>| Config {
+            cert: cert.map(PathBuf::from),
+            key: key.map(PathBuf::from),
+            ..Config::default()
+        };
+        assert!(Tls::open(&config(None, None)).unwrap().is_none());
+        let pasted = "-----BEGIN PRIVATE KEY-----\nhush\n-----END PRIVATE KEY-----\n";
+        for (config, wanted) in [
+            (config(Some("a"), None), "tls.key is not set"),
+            (config(None, Some("a")), "tls.cert is not set"),
+            (
+                config(Some("/dev/null"), Some(pasted)),
+                "tls.key is the path",
+            ),
+            (config(Some("/dev/zero"), Some("a")), "longer than any"),
+        ] {
+            let error = Tls::open(&config).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+            assert!(!error.contains("hush"), "{error}");
+        }
+    }
+}
