@@ -205,7 +205,8 @@ impl Deliverer {
                     store::Error::Unavailable(_) => TROUBLE.1,
                     store::Error::Stale(_)
                     | store::Error::NotFound
-                    | store::Error::InvalidState(_) => MISSING,
+                    | store::Error::InvalidState(_)
+                    | store::Error::Unreadable(_) => MISSING,
                 };
                 tracing::error!(%error, delivery.id = %due.id, "delivery {} is due but its result cannot be read", due.id);
                 sleep(rest).await;
@@ -296,7 +297,10 @@ impl Deliverer {
                 }
                 // Superseded or removed meanwhile: there is nothing left to settle.
                 Err(
-                    store::Error::InvalidState(_) | store::Error::NotFound | store::Error::Stale(_),
+                    store::Error::InvalidState(_)
+                    | store::Error::NotFound
+                    | store::Error::Stale(_)
+                    | store::Error::Unreadable(_),
                 ) => return,
             }
         }

@@ -92,7 +92,10 @@ impl Attempt<'_> {
                 Ok(()) => return Written::Yes,
                 Err(store::Error::Unavailable(_)) => observer.put_back(again),
                 Err(
-                    store::Error::Stale(_) | store::Error::NotFound | store::Error::InvalidState(_),
+                    store::Error::Stale(_)
+                    | store::Error::NotFound
+                    | store::Error::InvalidState(_)
+                    | store::Error::Unreadable(_),
                 ) => {
                     return Written::Lost;
                 }

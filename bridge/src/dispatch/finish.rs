@@ -77,6 +77,13 @@ impl Conclusion {
     }
 }
 
+fn log_unreadable(id: DispatchId, error: &serde_json::Error) {
+    tracing::error!(
+        dispatch.id = %id,
+        "the stored request of {id} cannot be read; a newer version or a damaged disk wrote it: {error}",
+    );
+}
+
 impl Finisher {
     /// Ends the dispatch. When a cancel was recorded first, the same is written as `cancelled`, with
     /// output and usage kept. While the store is away this waits. Returns what is to be delivered.
@@ -140,7 +147,11 @@ impl Finisher {
             return Ok(());
         }
         let stored = self.store.request(id).await?;
-        let request = Dispatch::from_record(&stored);
+        // It ends as it would have; what it asked for besides is not needed for that.
+        let request = Dispatch::from_record(&stored).unwrap_or_else(|error| {
+            log_unreadable(id, &error);
+            Dispatch::unreadable(&record)
+        });
         let conclusion = Conclusion::silent(ending, None);
         match self
             .finish(Claim::Unstarted(id), &record, &request, conclusion)
@@ -149,6 +160,22 @@ impl Finisher {
             Err(store::Error::Stale(_) | store::Error::InvalidState(_)) => Ok(()),
             ended => ended.map(|_| ()),
         }
+    }
+
+    /// Ends a dispatch that cannot be executed because what was stored of it cannot be read.
+    pub(super) async fn end_unreadable(
+        &self,
+        claim: Claim,
+        record: &record::Dispatch,
+        error: &serde_json::Error,
+    ) -> Result<(), store::Error> {
+        log_unreadable(record.id, error);
+        let ending = Ending::Unreadable(format!("the stored request cannot be read: {error}"));
+        let request = Dispatch::unreadable(record);
+        let conclusion = Conclusion::silent(ending, None);
+        self.finish(claim, record, &request, conclusion)
+            .await
+            .map(drop)
     }
 
     /// Puts the dispatch back into its queue.

@@ -88,6 +88,8 @@ pub struct Config {
     pub cancel_grace: Duration,
     /// How often an adapter that hands tool calls back is called again in one attempt.
     pub max_tool_rounds: u32,
+    /// What the calls of tools and their results may have together in one attempt, as compact JSON.
+    pub tool_limit_bytes: usize,
     /// An adapter that is away for less is waited for, when it is pinned or the only one.
     #[serde(with = "crate::config::duration")]
     pub patience: Duration,
@@ -108,6 +110,7 @@ impl Default for Config {
             schema_limit_bytes: MIB / 4,
             cancel_grace: 5 * SECOND,
             max_tool_rounds: 32,
+            tool_limit_bytes: 16 * MIB,
             patience: 60 * SECOND,
         }
     }

@@ -59,7 +59,19 @@ pub async fn recover(finisher: &Finisher) -> Result<Recovered, store::Error> {
 }
 
 async fn settle(finisher: &Finisher, left: Interrupted) -> Result<Fate, store::Error> {
-    let request = Dispatch::from_record(&left.request);
+    let claim = Claim::Interrupted {
+        id: left.dispatch.id,
+        attempt: left.attempt,
+    };
+    let request = match Dispatch::from_record(&left.request) {
+        Ok(request) => request,
+        Err(error) => {
+            finisher
+                .end_unreadable(claim, &left.dispatch, &error)
+                .await?;
+            return Ok(Fate::Interrupted);
+        }
+    };
     let attempts = left.dispatch.attempts;
     let max_attempts = finisher.config.max_attempts;
     let fate = fate(
@@ -68,10 +80,6 @@ async fn settle(finisher: &Finisher, left: Interrupted) -> Result<Fate, store::E
         attempts,
         max_attempts,
     );
-    let claim = Claim::Interrupted {
-        id: left.dispatch.id,
-        attempt: left.attempt,
-    };
     let ending = match fate {
         Fate::Again => {
             finisher

@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::store::record;
+
 use super::trace::Trace;
 
 /// Where `outputFile` is when the dispatch does not say.
@@ -104,10 +106,49 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    /// Reads a stored dispatch back.
-    pub fn from_record(stored: &RawValue) -> Self {
+    /// Reads a stored dispatch back. An error says that something else than this bridge wrote it: a
+    /// newer version, or a damaged disk.
+    pub fn from_record(stored: &RawValue) -> Result<Self, serde_json::Error> {
         serde_json::from_str(stored.get())
-            .expect("the store gives back what validate made and accept stored")
+    }
+
+    /// What is known of a dispatch whose stored request cannot be read: enough to end it with a result.
+    pub fn unreadable(record: &record::Dispatch) -> Self {
+        Self {
+            task_id: record.task_id.clone(),
+            agent_id: record.agent_id.clone(),
+            message: String::new(),
+            callback: None,
+            provider: None,
+            system_prompt: None,
+            model: None,
+            timeout: Duration::ZERO,
+            idle_timeout: None,
+            queue_timeout: Duration::ZERO,
+            not_before: record.not_before,
+            deadline: None,
+            tools: Vec::new(),
+            tool_results: Vec::new(),
+            mcp_servers: Vec::new(),
+            workspace: None,
+            output_strategy: None,
+            output_schema: None,
+            output_file: None,
+            session_id: None,
+            requires: Vec::new(),
+            preferences: Preferences::default(),
+            priority: record.priority,
+            recovery: Recovery::Fail,
+            budget: None,
+            run_id: record.run_id.clone(),
+            step_id: None,
+            gateway_id: None,
+            metadata: None,
+            trace: Trace {
+                trace_id: record.trace_id.clone(),
+                ..Trace::none()
+            },
+        }
     }
 
     /// The last moment at which it may start; after it, it ends as `queue_timeout`.

@@ -242,7 +242,13 @@ impl Dispatcher {
     async fn reroute(&self, ready: Ready, now: Timestamp) -> Result<bool, store::Error> {
         let inner = &self.inner;
         let stored = inner.finisher.store.request(ready.id).await?;
-        let dispatch = Dispatch::from_record(&stored);
+        let Ok(dispatch) = Dispatch::from_record(&stored) else {
+            // Nobody can take it; the ending says in the log what is wrong.
+            let ending = Ending::Unreadable("the stored request cannot be read".to_owned());
+            inner.finisher.end_queued(ready.id, ending).await?;
+            inner.deliverer.wake();
+            return Ok(false);
+        };
         let routed = match inner.routed(&dispatch, now).await {
             Ok(routed) if routed.provider != ready.provider => routed,
             // Nobody else can, for now: it stays where it is until its queue timeout.

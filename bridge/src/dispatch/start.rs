@@ -129,10 +129,22 @@ impl Dispatcher {
             let begun = finisher.store.begin(id, adapter.provider(), started).await;
             crash::point("begin.after");
             match begun {
-                Ok(begun) => {
-                    let dispatch = Dispatch::from_record(&begun.request);
-                    dispatcher.go_on(begun, &dispatch, &adapter, held).await;
-                }
+                Ok(begun) => match Dispatch::from_record(&begun.request) {
+                    Ok(dispatch) => dispatcher.go_on(begun, &dispatch, &adapter, held).await,
+                    Err(error) => {
+                        let claim = Claim::Attempt(begun.lease);
+                        let ended = finisher.end_unreadable(claim, &begun.dispatch, &error);
+                        if let Err(error) = ended.await {
+                            tracing::error!(
+                                dispatch.id = %id,
+                                "the end of {id} was not recorded, which the next start settles: {error}",
+                            );
+                        }
+                        drop(held);
+                        dispatcher.inner.deliverer.wake();
+                        dispatcher.wake();
+                    }
+                },
                 // Cancelled or moved since it was picked. Should the store ever offer what it then
                 // refuses, this is no circle that burns.
                 Err(store::Error::Stale(_)) => {
@@ -189,7 +201,10 @@ impl Dispatcher {
                 Ok(()) => return self.wake(),
                 // It had not begun.
                 Err(
-                    store::Error::Stale(_) | store::Error::NotFound | store::Error::InvalidState(_),
+                    store::Error::Stale(_)
+                    | store::Error::NotFound
+                    | store::Error::InvalidState(_)
+                    | store::Error::Unreadable(_),
                 ) => return,
             }
             pause = (pause * 2).min(PAUSE.1);

@@ -4,6 +4,7 @@
 use forge_adapter_api::request::{ToolResult, Turn};
 use forge_adapter_api::result::ToolCall;
 use forge_adapter_api::{AdapterError, ExecutionRequest, ExecutionResult, Status};
+use serde::Serialize;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -73,6 +74,7 @@ impl Inner {
             attempt,
             session: &session,
             most: self.config.max_tool_rounds,
+            room: self.config.tool_limit_bytes,
             keeps_session: profile.is_some_and(|p| p.supports("session_resume")),
         };
         let end = rounds.run(request, observer).await;
@@ -89,6 +91,8 @@ struct Rounds<'a> {
     attempt: &'a Attempt<'a>,
     session: &'a Session,
     most: u32,
+    /// What all rounds together may say: the adapter is given all of it again each time.
+    room: usize,
     keeps_session: bool,
 }
 
@@ -96,6 +100,7 @@ impl Rounds<'_> {
     async fn run(&self, mut request: ExecutionRequest, observer: &mut Observer) -> End {
         let budget = self.attempt.budget;
         let mut round = 0;
+        let mut room = self.room;
         loop {
             let end = execute(self.attempt, &request, observer).await;
             let End::Answered(Ok(bytes)) = end else {
@@ -121,8 +126,14 @@ impl Rounds<'_> {
             if round == self.most {
                 return End::Answered(Err(exceeded(self.most)));
             }
-            let tool_results = match self.call_all(&result.tool_calls, observer).await {
+            let Some(rest) = room.checked_sub(bytes.len()) else {
+                return End::Answered(Err(too_much(self.room)));
+            };
+            room = rest;
+            let called = self.call_all(&result.tool_calls, &mut room, observer).await;
+            let tool_results = match called {
                 Ok(results) => results,
+                Err(Stopped::TooMuch) => return End::Answered(Err(too_much(self.room))),
                 Err(Stopped::Cut(why)) => {
                     // What was said stays, what was asked for is nobody's business any more.
                     let said = ExecutionResult {
@@ -155,10 +166,12 @@ impl Rounds<'_> {
         }
     }
 
-    /// One after another, in the order in which they were handed back.
+    /// One after another, in the order in which they were handed back, as long as there is room for
+    /// what they answer.
     async fn call_all(
         &self,
         calls: &[ToolCall],
+        room: &mut usize,
         observer: &mut Observer,
     ) -> Result<Vec<ToolResult>, Stopped> {
         let mut results = Vec::with_capacity(calls.len());
@@ -182,12 +195,15 @@ impl Rounds<'_> {
             completed["output"] = output.clone();
             completed["isError"] = is_error.into();
             self.note(kind::TOOL_COMPLETED, completed, observer).await?;
-            results.push(ToolResult {
+            let result = ToolResult {
                 tool_call_id: tool_call_id.clone(),
                 name: name.clone(),
                 output,
                 is_error,
-            });
+            };
+            let rest = room.checked_sub(to_bytes(&result).len());
+            *room = rest.ok_or(Stopped::TooMuch)?;
+            results.push(result);
         }
         Ok(results)
     }
@@ -214,6 +230,8 @@ enum Stopped {
     Cut(Cut),
     /// Somebody else owns the dispatch now.
     Lost,
+    /// There is no room for what they answered.
+    TooMuch,
 }
 
 fn asked(result: &ExecutionResult, owns: impl Fn(&str) -> bool) -> Asked {
@@ -249,13 +267,18 @@ fn foreign(result: ExecutionResult, ours: usize, owns: impl Fn(&str) -> bool) ->
     }
 }
 
-fn to_bytes(result: &ExecutionResult) -> Vec<u8> {
+fn to_bytes(result: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(result).expect("a result has only text keys")
 }
 
 fn exceeded(most: u32) -> AdapterError {
     let text = format!("the run still calls tools after {most} rounds of them");
     AdapterError::new("tool_rounds_exceeded", text)
+}
+
+fn too_much(most: usize) -> AdapterError {
+    let text = format!("the calls of tools and their results have more than {most} bytes");
+    AdapterError::new("tool_bytes_exceeded", text)
 }
 
 #[cfg(test)]

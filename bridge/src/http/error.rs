@@ -34,6 +34,7 @@ pub enum Code {
     QueueFull,
     HeadersTooLarge,
     InternalError,
+    RecordUnreadable,
     AdapterError,
     AdapterUnavailable,
     StoreUnavailable,
@@ -63,6 +64,7 @@ impl Code {
                 "HEADERS_TOO_LARGE",
             ),
             Code::InternalError => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR"),
+            Code::RecordUnreadable => (StatusCode::INTERNAL_SERVER_ERROR, "RECORD_UNREADABLE"),
             Code::AdapterError => (StatusCode::BAD_GATEWAY, "ADAPTER_ERROR"),
             Code::AdapterUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "ADAPTER_UNAVAILABLE"),
             Code::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE"),
@@ -100,6 +102,7 @@ impl Code {
             | Code::UnknownProvider
             | Code::HeadersTooLarge
             | Code::InternalError
+            | Code::RecordUnreadable
             | Code::AdapterError => None,
         }
     }
@@ -277,6 +280,10 @@ impl From<store::Error> for Failure {
                 let message = "the store cannot be read or written just now; try again";
                 Failure::new(Code::StoreUnavailable, message).because(error)
             }
+            store::Error::Unreadable(_) => {
+                let message = "this record cannot be read; the log says why under this request id";
+                Failure::new(Code::RecordUnreadable, message).because(error)
+            }
             store::Error::NotFound => Failure::new(Code::NotFound, "no such record"),
             store::Error::InvalidState(message) => Failure::new(Code::InvalidState, message),
             store::Error::Stale(_) => Failure::internal(error),
@@ -398,7 +405,7 @@ mod tests {
             field: "timeout".to_owned(),
             message: text(),
         };
-        let cases: [(Failure, u16, &str, &str); 11] = [
+        let cases: [(Failure, u16, &str, &str); 12] = [
             (D::Invalid(vec![field]).into(), 400, "INVALID_REQUEST", ""),
             (D::Conflict(DispatchId::new()).into(), 409, "CONFLICT", ""),
             (
@@ -426,6 +433,12 @@ mod tests {
                 503,
                 "STORE_UNAVAILABLE",
                 "1",
+            ),
+            (
+                S::Unreadable("column 7".into()).into(),
+                500,
+                "RECORD_UNREADABLE",
+                "",
             ),
             (S::InvalidState("no").into(), 409, "INVALID_STATE", ""),
             (

@@ -55,6 +55,9 @@ pub enum Error {
     /// The disk, the file or the database refused; nothing may be promised until it is back.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// A row is damaged, or a newer version wrote it; the others are as they were.
+    #[error("a record cannot be read: {0}")]
+    Unreadable(String),
     /// The claim names an attempt or epoch that is no longer the current one.
     #[error("the claim on {0} is no longer current")]
     Stale(DispatchId),

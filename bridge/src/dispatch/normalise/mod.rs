@@ -48,6 +48,8 @@ pub enum Ending {
     QueueTimeout,
     /// The adapter could not be used; the text says why.
     Unavailable(String),
+    /// What was stored of it cannot be read; the text says why.
+    Unreadable(String),
 }
 
 /// All that an execution gave.
@@ -290,6 +292,7 @@ impl Draft {
             Ending::Interrupted(text) => (Some(Failure::new("interrupted", text)), None),
             Ending::OverBudget(text) => (Some(Failure::new("budget_exceeded", text)), None),
             Ending::Unavailable(text) => (Some(Failure::new("adapter_unavailable", text)), None),
+            Ending::Unreadable(text) => (Some(Failure::new("record_unreadable", text)), None),
         };
         let mut result = answered.unwrap_or_default();
         let mut overflowed = None;

@@ -357,7 +357,7 @@ pub(super) fn payload(
             Ok(DeliveryPayload {
                 body: row.get::<_, String>(0)?.into_bytes(),
                 trace_id: row.get(1)?,
-                request: table::json(row, 2)?,
+                request: table::opaque(row, 2)?,
                 secrets: row.get(3)?,
             })
         },

@@ -80,10 +80,10 @@ pub(super) fn candidate(
         Ok(Candidate {
             seq: row.get(table::SEQ)?,
             dispatch: table::dispatch(row)?,
-            request: table::json(row, table::MORE)?,
+            request: table::opaque(row, table::MORE)?,
             secrets: row.get(table::MORE + 1)?,
             recorded_session: row.get(table::RECORDED_SESSION)?,
-            spent: table::json_option(row, table::SPENT)?,
+            spent: table::opaque_option(row, table::SPENT)?,
         })
     })
 }
@@ -337,9 +337,9 @@ pub(super) fn interrupted(
                 attempt: dispatch.attempts,
                 cancel_requested: dispatch.cancel_requested,
                 dispatch,
-                request: table::json(row, table::MORE)?,
+                request: table::opaque(row, table::MORE)?,
                 recorded_session: row.get(table::RECORDED_SESSION)?,
-                spent: table::json_option(row, table::SPENT)?,
+                spent: table::opaque_option(row, table::SPENT)?,
             })
         },
     )

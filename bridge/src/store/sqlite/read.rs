@@ -40,7 +40,7 @@ pub(super) fn request(
         connection,
         "SELECT b.request FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.id = ?",
         [id.as_bytes()],
-        |row| table::json(row, 0),
+        |row| table::opaque(row, 0),
     )
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::schema;
+use super::{schema, table};
 use crate::store::Error;
 
 /// Questions that may wait in one lane; whoever has another one waits for room.
@@ -59,7 +59,7 @@ impl Readers {
             let _ = reply.send(result);
         }));
         let answer = answer.await.map_err(|_| closed())?;
-        answer.map_err(|error| Error::Unavailable(error.to_string()))
+        answer.map_err(|error| table::refused(&error))
     }
 
     /// Has every thread open the file anew before its next question.

@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Params, Row};
 use serde_json::value::RawValue;
 
 use crate::id::{DeliveryId, DispatchId};
+use crate::store::Error;
 use crate::store::record::{Callback, DeliveryState, Dispatch, State};
 
 pub(super) const PAGE_BYTES: u64 = 4096;
@@ -70,6 +71,21 @@ pub(super) fn json(row: &Row<'_>, column: usize) -> rusqlite::Result<Box<RawValu
     })
 }
 
+/// JSON that is opaque here and that whoever reads it may find unreadable: a text that is none comes
+/// out as `null`, so that one damaged row does not hold up those beside it.
+pub(super) fn opaque(row: &Row<'_>, column: usize) -> rusqlite::Result<Box<RawValue>> {
+    let found = opaque_option(row, column)?;
+    Ok(found.unwrap_or_else(|| RawValue::NULL.to_owned()))
+}
+
+pub(super) fn opaque_option(
+    row: &Row<'_>,
+    column: usize,
+) -> rusqlite::Result<Option<Box<RawValue>>> {
+    let text = row.get_ref(column)?.as_str_or_null().ok().flatten();
+    Ok(text.and_then(|text| RawValue::from_string(text.to_owned()).ok()))
+}
+
 pub(super) fn json_option(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Box<RawValue>>> {
     match row.get_ref(column)? {
         rusqlite::types::ValueRef::Null => Ok(None),
@@ -130,7 +146,7 @@ pub(super) fn dispatch(row: &Row<'_>) -> rusqlite::Result<Dispatch> {
         trace_id: row.get(4)?,
         provider: row.get(5)?,
         pinned: row.get(6)?,
-        routing: json(row, 7)?,
+        routing: opaque(row, 7)?,
         session: row.get(8)?,
         priority: row.get(9)?,
         state,
@@ -146,6 +162,19 @@ pub(super) fn dispatch(row: &Row<'_>) -> rusqlite::Result<Dispatch> {
             .map(|(url, origin)| Callback { url, origin }),
         result: None,
     })
+}
+
+/// What the domain calls it: a value that is not what its column should hold is one record's trouble,
+/// everything else the whole store's.
+pub(super) fn refused(error: &rusqlite::Error) -> Error {
+    let text = error.to_string();
+    match error {
+        rusqlite::Error::FromSqlConversionFailure(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::InvalidColumnType(..)
+        | rusqlite::Error::Utf8Error(..) => Error::Unreadable(text),
+        _ => Error::Unavailable(text),
+    }
 }
 
 /// The one row that a statement gives, if any.

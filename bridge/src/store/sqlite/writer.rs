@@ -346,7 +346,7 @@ impl Writer {
             }
             Failure::Sql(error) => {
                 tracing::error!(%error, "a change does not fit the store");
-                Ok(Err(Error::Unavailable(error.to_string())))
+                Ok(Err(table::refused(&error)))
             }
         }
     }

@@ -1,0 +1,9 @@
+#!/bin/sh
+# Builds the engine with every target in it; prints where it lies.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+target=$(rustc -vV | sed -n 's/^host: //p')
+cd "$here/../.."
+RUSTC_WRAPPER="$here/instrumented" cargo build --quiet -p forge-fuzz --features libfuzzer --bin fuzz \
+  --profile fuzz --target "$target" >&2
+echo "${CARGO_TARGET_DIR:-$PWD/target}/$target/fuzz/fuzz"
