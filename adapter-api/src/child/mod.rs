@@ -15,6 +15,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::streams::{Lines, Outgoing, Tail};
 use crate::Host;
 
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod program;
 mod streams;
 

@@ -1,13 +1,11 @@
 //! An answer whose kind the server chose: its head first, then its body as the head says.
 
-use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, stream};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::http::Http;
-use crate::server_events::ServerEvents;
+use crate::server_events::{Framing, ServerEvents};
 
 /// The head of a successful answer; its body is not read yet.
 pub struct Answer {
@@ -77,58 +75,35 @@ impl Answer {
 
     /// The body's events.
     pub fn events(self) -> ServerEvents {
-        self.http.as_events(self.response)
+        self.http.as_events(self.response, Framing::Events)
     }
 
-    /// The body's lines, each as an event without a name. A last line needs no end: whether it is whole, its
-    /// JSON says.
+    /// The body's lines, each as an event without a name.
     pub fn lines(self) -> ServerEvents {
-        let limits = self.http.limits();
-        let bytes = self.response.bytes_stream();
-        let bytes = bytes.map(move |piece| piece.map_err(|error| limits.broken(error)));
-        ServerEvents::new(as_events(bytes), limits.event_bytes, limits.silence)
+        self.http.as_events(self.response, Framing::Lines)
     }
-}
-
-/// Each line becomes an event's only line of data.
-fn as_events(
-    bytes: impl Stream<Item = Result<Bytes, Failure>> + Send + 'static,
-) -> impl Stream<Item = Result<Bytes, Failure>> + Send + 'static {
-    let mut begins = true;
-    let events = bytes.map(move |piece| {
-        let piece = piece?;
-        let mut events = Vec::with_capacity(piece.len() + piece.len() / 8);
-        for byte in piece {
-            if begins {
-                events.extend_from_slice(b"data:");
-            }
-            events.push(byte);
-            begins = byte == b'\n';
-            if begins {
-                events.push(b'\n');
-            }
-        }
-        Ok(Bytes::from(events))
-    });
-    events.chain(stream::once(async { Ok(Bytes::from_static(b"\n\n")) }))
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use bytes::Bytes;
+    use futures_util::stream;
+
     use super::*;
 
     #[tokio::test]
     async fn lines_come_out_of_any_pieces() {
         for size in [1, 3, 100] {
-            let text = b"{\"a\":1}\r\n\n[2]\n {\"b\":\"x\"}";
+            let text = b"{\"a\":\r1}\r\n\n[2]\n {\"b\":\"x\"}";
             let pieces: Vec<_> = text
                 .chunks(size)
                 .map(|piece| Ok(Bytes::from_static(piece)))
                 .collect();
             let mut events = ServerEvents::new(
-                as_events(stream::iter(pieces)),
+                stream::iter(pieces),
+                Framing::Lines,
                 1000,
                 Duration::from_secs(1),
             );
@@ -139,7 +114,7 @@ mod tests {
             lines.retain(|line| !line.is_empty());
             assert_eq!(
                 lines.iter().map(|line| line.trim()).collect::<Vec<_>>(),
-                ["{\"a\":1}", "[2]", "{\"b\":\"x\"}"]
+                ["{\"a\":\r1}", "[2]", "{\"b\":\"x\"}"]
             );
         }
     }

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use url::form_urlencoded;
 
 pub use crate::failure::{Break, Failure, Unreachable};
+use crate::server_events::Framing;
 pub use crate::server_events::{ServerEvent, ServerEvents};
 
 /// So much of a refusal's body goes into the error text.
@@ -123,7 +124,7 @@ impl Http {
     pub async fn events(&self, request: RequestBuilder) -> Result<ServerEvents, Failure> {
         let request = request.header("accept", "text/event-stream");
         let response = self.send(request).await?;
-        Ok(self.as_events(response))
+        Ok(self.as_events(response, Framing::Events))
     }
 
     /// Sends and reads events, or the whole answer where the endpoint chose to give JSON instead.
@@ -133,15 +134,15 @@ impl Http {
         if says_json(response.headers()) {
             return self.value(&mut response).await.map(Reply::Whole);
         }
-        Ok(Reply::Events(self.as_events(response)))
+        Ok(Reply::Events(self.as_events(response, Framing::Events)))
     }
 
-    pub(crate) fn as_events(&self, response: Response) -> ServerEvents {
+    pub(crate) fn as_events(&self, response: Response, framing: Framing) -> ServerEvents {
         let limits = self.limits;
         let bytes = response
             .bytes_stream()
             .map(move |piece| piece.map_err(|error| limits.broken(error)));
-        ServerEvents::new(bytes, limits.event_bytes, limits.silence)
+        ServerEvents::new(bytes, framing, limits.event_bytes, limits.silence)
     }
 
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response, Failure> {
@@ -251,7 +252,7 @@ fn says_json(headers: &HeaderMap) -> bool {
 }
 
 /// Seconds, or a time of day.
-fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));

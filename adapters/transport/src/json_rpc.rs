@@ -153,7 +153,7 @@ impl JsonRpc {
     }
 }
 
-fn incoming(message: Value) -> Option<Incoming> {
+pub(crate) fn incoming(message: Value) -> Option<Incoming> {
     let Value::Object(mut message) = message else {
         return None;
     };

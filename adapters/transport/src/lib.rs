@@ -4,6 +4,9 @@ pub mod answer;
 pub mod caller_tools;
 mod failure;
 pub mod folder;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod http;
 pub mod json_lines;
 pub mod json_rpc;

@@ -1,12 +1,10 @@
-//! Server-sent events out of the pieces of an answer: bounded, never silent for too long, and never cut
-//! without telling.
+//! Server-sent events, or lines, out of the pieces of an answer: bounded, never silent for too long, and
+//! never cut without telling.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use eventsource_stream::{EventStreamError, Eventsource as _};
+use bytes::{Buf as _, Bytes};
 use futures_util::{Stream, StreamExt as _};
 use tokio::time::timeout;
 
@@ -21,42 +19,36 @@ pub struct ServerEvent {
     pub data: String,
 }
 
+/// What parts an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// As the WHATWG has it.
+    Events,
+    /// Each line is the data of an event without a name. A last line needs no end: whether it is whole,
+    /// its JSON says.
+    Lines,
+}
+
 /// The events of one answer; comments are skipped, and count as sound.
 pub struct ServerEvents {
-    events: Pin<Box<dyn Stream<Item = Result<ServerEvent, Failure>> + Send>>,
-    block: Arc<Mutex<Block>>,
+    pieces: Pin<Box<dyn Stream<Item = Result<Bytes, Failure>> + Send>>,
+    /// What has come and is not read yet.
+    piece: Bytes,
+    reader: Reader,
     silence: Duration,
 }
 
 impl ServerEvents {
     pub(crate) fn new(
-        bytes: impl Stream<Item = Result<Bytes, Failure>> + Send + 'static,
+        pieces: impl Stream<Item = Result<Bytes, Failure>> + Send + 'static,
+        framing: Framing,
         event_bytes: usize,
         silence: Duration,
     ) -> Self {
-        let block = Arc::new(Mutex::new(Block::default()));
-        let read = Arc::clone(&block);
-        let bounded = bytes.map(move |piece| {
-            let piece = piece?;
-            let mut block = read.lock().unwrap_or_else(PoisonError::into_inner);
-            if block.bytes > event_bytes {
-                return Err(Failure::TooLong(event_bytes));
-            }
-            block.read(&piece);
-            Ok(piece)
-        });
-        let events = bounded.eventsource().map(|event| match event {
-            Ok(event) => Ok(ServerEvent {
-                id: event.id,
-                name: event.event,
-                data: event.data,
-            }),
-            Err(EventStreamError::Transport(failure)) => Err(failure),
-            Err(EventStreamError::Utf8(_) | EventStreamError::Parser(_)) => Err(Failure::NotUtf8),
-        });
         Self {
-            events: Box::pin(events),
-            block,
+            pieces: Box::pin(pieces.fuse()),
+            piece: Bytes::new(),
+            reader: Reader::new(framing, event_bytes),
             silence,
         }
     }
@@ -64,72 +56,151 @@ impl ServerEvents {
     /// `None` when the answer has ended, and not within an event. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<ServerEvent, Failure>> {
         loop {
-            let heard = self.block().bytes;
-            match timeout(self.silence, self.events.next()).await {
-                Ok(Some(Ok(event))) => {
-                    self.block().bytes = 0;
-                    return Some(Ok(event));
-                }
-                Ok(None) if self.block().is_cut() => {
-                    *self.block() = Block::default();
-                    return Some(Err(Failure::Broken(Break::InEvent)));
-                }
-                Ok(end) => return end,
-                Err(_) if self.block().bytes != heard => {}
+            match self.reader.read(&mut self.piece) {
+                Ok(Some(event)) => return Some(Ok(event)),
+                Ok(None) => {}
+                Err(failure) => return Some(Err(failure)),
+            }
+            match timeout(self.silence, self.pieces.next()).await {
+                Ok(Some(Ok(piece))) => self.piece = piece,
+                Ok(Some(Err(failure))) => return Some(Err(failure)),
+                Ok(None) => return self.reader.end(),
                 Err(_) => return Some(Err(Failure::Silent(self.silence))),
             }
         }
     }
-
-    fn block(&self) -> MutexGuard<'_, Block> {
-        self.block.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// What has come since the last empty line.
-#[derive(Default)]
-struct Block {
-    /// Since the last event.
-    bytes: usize,
-    /// There is a line of data in it.
-    has_data: bool,
-    /// How much of `data` the line that is being read begins with; `None` when it is another one.
-    matched: Option<usize>,
-    line_bytes: usize,
+/// Cuts bytes into events.
+struct Reader {
+    framing: Framing,
+    limit: usize,
+    /// The line that is being read.
+    line: Vec<u8>,
+    /// It is the first one, which a byte order mark may stand before.
+    first: bool,
+    /// The line before it ended with a carriage return, to which a line feed may belong.
+    after_return: bool,
+    id: String,
+    name: String,
+    data: Option<String>,
 }
 
-impl Block {
-    fn read(&mut self, piece: &[u8]) {
-        const DATA: &[u8] = b"data";
-        self.bytes += piece.len();
-        for byte in piece {
-            match byte {
-                b'\r' => {}
-                b'\n' => {
-                    self.has_data =
-                        self.line_bytes > 0 && (self.has_data || self.matched == Some(DATA.len()));
-                    (self.line_bytes, self.matched) = (0, Some(0));
-                }
-                byte => {
-                    let at = if self.line_bytes == 0 {
-                        Some(0)
-                    } else {
-                        self.matched
-                    };
-                    self.matched = match at {
-                        Some(at) if at == DATA.len() => Some(at),
-                        Some(at) if DATA[at] == *byte => Some(at + 1),
-                        Some(_) | None => None,
-                    };
-                    self.line_bytes += 1;
-                }
-            }
+impl Reader {
+    fn new(framing: Framing, limit: usize) -> Self {
+        Self {
+            framing,
+            limit,
+            line: Vec::new(),
+            first: true,
+            after_return: false,
+            id: String::new(),
+            name: String::new(),
+            data: None,
         }
     }
 
-    /// Whether an end here would be in the middle of an event.
-    fn is_cut(&self) -> bool {
-        self.has_data || (self.line_bytes > 0 && self.matched.is_some())
+    /// The next event of this piece; `None` when all of it is read.
+    fn read(&mut self, piece: &mut Bytes) -> Result<Option<ServerEvent>, Failure> {
+        while let Some(&byte) = piece.first() {
+            if std::mem::take(&mut self.after_return) && byte == b'\n' {
+                piece.advance(1);
+                continue;
+            }
+            let ends = |byte: &u8| match byte {
+                b'\n' => true,
+                b'\r' => self.framing == Framing::Events,
+                _ => false,
+            };
+            let end = piece.iter().position(ends);
+            let length = end.unwrap_or(piece.len());
+            if self.held().saturating_add(length) > self.limit {
+                return Err(Failure::TooLong(self.limit));
+            }
+            self.line.extend_from_slice(&piece[..length]);
+            piece.advance(length);
+            if end.is_some() {
+                self.after_return = piece.first() == Some(&b'\r');
+                piece.advance(1);
+                if let Some(event) = self.end_line()? {
+                    return Ok(Some(event));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn held(&self) -> usize {
+        self.line.len() + self.name.len() + self.data.as_ref().map_or(0, String::len)
+    }
+
+    fn end_line(&mut self) -> Result<Option<ServerEvent>, Failure> {
+        let line = std::mem::take(&mut self.line);
+        let line = without_mark(&line, std::mem::take(&mut self.first));
+        let line = std::str::from_utf8(line).map_err(|_| Failure::NotUtf8)?;
+        if self.framing == Framing::Lines {
+            return Ok(Some(of_line(line)));
+        }
+        if line.is_empty() {
+            let name = std::mem::take(&mut self.name);
+            return Ok(self.data.take().map(|data| ServerEvent {
+                id: self.id.clone(),
+                name: if name.is_empty() {
+                    "message".to_owned()
+                } else {
+                    name
+                },
+                data,
+            }));
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match (field, &mut self.data) {
+            ("data", Some(data)) => {
+                data.push('\n');
+                data.push_str(value);
+            }
+            ("data", data) => *data = Some(value.to_owned()),
+            ("event", _) => value.clone_into(&mut self.name),
+            ("id", _) if !value.contains('\0') => value.clone_into(&mut self.id),
+            // Comments, and fields that mean nothing here.
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    /// What the end of the answer means: a last line, or that an event is not whole.
+    fn end(&mut self) -> Option<Result<ServerEvent, Failure>> {
+        let line = std::mem::take(&mut self.line);
+        let line = without_mark(&line, self.first);
+        let begins_data =
+            !line.is_empty() && (b"data".starts_with(line) || line.starts_with(b"data"));
+        match self.framing {
+            Framing::Lines if line.is_empty() => None,
+            Framing::Lines => Some(match std::str::from_utf8(line) {
+                Ok(line) => Ok(of_line(line)),
+                Err(_) => Err(Failure::NotUtf8),
+            }),
+            Framing::Events if self.data.take().is_some() || begins_data => {
+                Some(Err(Failure::Broken(Break::InEvent)))
+            }
+            Framing::Events => None,
+        }
+    }
+}
+
+fn of_line(line: &str) -> ServerEvent {
+    ServerEvent {
+        id: String::new(),
+        name: "message".to_owned(),
+        data: line.strip_suffix('\r').unwrap_or(line).to_owned(),
+    }
+}
+
+fn without_mark(line: &[u8], is_first: bool) -> &[u8] {
+    match line.strip_prefix(b"\xef\xbb\xbf") {
+        Some(rest) if is_first => rest,
+        Some(_) | None => line,
     }
 }
 
@@ -137,12 +208,25 @@ impl Block {
 mod tests {
     use super::*;
 
+    fn events(pieces: &[&str]) -> (Vec<(String, String)>, bool) {
+        let mut reader = Reader::new(Framing::Events, 100);
+        let mut events = Vec::new();
+        for piece in pieces {
+            let mut piece = Bytes::copy_from_slice(piece.as_bytes());
+            while let Some(event) = reader.read(&mut piece).unwrap() {
+                events.push((event.name, event.data));
+            }
+        }
+        (events, reader.end().is_some())
+    }
+
     #[test]
     fn only_an_event_that_was_begun_is_cut() {
         for (stream, cut) in [
             ("", false),
             ("data: 1\n\n", false),
             ("data: 1\r\n\r\n", false),
+            ("data: 1\r\r", false),
             ("data: 1\n\n: bye\n", false),
             ("data: 1\n\n: bye", false),
             ("event: x\n", false),
@@ -151,11 +235,40 @@ mod tests {
             ("data: 1\n\nda", true),
             ("data: 1\nid: 2\n", true),
         ] {
-            let mut block = Block::default();
-            for byte in stream.as_bytes() {
-                block.read(&[*byte]);
-            }
-            assert_eq!(block.is_cut(), cut, "{stream:?}");
+            let bytes: Vec<String> = stream.chars().map(String::from).collect();
+            let bytes: Vec<&str> = bytes.iter().map(String::as_str).collect();
+            assert_eq!(events(&bytes).1, cut, "{stream:?}");
         }
+    }
+
+    #[test]
+    fn a_byte_order_mark_and_every_line_end_are_read_wherever_they_are_cut() {
+        for pieces in [
+            &["\u{feff}data: a\ndata: b\n\ndata: c\n\n"][..],
+            &["data: a\r", "\ndata: b\r\n\r", "\ndata: c\r\n\r\n"],
+            &["data: a\rdata: b\r\rdata: c\r", "\r"],
+        ] {
+            let (found, _) = events(pieces);
+            let data: Vec<&str> = found.iter().map(|(_, data)| data.as_str()).collect();
+            assert_eq!(data, ["a\nb", "c"], "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn the_bound_is_that_of_one_event_and_comments_are_free() {
+        let mut reader = Reader::new(Framing::Events, 10);
+        let comments = ": a comment\n".repeat(100);
+        for (text, fits) in [
+            ("data:56789\n\n", true),
+            ("data:56789\ndata:0\n\n", false),
+            ("data:567890\n\n", false),
+        ] {
+            let mut piece = Bytes::from(text);
+            let fitted = reader.read(&mut piece).is_ok();
+            assert_eq!(fitted, fits, "{text}");
+            reader = Reader::new(Framing::Events, 10);
+        }
+        let mut reader = Reader::new(Framing::Events, 20);
+        assert!(reader.read(&mut Bytes::from(comments)).unwrap().is_none());
     }
 }

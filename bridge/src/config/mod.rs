@@ -5,6 +5,9 @@
 pub mod changes;
 pub mod duration;
 mod extract;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod layers;
 pub mod secret;
 

@@ -4,6 +4,9 @@
 pub mod auth;
 pub mod browser;
 pub mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod json;
 pub mod serve;
 pub mod tls;

@@ -29,7 +29,7 @@ impl<S: Sync> FromRequestParts<S> for Query {
 }
 
 impl Query {
-    fn parse(query: &str) -> Self {
+    pub(super) fn parse(query: &str) -> Self {
         let pairs = url::form_urlencoded::parse(query.as_bytes());
         Self {
             pairs: pairs.into_owned().collect(),

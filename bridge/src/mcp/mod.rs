@@ -2,6 +2,9 @@
 //! attempt, asked for their tools, ended with it. Knows nothing of adapters and dispatches.
 
 mod answer;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod session;
 mod stdio;

@@ -153,7 +153,7 @@ fn breach(message: &str) -> AdapterError {
 }
 
 /// An error as the adapter wrote it; what cannot be read is a breach.
-fn read_error(bytes: &[u8]) -> AdapterError {
+pub(super) fn read_error(bytes: &[u8]) -> AdapterError {
     let Ok(mut error) = serde_json::from_slice::<AdapterError>(bytes) else {
         return breach("an error answer that is not {\"code\", \"message\"} as JSON");
     };

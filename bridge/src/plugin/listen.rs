@@ -72,7 +72,7 @@ impl Host {
     }
 }
 
-fn read_event(bytes: &[u8]) -> Result<AdapterEvent, String> {
+pub(super) fn read_event(bytes: &[u8]) -> Result<AdapterEvent, String> {
     let event: AdapterEvent = serde_json::from_slice(bytes)
         .map_err(|error| format!("is no JSON object with a type ({error})"))?;
     let named = !event.kind.is_empty()

@@ -150,7 +150,7 @@ impl Line {
 
 /// The message of a JSON record and the rest of it, its `fields` unwrapped and without what the line says
 /// anyway; a record that is no JSON object is a message.
-fn read(record: &str) -> (String, Option<String>) {
+pub(super) fn read(record: &str) -> (String, Option<String>) {
     let Ok(serde_json::Value::Object(mut object)) = serde_json::from_str(record) else {
         return (record.to_owned(), None);
     };

@@ -7,6 +7,9 @@ mod call;
 pub mod conform;
 mod edition;
 mod format;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 mod images;
 mod instance;

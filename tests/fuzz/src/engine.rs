@@ -1,4 +1,14 @@
-//! The long part: one target under libFuzzer, which sees the edges that bytes take.
+//! The long part: the target that `FORGE_FUZZ_TARGET` names, under libFuzzer.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| { let _ = data; });
+use std::sync::LazyLock;
+
+use forge_fuzz::TARGETS;
+
+static RUN: LazyLock<fn(&[u8])> = LazyLock::new(|| {
+    let name = std::env::var("FORGE_FUZZ_TARGET").unwrap_or_default();
+    let target = TARGETS.iter().find(|target| target.name == name);
+    target.expect("FORGE_FUZZ_TARGET names a target").run
+});
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| (*RUN)(data));

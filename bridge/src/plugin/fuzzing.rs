@@ -1,0 +1,34 @@
+//! Readers that are private to this component, opened to `tests/fuzz`.
+
+use std::path::Path;
+
+use forge_adapter_api::{AdapterError, AdapterEvent, Manifest};
+use serde_json::Value;
+
+use super::manifest::Language;
+use super::{call, format, listen, log, manifest, prefix};
+
+pub fn error(bytes: &[u8]) -> AdapterError {
+    call::read_error(bytes)
+}
+
+pub fn event(bytes: &[u8]) -> Result<AdapterEvent, String> {
+    listen::read_event(bytes)
+}
+
+pub fn record(text: &str) -> (String, Option<String>) {
+    log::read(text)
+}
+
+pub fn beginning(head: &[u8], bytes: usize) -> Value {
+    prefix::details(head, bytes)
+}
+
+pub fn format(head: &[u8], length: u64) -> Result<(), String> {
+    format::check(head, length, "x86_64")
+}
+
+pub fn manifest(bytes: &[u8]) -> Result<Manifest, String> {
+    manifest::read(bytes, Path::new("/library.so"), "echo", Language::Rust)
+        .map_err(|error| error.to_string())
+}

@@ -1,0 +1,33 @@
+//! A configuration file under an environment: read, or refused with reasons that hold no secret.
+
+use std::collections::BTreeMap;
+
+use forge_bridge::config::fuzzing::load;
+
+const SECRET: &str = "pl4nt3d-s3cr3t";
+
+/// A file, a line of three dashes, and variables, `NAME=value`, one a line.
+pub(crate) fn run(data: &[u8]) {
+    let text = String::from_utf8_lossy(data).replace("SECRET", SECRET);
+    let (file, variables) = text.split_once("\n---\n").unwrap_or((&text, ""));
+    let pairs = variables.lines().filter_map(|line| line.split_once('='));
+    let environment: BTreeMap<String, String> = pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .chain([("BRIDGE_SECRET_KEY".to_owned(), SECRET.to_owned())])
+        .collect();
+    match load(file, &environment) {
+        Ok((config, warnings)) => {
+            assert!(warnings.iter().all(|warning| !warning.is_empty()));
+            let text = serde_json::to_string(&config.secret).unwrap();
+            assert!(!text.contains(SECRET) && !format!("{:?}", config.secret).contains(SECRET));
+        }
+        Err(error) => {
+            assert!(!error.problems.is_empty());
+            for problem in &error.problems {
+                assert!(!problem.message.is_empty(), "{}", problem.key);
+                let is_secret = ["secret", "token", "bearer"].iter().any(|word| problem.key.contains(word));
+                assert!(!is_secret || !problem.message.contains(SECRET), "{problem}");
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The body of a dispatch: read, validated, stored, read back, compared.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use forge_bridge::dispatch::fingerprint::canonical;
+use forge_bridge::dispatch::request::Dispatch;
+use forge_bridge::dispatch::validate::{Envelope, Limits, validate};
+use forge_bridge::dispatch::{Config, trace::Trace};
+use forge_bridge::http::json::{self, BodyError};
+use forge_bridge::net::guard::Guard;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+struct Bridge {
+    config: Config,
+    mcp_servers: BTreeSet<String>,
+    guard: Guard,
+}
+
+thread_local! {
+    static BRIDGE: RefCell<Bridge> = RefCell::new(Bridge {
+        config: Config {
+            workspace_roots: vec!["/nowhere".into()],
+            ..Config::default()
+        },
+        mcp_servers: BTreeSet::from(["files".to_owned()]),
+        guard: Guard::new(&[]).unwrap(),
+    });
+}
+
+pub(crate) fn run(data: &[u8]) {
+    let read = json::parse(data);
+    let plain = serde_json::from_slice::<Value>(data);
+    let body = match read {
+        Ok(body) => body,
+        Err(error) => return refused(&error, plain.is_ok()),
+    };
+    assert_eq!(body, plain.unwrap(), "a tree of our own");
+    let again = json::parse(body.to_string().as_bytes());
+    assert_eq!(again.as_ref(), Ok(&body), "the same tree from its own text");
+    BRIDGE.with_borrow(|bridge| check(bridge, &body));
+}
+
+/// What serde would have taken is refused for a reason of ours.
+fn refused(error: &BodyError, is_json: bool) {
+    assert!(!error.to_string().is_empty());
+    if is_json {
+        assert!(!matches!(
+            error,
+            BodyError::Syntax { .. } | BodyError::Empty | BodyError::NotUtf8 { .. }
+        ));
+    }
+}
+
+fn check(bridge: &Bridge, body: &Value) {
+    let limits = Limits {
+        config: &bridge.config,
+        mcp_servers: &bridge.mcp_servers,
+        callback: &|url| bridge.guard.check_url(url).map_err(|why| why.to_string()),
+    };
+    let header = body.get("traceparent").and_then(Value::as_str);
+    let envelope = Envelope {
+        idempotency_key: body.get("key").and_then(Value::as_str),
+        traceparent: header,
+    };
+    match validate(body, &envelope, &limits) {
+        Ok((dispatch, secrets)) => {
+            let text = serde_json::to_string(&dispatch).unwrap();
+            if let Some(sealed) = secrets.to_seal() {
+                drop(sealed);
+                assert!(!format!("{secrets:?}").contains("whsec_"));
+            }
+            let stored = RawValue::from_string(text).unwrap();
+            let read = Dispatch::from_record(&stored).expect("what was stored is read back");
+            assert_eq!(read, dispatch);
+            assert_eq!(canonical(&read), canonical(&dispatch));
+            let elsewhere = Dispatch {
+                trace: Trace::from_header(None),
+                deadline: None,
+                metadata: None,
+                ..dispatch.clone()
+            };
+            assert_eq!(canonical(&elsewhere), canonical(&dispatch));
+            let other = Dispatch {
+                message: format!("{}.", dispatch.message),
+                ..dispatch.clone()
+            };
+            assert_ne!(canonical(&other), canonical(&dispatch));
+        }
+        Err(complaints) => {
+            assert!(!complaints.is_empty());
+            for complaint in complaints {
+                assert!(!complaint.message.is_empty(), "{}", complaint.field);
+                assert!(body.is_null() || !body.is_object() || !complaint.field.is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! What is sealed: it comes back under its own name and key, and nothing else does.
+
+use std::cell::LazyCell;
+
+use forge_bridge::vault::Vault;
+use secrecy::{ExposeSecret, SecretSlice};
+
+thread_local! {
+    static VAULT: LazyCell<Vault> =
+        LazyCell::new(|| Vault::from_key(&SecretSlice::from(vec![7; 32])).unwrap());
+}
+
+pub(crate) fn run(data: &[u8]) {
+    VAULT.with(|vault| {
+        assert!(vault.unseal("name", data).is_err(), "nobody sealed it");
+        let mut sealed = vault.seal("name", data);
+        assert_eq!(vault.unseal("name", &sealed).unwrap().expose_secret(), data);
+        assert!(vault.unseal("other", &sealed).is_err());
+        let at = data.first().map_or(0, |byte| usize::from(*byte)) % sealed.len();
+        sealed[at] ^= 1;
+        assert!(vault.unseal("name", &sealed).is_err());
+        sealed.truncate(at);
+        assert!(vault.unseal("name", &sealed).is_err());
+    });
+}
