@@ -133,7 +133,7 @@ fn environment(
     Ok(environment)
 }
 
-/// The folder of this program, if the echo adapter lies there as well.
+/// The folder of this program, or `plugins` in it, wherever the echo adapter is.
 pub(super) fn beside_the_binary() -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().context("cannot tell where this program lies")?;
     let folder = program.parent().unwrap_or(Path::new("/"));
@@ -142,13 +142,17 @@ pub(super) fn beside_the_binary() -> anyhow::Result<PathBuf> {
         std::env::consts::DLL_PREFIX,
         std::env::consts::DLL_SUFFIX
     );
-    if !folder.join(&library).is_file() {
-        bail!(
-            "{library} is not in {}: run `cargo build --release` first (`cargo run` alone builds no adapters)",
+    let folders = [folder.to_owned(), folder.join("plugins")];
+    let found = folders
+        .into_iter()
+        .find(|folder| folder.join(&library).is_file());
+    found.with_context(|| {
+        format!(
+            "{library} is not in {} and not in `plugins` there: unpack a release archive, or run `cargo build \
+             --release` in the sources (`cargo run` alone builds no adapters)",
             folder.display()
-        );
-    }
-    Ok(folder.to_owned())
+        )
+    })
 }
 
 async fn show(

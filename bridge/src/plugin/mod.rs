@@ -309,7 +309,7 @@ fn ids(config: &Config) -> Vec<String> {
     vec![only.unwrap_or(DEFAULT_ADAPTER).to_owned()]
 }
 
-/// Absolute, in order, the binary's own folder last.
+/// Absolute, in order; last `plugins` beside the binary, as a release has it, and the binary's own folder.
 fn folders(config: &Config) -> Result<Vec<PathBuf>, Error> {
     let mut folders = Vec::new();
     for path in &config.path {
@@ -320,8 +320,11 @@ fn folders(config: &Config) -> Result<Vec<PathBuf>, Error> {
         folders.push(absolute);
     }
     // Without a path of our own there is nothing beside it.
-    let beside = std::env::current_exe().ok();
-    folders.extend(beside.and_then(|binary| binary.parent().map(PathBuf::from)));
+    if let Ok(binary) = std::env::current_exe()
+        && let Some(beside) = binary.parent()
+    {
+        folders.extend([beside.join("plugins"), beside.to_owned()]);
+    }
     Ok(folders)
 }
 

@@ -85,7 +85,9 @@ pub(super) fn find(
             path.display()
         ),
         None => format!(
-            "no {file} in {}; put it there, or name its folder in BRIDGE_PLUGIN_PATH",
+            "no {file} in {}; put it there, or name its folder in BRIDGE_PLUGIN_PATH (adapters are in \
+             `plugins` of a release archive, or in target/release after `cargo build --release` in the \
+             sources; `cargo install` brings none)",
             folders
                 .iter()
                 .map(|folder| folder.display().to_string())
