@@ -23,6 +23,11 @@ pub fn schemathesis() -> PathBuf {
     installed("schemathesis")
 }
 
+/// The environment with the linters of `config/deploy`.
+pub fn deploy() -> PathBuf {
+    installed("deploy")
+}
+
 /// The Python of an environment with the A2A SDK and a server for it.
 pub fn a2a_python() -> PathBuf {
     installed("a2a").join("bin/python")

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Makes the release archive: target/forge-bridge-<version>-<target>.tar.gz, and its SHA-256 beside it.
+#
+#   release.sh                 builds with the profile `dist`, and packs
+#   release.sh --lay FROM TO   only lays out in TO what the archive holds, from a program and libraries in FROM
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+# Every crate below adapters/ that is a shared library.
+adapters() {
+  local manifest
+  for manifest in adapters/*/Cargo.toml; do
+    if grep -q '"cdylib"' "$manifest"; then basename "$(dirname "$manifest")"; fi
+  done
+}
+
+lay() {
+  local from=$1 to=$2 adapter shell file
+  mkdir -p "$to"/{plugins,config,completions,man}
+  install -m 0755 "$from/forge-bridge" "$to/forge-bridge"
+  for adapter in $(adapters); do
+    install -m 0644 "$from/libforge_adapter_${adapter//-/_}.so" "$to/plugins/"
+  done
+  cp plugins/README.md "$to/plugins/"
+  cp config/forge-bridge.toml "$to/config/"
+  cp -r config/examples "$to/config/"
+  mkdir "$to/config/deploy"
+  cp config/deploy/{README.md,forge-bridge.service,kubernetes.yaml} "$to/config/deploy/"
+  cp README.md CHANGELOG.md LICENSE-* "$to/"
+  for shell in bash:forge-bridge.bash elvish:forge-bridge.elv fish:forge-bridge.fish \
+    powershell:_forge-bridge.ps1 zsh:_forge-bridge; do
+    file=${shell#*:}
+    "$to/forge-bridge" completions "${shell%%:*}" > "$to/completions/$file"
+  done
+  "$to/forge-bridge" manual "$to/man"
+}
+
+# The licence texts of everything that is linked in, as most of them ask for.
+licences() {
+  cargo metadata --format-version 1 --locked --filter-platform "$2" | python3 -c '
+import json, pathlib, shutil, sys
+metadata = json.load(sys.stdin)
+names = {package["id"]: package for package in metadata["packages"]}
+nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
+start = [id for id, package in names.items() if not package["source"] and "/tests/" not in package["manifest_path"]]
+seen, todo = set(), list(start)
+while todo:
+    id = todo.pop()
+    if id not in seen:
+        seen.add(id)
+        todo += [d["pkg"] for d in nodes[id]["deps"] if any(kind["kind"] is None for kind in d["dep_kinds"])]
+for package in sorted((names[id] for id in seen if names[id]["source"]), key=lambda p: (p["name"], p["version"])):
+    print(package["name"], package["version"], package["license"] or "see its files", sep="\t")
+    folder = pathlib.Path(sys.argv[1]) / (package["name"] + "-" + package["version"])
+    for file in sorted(pathlib.Path(package["manifest_path"]).parent.iterdir()):
+        if file.is_file() and file.name.upper().startswith(("LICEN", "COPYING", "NOTICE", "UNLICENSE")):
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, folder / file.name)
+' "$1" > "$1.tsv"
+}
+
+if [ "${1:-}" = --lay ]; then
+  lay "$2" "$3"
+  exit
+fi
+
+packages=(-p forge-bridge)
+for adapter in $(adapters); do packages+=(-p "forge-adapter-$adapter"); done
+cargo build --locked --profile dist "${packages[@]}"
+
+target=$(rustc -vV | sed -n 's/^host: //p')
+version=$(target/dist/forge-bridge --version | cut -d ' ' -f 2)
+name=forge-bridge-$version-$target
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+lay target/dist "$work/$name"
+licences "$work/$name/third-party" "$target"
+tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@${SOURCE_DATE_EPOCH:-$(date +%s)}" \
+  -C "$work" -czf "target/$name.tar.gz" "$name"
+(cd target && sha256sum "$name.tar.gz" > "$name.tar.gz.sha256")
+ls -l "target/$name.tar.gz"
