@@ -60,6 +60,8 @@ pub const POINTS: &[&str] = &[
     "replay.after",
     "sweep.before",
     "sweep.after",
+    "reseal.before",
+    "reseal.after",
     "stop.draining",
     "stop.drained",
     "stop.closing",

@@ -5,6 +5,8 @@ pub mod check;
 pub mod conform;
 pub mod receiver;
 mod reload;
+mod reseal;
+pub mod secrets;
 pub mod upkeep;
 
 use std::collections::BTreeMap;
@@ -16,7 +18,7 @@ use anyhow::Context;
 use forge_adapter_api::Profile;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -44,6 +46,8 @@ use crate::store::Store;
 use crate::store::sqlite::Sqlite;
 use crate::time::Clock;
 use crate::vault::{KeySource, Vault};
+
+use reseal::Resealer;
 
 /// Events of adapters outside of any execution are written in batches of at most so many.
 const RELAY_BATCH: usize = 128;
@@ -84,6 +88,8 @@ pub struct Bridge {
     tls: Option<Tls>,
     guard: Guard,
     vault: Vault,
+    /// The keys of the vault have changed.
+    turned: Arc<Notify>,
     /// How long finished work is kept, for those who write its end; the sweep needs all of it.
     kept: Live<Duration>,
     retention: Live<Retention>,
@@ -115,6 +121,7 @@ impl Bridge {
         let endpoint = Endpoint::open(&config.registration, config.listen, &config.net)?;
         let store = open_store(&config).await?;
         let vault = open_vault(&config).await?;
+        reseal::fit(&*store, &vault).await?;
         let children = Children::new(&config.process, store.store_id())?;
         reap(&children).await?;
         let clock = Clock::System;
@@ -195,6 +202,7 @@ impl Bridge {
             tls,
             guard,
             vault,
+            turned: Arc::default(),
             kept,
             retention: config.retention.clone().into(),
             config,
@@ -211,6 +219,9 @@ impl Bridge {
         }
         if bridge.auth.is_open() {
             tracing::warn!("no token is configured: everybody on this machine may dispatch");
+        }
+        for number in bridge.config.auth.short_tokens() {
+            tracing::warn!("token {number} of auth.tokens is so short that it can be guessed");
         }
         Ok(bridge)
     }
@@ -289,6 +300,12 @@ impl Bridge {
             self.retention.clone(),
             ending.clone(),
         ));
+        let resealer = Resealer {
+            store: Arc::clone(&self.store),
+            vault: self.vault.clone(),
+            turned: Arc::clone(&self.turned),
+        };
+        tracker.spawn(resealer.run(ending.clone()));
         tracker.spawn(self.deliverer.clone().run(ending.clone(), tracker.clone()));
         tracker.spawn(self.dispatcher.clone().run(self.starting.clone()));
     }
@@ -371,6 +388,7 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
 fn key_source(config: &Config) -> KeySource {
     KeySource {
         key: config.secret.key.clone(),
+        previous: config.secret.previous.clone(),
         file: config.secret.key_file.clone(),
         data_dir: config.data_dir.clone(),
     }
@@ -456,10 +474,12 @@ async fn sweep(store: Arc<dyn Store>, retention: Live<Retention>, ending: Cancel
         let Retention { every, step, .. } = *retention.get();
         loop {
             crash::point("sweep.before");
+            let begun = Instant::now();
             let swept = store.sweep(Timestamp::now(), step).await;
             crash::point("sweep.after");
             match swept {
-                Ok(swept) if swept.more && !ending.is_cancelled() => {}
+                // At most half of the time, so that those who write are not held up.
+                Ok(swept) if swept.more && !ending.is_cancelled() => sleep(begun.elapsed()).await,
                 Ok(_) => break,
                 Err(error) => {
                     tracing::warn!("nothing was removed: {error}");

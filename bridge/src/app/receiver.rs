@@ -19,6 +19,7 @@ use crate::net::backoff::Policy;
 use crate::net::guard::Guard;
 use crate::net::{self, Client};
 use crate::store::record::{Callback, DeliveryPayload, DueDelivery};
+use crate::store::sealed;
 use crate::store::sqlite::Sqlite;
 use crate::time;
 use crate::vault::Vault;
@@ -196,7 +197,7 @@ impl Receiver {
         };
         let seal = |secret: SecretString| {
             let plain = json!({ "secret": secret.expose_secret() }).to_string();
-            let context = format!("dispatch:{}", owed.dispatch);
+            let context = sealed::of_dispatch(owed.dispatch);
             self.vault.seal(&context, plain.as_bytes())
         };
         let at = time::format(owed.since);

@@ -1,5 +1,6 @@
 //! What a running bridge takes from a configuration that was read again: who may call, what signs
-//! callbacks and where they may go, the certificate, how long records are kept, how it ends, how much it logs.
+//! callbacks and where they may go, the certificate, the keys of the store, how long records are kept, how it
+//! ends, how much it logs.
 
 use crate::config::{Config, changes};
 use crate::delivery::sign::Signer;
@@ -7,7 +8,7 @@ use crate::http::auth::Auth;
 use crate::http::tls::Tls;
 use crate::net::guard::Guard;
 
-use super::Bridge;
+use super::{Bridge, open_vault, reseal};
 
 impl Bridge {
     /// Takes all of it or, when something in it cannot be used, nothing. Gives back the keys that
@@ -18,11 +19,17 @@ impl Bridge {
         auth.check_listen(self.addr)?;
         let tls = Tls::open(&new.tls)?;
         let guard = Guard::new(&new.callback.allow)?;
-        let signer = Signer::open(&new.callback, &*self.store, &self.vault).await?;
+        let vault = open_vault(&new).await?;
+        reseal::check(&*self.store, &self.vault, &vault).await?;
+        let signer = Signer::open(&new.callback, &*self.store, &vault).await?;
 
         self.auth.adopt(&auth);
         self.guard.adopt(&guard);
         self.signer.adopt(&signer);
+        if vault.keys() != self.vault.keys() {
+            self.vault.adopt(&vault);
+            self.turned.notify_one();
+        }
         self.kept.replace(new.retention.records);
         self.retention.replace(new.retention.clone());
         self.announced.send_replace(auth.announced());
@@ -41,6 +48,7 @@ impl Bridge {
         running.callback.allow = new.callback.allow.clone();
         running.callback.secrets = new.callback.secrets.clone();
         running.callback.origins = new.callback.origins.clone();
+        running.secret = new.secret.clone();
         running.retention = new.retention.clone();
         running.drain = new.drain.clone();
         running.log.level = new.log.level.clone();

@@ -101,8 +101,8 @@ enum Command {
     Dev,
     /// Validate the configuration and load every adapter, and say all that is wrong
     Check,
-    /// Show the secret that signs callbacks
-    Secrets,
+    /// Show the secret that signs callbacks; make tokens, turn the key of the store
+    Secrets(secrets::Arguments),
     /// What adapters a running bridge has
     Adapters(adapters::Arguments),
     /// Post a dispatch and follow it
@@ -173,7 +173,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Demo(arguments) => demo::run(&context, &arguments),
         Command::Dev => dev::run(&context),
         Command::Check => check::run(&context),
-        Command::Secrets => secrets::run(&context),
+        Command::Secrets(arguments) => secrets::run(&context, arguments),
         Command::Adapters(arguments) => adapters::run(&context, &arguments),
         Command::Dispatch(arguments) => dispatch::run(&context, &arguments),
         Command::Health => health::run(&context),

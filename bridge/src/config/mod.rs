@@ -96,7 +96,11 @@ pub struct Secret {
     /// 32 bytes as hex or base64. Goes before the file.
     #[serde(with = "secret")]
     pub key: Option<SecretString>,
-    /// Made at the first start, readable by its owner alone, outside of `data_dir`.
+    /// Former ones, which still open what they sealed.
+    #[serde(with = "secret::list")]
+    pub previous: Vec<SecretString>,
+    /// Made at the first start, readable by its owner alone, outside of `data_dir`. A key a line; the first
+    /// one seals.
     pub key_file: PathBuf,
 }
 
@@ -104,6 +108,7 @@ impl Default for Secret {
     fn default() -> Self {
         Self {
             key: None,
+            previous: Vec::new(),
             key_file: "~/.config/forge-bridge/secret.key".into(),
         }
     }
@@ -119,7 +124,7 @@ pub struct Retention {
     /// How often what is past it is looked for.
     #[serde(with = "duration")]
     pub every: Duration,
-    /// How many records one step removes.
+    /// How many records one step removes at most.
     pub step: usize,
 }
 
@@ -128,7 +133,7 @@ impl Default for Retention {
         Self {
             records: Duration::from_secs(7 * 24 * 60 * 60),
             every: Duration::from_secs(60),
-            step: 500,
+            step: 100,
         }
     }
 }

@@ -176,7 +176,7 @@ fn everything_wrong_is_said_at_once() {
             "plugin.adapters (file a.toml): wanted a string, found signed int `1`",
             "retention.records (file a.toml): wanted a duration such as \"250ms\", \"30s\", \"5m\", \"24h\" or \"7d\", found \"soon\"; for example \"7d\"",
             "retention.recrods (file a.toml): no such key; did you mean records?",
-            "retention.step (environment BRIDGE_RETENTION_STEP): wanted usize, found string \"many\"; for example 500",
+            "retention.step (environment BRIDGE_RETENTION_STEP): wanted usize, found string \"many\"; for example 100",
             "strict (file a.toml): wanted a boolean, found string \"perhaps\"; for example false",
             "surprise (file a.toml): no such key",
         ]

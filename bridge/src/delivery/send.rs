@@ -20,6 +20,7 @@ use crate::id::DispatchId;
 use crate::net::Outgoing;
 use crate::net::backoff::Policy;
 use crate::store::record::{DeliveryPayload, DueDelivery};
+use crate::store::sealed;
 use crate::vault::{self, Vault};
 
 use super::sign::{Message, Signer, SigningSecret};
@@ -54,7 +55,6 @@ pub struct Wishes {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Callback {
-    headers: BTreeMap<String, String>,
     retry: Option<Retry>,
 }
 
@@ -108,6 +108,8 @@ struct Secrets {
     bearer: Option<SecretString>,
     #[serde(with = "crate::config::secret")]
     secret: Option<SecretString>,
+    #[serde(with = "crate::config::secret::map")]
+    headers: BTreeMap<String, SecretString>,
 }
 
 impl Attempt<'_> {
@@ -144,7 +146,7 @@ impl Attempt<'_> {
             None => traceparent(&payload.trace_id),
         };
 
-        let mut headers = self.own_headers(wishes, signer.bearer(origin).as_ref())?;
+        let mut headers = self.own_headers(&secrets.headers, signer.bearer(origin).as_ref())?;
         if let Some(bearer) = &secrets.bearer {
             headers.insert(AUTHORIZATION, authorization(bearer)?);
         }
@@ -169,32 +171,28 @@ impl Attempt<'_> {
         })
     }
 
-    /// The origin's token, which the dispatch's own headers override.
+    /// The dispatch's own headers, and the token of the origin.
     fn own_headers(
         &self,
-        wishes: &Wishes,
+        given: &BTreeMap<String, SecretString>,
         bearer: Option<&SecretString>,
     ) -> Result<HeaderMap, Error> {
         let mut headers = HeaderMap::new();
         if let Some(bearer) = bearer {
             headers.insert(AUTHORIZATION, authorization(bearer)?);
         }
-        let given = wishes
-            .callback
-            .iter()
-            .flat_map(|callback| &callback.headers);
         for (name, text) in given {
             let name = HeaderName::try_from(name).map_err(Error::HeaderName)?;
-            headers.insert(name, value(text)?);
+            headers.insert(name, hidden(text.expose_secret())?);
         }
         Ok(headers)
     }
 }
 
 impl Secrets {
-    fn open(dispatch: DispatchId, sealed: &[u8], vault: &Vault) -> Result<Self, Error> {
+    fn open(dispatch: DispatchId, bytes: &[u8], vault: &Vault) -> Result<Self, Error> {
         let plain = vault
-            .unseal(&format!("dispatch:{dispatch}"), sealed)
+            .unseal(&sealed::of_dispatch(dispatch), bytes)
             .map_err(Error::Unseal)?;
         // The error would quote what it could not read.
         serde_json::from_slice(plain.expose_secret()).map_err(|_| Error::Secrets)
@@ -206,7 +204,12 @@ fn value(text: &str) -> Result<HeaderValue, Error> {
 }
 
 fn authorization(bearer: &SecretString) -> Result<HeaderValue, Error> {
-    let mut value = value(&format!("Bearer {}", bearer.expose_secret()))?;
+    hidden(&format!("Bearer {}", bearer.expose_secret()))
+}
+
+/// A value that logs do not show.
+fn hidden(text: &str) -> Result<HeaderValue, Error> {
+    let mut value = value(text)?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -17,7 +17,7 @@ use crate::plugin::Adapter;
 use crate::store::record::{
     self, Acceptance, Fingerprint, IdempotencyKey, KeyVerdict, NewDispatch, Replay, State,
 };
-use crate::store::{self};
+use crate::store::{self, sealed};
 use crate::time;
 
 use super::request::{Dispatch, Secrets};
@@ -78,7 +78,10 @@ impl Dispatcher {
         let routed = match inner.routed(&dispatch, now).await {
             Ok(routed) => routed,
             // A known key has its answer whatever the adapters can do by now.
-            Err(refused) => return inner.known(&key, &fingerprint, now, refused).await,
+            Err(refused) => {
+                let known = inner.known(&key, &fingerprint, now).await?;
+                return known.ok_or(refused);
+            }
         };
         let new = inner.record(&dispatch, &secrets, (key, fingerprint), &routed, now);
         let (dispatch_id, task_id) = (new.id, new.task_id.clone());
@@ -106,6 +109,23 @@ impl Dispatcher {
     }
 }
 
+impl Dispatcher {
+    /// What is known under the key of this dispatch, for a caller who may not send new ones just now.
+    pub async fn recall(
+        &self,
+        body: &Value,
+        headers: &SubmitHeaders,
+    ) -> Result<Option<Answer>, Error> {
+        let inner = &*self.inner;
+        let (dispatch, _) = inner.validated(body, headers)?;
+        let key = fingerprint::key(&dispatch, headers.idempotency_key.as_deref());
+        let canonical = fingerprint::canonical(&dispatch);
+        let fingerprint = inner.vault.fingerprint("dispatch", &[&canonical]);
+        let now = inner.finisher.clock.now();
+        inner.known(&key, &fingerprint, now).await
+    }
+}
+
 impl Inner {
     fn validated(
         &self,
@@ -128,21 +148,20 @@ impl Inner {
         validate(body, &envelope, &limits).map_err(Error::Invalid)
     }
 
-    /// What a key stands for, or else why the dispatch cannot be routed.
+    /// What a key stands for; nothing when it is free.
     async fn known(
         &self,
         key: &IdempotencyKey,
         fingerprint: &Fingerprint,
         now: Timestamp,
-        refused: Error,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Option<Answer>, Error> {
         let Some(known) = self.finisher.store.recall(key).await? else {
-            return Err(refused);
+            return Ok(None);
         };
         match known.verdict(key.space, fingerprint) {
-            KeyVerdict::Same => Ok(self.again(&known.dispatch, now).await?),
+            KeyVerdict::Same => Ok(Some(self.again(&known.dispatch, now).await?)),
             KeyVerdict::Conflict => Err(Error::Conflict(known.dispatch.id)),
-            KeyVerdict::TakeOver => Err(refused),
+            KeyVerdict::TakeOver => Ok(None),
         }
     }
 
@@ -215,7 +234,7 @@ impl Inner {
         now: Timestamp,
     ) -> NewDispatch {
         let id = DispatchId::new();
-        let context = format!("dispatch:{id}");
+        let context = sealed::of_dispatch(id);
         let seal =
             |plain: secrecy::SecretSlice<u8>| self.vault.seal(&context, plain.expose_secret());
         let accepted = serde_json::json!({ "provider": routed.provider });

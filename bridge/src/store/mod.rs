@@ -7,6 +7,7 @@ mod contract;
 pub mod memory;
 pub mod record;
 mod rules;
+pub mod sealed;
 pub mod sqlite;
 
 use async_trait::async_trait;
@@ -24,6 +25,7 @@ use record::{
     IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
     Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
+use sealed::{Resealed, Sealed};
 
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -188,6 +190,11 @@ pub trait Store: Send + Sync + 'static {
     async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>>;
     /// Writes a named sealed value unless there is one; returns the one that counts.
     async fn seal_once(&self, name: &str, value: Vec<u8>) -> Result<Vec<u8>>;
+    /// What lies sealed: first the named values, then the secrets of dispatches, oldest first. Begins at 0,
+    /// looks at `limit` dispatches, and goes on at `next`.
+    async fn sealed_page(&self, after: u64, limit: usize) -> Result<Page<Sealed>>;
+    /// Puts what was sealed anew in its place; how much. What changed meanwhile stays as it is.
+    async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64>;
     /// Writes what is queued, checkpoints and closes. Later calls fail.
     async fn close(&self);
 }

@@ -5,12 +5,14 @@ use super::{Subject, on_every_store};
 use crate::store::record::{
     AfterAttempt, DeliveryFilter, DeliveryState, DispatchFilter, NewDispatch, Status,
 };
+use crate::store::sealed::{Place, Resealed};
 
 on_every_store! {
     dispatches_are_listed_newest_first_in_pages;
     a_list_of_dispatches_is_filtered;
     deliveries_are_listed_newest_first_and_filtered;
     a_sealed_value_is_written_once;
+    what_is_sealed_is_found_and_sealed_anew;
 }
 
 async fn dispatches_are_listed_newest_first_in_pages(subject: impl Subject) {
@@ -247,4 +249,47 @@ async fn a_sealed_value_is_written_once(subject: impl Subject) {
     let store = subject.open().await;
     let kept = store.sealed("secret").await.unwrap();
     assert_eq!(kept.as_deref(), Some(&b"one"[..]));
+}
+
+async fn what_is_sealed_is_found_and_sealed_anew(subject: impl Subject) {
+    let store = subject.open().await;
+    store.seal_once("name", b"one".to_vec()).await.unwrap();
+    let mut places = vec![Place::Named("name".to_owned())];
+    for n in 0..5 {
+        let plain = NewDispatch {
+            secrets: None,
+            ..task(&format!("plain {n}"))
+        };
+        accept(&*store, plain).await;
+        places.push(Place::Dispatch(accept(&*store, task(&n.to_string())).await));
+    }
+    let (mut found, mut after) = (Vec::new(), Some(0));
+    while let Some(from) = after {
+        let page = store.sealed_page(from, 4).await.unwrap();
+        assert!(page.items.len() <= 4 + 1, "a page is bounded");
+        found.extend(page.items);
+        after = page.next;
+    }
+    let found_places: Vec<_> = found.iter().map(|sealed| sealed.place.clone()).collect();
+    assert_eq!(found_places, places);
+    let change = |place: &Place, from: &[u8]| Resealed {
+        place: place.clone(),
+        from: from.to_vec(),
+        to: b"anew".to_vec(),
+    };
+    let changes = vec![
+        change(&places[0], b"one"),
+        change(&places[1], b"sealed"),
+        change(&places[2], b"something else"),
+    ];
+    assert_eq!(store.reseal(changes).await.unwrap(), 2);
+    let store = subject.open().await;
+    let page = store.sealed_page(0, 100).await.unwrap();
+    let bytes: Vec<_> = page
+        .items
+        .iter()
+        .map(|sealed| sealed.bytes.as_slice())
+        .collect();
+    let (anew, sealed) = (&b"anew"[..], &b"sealed"[..]);
+    assert_eq!(bytes, [anew, anew, sealed, sealed, sealed, sealed]);
 }

@@ -4,6 +4,7 @@
 mod log;
 mod outbox;
 mod queue;
+mod seal;
 mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,7 @@ use super::record::{
     IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
     Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
+use super::sealed::{Resealed, Sealed};
 use super::{Result, Store};
 use crate::event::{Event, LogName, NewEvent};
 use crate::id::{DeliveryId, DispatchId};
@@ -245,6 +247,14 @@ impl Store for Memory {
 
     async fn seal_once(&self, name: &str, value: Vec<u8>) -> Result<Vec<u8>> {
         self.write(|state| Ok(state.sealed.entry(name.to_owned()).or_insert(value).clone()))
+    }
+
+    async fn sealed_page(&self, after: u64, limit: usize) -> Result<Page<Sealed>> {
+        Ok(self.state().sealed_page(after, limit))
+    }
+
+    async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64> {
+        self.write(|state| Ok(state.reseal(changes)))
     }
 
     async fn close(&self) {}

@@ -13,7 +13,7 @@ use super::readers::Readers;
 use super::schema::{self, Tuning};
 use super::shared::{Published, Shared};
 use super::writer::Writer;
-use super::{Sqlite, read};
+use super::{Sqlite, seal};
 use crate::crash;
 use crate::store::Config;
 
@@ -89,7 +89,7 @@ impl Sqlite {
             return Ok(None);
         }
         schema::open_reader(&file)
-            .and_then(|connection| read::sealed(&connection, name))
+            .and_then(|connection| seal::named(&connection, name))
             .map_err(|source| OpenError::Open { file, source })
     }
 

@@ -12,6 +12,7 @@ mod queue;
 mod read;
 mod readers;
 mod schema;
+mod seal;
 mod shared;
 mod sweep;
 mod table;
@@ -37,6 +38,7 @@ use super::record::{
     IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
     Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
+use super::sealed::{Resealed, Sealed};
 use super::{Error, Result, Store};
 use crate::event::{Event, LogName, NewEvent};
 use crate::id::{DeliveryId, DispatchId};
@@ -385,13 +387,24 @@ impl Store for Sqlite {
 
     async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let name = name.to_owned();
-        self.look_up(move |connection| read::sealed(connection, &name))
+        self.look_up(move |connection| seal::named(connection, &name))
             .await
     }
 
     async fn seal_once(&self, name: &str, value: Vec<u8>) -> Result<Vec<u8>> {
         let name = name.to_owned();
-        self.write(value.len(), move |tx| sweep::seal_once(tx, &name, &value))
+        self.write(value.len(), move |tx| seal::seal_once(tx, &name, &value))
+            .await
+    }
+
+    async fn sealed_page(&self, after: u64, limit: usize) -> Result<Page<Sealed>> {
+        self.read(move |connection| seal::page(connection, after, limit))
+            .await
+    }
+
+    async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64> {
+        let bytes = changes.iter().map(|change| change.to.len()).sum();
+        self.write(bytes, move |tx| seal::reseal(tx, &changes))
             .await
     }
 

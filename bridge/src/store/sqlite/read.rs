@@ -318,8 +318,3 @@ pub(super) fn deliveries_of(
     })?;
     Ok(with_attempts(&transaction, found)?.into_iter().collect())
 }
-
-pub(super) fn sealed(connection: &Connection, name: &str) -> rusqlite::Result<Option<Vec<u8>>> {
-    let sql = "SELECT value FROM sealed WHERE name = ?";
-    table::one(connection, sql, [name], |row| row.get(0))
-}

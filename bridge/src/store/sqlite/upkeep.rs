@@ -1,6 +1,7 @@
 //! What an operator does with a store from outside, also while a bridge works on it: looking whether it is
 //! whole, and making a copy that can be put in its place.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use tempfile::NamedTempFile;
 
 use super::Sqlite;
 use super::folder::{FILE, OpenError};
-use super::schema;
+use super::{schema, seal};
 
 /// What SQLite says of damage at most; one page is often told of many times.
 const MOST_DAMAGES: usize = 20;
@@ -88,6 +89,16 @@ impl Sqlite {
     pub fn check(data_dir: &Path) -> Result<Checked, OpenError> {
         let (file, connection) = open(data_dir)?;
         look(&connection, &file).map_err(|source| schema::classify(&file, source))
+    }
+
+    /// How many sealed values begin with the same few bytes, which name their key. Reads all of the store;
+    /// nothing where there is none.
+    pub fn sealed_heads(data_dir: &Path) -> Result<BTreeMap<Vec<u8>, u64>, OpenError> {
+        if !data_dir.join(FILE).exists() {
+            return Ok(BTreeMap::new());
+        }
+        let (file, connection) = open(data_dir)?;
+        seal::heads(&connection).map_err(|source| schema::classify(&file, source))
     }
 
     /// Copies the store in this folder, as it is at one moment, to a file that is not there yet. Opened in

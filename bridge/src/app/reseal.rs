@@ -1,0 +1,281 @@
+//! Sealing anew what lies under an older key, a little at a time, while the bridge works. Killed in the
+//! middle it begins again at the next start; what was done stays, and what was not opens under the old key.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use secrecy::ExposeSecret;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::crash;
+use crate::store::sealed::{Place, Resealed, Sealed};
+use crate::store::{self, Store};
+use crate::vault::{self, KeyId, Vault};
+
+/// Dispatches that one step looks at.
+const STEP: usize = 200;
+/// How long to wait after the store has failed.
+const REST: Duration = Duration::from_secs(60);
+
+/// Says, sealed under the key that seals, whether all the rest is.
+const MARK: &str = "sealed-under";
+const TURNING: &[u8] = b"turning";
+const DONE: &[u8] = b"done";
+
+/// Keys that may not go, since something lies under them.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "secrets in the store lie under the key {}, which is not among the new ones; keep it until `forge-bridge \
+     secrets keys` shows nothing under it",
+    ids(.0)
+)]
+pub(super) struct StillNeeded(Vec<KeyId>);
+
+fn ids(keys: &[KeyId]) -> String {
+    let keys: Vec<_> = keys.iter().map(KeyId::to_string).collect();
+    keys.join(", ")
+}
+
+/// Has what fingerprints are made with kept in the store, and sees that the keys fit the store.
+pub(super) async fn fit(store: &dyn Store, vault: &Vault) -> anyhow::Result<()> {
+    let kept = store.seal_once(vault::FINGERPRINTS, vault.sealed_fingerprints());
+    vault.take_fingerprints(&kept.await?)?;
+    if let Some(mark) = store.sealed(MARK).await? {
+        vault.unseal(MARK, &mark)?;
+    }
+    Ok(())
+}
+
+/// Whether `new` opens all that may lie in the store.
+pub(super) async fn check(store: &dyn Store, old: &Vault, new: &Vault) -> anyhow::Result<()> {
+    let mut needed = old.keys();
+    if is_done(store, old).await? {
+        needed.truncate(1);
+    }
+    let known = new.keys();
+    needed.retain(|key| !known.contains(key));
+    anyhow::ensure!(needed.is_empty(), StillNeeded(needed));
+    Ok(())
+}
+
+/// Whether everything lies under the key that seals.
+async fn is_done(store: &dyn Store, vault: &Vault) -> Result<bool, store::Error> {
+    let mark = store.sealed(MARK).await?;
+    let mark = mark.filter(|mark| Vault::key_of(mark) == Some(vault.sealing()));
+    Ok(mark.is_some_and(|mark| is(vault, &mark, DONE)))
+}
+
+fn is(vault: &Vault, mark: &[u8], what: &[u8]) -> bool {
+    let plain = vault.unseal(MARK, mark);
+    plain.is_ok_and(|plain| plain.expose_secret() == what)
+}
+
+/// The worker.
+pub(super) struct Resealer {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) vault: Vault,
+    /// Told when the keys have changed.
+    pub(super) turned: Arc<Notify>,
+}
+
+/// What one round found.
+#[derive(Debug, Default)]
+struct Round {
+    resealed: u64,
+    /// What could not be opened, and why.
+    unopened: BTreeMap<String, u64>,
+}
+
+impl Resealer {
+    pub(super) async fn run(self, ending: CancellationToken) {
+        loop {
+            let round = match ending.run_until_cancelled(self.tick()).await {
+                None => return,
+                Some(round) => round,
+            };
+            let rest = async {
+                match round {
+                    Ok(round) => {
+                        round.tell(self.vault.sealing());
+                        std::future::pending().await
+                    }
+                    Err(error) => {
+                        tracing::warn!("what lies under an older key stays there for now: {error}");
+                        sleep(REST).await;
+                    }
+                }
+            };
+            tokio::select! {
+                () = ending.cancelled() => return,
+                () = self.turned.notified() => {}
+                () = rest => {}
+            }
+        }
+    }
+
+    async fn tick(&self) -> Result<Round, store::Error> {
+        let mut round = Round::default();
+        if is_done(&*self.store, &self.vault).await? {
+            return Ok(round);
+        }
+        self.mark(TURNING).await?;
+        let mut after = Some(0);
+        while let Some(from) = after {
+            let begun = Instant::now();
+            let page = self.store.sealed_page(from, STEP).await?;
+            let changes = page.items.into_iter();
+            let changes: Vec<_> = changes
+                .filter_map(|sealed| self.anew(sealed, &mut round))
+                .collect();
+            if !changes.is_empty() {
+                crash::point("reseal.before");
+                round.resealed += self.store.reseal(changes).await?;
+                crash::point("reseal.after");
+            }
+            after = page.next;
+            // At most half of the time, so that nobody notices.
+            sleep(begun.elapsed()).await;
+        }
+        if round.unopened.is_empty() {
+            self.mark(DONE).await?;
+        }
+        Ok(round)
+    }
+
+    /// The same under the key that seals, if it does not lie there already.
+    fn anew(&self, sealed: Sealed, round: &mut Round) -> Option<Resealed> {
+        let Sealed { place, bytes } = sealed;
+        if Vault::key_of(&bytes) == Some(self.vault.sealing()) {
+            return None;
+        }
+        let context = place.context();
+        match self.vault.unseal(&context, &bytes) {
+            Ok(plain) => Some(Resealed {
+                place,
+                to: self.vault.seal(&context, plain.expose_secret()),
+                from: bytes,
+            }),
+            Err(_) => {
+                let why = match Vault::key_of(&bytes) {
+                    Some(key) => format!("lie under the key {key}, which is not here"),
+                    None => "cannot be opened by any key here".to_owned(),
+                };
+                *round.unopened.entry(why).or_default() += 1;
+                None
+            }
+        }
+    }
+
+    async fn mark(&self, what: &[u8]) -> Result<(), store::Error> {
+        let to = self.vault.seal(MARK, what);
+        let from = self.store.seal_once(MARK, to.clone()).await?;
+        let place = Place::Named(MARK.to_owned());
+        let change = Resealed { place, from, to };
+        self.store.reseal(vec![change]).await.map(drop)
+    }
+}
+
+impl Round {
+    fn tell(&self, key: KeyId) {
+        if self.resealed > 0 {
+            tracing::info!(
+                "{} secrets were sealed anew under the key {key}",
+                self.resealed
+            );
+        }
+        for (why, count) in &self.unopened {
+            tracing::error!("{count} secrets in the store {why}: their callbacks cannot be sent");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use secrecy::SecretSlice;
+
+    use super::*;
+    use crate::store::memory::Memory;
+
+    fn vault(keys: &[u8]) -> Vault {
+        let keys: Vec<_> = keys
+            .iter()
+            .map(|byte| SecretSlice::from(vec![*byte; 32]))
+            .collect();
+        Vault::from_keys(&keys).unwrap()
+    }
+
+    async fn round(store: &Memory, vault: &Vault) -> Round {
+        let resealer = Resealer {
+            store: Arc::new(store.clone()),
+            vault: vault.clone(),
+            turned: Arc::default(),
+        };
+        resealer.tick().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn all_is_sealed_anew_and_only_then_may_the_old_key_go() {
+        let store = Memory::new();
+        let (old, both, new) = (vault(&[1]), vault(&[2, 1]), vault(&[2]));
+        fit(&store, &old).await.unwrap();
+        assert_eq!(round(&store, &old).await.resealed, 0);
+        store
+            .seal_once("name", old.seal("name", b"value"))
+            .await
+            .unwrap();
+
+        let early = check(&store, &old, &new).await.unwrap_err();
+        assert!(
+            early.to_string().contains(&old.sealing().to_string()),
+            "{early}"
+        );
+        assert!(fit(&store, &new).await.is_err());
+        check(&store, &old, &both).await.unwrap();
+        fit(&store, &both).await.unwrap();
+        assert!(check(&store, &both, &new).await.is_err(), "not yet");
+        // The named value and what fingerprints are made with; the mark was made anew before.
+        assert_eq!(round(&store, &both).await.resealed, 2);
+        assert_eq!(round(&store, &both).await.resealed, 0);
+        check(&store, &both, &new).await.unwrap();
+        fit(&store, &new).await.unwrap();
+        let value = store.sealed("name").await.unwrap().unwrap();
+        assert!(new.unseal("name", &value).is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_no_key_opens_stays_and_is_told() {
+        let store = Memory::new();
+        let (lost, here) = (vault(&[9]), vault(&[1]));
+        let sealed = lost.seal("name", b"value");
+        store.seal_once("name", sealed.clone()).await.unwrap();
+        for _ in 0..2 {
+            let round = round(&store, &here).await;
+            let why = round.unopened.keys().next().unwrap();
+            assert!(why.contains(&lost.sealing().to_string()), "{why}");
+            assert_eq!(store.sealed("name").await.unwrap(), Some(sealed.clone()));
+        }
+    }
+
+    #[tokio::test]
+    async fn turning_back_in_the_middle_leaves_nothing_behind() {
+        let store = Memory::new();
+        let (there, back) = (vault(&[2, 1]), vault(&[1, 2]));
+        round(&store, &vault(&[1])).await;
+        let resealer = Resealer {
+            store: Arc::new(store.clone()),
+            vault: there.clone(),
+            turned: Arc::default(),
+        };
+        resealer.mark(TURNING).await.unwrap();
+        store
+            .seal_once("name", there.seal("name", b"value"))
+            .await
+            .unwrap();
+        assert_eq!(round(&store, &back).await.resealed, 1);
+        let value = store.sealed("name").await.unwrap().unwrap();
+        assert_eq!(Vault::key_of(&value), Some(back.sealing()));
+    }
+}

@@ -1,0 +1,165 @@
+//! Making tokens, and turning the keys under which secrets lie in the store. All of it also while a bridge
+//! runs.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::bail;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use secrecy::{ExposeSecret, SecretString};
+use sha2::{Digest as _, Sha256};
+
+use super::{key_source, open_vault};
+use crate::config::Config;
+use crate::http::auth::{self, Scope, TokenHash};
+use crate::store::sqlite::Sqlite;
+use crate::time;
+use crate::vault::{self, KeyId, Vault};
+
+/// Tells one of ours from other secrets, also for programs that look for leaked ones.
+const PREFIX: &str = "fbt_";
+
+/// A new token, and what a configuration says of it.
+#[derive(Debug)]
+pub struct Minted {
+    pub token: SecretString,
+    pub entry: TokenHash,
+}
+
+/// A token that nobody else knows.
+pub fn mint(
+    name: Option<String>,
+    scopes: Vec<String>,
+    life: Option<Duration>,
+) -> anyhow::Result<Minted> {
+    let scopes = match scopes.is_empty() {
+        true => Scope::all(),
+        false => scopes
+            .iter()
+            .map(|name| scope(name))
+            .collect::<anyhow::Result<_>>()?,
+    };
+    let random = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
+    let token = SecretString::from(format!("{PREFIX}{random}"));
+    let hash = Sha256::digest(token.expose_secret()).into();
+    let entry = TokenHash {
+        hash: auth::hex(&hash),
+        name,
+        scopes,
+        expires: life.map(|life| time::after(Timestamp::now(), life)),
+        requests_per_minute: None,
+    };
+    Ok(Minted { token, entry })
+}
+
+fn scope(name: &str) -> anyhow::Result<Scope> {
+    let known = Scope::all();
+    match known.iter().find(|scope| scope.name() == name) {
+        Some(scope) => Ok(*scope),
+        None => bail!("there is no scope {name:?}: dispatch, read, admin"),
+    }
+}
+
+/// How much lies under one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// `None`: sealed by a version that did not write down the key.
+    pub key: Option<KeyId>,
+    pub role: Role,
+    pub sealed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Seals what is new.
+    Sealing,
+    /// Only opens what it sealed.
+    Former,
+    /// Not in the configuration: what lies under it cannot be read.
+    Missing,
+}
+
+/// The keys and what lies under each. Reads all of the store.
+pub async fn keys(config: &Config) -> anyhow::Result<Vec<Usage>> {
+    let vault = open_vault(config).await?;
+    let folder = config.data_dir.clone();
+    let heads = tokio::task::spawn_blocking(move || Sqlite::sealed_heads(&folder)).await??;
+    let mut usages: Vec<_> = (vault.keys().into_iter().enumerate())
+        .map(|(place, key)| Usage {
+            key: Some(key),
+            role: match place {
+                0 => Role::Sealing,
+                _ => Role::Former,
+            },
+            sealed: 0,
+        })
+        .collect();
+    for (head, count) in heads {
+        let key = Vault::key_of(&head);
+        match usages.iter_mut().find(|usage| usage.key == key) {
+            Some(usage) => usage.sealed += count,
+            None => usages.push(Usage {
+                key,
+                role: match key {
+                    Some(_) => Role::Missing,
+                    None => Role::Former,
+                },
+                sealed: count,
+            }),
+        }
+    }
+    Ok(usages)
+}
+
+/// Puts a new key into the key file, before those that are there.
+pub fn rotate(config: &Config) -> anyhow::Result<KeyId> {
+    refuse_configured_key(config)?;
+    Ok(vault::file::rotate(&key_source(config))?)
+}
+
+/// Takes the keys out of the key file under which nothing lies any more.
+pub async fn retire(config: &Config) -> anyhow::Result<Vec<KeyId>> {
+    refuse_configured_key(config)?;
+    let usages = keys(config).await?;
+    let used = usages.iter().filter(|usage| usage.sealed > 0);
+    let used: Option<BTreeSet<KeyId>> = used.map(|usage| usage.key).collect();
+    let Some(used) = used else {
+        bail!(
+            "some of what is sealed does not say under which key; start a bridge, which seals it anew"
+        );
+    };
+    Ok(vault::file::retire(&key_source(config), &used)?)
+}
+
+fn refuse_configured_key(config: &Config) -> anyhow::Result<()> {
+    if config.secret.key.is_some() {
+        bail!(
+            "the key is given by secret.key (BRIDGE_SECRET_KEY): give a new one there, such as of `openssl rand -hex \
+             32`, and the old one in secret.previous (BRIDGE_SECRET_PREVIOUS)"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_has_the_scopes_and_the_life_that_are_asked_for() {
+        let day = Duration::from_secs(24 * 60 * 60);
+        let minted = mint(Some("ci".to_owned()), vec!["read".to_owned()], Some(day)).unwrap();
+        assert_eq!(minted.entry.scopes, [Scope::Read]);
+        assert!(minted.entry.expires.unwrap() > Timestamp::now());
+        let token = minted.token.expose_secret();
+        assert!(token.starts_with(PREFIX) && token.len() > 40, "{token}");
+        let hash = Sha256::digest(token).into();
+        assert_eq!(minted.entry.hash, auth::hex(&hash));
+        let other = mint(None, Vec::new(), None).unwrap();
+        assert_eq!(other.entry.scopes, Scope::all());
+        assert_ne!(other.token.expose_secret(), token);
+        assert!(mint(None, vec!["root".to_owned()], None).is_err());
+    }
+}

@@ -1,0 +1,266 @@
+//! The file that holds the keys: a key a line, the first one seals. It is only ever replaced as a whole, so
+//! that whoever dies or reads in between has either the old one or the new one.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use chacha20poly1305::aead::Generate;
+use secrecy::{ExposeSecret, SecretSlice, SecretString};
+use tempfile::NamedTempFile;
+
+use super::{Error, KEY_BYTES, KeyId, KeySource, decode, derive};
+use crate::crash;
+
+/// Nobody turns keys so often without retiring any.
+const MOST_BYTES: u64 = 64 * 1024;
+
+/// The keys of the file, which is created when it is missing.
+pub(super) fn open(source: &KeySource) -> Result<Vec<SecretSlice<u8>>, Error> {
+    let file = &source.file;
+    if resolved(file).starts_with(resolved(&source.data_dir)) {
+        return Err(Error::KeyFileInStore { file: file.clone() });
+    }
+    let text = match read(file)? {
+        Some(text) => text,
+        None => {
+            create(file).map_err(|source| Error::CreateKeyFile {
+                file: file.clone(),
+                source,
+            })?;
+            // Read back: another process may have been first.
+            read(file)?.ok_or_else(|| Error::ReadKeyFile {
+                file: file.clone(),
+                source: io::ErrorKind::NotFound.into(),
+            })?
+        }
+    };
+    keys(file, &text)
+}
+
+/// Puts a new key before the others. Its id.
+pub fn rotate(source: &KeySource) -> Result<KeyId, Error> {
+    let mut keys = open(source)?;
+    let new = SecretSlice::from(chacha20poly1305::Key::generate().to_vec());
+    let (key, _) = derive(&new)?;
+    keys.insert(0, new);
+    write(&source.file, &keys)?;
+    Ok(key.id)
+}
+
+/// Takes out the keys under which nothing lies any more, but never the one that seals. Their ids.
+pub fn retire(source: &KeySource, in_use: &BTreeSet<KeyId>) -> Result<Vec<KeyId>, Error> {
+    let (mut kept, mut retired) = (Vec::new(), Vec::new());
+    for key in open(source)? {
+        let (derived, _) = derive(&key)?;
+        match kept.is_empty() || in_use.contains(&derived.id) {
+            true => kept.push(key),
+            false => retired.push(derived.id),
+        }
+    }
+    if !retired.is_empty() {
+        write(&source.file, &kept)?;
+    }
+    Ok(retired)
+}
+
+fn keys(file: &Path, text: &SecretString) -> Result<Vec<SecretSlice<u8>>, Error> {
+    let malformed = || Error::MalformedKey {
+        origin: format!("the content of {}", file.display()),
+    };
+    let lines = text.expose_secret().lines().map(str::trim);
+    let keys: Option<Vec<_>> = lines.filter(|line| !line.is_empty()).map(decode).collect();
+    keys.filter(|keys| !keys.is_empty()).ok_or_else(malformed)
+}
+
+fn read(file: &Path) -> Result<Option<SecretString>, Error> {
+    let failed = |source| Error::ReadKeyFile {
+        file: file.to_owned(),
+        source,
+    };
+    let open = match File::open(file) {
+        Ok(open) => open,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let mode = open.metadata().map_err(failed)?.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(Error::KeyFileOpen {
+            file: file.to_owned(),
+            mode,
+        });
+    }
+    let mut text = String::new();
+    let read = open.take(MOST_BYTES).read_to_string(&mut text);
+    read.map_err(failed)?;
+    Ok(Some(text.into()))
+}
+
+/// Writes a new key beside its place and moves it there, so that nobody ever sees half of one. A file
+/// that came there meanwhile stays.
+fn create(file: &Path) -> io::Result<()> {
+    let folder = folder(file);
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    let key = SecretSlice::from(chacha20poly1305::Key::generate().to_vec());
+    let draft = draft(folder, &[key])?;
+    crash::point("key.written");
+    match draft.persist_noclobber(file) {
+        Ok(_) => File::open(folder)?.sync_all(),
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error.error),
+    }
+}
+
+/// Puts these keys in the place of those that were there.
+fn write(file: &Path, keys: &[SecretSlice<u8>]) -> Result<(), Error> {
+    let replace = || {
+        // Where it is a link, what it leads to is replaced.
+        let file = file.canonicalize()?;
+        let folder = folder(&file);
+        let draft = draft(folder, keys)?;
+        draft.persist(&file).map_err(|error| error.error)?;
+        File::open(folder)?.sync_all()
+    };
+    replace().map_err(|source| Error::WriteKeyFile {
+        file: file.to_owned(),
+        source,
+    })
+}
+
+/// Readable by its owner alone, and on the disk.
+fn draft(folder: &Path, keys: &[SecretSlice<u8>]) -> io::Result<NamedTempFile> {
+    let mut text = String::with_capacity(keys.len() * (2 * KEY_BYTES + 1));
+    for key in keys {
+        for byte in key.expose_secret() {
+            text.push_str(&format!("{byte:02x}"));
+        }
+        text.push('\n');
+    }
+    let text = SecretString::from(text);
+    let mut draft = NamedTempFile::new_in(folder)?;
+    draft.write_all(text.expose_secret().as_bytes())?;
+    draft.as_file().sync_all()?;
+    Ok(draft)
+}
+
+fn folder(file: &Path) -> &Path {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        Some(_) | None => Path::new("."),
+    }
+}
+
+/// The path with symbolic links followed as far as it exists.
+fn resolved(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for existing in path.ancestors() {
+        if let Ok(real) = existing.canonicalize() {
+            let rest = path.strip_prefix(existing);
+            return real.join(rest.expect("an ancestor is a prefix"));
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::Vault;
+    use super::*;
+
+    fn source(folder: &Path) -> KeySource {
+        KeySource {
+            key: None,
+            previous: Vec::new(),
+            file: folder.join("keys/key"),
+            data_dir: folder.join("data"),
+        }
+    }
+
+    #[test]
+    fn a_missing_key_file_is_made_private_and_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = source(folder.path());
+        let sealed = Vault::open(&source).unwrap().seal("c", b"x");
+        let mode = source.file.metadata().unwrap().mode() & 0o777;
+        assert_eq!(mode, 0o600);
+        assert!(Vault::open(&source).unwrap().unseal("c", &sealed).is_ok());
+    }
+
+    #[test]
+    fn a_new_key_seals_and_the_old_one_opens_until_it_is_retired() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = source(folder.path());
+        let old = Vault::open(&source).unwrap();
+        let sealed = old.seal("c", b"x");
+        let id = rotate(&source).unwrap();
+        assert_eq!(source.file.metadata().unwrap().mode() & 0o777, 0o600);
+        let vault = Vault::open(&source).unwrap();
+        assert_eq!(vault.keys(), [id, old.sealing()]);
+        assert_eq!(vault.sealing(), id);
+        assert!(vault.unseal("c", &sealed).is_ok());
+        assert_eq!(Vault::key_of(&vault.seal("c", b"x")), Some(id));
+
+        let in_use = [old.sealing()].into();
+        assert_eq!(retire(&source, &in_use).unwrap(), []);
+        assert_eq!(retire(&source, &[].into()).unwrap(), [old.sealing()]);
+        let error = Vault::open(&source).unwrap().unseal("c", &sealed);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(&old.sealing().to_string()), "{error}");
+        assert!(error.contains(&id.to_string()), "{error}");
+        assert_eq!(
+            retire(&source, &[].into()).unwrap(),
+            [],
+            "the last one stays"
+        );
+    }
+
+    #[test]
+    fn a_key_file_that_others_can_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = source(folder.path());
+        Vault::open(&source).unwrap();
+        let open = std::fs::Permissions::from_mode(0o640);
+        std::fs::set_permissions(&source.file, open).unwrap();
+        let error = Vault::open(&source).unwrap_err();
+        assert!(error.to_string().contains("chmod 600"), "{error}");
+    }
+
+    #[test]
+    fn a_key_file_inside_the_store_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("data")).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("data"), folder.path().join("link")).unwrap();
+        for file in ["data/key", "data/new/key", "link/key"] {
+            let source = KeySource {
+                file: folder.path().join(file),
+                ..source(folder.path())
+            };
+            let refused = Vault::open(&source).unwrap_err();
+            assert!(matches!(refused, Error::KeyFileInStore { .. }), "{file}");
+        }
+    }
+
+    #[test]
+    fn a_key_file_with_a_line_that_is_no_key_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = source(folder.path());
+        Vault::open(&source).unwrap();
+        for text in [
+            "",
+            "\n",
+            "no key\n",
+            &format!("{}\nno key\n", "07".repeat(32)),
+        ] {
+            std::fs::write(&source.file, text).unwrap();
+            let refused = Vault::open(&source).unwrap_err();
+            assert!(matches!(refused, Error::MalformedKey { .. }), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! The bridge's own keys: the first seals what must not lie open in the store, the others open what was
+//! sealed before it. Makes fingerprints that mean nothing to those who do not have them. Does not know what
+//! it seals or where that is kept.
+
+pub mod file;
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use chacha20poly1305::aead::{Aead, Generate, Nonce, Payload};
+use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
+use hmac::{Hmac, Mac};
+use secrecy::{ExposeSecret, SecretSlice, SecretString};
+use sha2::Sha256;
+
+use crate::live::Live;
+
+/// The first byte of everything sealed, so that another cipher can be told apart.
+const SEALED_V1: u8 = 1;
+/// The same cipher, after the id of its key.
+const SEALED_V2: u8 = 2;
+const ID_BYTES: usize = 4;
+const NONCE_BYTES: usize = 24;
+const KEY_BYTES: usize = 32;
+/// The context under which the key of fingerprints is sealed, and its name in the store.
+pub const FINGERPRINTS: &str = "fingerprint-key";
+
+/// Where the keys come from.
+#[derive(Clone, Debug)]
+pub struct KeySource {
+    /// `BRIDGE_SECRET_KEY`: 32 bytes as hex or base64. Wins over the file.
+    pub key: Option<SecretString>,
+    /// Former ones, which still open what they sealed.
+    pub previous: Vec<SecretString>,
+    /// Made, mode 0600, when it is missing. A key a line; the first one seals.
+    pub file: PathBuf,
+    /// The store's folder. The file must not be in it, or a copy of the store would hold its key.
+    pub data_dir: PathBuf,
+}
+
+/// Which key it was, without saying what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId([u8; ID_BYTES]);
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{origin} is not a key: it must be 32 bytes as 64 hex digits or as base64")]
+    MalformedKey { origin: String },
+    #[error("the key file {} can be read by others (mode {mode:o}); run: chmod 600 {}", file.display(), file.display())]
+    KeyFileOpen { file: PathBuf, mode: u32 },
+    #[error(
+        "the key file {} is inside the store's folder, where every copy of the store would take it along; put it elsewhere",
+        file.display()
+    )]
+    KeyFileInStore { file: PathBuf },
+    #[error("cannot read the key file {}", file.display())]
+    ReadKeyFile { file: PathBuf, source: io::Error },
+    #[error("cannot create the key file {}", file.display())]
+    CreateKeyFile { file: PathBuf, source: io::Error },
+    #[error("cannot write the key file {}", file.display())]
+    WriteKeyFile { file: PathBuf, source: io::Error },
+    #[error("what is sealed as {context} was sealed under another key, or is damaged")]
+    Unseal { context: String },
+    #[error(
+        "what is sealed as {context} was sealed under another key, {wanted}, and the keys here are {}; put that one \
+         back, as a further line of the key file or into secret.previous",
+        list(known)
+    )]
+    MissingKey {
+        context: String,
+        wanted: KeyId,
+        known: Vec<KeyId>,
+    },
+}
+
+fn list(ids: &[KeyId]) -> String {
+    let ids: Vec<_> = ids.iter().map(KeyId::to_string).collect();
+    ids.join(", ")
+}
+
+/// Clones share the keys, also those that come later.
+#[derive(Clone)]
+pub struct Vault {
+    ring: Live<Ring>,
+    fingerprints: Live<SecretSlice<u8>>,
+}
+
+/// The first one seals, all of them open.
+struct Ring(Vec<Key>);
+
+struct Key {
+    id: KeyId,
+    cipher: XChaCha20Poly1305,
+}
+
+impl fmt::Debug for Vault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Vault([REDACTED])")
+    }
+}
+
+impl Vault {
+    pub fn from_key(key: &SecretSlice<u8>) -> Result<Self, Error> {
+        Self::from_keys(std::slice::from_ref(key))
+    }
+
+    /// The first key seals, the others open what they sealed.
+    pub fn from_keys(keys: &[SecretSlice<u8>]) -> Result<Self, Error> {
+        let (ring, fingerprints): (Vec<_>, Vec<_>) = keys
+            .iter()
+            .map(derive)
+            .collect::<Result<Vec<_>, _>>()?
+            .into_iter()
+            .unzip();
+        // Where no store keeps it, it is that of the key that was first of all.
+        let eldest = fingerprints.into_iter().next_back();
+        let eldest = eldest.ok_or_else(|| Error::MalformedKey {
+            origin: "an empty list of keys".to_owned(),
+        })?;
+        Ok(Self {
+            ring: Ring(ring).into(),
+            fingerprints: eldest.into(),
+        })
+    }
+
+    /// The given keys, else those of the key file, which is created when it is missing.
+    pub fn open(source: &KeySource) -> Result<Self, Error> {
+        let mut keys = match &source.key {
+            Some(key) => vec![parse(key, "BRIDGE_SECRET_KEY")?],
+            None => file::open(source)?,
+        };
+        for key in &source.previous {
+            keys.push(parse(key, "an entry of secret.previous")?);
+        }
+        Self::from_keys(&keys)
+    }
+
+    /// From now on these keys seal and open; what fingerprints are made with stays.
+    pub fn adopt(&self, other: &Vault) {
+        self.ring.replace(other.ring.get());
+    }
+
+    /// The key that seals.
+    pub fn sealing(&self) -> KeyId {
+        self.ring.get().0[0].id
+    }
+
+    /// All keys, the one that seals first.
+    pub fn keys(&self) -> Vec<KeyId> {
+        self.ring.get().0.iter().map(|key| key.id).collect()
+    }
+
+    /// Encrypts under the first key; only `unseal` with the same context opens it.
+    pub fn seal(&self, context: &str, plain: &[u8]) -> Vec<u8> {
+        let ring = self.ring.get();
+        let key = &ring.0[0];
+        let nonce = Nonce::<XChaCha20Poly1305>::generate();
+        let payload = Payload {
+            msg: plain,
+            aad: context.as_bytes(),
+        };
+        let sealed = key.cipher.encrypt(&nonce, payload);
+        let sealed = sealed.expect("only a message above 256 GiB cannot be sealed");
+        [&[SEALED_V2], &key.id.0[..], &nonce[..], &sealed[..]].concat()
+    }
+
+    pub fn unseal(&self, context: &str, sealed: &[u8]) -> Result<SecretSlice<u8>, Error> {
+        let damaged = || Error::Unseal {
+            context: context.to_owned(),
+        };
+        let ring = self.ring.get();
+        let (version, rest) = sealed.split_first().ok_or_else(damaged)?;
+        let (keys, rest) = match *version {
+            // It does not say which.
+            SEALED_V1 => (ring.0.iter().collect(), rest),
+            SEALED_V2 => {
+                let (id, rest) = rest.split_first_chunk().ok_or_else(damaged)?;
+                let wanted = KeyId(*id);
+                let key = ring.0.iter().find(|key| key.id == wanted);
+                let key = key.ok_or_else(|| Error::MissingKey {
+                    context: context.to_owned(),
+                    wanted,
+                    known: ring.0.iter().map(|key| key.id).collect(),
+                })?;
+                (vec![key], rest)
+            }
+            _ => return Err(damaged()),
+        };
+        let (nonce, msg) = rest.split_at_checked(NONCE_BYTES).ok_or_else(damaged)?;
+        let nonce = <&Nonce<XChaCha20Poly1305>>::try_from(nonce).map_err(|_| damaged())?;
+        let aad = context.as_bytes();
+        let open = |key: &Key| key.cipher.decrypt(nonce, Payload { msg, aad }).ok();
+        let plain = keys.into_iter().find_map(open);
+        plain.map(SecretSlice::from).ok_or_else(damaged)
+    }
+
+    /// Under which key something lies, as far as it says so.
+    pub fn key_of(sealed: &[u8]) -> Option<KeyId> {
+        let rest = sealed.strip_prefix(&[SEALED_V2])?;
+        rest.first_chunk().map(|id| KeyId(*id))
+    }
+
+    /// What the store has to keep, so that a dispatch has the same fingerprint under every later key.
+    pub fn sealed_fingerprints(&self) -> Vec<u8> {
+        self.seal(FINGERPRINTS, self.fingerprints.get().expose_secret())
+    }
+
+    /// Makes fingerprints with what the store has kept.
+    pub fn take_fingerprints(&self, sealed: &[u8]) -> Result<(), Error> {
+        let kept = self.unseal(FINGERPRINTS, sealed)?;
+        self.fingerprints.replace(kept);
+        Ok(())
+    }
+
+    /// An HMAC-SHA256 of the parts. Each part counts with its length, so that moving a byte from one
+    /// part to the next gives another fingerprint.
+    pub fn fingerprint(&self, context: &str, parts: &[&[u8]]) -> [u8; 32] {
+        mac(self.fingerprints.get().expose_secret(), context, parts)
+    }
+}
+
+/// What a key is used for: to seal, and to make fingerprints.
+fn derive(key: &SecretSlice<u8>) -> Result<(Key, SecretSlice<u8>), Error> {
+    let key = key.expose_secret();
+    if key.len() != KEY_BYTES {
+        let origin = "the given key".to_owned();
+        return Err(Error::MalformedKey { origin });
+    }
+    let seal = SecretSlice::from(mac(key, "forge-bridge seal", &[]).to_vec());
+    let cipher = XChaCha20Poly1305::new_from_slice(seal.expose_secret())
+        .expect("an HMAC-SHA256 is as long as the cipher's key");
+    let [a, b, c, d, ..] = mac(key, "forge-bridge key id", &[]);
+    let fingerprints = SecretSlice::from(mac(key, "forge-bridge fingerprint", &[]).to_vec());
+    let id = KeyId([a, b, c, d]);
+    Ok((Key { id, cipher }, fingerprints))
+}
+
+fn mac(key: &[u8], context: &str, parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
+    for part in std::iter::once(&context.as_bytes()).chain(parts) {
+        mac.update(&(part.len() as u64).to_be_bytes());
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+fn parse(text: &SecretString, origin: &str) -> Result<SecretSlice<u8>, Error> {
+    decode(text.expose_secret()).ok_or_else(|| Error::MalformedKey {
+        origin: origin.to_owned(),
+    })
+}
+
+fn decode(text: &str) -> Option<SecretSlice<u8>> {
+    let text = text.trim();
+    let bytes = if text.len() == 2 * KEY_BYTES {
+        decode_hex(text)?
+    } else {
+        BASE64_STANDARD.decode(text).ok()?
+    };
+    let key = SecretSlice::from(bytes);
+    (key.expose_secret().len() == KEY_BYTES).then_some(key)
+}
+
+fn decode_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let pairs = text.as_bytes().chunks_exact(2);
+    pairs
+        .map(|pair| {
+            let value = digit(pair[0])? << 4 | digit(pair[1])?;
+            u8::try_from(value).ok()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vault(byte: u8) -> Vault {
+        Vault::from_key(&SecretSlice::from(vec![byte; 32])).unwrap()
+    }
+
+    #[test]
+    fn what_is_sealed_opens_only_under_its_key_and_context() {
+        let sealed = vault(1).seal("dispatch:1", b"secret");
+        assert_eq!(
+            vault(1)
+                .unseal("dispatch:1", &sealed)
+                .unwrap()
+                .expose_secret(),
+            b"secret"
+        );
+        assert!(vault(2).unseal("dispatch:1", &sealed).is_err());
+        assert!(vault(1).unseal("dispatch:2", &sealed).is_err());
+        for damaged in [&[][..], &sealed[..10], &sealed[..sealed.len() - 1]] {
+            assert!(vault(1).unseal("dispatch:1", damaged).is_err());
+        }
+        assert_ne!(sealed, vault(1).seal("dispatch:1", b"secret"));
+    }
+
+    #[test]
+    fn a_fingerprint_depends_on_key_context_and_the_seams_between_parts() {
+        let one = vault(1).fingerprint("a", &[b"xy", b"z"]);
+        assert_eq!(one, vault(1).fingerprint("a", &[b"xy", b"z"]));
+        for other in [
+            vault(2).fingerprint("a", &[b"xy", b"z"]),
+            vault(1).fingerprint("b", &[b"xy", b"z"]),
+            vault(1).fingerprint("a", &[b"x", b"yz"]),
+            vault(1).fingerprint("a", &[b"xyz"]),
+        ] {
+            assert_ne!(one, other);
+        }
+    }
+
+    #[test]
+    fn a_key_is_read_as_hex_or_base64_of_32_bytes() {
+        let sealed = vault(7).seal("c", b"x");
+        for (text, good) in [
+            ("07".repeat(32), true),
+            (format!(" {}\n", "07".repeat(32)), true),
+            (BASE64_STANDARD.encode([7; 32]), true),
+            ("07".repeat(31), false),
+            ("0x".repeat(32), false),
+            ("é7".repeat(21) + "7", false),
+            (BASE64_STANDARD.encode([7; 31]), false),
+            (String::new(), false),
+        ] {
+            let source = KeySource {
+                key: Some(text.clone().into()),
+                previous: Vec::new(),
+                file: "/nonexistent/key".into(),
+                data_dir: "/nonexistent".into(),
+            };
+            let opened = Vault::open(&source).is_ok_and(|v| v.unseal("c", &sealed).is_ok());
+            assert_eq!(opened, good, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn former_keys_open_what_they_sealed_also_in_the_older_form() {
+        let keys = [2, 1].map(|byte| SecretSlice::from(vec![byte; 32]));
+        let both = Vault::from_keys(&keys).unwrap();
+        let old = vault(1).seal("c", b"x");
+        assert_eq!(both.unseal("c", &old).unwrap().expose_secret(), b"x");
+        let unnamed = [&[SEALED_V1], &old[1 + ID_BYTES..]].concat();
+        assert_eq!(both.unseal("c", &unnamed).unwrap().expose_secret(), b"x");
+        assert_eq!(Vault::key_of(&unnamed), None);
+        assert!(vault(2).unseal("c", &unnamed).is_err());
+        let new = both.seal("c", b"x");
+        assert!(vault(2).unseal("c", &new).is_ok());
+        let missing = vault(1).unseal("c", &new).unwrap_err();
+        assert!(matches!(missing, Error::MissingKey { wanted, .. } if wanted == both.sealing()));
+    }
+
+    #[test]
+    fn fingerprints_outlive_the_key_that_they_began_with() {
+        let (old, new) = (vault(1), vault(2));
+        let before = old.fingerprint("a", &[b"x"]);
+        assert_ne!(new.fingerprint("a", &[b"x"]), before);
+        let keys = [2, 1].map(|byte| SecretSlice::from(vec![byte; 32]));
+        let both = Vault::from_keys(&keys).unwrap();
+        assert_eq!(both.fingerprint("a", &[b"x"]), before);
+        new.take_fingerprints(&both.sealed_fingerprints()).unwrap();
+        assert_eq!(new.fingerprint("a", &[b"x"]), before);
+    }
+}
