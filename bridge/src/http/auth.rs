@@ -1,21 +1,29 @@
 //! Who may call: bearer tokens of which only hashes are kept, and one extractor for each scope.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::header;
 use axum::http::request::Parts;
+use jiff::Timestamp;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
+use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
 use crate::live::Live;
 
 use super::error::{Code, Failure};
+use super::limit::{Failed, Hash, Meter, Peer, Peers, Rate};
+use super::ticket::Tickets;
+
+/// A plain token that is shorter can be guessed.
+const SHORT: usize = 16;
 
 /// Which tokens are valid. Several at once, so that a rotation overlaps.
-#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Tokens in plain text, all scopes: `BRIDGE_TOKENS`.
@@ -23,6 +31,31 @@ pub struct Config {
     pub tokens: Vec<SecretString>,
     /// Tokens of which only the hash is known here.
     pub token: Vec<TokenHash>,
+    /// Wrong tokens from one address in a minute; further ones are answered 429. 0: no limit.
+    pub failures_per_minute: u32,
+    /// Requests of one token in a minute; further ones are answered 429. 0: no limit.
+    pub requests_per_minute: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            tokens: Vec::new(),
+            token: Vec::new(),
+            failures_per_minute: 30,
+            requests_per_minute: 0,
+        }
+    }
+}
+
+impl Config {
+    /// The places of plain tokens that are short enough to be guessed, from 1.
+    pub fn short_tokens(&self) -> impl Iterator<Item = usize> + '_ {
+        let numbered = (1..).zip(&self.tokens);
+        numbered
+            .filter(|(_, token)| token.expose_secret().len() < SHORT)
+            .map(|(number, _)| number)
+    }
 }
 
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -30,8 +63,17 @@ pub struct Config {
 pub struct TokenHash {
     /// SHA-256 of the token, hexadecimal; a leading `sha256:` is fine.
     pub hash: String,
+    /// Whose it is; for people alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     #[serde(default = "Scope::all")]
     pub scopes: Vec<Scope>,
+    /// From then on it is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+    /// Goes before that of all tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_minute: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
@@ -46,7 +88,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    fn all() -> Vec<Scope> {
+    pub fn all() -> Vec<Scope> {
         vec![Scope::Dispatch, Scope::Read, Scope::Admin]
     }
 
@@ -58,7 +100,7 @@ impl Scope {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Scope::Dispatch => "dispatch",
             Scope::Read => "read",
@@ -67,16 +109,36 @@ impl Scope {
     }
 }
 
-/// The valid tokens. Cheap to clone.
+/// The valid tokens, and how often somebody may try. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Auth {
-    tokens: Live<Vec<Token>>,
+    tokens: Live<Tokens>,
+    peers: Arc<Peers>,
+    since: Instant,
+}
+
+#[derive(Debug)]
+struct Tokens {
+    list: Vec<Token>,
+    failures: Option<Rate>,
 }
 
 #[derive(Debug)]
 struct Token {
-    hash: [u8; 32],
+    hash: Hash,
     scopes: u8,
+    expires: Option<Timestamp>,
+    rate: Option<Rate>,
+    meter: Meter,
+}
+
+/// Who calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// The hash of its token; `None` where nobody is asked for one.
+    pub(super) token: Option<Hash>,
+    /// When, since the start.
+    pub(super) at: Duration,
 }
 
 /// Why the configured tokens cannot be used.
@@ -94,25 +156,37 @@ pub enum Error {
 
 impl Auth {
     pub fn new(config: &Config) -> Result<Self, Error> {
-        let mut tokens = Vec::new();
+        let general = Rate::per_minute(config.requests_per_minute);
+        let mut list = Vec::new();
         for (index, token) in config.tokens.iter().enumerate() {
             if token.expose_secret().trim().is_empty() {
                 return Err(Error::EmptyToken { number: index + 1 });
             }
-            tokens.push(Token {
+            list.push(Token {
                 hash: Sha256::digest(token.expose_secret()).into(),
-                scopes: Scope::all()
-                    .into_iter()
-                    .fold(0, |all, scope| all | scope.bit()),
+                scopes: bits(&Scope::all()),
+                expires: None,
+                rate: general,
+                meter: Meter::default(),
             });
         }
         for (index, token) in config.token.iter().enumerate() {
-            let hash = parse_hash(&token.hash).ok_or(Error::MalformedHash { index })?;
-            let scopes = token.scopes.iter().fold(0, |all, scope| all | scope.bit());
-            tokens.push(Token { hash, scopes });
+            list.push(Token {
+                hash: parse_hash(&token.hash).ok_or(Error::MalformedHash { index })?,
+                scopes: bits(&token.scopes),
+                expires: token.expires,
+                rate: match token.requests_per_minute {
+                    Some(count) => Rate::per_minute(count),
+                    None => general,
+                },
+                meter: Meter::default(),
+            });
         }
+        let failures = Rate::per_minute(config.failures_per_minute);
         Ok(Self {
-            tokens: tokens.into(),
+            tokens: Tokens { list, failures }.into(),
+            peers: Arc::default(),
+            since: Instant::now(),
         })
     }
 
@@ -123,22 +197,17 @@ impl Auth {
 
     /// Nobody is asked for a token; only right on a loopback address.
     pub fn is_open(&self) -> bool {
-        self.tokens.get().is_empty()
+        self.tokens.get().list.is_empty()
     }
 
     /// The SHA-256 of the first token that may dispatch, in hexadecimal digits: by it a control plane
     /// knows which of its tokens is the right one here.
     pub fn announced(&self) -> Option<String> {
-        let may_dispatch = |token: &&Token| token.scopes & Scope::Dispatch.bit() != 0;
+        let now = Timestamp::now();
+        let may_dispatch = |token: &&Token| token.permits(Scope::Dispatch, now).is_ok();
         let tokens = self.tokens.get();
-        let token = tokens.iter().find(may_dispatch)?;
-        Some(
-            token
-                .hash
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
-        )
+        let token = tokens.list.iter().find(may_dispatch)?;
+        Some(hex(&token.hash))
     }
 
     /// Refuses to stand open on an address that others can reach.
@@ -149,36 +218,110 @@ impl Auth {
         Ok(())
     }
 
-    /// The scopes of a token, compared with every known one in constant time.
-    fn scopes(&self, token: &[u8]) -> Option<u8> {
-        let hash: [u8; 32] = Sha256::digest(token).into();
-        let mut found = Choice::from(0);
-        let mut scopes = 0_u8;
-        for known in self.tokens.get().iter() {
-            let same = known.hash.ct_eq(&hash);
-            scopes |= u8::conditional_select(&0, &known.scopes, same);
-            found |= same;
+    fn check(&self, parts: &Parts, scope: Scope) -> Result<Caller, Failure> {
+        match self.admit(parts, scope)? {
+            (caller, None) => Ok(caller),
+            (_, Some(wait)) => Err(too_often(wait)),
         }
-        bool::from(found).then_some(scopes)
     }
 
-    fn check(&self, parts: &Parts, scope: Scope) -> Result<(), Failure> {
-        if self.is_open() {
-            return Ok(());
+    /// Who calls, when it may, and how long it has to wait when it called too often.
+    fn admit(&self, parts: &Parts, scope: Scope) -> Result<(Caller, Option<Duration>), Failure> {
+        let (tokens, at) = (self.tokens.get(), self.since.elapsed());
+        if tokens.list.is_empty() {
+            return Ok((Caller { token: None, at }, None));
         }
         let token = bearer(parts).ok_or_else(|| {
             let message = "this route needs a token: Authorization: Bearer <token>";
             Failure::new(Code::Unauthorized, message)
         })?;
-        match self.scopes(token) {
-            None => Err(Failure::new(Code::Unauthorized, "this token is not known")),
-            Some(scopes) if scopes & scope.bit() == 0 => {
-                let message = format!("this token lacks the scope {:?}", scope.name());
-                Err(Failure::new(Code::Forbidden, message))
+        let hash: Hash = Sha256::digest(token).into();
+        let guarded = parts.extensions.get().copied().zip(tokens.failures);
+        if let Some((peer, rate)) = guarded {
+            let admitted = self.peers.admits(peer, &hash, rate, at);
+            admitted.map_err(|wait| {
+                let message = "too many wrong tokens came from this address; wait";
+                Failure::new(Code::RateLimited, message).after(wait)
+            })?;
+        }
+        let Some(known) = tokens.find(&hash) else {
+            if let Some((peer, rate)) = guarded {
+                self.failed(peer, rate, at);
             }
-            Some(_) => Ok(()),
+            return Err(Failure::new(Code::Unauthorized, "this token is not known"));
+        };
+        let permitted = known.permits(scope, Timestamp::now());
+        if let (Ok(()), Some((peer, _))) = (&permitted, guarded) {
+            self.peers.proved(peer, &hash, at);
+        }
+        permitted?;
+        let wait = known.rate.and_then(|rate| known.meter.take(rate, at).err());
+        let token = Some(hash);
+        Ok((Caller { token, at }, wait))
+    }
+
+    fn failed(&self, peer: Peer, rate: Rate, at: Duration) {
+        match self.peers.failed(peer, rate, at) {
+            Failed::Counted => {}
+            Failed::Last => tracing::warn!(
+                "too many wrong tokens from {peer}: for a while no further ones are looked at"
+            ),
         }
     }
+
+    /// A ticket is as good as the token that it was asked for with, for once.
+    fn redeem(&self, tickets: &Tickets, ticket: &str) -> Result<(), Failure> {
+        let tokens = self.tokens.get();
+        if tokens.list.is_empty() {
+            return Ok(());
+        }
+        let owner = tickets.redeem(ticket, self.since.elapsed()).flatten();
+        let owner = owner.and_then(|hash| tokens.find(&hash)).ok_or_else(|| {
+            let message = "this stream ticket is not known, or was used, or its minute is over; \
+                           ask for another one with POST /api/v2/stream-tickets";
+            Failure::new(Code::Unauthorized, message)
+        })?;
+        owner.permits(Scope::Read, Timestamp::now())
+    }
+}
+
+impl Tokens {
+    /// The token with this hash, compared with every known one in constant time.
+    fn find(&self, hash: &Hash) -> Option<&Token> {
+        let mut place = u64::MAX;
+        for (index, known) in (0_u64..).zip(&self.list) {
+            place.conditional_assign(&index, known.hash.ct_eq(hash));
+        }
+        self.list.get(usize::try_from(place).ok()?)
+    }
+}
+
+impl Token {
+    fn permits(&self, scope: Scope, now: Timestamp) -> Result<(), Failure> {
+        if self.expires.is_some_and(|expires| expires <= now) {
+            let message = "this token has expired";
+            return Err(Failure::new(Code::Unauthorized, message));
+        }
+        if self.scopes & scope.bit() == 0 {
+            let message = format!("this token lacks the scope {:?}", scope.name());
+            return Err(Failure::new(Code::Forbidden, message));
+        }
+        Ok(())
+    }
+}
+
+fn bits(scopes: &[Scope]) -> u8 {
+    scopes.iter().fold(0, |all, scope| all | scope.bit())
+}
+
+fn too_often(wait: Duration) -> Failure {
+    let message = "this token asks more often than it may (auth.requests_per_minute)";
+    Failure::new(Code::RateLimited, message).after(wait)
+}
+
+/// In digits, as it stands in a configuration.
+pub fn hex(hash: &Hash) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn bearer(parts: &Parts) -> Option<&[u8]> {
@@ -206,7 +349,7 @@ macro_rules! caller {
     ($(#[$doc:meta])* $name:ident, $scope:expr) => {
         $(#[$doc])*
         #[derive(Debug)]
-        pub struct $name;
+        pub struct $name(pub Caller);
 
         impl<S> FromRequestParts<S> for $name
         where
@@ -216,7 +359,7 @@ macro_rules! caller {
             type Rejection = Failure;
 
             async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-                Auth::from_ref(state).check(parts, $scope).map(|()| $name)
+                Auth::from_ref(state).check(parts, $scope).map($name)
             }
         }
     };
@@ -238,6 +381,56 @@ caller!(
     Scope::Admin
 );
 
+/// Somebody who may send dispatches, and may have sent too many: what is known already is answered all the
+/// same.
+#[derive(Debug)]
+pub struct Submitter {
+    /// Why nothing new is taken.
+    pub over: Option<Failure>,
+}
+
+impl<S> FromRequestParts<S> for Submitter
+where
+    S: Sync,
+    Auth: FromRef<S>,
+{
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let (_, wait) = Auth::from_ref(state).admit(parts, Scope::Dispatch)?;
+        let over = wait.map(too_often);
+        Ok(Self { over })
+    }
+}
+
+/// Somebody who may follow a stream: by a token, or by the ticket in the URL.
+#[derive(Debug)]
+pub struct Watcher;
+
+impl<S> FromRequestParts<S> for Watcher
+where
+    S: Sync,
+    Auth: FromRef<S>,
+    Tickets: FromRef<S>,
+{
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let auth = Auth::from_ref(state);
+        let query = parts.uri.query().unwrap_or_default().as_bytes();
+        let ticket = url::form_urlencoded::parse(query).find(|(name, _)| name == "ticket");
+        match ticket {
+            Some((_, ticket)) if !parts.headers.contains_key(header::AUTHORIZATION) => {
+                auth.redeem(&Tickets::from_ref(state), &ticket)?;
+            }
+            Some(_) | None => {
+                auth.check(parts, Scope::Read)?;
+            }
+        }
+        Ok(Self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use axum::http::Request;
@@ -251,17 +444,31 @@ mod tests {
             tokens: vec!["old".to_owned().into(), "new".to_owned().into()],
             token: vec![TokenHash {
                 hash: format!("sha256:{READ_ONLY}"),
+                name: None,
                 scopes: vec![Scope::Read],
+                expires: None,
+                requests_per_minute: None,
             }],
+            ..Config::default()
         })
         .unwrap()
+    }
+
+    fn hashed(hash: &str, expires: Option<Timestamp>) -> TokenHash {
+        TokenHash {
+            hash: hash.to_owned(),
+            name: Some("team".to_owned()),
+            scopes: Scope::all(),
+            expires,
+            requests_per_minute: None,
+        }
     }
 
     fn status(auth: &Auth, header: &str, scope: Scope) -> u16 {
         let request = Request::builder().header("authorization", header);
         let (parts, ()) = request.body(()).unwrap().into_parts();
         match auth.check(&parts, scope) {
-            Ok(()) => 200,
+            Ok(_) => 200,
             Err(failure) => failure.code().status().as_u16(),
         }
     }
@@ -312,7 +519,7 @@ mod tests {
     fn unusable_tokens_are_named() {
         let empty = Config {
             tokens: vec![" ".to_owned().into()],
-            token: Vec::new(),
+            ..Config::default()
         };
         assert!(matches!(
             Auth::new(&empty),
@@ -320,11 +527,8 @@ mod tests {
         ));
         for hash in ["", "abc", &"é".repeat(32), &"g".repeat(64)] {
             let malformed = Config {
-                tokens: Vec::new(),
-                token: vec![TokenHash {
-                    hash: hash.to_owned(),
-                    scopes: Scope::all(),
-                }],
+                token: vec![hashed(hash, None)],
+                ..Config::default()
             };
             let error = Auth::new(&malformed).unwrap_err();
             assert!(matches!(error, Error::MalformedHash { index: 0 }), "{hash}");
@@ -335,7 +539,7 @@ mod tests {
     fn nothing_shows_a_plain_token() {
         let config = Config {
             tokens: vec!["hush".to_owned().into()],
-            token: Vec::new(),
+            ..Config::default()
         };
         let shown = format!("{config:?}{}", serde_json::to_string(&config).unwrap());
         assert!(!shown.contains("hush"), "{shown}");

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::auth::{Reader, Sender};
+use super::auth::{Reader, Sender, Submitter};
 use super::body::Body;
 use super::error::{Code, Failure};
 use super::query::{Query, page_cursor};
@@ -32,13 +32,17 @@ const MAX_LISTED: u64 = 200;
 const PIECE_BYTES: usize = 256 * 1024;
 
 pub(super) async fn submit(
-    _: Sender,
+    caller: Submitter,
     State(dispatcher): State<Dispatcher>,
     headers: HeaderMap,
     Body(tree): Body,
 ) -> Result<Response, Failure> {
     let headers = submit_headers(&headers)?;
-    Ok(accepted(&dispatcher.submit(&tree, &headers).await?))
+    let answer = match caller.over {
+        None => dispatcher.submit(&tree, &headers).await?,
+        Some(over) => dispatcher.recall(&tree, &headers).await?.ok_or(over)?,
+    };
+    Ok(accepted(&answer))
 }
 
 pub(super) async fn show(

@@ -115,6 +115,8 @@ pub struct Failure {
     message: String,
     details: Option<Value>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
+    /// When it is worth asking again, where that is known better than by the code.
+    wait: Option<Duration>,
 }
 
 impl Failure {
@@ -125,6 +127,7 @@ impl Failure {
             message: message.into(),
             details: None,
             source: None,
+            wait: None,
         }
     }
 
@@ -171,6 +174,13 @@ impl Failure {
     #[must_use]
     pub fn because(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// It is worth asking again after so long.
+    #[must_use]
+    pub fn after(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
         self
     }
 
@@ -238,8 +248,9 @@ pub fn render(mut response: Response, request: RequestId) -> Response {
             rendered.headers_mut().append(name, value.clone());
         }
     }
-    if let Some(wait) = failure.code.retry_after() {
-        let value = HeaderValue::from(wait.as_secs());
+    if let Some(wait) = failure.wait.or_else(|| failure.code.retry_after()) {
+        // Whole seconds, and never too few.
+        let value = HeaderValue::from(wait.as_secs_f64().ceil() as u64);
         rendered.headers_mut().insert(header::RETRY_AFTER, value);
     }
     if failure.code == Code::Unauthorized {
@@ -357,7 +368,7 @@ mod tests {
     async fn without_a_token_only_health_answers() {
         let auth = auth::Config {
             tokens: vec!["token".to_owned().into()],
-            token: Vec::new(),
+            ..auth::Config::default()
         };
         let edge = Edge::with(super::super::Config::default(), &auth).await;
         for (method, path) in [

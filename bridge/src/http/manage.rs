@@ -285,11 +285,14 @@ mod tests {
             (vec![Scope::Admin], 404),
         ] {
             let auth = Config {
-                tokens: Vec::new(),
                 token: vec![TokenHash {
                     hash: HASH.to_owned(),
+                    name: None,
                     scopes,
+                    expires: None,
+                    requests_per_minute: None,
                 }],
+                ..Config::default()
             };
             let edge = Edge::with(super::super::Config::default(), &auth).await;
             for (method, path) in [

@@ -20,6 +20,7 @@ mod encode;
 mod events;
 mod follow;
 mod health;
+mod limit;
 mod manage;
 mod managed;
 mod observe;
@@ -28,6 +29,7 @@ mod record;
 mod socket;
 #[cfg(test)]
 mod testing;
+mod ticket;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,6 +53,7 @@ use auth::Auth;
 use body::Intake;
 use browser::Rules;
 use events::Seats;
+use ticket::Tickets;
 
 pub use serve::serve;
 
@@ -148,6 +151,7 @@ pub fn router(state: State) -> Router {
         .route("/api/v2/deliveries/{id}", get(deliveries::show))
         .route("/api/v2/deliveries/{id}/retry", post(deliveries::retry))
         .route("/api/v2/events", get(events::of_all))
+        .route("/api/v2/stream-tickets", post(ticket::issue))
         .route("/api/v2/adapters", get(adapters::list))
         .route("/api/v2/adapters/{provider}", get(adapters::show))
         .merge(manage::routes())
@@ -161,6 +165,7 @@ pub fn router(state: State) -> Router {
     let shared = Parts {
         intake: Intake::new(Arc::clone(&state.config)),
         seats: Seats::new(state.config.max_streams),
+        tickets: Tickets::default(),
         state,
     };
     stack(routes, rules).with_state(Shared(Arc::new(shared)))
@@ -183,6 +188,7 @@ struct Parts {
     state: State,
     intake: Intake,
     seats: Seats,
+    tickets: Tickets,
 }
 
 macro_rules! part {
@@ -204,4 +210,5 @@ part! {
     Life = state.life;
     Intake = intake;
     Seats = seats;
+    Tickets = tickets;
 }

@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::Config;
+use super::limit::Peer;
 use super::observe::{MAX_HEADER_BYTES, MAX_HEADERS};
 use super::socket::{self, Socket};
 use super::tls::Tls;
@@ -54,10 +55,11 @@ pub async fn serve(
             accepted = accept(&listener, &permits) => accepted,
         };
         match accepted {
-            Ok((stream, permit)) => {
+            Ok((stream, peer, permit)) => {
                 socket::prepare(&stream, config.write_timeout);
                 let connection = Connection {
                     router: router.clone(),
+                    peer,
                     header_timeout: config.header_timeout,
                     write_timeout: config.write_timeout,
                     shutdown: shutdown.clone(),
@@ -111,11 +113,11 @@ fn most_connections(config: &Config) -> usize {
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+) -> io::Result<(TcpStream, Peer, OwnedSemaphorePermit)> {
     let permit = Arc::clone(permits).acquire_owned();
     let permit = permit.await.expect("this semaphore is never closed");
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, permit))
+    let (stream, address) = listener.accept().await?;
+    Ok((stream, address.ip().into(), permit))
 }
 
 /// The client went away before it was accepted; the listener is well.
@@ -130,6 +132,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 
 struct Connection {
     router: Router,
+    peer: Peer,
     header_timeout: Duration,
     write_timeout: Duration,
     shutdown: CancellationToken,
@@ -154,7 +157,8 @@ impl Connection {
 
     async fn run<S: AsyncRead + AsyncWrite + Unpin + Send>(self, stream: S) {
         let router = self.router;
-        let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(self.peer);
             let answer = router.clone().oneshot(request.map(Body::new));
             let answer: BoxFuture<'static, Result<Response, Infallible>> = Box::pin(answer);
             answer

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::Life;
-use super::auth::Reader;
+use super::auth::Watcher;
 use super::encode::Framing;
 use super::error::{Code, Failure};
 use super::follow::{Follow, Step, Until};
@@ -31,7 +31,7 @@ const MAX_PAGE: u64 = 1000;
 const MAX_WAIT_SECONDS: u64 = 60;
 
 pub(super) async fn of_dispatch(
-    _: Reader,
+    _: Watcher,
     State(log): State<Log>,
     Path(id): Path<String>,
     encoding: Encoding,
@@ -56,7 +56,7 @@ pub(super) async fn of_dispatch(
 }
 
 pub(super) async fn of_all(
-    _: Reader,
+    _: Watcher,
     State(log): State<Log>,
     encoding: Encoding,
     mut query: Query,

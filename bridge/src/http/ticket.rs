@@ -1,0 +1,110 @@
+//! Tickets with which a page opens one event stream: `EventSource` cannot send a token, and a token never
+//! goes into a URL.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use super::auth::Reader;
+use super::error::{Code, Failure};
+use super::limit::Hash;
+use crate::time;
+
+/// How long a ticket opens a stream.
+pub(super) const LIFE: Duration = Duration::from_secs(60);
+/// Tickets that may be out at once.
+const MOST: usize = 4096;
+
+/// The tickets that are out; only their hashes are known. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tickets(Arc<Mutex<HashMap<Hash, Ticket>>>);
+
+#[derive(Debug)]
+struct Ticket {
+    until: Duration,
+    /// Who asked for it; `None` when nobody was asked for a token.
+    owner: Option<Hash>,
+}
+
+impl Tickets {
+    fn issue(&self, owner: Option<Hash>, now: Duration) -> Option<String> {
+        let ticket = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
+        let mut tickets = self.tickets();
+        if tickets.len() >= MOST {
+            tickets.retain(|_, ticket| ticket.until > now);
+        }
+        if tickets.len() >= MOST {
+            return None;
+        }
+        let until = now + LIFE;
+        tickets.insert(Sha256::digest(&ticket).into(), Ticket { until, owner });
+        Some(ticket)
+    }
+
+    /// Takes the ticket, which is good for once. Whose it is, when it was one.
+    pub(super) fn redeem(&self, ticket: &str, now: Duration) -> Option<Option<Hash>> {
+        let hash: Hash = Sha256::digest(ticket).into();
+        let ticket = self.tickets().remove(&hash)?;
+        (ticket.until > now).then_some(ticket.owner)
+    }
+
+    fn tickets(&self) -> std::sync::MutexGuard<'_, HashMap<Hash, Ticket>> {
+        self.0
+            .lock()
+            .expect("nothing panics while it holds this lock")
+    }
+}
+
+/// `POST /api/v2/stream-tickets`
+pub(super) async fn issue(
+    reader: Reader,
+    State(tickets): State<Tickets>,
+) -> Result<impl IntoResponse, Failure> {
+    let ticket = tickets.issue(reader.0.token, reader.0.at);
+    let ticket = ticket.ok_or_else(|| {
+        let message = format!("{MOST} stream tickets are out; each is good for a minute");
+        Failure::new(Code::RateLimited, message)
+    })?;
+    let expires_at = time::format(Timestamp::now() + LIFE);
+    let body = json!({ "ticket": ticket, "expiresAt": expires_at });
+    let headers = [(header::CACHE_CONTROL, "no-store")];
+    Ok((StatusCode::CREATED, headers, Json(body)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    #[test]
+    fn a_ticket_is_good_for_once_and_for_a_minute() {
+        let tickets = Tickets::default();
+        let owner = Some([7; 32]);
+        let ticket = tickets.issue(owner, NOW).unwrap();
+        assert_eq!(tickets.redeem("another", NOW), None);
+        assert_eq!(tickets.redeem(&ticket, NOW), Some(owner));
+        assert_eq!(tickets.redeem(&ticket, NOW), None);
+        let late = tickets.issue(None, NOW).unwrap();
+        assert_eq!(tickets.redeem(&late, NOW + LIFE), None);
+    }
+
+    #[test]
+    fn there_are_only_so_many_and_old_ones_make_room() {
+        let tickets = Tickets::default();
+        assert!((0..MOST).all(|_| tickets.issue(None, NOW).is_some()));
+        assert_eq!(tickets.issue(None, NOW), None);
+        assert!(tickets.issue(None, NOW + LIFE).is_some());
+        assert_eq!(tickets.tickets().len(), 1);
+    }
+}

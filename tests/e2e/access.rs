@@ -1,0 +1,301 @@
+//! Who may do what: every route with the scope that it asks for, tokens that end, stream tickets, and how often
+//! somebody may try.
+
+use std::collections::BTreeSet;
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::harness::api::{JsonBody as _, answer, quiet, with};
+use super::harness::{Api, Bridge, reference};
+
+const DISPATCH: &str = "dispatch";
+const READ: &str = "read";
+const ADMIN: &str = "admin";
+/// Holds no data.
+const NOBODY: &str = "";
+
+/// Every documented route; `reference.rs` sees that every route is documented.
+const ROUTES: [(&str, &str, &str); 44] = [
+    ("POST", "/api/v2/dispatch", DISPATCH),
+    ("GET", "/api/v2/dispatch/{id}", READ),
+    ("GET", "/api/v2/dispatch/{id}/output", READ),
+    ("GET", "/api/v2/dispatch/{id}/events", READ),
+    ("POST", "/api/v2/dispatch/{id}/cancel", DISPATCH),
+    ("GET", "/api/v2/dispatches", READ),
+    ("GET", "/api/v2/events", READ),
+    ("POST", "/api/v2/stream-tickets", READ),
+    ("GET", "/api/v2/deliveries", READ),
+    ("GET", "/api/v2/deliveries/{id}", READ),
+    ("POST", "/api/v2/deliveries/{id}/retry", DISPATCH),
+    ("POST", "/api/v2/deliveries/retry", ADMIN),
+    ("GET", "/api/v2/adapters", READ),
+    ("GET", "/api/v2/adapters/{provider}", READ),
+    ("GET", "/api/health", NOBODY),
+    ("GET", "/api/health/live", NOBODY),
+    ("GET", "/api/health/ready", NOBODY),
+    ("GET", "/api/v2/agents", ADMIN),
+    ("POST", "/api/v2/agents", ADMIN),
+    ("GET", "/api/v2/agents/{id}", ADMIN),
+    ("PUT", "/api/v2/agents/{id}", ADMIN),
+    ("DELETE", "/api/v2/agents/{id}", ADMIN),
+    ("GET", "/api/v2/agents/{id}/files", ADMIN),
+    ("GET", "/api/v2/agents/{id}/files/{path}", ADMIN),
+    ("PUT", "/api/v2/agents/{id}/files/{path}", ADMIN),
+    ("DELETE", "/api/v2/agents/{id}/files/{path}", ADMIN),
+    ("GET", "/api/v2/agents/{id}/bindings", ADMIN),
+    ("PUT", "/api/v2/agents/{id}/bindings", ADMIN),
+    ("GET", "/api/v2/skills", ADMIN),
+    ("POST", "/api/v2/skills", ADMIN),
+    ("GET", "/api/v2/skills/{key}", ADMIN),
+    ("PUT", "/api/v2/skills/{key}", ADMIN),
+    ("DELETE", "/api/v2/skills/{key}", ADMIN),
+    ("GET", "/api/v2/skills/{key}/status", ADMIN),
+    ("POST", "/api/v2/skills/{key}/dependencies", ADMIN),
+    ("GET", "/api/v2/models", ADMIN),
+    ("GET", "/api/v2/system/models", ADMIN),
+    ("GET", "/api/v2/system/security", ADMIN),
+    ("POST", "/api/v2/system/reload", ADMIN),
+    ("GET", "/", NOBODY),
+    ("GET", "/docs", NOBODY),
+    ("GET", "/openapi.json", NOBODY),
+    ("GET", "/console.js", NOBODY),
+    ("GET", "/console.css", NOBODY),
+];
+
+/// A token for each scope, named like it, and what else is said of access.
+fn tokens(more: &str) -> String {
+    let entries = [
+        (
+            "db8d1b6d64e4ec90ceb335fc4344e75799fdc20cd236d27cc85ed4783a33d3fa",
+            DISPATCH,
+        ),
+        (
+            "3316348dbadfb7b11c7c2ea235949419e23f9fa898ad2c198f999617912a9925",
+            READ,
+        ),
+        (
+            "8c6976e5b5410415bde908bd4dee15dfb167a9c873fc4bb8a81f6f2ab448a918",
+            ADMIN,
+        ),
+    ];
+    let entries = entries.map(|(hash, scope)| {
+        format!("[[auth.token]]\nhash = \"{hash}\"\nname = \"{scope}\"\nscopes = [\"{scope}\"]\n")
+    });
+    format!("{more}\n{}", entries.concat())
+}
+
+async fn ask(api: &Api, method: &str, path: &str, token: Option<&str>) -> StatusCode {
+    let method = Method::from_bytes(method.as_bytes()).unwrap();
+    let mut request = api.request(method, path).body("not JSON");
+    if let Some(token) = token {
+        request = request.bearer_auth(token);
+    }
+    // A stream has no end; its head says enough.
+    request.send().await.unwrap().status()
+}
+
+#[tokio::test]
+async fn every_route_asks_for_its_scope_and_no_other() {
+    let documented: BTreeSet<_> = reference::operations().into_iter().collect();
+    let listed = ROUTES
+        .iter()
+        .map(|(method, path, _)| ((*method).to_owned(), (*path).to_owned()));
+    let listed: BTreeSet<_> = listed.collect();
+    let missing: Vec<_> = documented.difference(&listed).collect();
+    assert!(
+        missing.is_empty(),
+        "without a scope in this table: {missing:?}"
+    );
+
+    let bridge = Bridge::configured(&tokens(""), &[]).await;
+    for (method, path, wanted) in ROUTES {
+        let path = path.replace(['{', '}'], "");
+        let none = ask(&bridge.api, method, &path, None).await;
+        assert_eq!(
+            none == StatusCode::UNAUTHORIZED,
+            wanted != NOBODY,
+            "{method} {path} without a token: {none}"
+        );
+        for scope in [DISPATCH, READ, ADMIN] {
+            let status = ask(&bridge.api, method, &path, Some(scope)).await;
+            assert_ne!(status, StatusCode::UNAUTHORIZED, "{method} {path} {scope}");
+            assert_eq!(
+                status == StatusCode::FORBIDDEN,
+                wanted != NOBODY && scope != wanted,
+                "{method} {path} with {scope}: {status}"
+            );
+        }
+    }
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_ends_when_its_time_has_come() {
+    let entry = |token: &str, hash: &str, expires: &str| {
+        format!("[[auth.token]]\nname = \"{token}\"\nhash = \"{hash}\"\nexpires = \"{expires}\"\n")
+    };
+    let old = entry(
+        "old",
+        "cba06b5736faf67e54b07b561eae94395e774c517a7d910a54369e1263ccfbd4",
+        "2026-01-01T00:00:00Z",
+    );
+    let new = entry(
+        "new",
+        "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437",
+        "2999-01-01T00:00:00Z",
+    );
+    let bridge = Bridge::configured(&format!("{old}{new}"), &[]).await;
+    for (token, wanted) in [("old", StatusCode::UNAUTHORIZED), ("new", StatusCode::OK)] {
+        let request = bridge.api.request(Method::GET, "/api/v2/dispatches");
+        let (status, body) = answer(request.bearer_auth(token)).await;
+        assert_eq!(status, wanted, "{token}: {body}");
+        if token == "old" {
+            assert_eq!(body["error"], "this token has expired");
+        }
+    }
+    bridge.stop().await;
+}
+
+async fn ticket(api: &Api, token: &str) -> String {
+    let request = api.request(Method::POST, "/api/v2/stream-tickets");
+    let (status, body) = answer(request.bearer_auth(token)).await;
+    assert_eq!(status, StatusCode::CREATED, "{body}");
+    body["ticket"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_stream_ticket_opens_one_stream_and_nothing_else() {
+    let bridge = Bridge::configured(&tokens(""), &[]).await;
+    let request = bridge.api.request(Method::POST, "/api/v2/dispatch");
+    let request = request.bearer_auth(DISPATCH).json_body(&quiet("t", "ok"));
+    assert_eq!(answer(request).await.0, StatusCode::ACCEPTED);
+    for path in [
+        "/api/v2/events?after=0",
+        "/api/v2/dispatch/t/events?until=finished",
+    ] {
+        let ticket = ticket(&bridge.api, READ).await;
+        let open = async |path: &str, ticket: &str| {
+            let path = format!("{path}&ticket={ticket}");
+            let request = bridge.api.request(Method::GET, &path);
+            request.send().await.unwrap()
+        };
+        assert_eq!(open(path, "wrong").await.status(), StatusCode::UNAUTHORIZED);
+        let elsewhere = open("/api/v2/dispatches?limit=1", &ticket).await;
+        assert_eq!(elsewhere.status(), StatusCode::UNAUTHORIZED);
+        let stream = open(path, &ticket).await;
+        assert_eq!(stream.status(), StatusCode::OK, "{path}");
+        assert_eq!(stream.headers()["content-type"], "text/event-stream");
+        let again = open(path, &ticket).await;
+        assert_eq!(again.status(), StatusCode::UNAUTHORIZED, "{path}");
+    }
+    // It does not outlive the token that it was asked for with.
+    let ticket = ticket(&bridge.api, READ).await;
+    let finished = bridge
+        .api
+        .request(Method::GET, "/api/v2/dispatch/t?wait=60");
+    answer(finished.bearer_auth(READ)).await;
+    let bridge = bridge
+        .restarted("auth.tokens = [\"another token\"]", &[])
+        .await;
+    let path = format!("/api/v2/events?ticket={ticket}");
+    let (status, _) = bridge.api.get(&path).await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn without_tokens_a_ticket_is_not_needed_and_does_not_hurt() {
+    let bridge = Bridge::start().await;
+    let (status, body) = bridge.api.post("/api/v2/stream-tickets", &json!({})).await;
+    assert_eq!(status, StatusCode::CREATED, "{body}");
+    let path = format!("/api/v2/events?ticket={}", body["ticket"].as_str().unwrap());
+    for _ in 0..2 {
+        let request = bridge.api.request(Method::GET, &path);
+        assert_eq!(request.send().await.unwrap().status(), StatusCode::OK);
+    }
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn who_guesses_tokens_is_not_listened_to_and_who_knew_one_is() {
+    let limited = "auth.failures_per_minute = 5\nauth.tokens = [\"right\", \"also right\"]";
+    let bridge = Bridge::configured(limited, &[]).await;
+    let try_token = async |token: &str| {
+        let request = bridge.api.request(Method::GET, "/api/v2/dispatches");
+        let answer = request.bearer_auth(token).send().await.unwrap();
+        let wait = answer.headers().get("retry-after").cloned();
+        let wait = wait.map(|wait| wait.to_str().unwrap().parse::<u64>().unwrap());
+        let status = answer.status();
+        let body: Value = answer.json().await.unwrap();
+        (
+            status,
+            body["code"].as_str().unwrap_or_default().to_owned(),
+            wait,
+        )
+    };
+    assert_eq!(try_token("right").await.0, StatusCode::OK);
+    for number in 0..5 {
+        let (status, code, _) = try_token(&format!("wrong {number}")).await;
+        assert_eq!(
+            (status, code.as_str()),
+            (StatusCode::UNAUTHORIZED, "UNAUTHORIZED")
+        );
+    }
+    // Not looked at, so that guessing goes no further.
+    for token in ["wrong", "also right"] {
+        let (status, code, wait) = try_token(token).await;
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{token}");
+        assert_eq!(code, "RATE_LIMITED");
+        assert!((1..=12).contains(&wait.unwrap()), "{wait:?}");
+    }
+    assert_eq!(
+        try_token("right").await.0,
+        StatusCode::OK,
+        "it was right from here before"
+    );
+    // Neither are those held up who need no token, nor does asking without one count.
+    assert_eq!(bridge.api.get("/api/health").await.0, StatusCode::OK);
+    let (status, _) = bridge.api.get("/api/v2/dispatches").await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_may_ask_so_often_and_what_is_known_is_answered_all_the_same() {
+    let limited = "auth.requests_per_minute = 3\nauth.tokens = [\"one\", \"two\"]\n";
+    let bridge = Bridge::configured(limited, &[]).await;
+    let post = async |token: &str, body: &Value| {
+        let request = bridge.api.request(Method::POST, "/api/v2/dispatch");
+        answer(request.bearer_auth(token).json_body(body)).await
+    };
+    let known = quiet("known", "ok");
+    let (status, first) = post("one", &known).await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    for _ in 0..2 {
+        assert_eq!(post("one", &known).await.0, StatusCode::ACCEPTED);
+    }
+    let (status, body) = post("one", &quiet("new", "ok")).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{body}");
+    assert_eq!(body["code"], "RATE_LIMITED");
+    let (status, again) = post("one", &known).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{again}");
+    assert_eq!(
+        (&again["dispatchId"], &again["duplicate"]),
+        (&first["dispatchId"], &json!(true))
+    );
+    let (status, body) = post("one", &with(known, &json!({"message": "other"}))).await;
+    assert_eq!(status, StatusCode::CONFLICT, "{body}");
+    let (status, body) = post("one", &json!({})).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+
+    let request = bridge
+        .api
+        .request(Method::GET, "/api/v2/dispatch/known?wait=60");
+    let (status, record) = answer(request.bearer_auth("two")).await;
+    assert_eq!(
+        (status, &record["status"]),
+        (StatusCode::OK, &json!("finished"))
+    );
+    bridge.stop().await;
+}
