@@ -1,20 +1,14 @@
 //! What makes two dispatches the same: their canonical bytes, which the vault turns into a keyed hash.
 
-use std::collections::BTreeMap;
-
 use crate::store::record::{IdempotencyKey, KeySpace};
 
-use super::request::{Callback, Dispatch};
+use super::request::Dispatch;
 use super::trace::Trace;
 
-/// The normalised dispatch without what may differ between two sendings of the same step: callback
-/// headers, `deadline`, `notBefore`, `metadata` and the trace. Secrets are not in a dispatch.
+/// The normalised dispatch without what may differ between two sendings of the same step: `deadline`,
+/// `notBefore`, `metadata` and the trace. Secrets and the callback's headers are not in a dispatch.
 pub fn canonical(dispatch: &Dispatch) -> Vec<u8> {
     let counted = Dispatch {
-        callback: dispatch.callback.as_ref().map(|callback| Callback {
-            headers: BTreeMap::new(),
-            ..callback.clone()
-        }),
         deadline: None,
         not_before: None,
         metadata: None,
@@ -46,14 +40,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::dispatch::request::RetryPolicy;
     use crate::dispatch::request::tests::minimal;
+    use crate::dispatch::request::{Callback, RetryPolicy};
 
     fn callback() -> Callback {
         Callback {
             url: "https://a.example/".into(),
             origin: "https://a.example:443".into(),
-            headers: BTreeMap::new(),
             retry: RetryPolicy::Default,
         }
     }
@@ -65,10 +58,6 @@ mod tests {
             ..minimal()
         };
         let again = Dispatch {
-            callback: Some(Callback {
-                headers: [("x-a".to_owned(), "1".to_owned())].into(),
-                ..callback()
-            }),
             not_before: Some(Timestamp::UNIX_EPOCH),
             deadline: Some(Timestamp::MAX),
             metadata: json!({"try": 2}).as_object().cloned(),

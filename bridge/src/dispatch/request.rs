@@ -1,7 +1,7 @@
 //! The validated dispatch: what is stored, read back at execution and handed from stage to stage.
 //! Made only by `validate`; nobody checks it again. Holds no secret.
 //!
-//! Its JSON is a contract inside the bridge: deliveries read `callback.headers`, `callback.retry` and
+//! Its JSON is a contract inside the bridge: deliveries read `callback.retry` and
 //! `traceparent` out of the stored text, and `bearer` and `secret` out of the sealed one.
 
 use std::collections::BTreeMap;
@@ -185,9 +185,6 @@ pub struct Callback {
     pub url: String,
     /// Scheme, host and port, normalised.
     pub origin: String,
-    /// Names in lower case.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub headers: BTreeMap<String, String>,
     #[serde(default)]
     pub retry: RetryPolicy,
 }
@@ -266,11 +263,15 @@ pub struct Secrets {
     pub bearer: Option<SecretString>,
     /// The callback's signing secret, `whsec_` and base64.
     pub secret: Option<SecretString>,
+    /// Headers of the callback, by their names in lower case: what a receiver asks for is often a key.
+    pub headers: BTreeMap<String, SecretString>,
 }
 
 /// What is sealed.
 #[derive(Serialize)]
 struct Exposed<'a> {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    headers: BTreeMap<&'a str, &'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bearer: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -280,14 +281,18 @@ struct Exposed<'a> {
 impl Secrets {
     /// The JSON object to seal; `None` when there is nothing secret.
     pub fn to_seal(&self) -> Option<SecretSlice<u8>> {
-        if self.bearer.is_none() && self.secret.is_none() {
+        if self.bearer.is_none() && self.secret.is_none() && self.headers.is_empty() {
             return None;
         }
+        let headers = self.headers.iter();
         let exposed = Exposed {
+            headers: headers
+                .map(|(name, value)| (name.as_str(), value.expose_secret()))
+                .collect(),
             bearer: self.bearer.as_ref().map(|s| s.expose_secret()),
             secret: self.secret.as_ref().map(|s| s.expose_secret()),
         };
-        let bytes = serde_json::to_vec(&exposed).expect("two texts are always JSON");
+        let bytes = serde_json::to_vec(&exposed).expect("texts are always JSON");
         Some(bytes.into())
     }
 }
@@ -376,7 +381,6 @@ pub(crate) mod tests {
             callback: Some(Callback {
                 url: "https://a.example/cb".into(),
                 origin: "https://a.example:443".into(),
-                headers: [("x-a".to_owned(), "1".to_owned())].into(),
                 retry: RetryPolicy::Bounded {
                     max_elapsed: Duration::from_millis(1500),
                 },
@@ -396,7 +400,6 @@ pub(crate) mod tests {
         let text = serde_json::to_string(&dispatch).unwrap();
         assert_eq!(serde_json::from_str::<Dispatch>(&text).unwrap(), dispatch);
         let value: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(value["callback"]["headers"]["x-a"], "1");
         assert_eq!(value["callback"]["retry"]["maxElapsedSeconds"], 1.5);
         assert_eq!(value["traceparent"], dispatch.trace.traceparent);
     }
@@ -468,10 +471,16 @@ pub(crate) mod tests {
         let secrets = Secrets {
             bearer: Some("token".to_owned().into()),
             secret: None,
+            headers: [("x-key".to_owned(), "hush".into())].into(),
         };
         let sealed = secrets.to_seal().unwrap();
-        assert_eq!(sealed.expose_secret(), br#"{"bearer":"token"}"#);
-        assert!(!format!("{secrets:?}").contains("token"));
+        let expected = br#"{"headers":{"x-key":"hush"},"bearer":"token"}"#;
+        assert_eq!(sealed.expose_secret(), expected);
+        let shown = format!("{secrets:?}");
+        assert!(
+            !shown.contains("token") && !shown.contains("hush"),
+            "{shown}"
+        );
         assert!(Secrets::default().to_seal().is_none());
     }
 }

@@ -51,8 +51,8 @@ pub(super) fn object(env: &BTreeMap<String, String>, table: &AdapterTable) -> Ma
 
 /// The bridge's own secrets, by the words in their names, and the tables of other adapters.
 fn is_ours(name: &str) -> bool {
-    const SECRET: [&str; 7] = [
-        "KEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "STORE",
+    const SECRET: [&str; 9] = [
+        "KEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "STORE", "BEARER", "MCP",
     ];
     name.strip_prefix("BRIDGE_").is_some_and(|rest| {
         rest.starts_with("ADAPTERS_") || rest.split('_').any(|word| SECRET.contains(&word))
@@ -74,6 +74,7 @@ mod tests {
             ("BRIDGE_CALLBACK_SECRET", "s"),
             ("BRIDGE_STORE", "postgres://u:p@h"),
             ("BRIDGE_ADAPTERS_OTHER_API_KEY", "s"),
+            ("BRIDGE_MCP_SERVERS_FILES_ENV_A", "s"),
             ("BRIDGE_ADAPTERS", "acme-ai"),
             ("url", "from env"),
         ];

@@ -18,9 +18,10 @@ async fn a_callback_carries_what_the_contract_says() {
     let sink = CallbackSink::start().await;
     let rig = Rig::new().await;
     let id = rig
-        .owe(
+        .owe_with_secrets(
             &sink.url("/hook?x=1"),
-            json!({ "headers": { "x-team": "blue" } }),
+            Value::Null,
+            Some(json!({ "headers": { "x-team": "blue" } })),
         )
         .await;
     rig.round().await;

@@ -1,4 +1,4 @@
-//! Where the result goes and with what: URL, headers, retry policy and the two secrets, which leave
+//! Where the result goes and with what: URL, retry policy, and the secrets, headers among them, which leave
 //! the dispatch here.
 
 use std::collections::BTreeMap;
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use secrecy::SecretString;
 use serde_json::Value;
 use url::Url;
 
@@ -44,7 +45,6 @@ pub(super) fn read(dispatch: &Fields<'_>, guard: Guard<'_>) -> (Option<Callback>
         }
     };
     let settings = dispatch.object("callback");
-    let headers = settings.as_ref().map(read_headers).unwrap_or_default();
     let retry = settings.as_ref().map(read_retry).unwrap_or_default();
     let secrets = settings.as_ref().map(read_secrets).unwrap_or_default();
     match url {
@@ -52,7 +52,6 @@ pub(super) fn read(dispatch: &Fields<'_>, guard: Guard<'_>) -> (Option<Callback>
             let callback = Callback {
                 origin: net::origin(&url),
                 url: url.into(),
-                headers,
                 retry,
             };
             (Some(callback), secrets)
@@ -84,7 +83,7 @@ fn parse_url(text: &str, guard: Guard<'_>) -> Result<Url, String> {
     Ok(url)
 }
 
-fn read_headers(settings: &Fields<'_>) -> BTreeMap<String, String> {
+fn read_headers(settings: &Fields<'_>) -> BTreeMap<String, SecretString> {
     let Some(given) = settings.map("headers") else {
         return BTreeMap::new();
     };
@@ -104,7 +103,7 @@ fn read_headers(settings: &Fields<'_>) -> BTreeMap<String, String> {
         let lower = name.to_ascii_lowercase();
         if let Some(complaint) = name_complaint(&lower).or_else(|| value_complaint(text)) {
             complaints.add(field, complaint);
-        } else if headers.insert(lower, text.to_owned()).is_some() {
+        } else if headers.insert(lower, text.into()).is_some() {
             complaints.add(field, "is given twice");
         }
     }
@@ -141,7 +140,7 @@ fn name_complaint(name: &str) -> Option<&'static str> {
     } else if OURS.contains(&name) || OUR_PREFIXES.iter().any(|p| name.starts_with(p)) {
         Some("is set by the bridge")
     } else if name == "authorization" {
-        Some("would be stored in the clear; give the token as callback.bearer, which is encrypted")
+        Some("is made of callback.bearer; give the token there")
     } else {
         None
     }
@@ -214,6 +213,7 @@ fn read_secrets(settings: &Fields<'_>) -> Secrets {
     Secrets {
         bearer: bearer.map(|bearer| bearer.to_owned().into()),
         secret: secret.map(|secret| secret.to_owned().into()),
+        headers: read_headers(settings),
     }
 }
 
@@ -375,14 +375,14 @@ mod tests {
         let secret = format!("whsec_{}", STANDARD.encode([7; 32]));
         let body = json!({
             "callbackUrl": "https://a.example",
-            "callback": {"bearer": "token-1", "secret": secret, "headers": {"X-A": "1"}},
+            "callback": {"bearer": "token-1", "secret": secret, "headers": {"X-A": "hush"}},
         });
         let (callback, secrets, _) = read_body(&body);
         let stored = serde_json::to_string(&callback).unwrap();
-        assert!(
-            !stored.contains("token-1") && !stored.contains(&secret),
-            "{stored}"
-        );
+        for word in ["token-1", &secret, "hush"] {
+            assert!(!stored.contains(word), "{stored}");
+        }
         assert!(secrets.bearer.is_some() && secrets.secret.is_some());
+        assert!(secrets.headers.contains_key("x-a"));
     }
 }
