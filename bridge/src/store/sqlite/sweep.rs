@@ -1,5 +1,7 @@
 //! Retention: what is past its time goes, a little at a time.
 
+use std::time::{Duration, Instant};
+
 use jiff::Timestamp;
 use rusqlite::params;
 
@@ -9,10 +11,13 @@ use super::writer::{Failure, Tx};
 use crate::store::record::{DeliveryState, Swept};
 use crate::store::rules;
 
-/// One step ends after so many rows, however few dispatches they are.
-const STEP_ROWS: usize = 10_000;
+/// One step ends after so many rows, however few dispatches they are,
+const STEP_ROWS: usize = 2_000;
+/// and after so long: whoever writes meanwhile waits for it.
+const STEP_TIME: Duration = Duration::from_millis(5);
 
 pub(super) fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swept, Failure> {
+    let begun = Instant::now();
     let mut swept = Swept::default();
     let mut rows = 0;
     let expired: Vec<(i64, bool)> = table::all(
@@ -25,7 +30,7 @@ pub(super) fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swe
         |row| Ok((row.get(0)?, row.get(1)?)),
     )?;
     for (place, (seq, dead)) in expired.into_iter().enumerate() {
-        if place == limit || rows > STEP_ROWS {
+        if place == limit || rows > STEP_ROWS || begun.elapsed() > STEP_TIME {
             swept.more = true;
             break;
         }
@@ -73,14 +78,4 @@ fn sweep_unbound(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<(), Fa
 fn removed(tx: &mut Tx<'_>, last: Option<u64>) {
     let bounds = &mut tx.ledger.numbers.bounds;
     bounds.removed = bounds.removed.max(last.unwrap_or(0));
-}
-
-pub(super) fn seal_once(tx: &mut Tx<'_>, name: &str, value: &[u8]) -> Result<Vec<u8>, Failure> {
-    tx.execute(
-        "INSERT INTO sealed (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
-        params![name, value],
-    )?;
-    let sql = "SELECT value FROM sealed WHERE name = ?";
-    let kept = table::one(tx.conn, sql, [name], |row| row.get(0))?;
-    Ok(kept.unwrap_or_default())
 }
