@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""What a big store costs: how long a start on it takes until the bridge is ready, and how long somebody who
+writes is held up while retention empties it.
+
+    cargo build --release && tests/measure/stores.py target/release/forge-bridge --finished 1000000 --pending 100000
+    tests/measure/stores.py target/release/forge-bridge --finished 100000 --expired
+
+The store is made by a bridge that runs one dispatch to its end and has another one queued; the rows of those two
+are then copied in SQL, each copy with ids and events of its own, so that the store is as the bridge writes it.
+A measurement, not a check: figures depend on the machine. Needs Linux and the echo adapter beside the program.
+"""
+
+import argparse
+import http.client
+import http.server
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+YEAR = 365 * 24 * 3600 * 10**9
+
+
+class Receiver(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+class Bridge:
+    def __init__(self, program, home, **more):
+        environment = {
+            "HOME": home,
+            "BRIDGE_LISTEN": "127.0.0.1:0",
+            "BRIDGE_DATA_DIR": f"{home}/data",
+            "BRIDGE_SECRET_KEY_FILE": f"{home}/secret.key",
+            "BRIDGE_PLUGIN_PATH": os.path.dirname(program),
+            "BRIDGE_ADAPTERS": "echo",
+            "BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT": "1",
+            "BRIDGE_CALLBACK_ALLOW": "loopback",
+            "BRIDGE_DRAIN_GRACE": "1s",
+            "BRIDGE_DRAIN_ACCEPT": "0s",
+            **more,
+        }
+        began = time.monotonic()
+        self.process = subprocess.Popen([program], env=environment, stderr=subprocess.PIPE, text=True, cwd=home)
+        for line in self.process.stderr:
+            if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
+                self.port = int(found[1])
+                break
+        else:
+            sys.exit("the bridge did not start")
+        # Nobody reads the rest, and a full pipe would stop the bridge.
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.port)
+        while self.ask("GET", "/api/health/ready")[0] != 200:
+            time.sleep(0.002)
+        self.ready_after = time.monotonic() - began
+
+    def ask(self, method, path, body=None):
+        self.connection.request(method, path, body and json.dumps(body), {"content-type": "application/json"})
+        answer = self.connection.getresponse()
+        return answer.status, answer.read()
+
+    def dispatch(self, task, model, callback=None):
+        status, body = self.ask("POST", "/api/v2/dispatch", {
+            "taskId": task, "agentId": "agent", "message": "m" * 700, "model": model, "callbackUrl": callback,
+        })
+        assert status == 202, body
+        return task
+
+    def status(self, task):
+        return json.loads(self.ask("GET", f"/api/v2/dispatch/{task}")[1])["status"]
+
+    def resident(self):
+        with open(f"/proc/{self.process.pid}/status") as file:
+            return int(re.search(r"VmRSS:\s+(\d+)", file.read())[1]) / 1024
+
+    def end(self, how):
+        self.process.send_signal(how)
+        self.process.wait()
+
+
+def until(done):
+    while not done():
+        time.sleep(0.01)
+
+
+def make(program, home):
+    """A store with one finished dispatch and one that waits behind another."""
+    receiver = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=receiver.serve_forever, daemon=True).start()
+    bridge = Bridge(program, home)
+    bridge.dispatch("finished", "stream:3", f"http://127.0.0.1:{receiver.server_port}/callback")
+    until(lambda: b'"delivered"' in bridge.ask("GET", "/api/v2/dispatch/finished")[1])
+    bridge.dispatch("busy", "slow:3600000")
+    until(lambda: bridge.status("busy") == "running")
+    bridge.dispatch("pending", "slow:3600000")
+    bridge.end(signal.SIGKILL)
+
+
+def identifier(number, kind):
+    """As UUIDv7 has it: its beginning grows."""
+    milliseconds = 1_700_000_000_000 + number // 4
+    tail = (number * 2654435761 + kind) & ((1 << 62) - 1)
+    return ((milliseconds << 80) | (0x7 << 76) | ((number & 0xFFF) << 64) | (0x2 << 62) | tail).to_bytes(16, "big")
+
+
+def copy(store, task, count, **changed):
+    """`count` copies of the dispatch with this task id and of all that belongs to it."""
+    (original,) = store.execute("SELECT seq FROM dispatch WHERE task_id = ?", [task]).fetchone()
+    (base,) = store.execute("SELECT max(seq) FROM dispatch").fetchone()
+    first, last = store.execute(
+        "SELECT min(first), max(last) FROM event WHERE dispatch = ?", [original]).fetchone()
+    (log,) = store.execute("SELECT max(last) FROM event").fetchone()
+    width = last - first + 1
+    place = {
+        "dispatch": {"seq": f"{base} + i", "id": f"identifier({base} + i, 0)", "task_id": f"task_id || '-' || i",
+                     **changed},
+        "body": {"dispatch": f"{base} + i"},
+        "result": {"dispatch": f"{base} + i"},
+        "delivery": {"dispatch": f"{base} + i", "id": f"identifier({base} + i, 1)"},
+        "attempt": {"delivery": f"{base} + i"},
+        "event": {"dispatch": f"{base} + i", "first": f"first - {first} + {log} + 1 + (i - 1) * {width}",
+                  "last": f"last - {first} + {log} + 1 + (i - 1) * {width}"},
+    }
+    for table, changes in place.items():
+        columns = [row[1] for row in store.execute(f"PRAGMA table_info({table})")]
+        chosen = ", ".join(changes.get(column, column) for column in columns)
+        key = {"dispatch": "seq", "attempt": "delivery"}.get(table, "dispatch")
+        store.execute(
+            f"WITH RECURSIVE copies(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM copies WHERE i < {count}) "
+            f"INSERT INTO {table} ({', '.join(columns)}) SELECT {chosen} FROM copies, {table} "
+            f"WHERE {table}.{key} = {original} ORDER BY i")
+
+
+def fill(home, finished, pending, expired):
+    store = sqlite3.connect(f"{home}/data/bridge.db")
+    store.create_function("identifier", 2, identifier, deterministic=True)
+    store.execute("PRAGMA synchronous = OFF")
+    store.execute("PRAGMA cache_size = -262144")
+    if finished:
+        expires = time.time_ns() - 10**9 if expired else time.time_ns() + YEAR
+        copy(store, "finished", finished, expires_at=str(expires))
+    if pending:
+        copy(store, "pending", pending)
+    store.commit()
+    store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.close()
+
+
+def percentile(values, share):
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def held_up(program, home):
+    """Posts one dispatch after the other, a little apart, while retention works and as long again after it."""
+    # Long enough for the other things that a start does to be over.
+    bridge = Bridge(program, home, BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT="8", BRIDGE_RETENTION_EVERY="1s")
+    store = sqlite3.connect(f"file:{home}/data/bridge.db?mode=ro", uri=True)
+
+    def left():
+        sql = "SELECT count(*) FROM dispatch WHERE expires_at IS NOT NULL AND expires_at < ?"
+        return store.execute(sql, [time.time_ns()]).fetchone()[0]
+
+    stop, waits = threading.Event(), []
+
+    def write():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            began = time.perf_counter()
+            bridge.dispatch(f"light-{number}", "ok")
+            waits.append(time.perf_counter() - began)
+            time.sleep(0.01)
+
+    began, before = time.monotonic(), left()
+    writer = threading.Thread(target=write)
+    writer.start()
+    while left() > 0:
+        time.sleep(0.5)
+    took, during = time.monotonic() - began, list(waits)
+    waits.clear()
+    time.sleep(min(took, 20))
+    stop.set()
+    writer.join()
+    bridge.end(signal.SIGTERM)
+    print(f"retention: {before:,} dispatches in {took:.1f} s")
+    for label, values in (("during", during), ("after", waits)):
+        shown = "  ".join(
+            f"{name} {percentile(values, share) * 1000:6.1f} ms"
+            for name, share in (("p50", 0.5), ("p99", 0.99), ("worst", 1)))
+        print(f"{label:>9}  {len(values):6,} accepted  {shown}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("program", type=os.path.abspath)
+    parser.add_argument("--finished", type=int, default=0)
+    parser.add_argument("--pending", type=int, default=0)
+    parser.add_argument("--expired", action="store_true", help="what is finished is past its retention")
+    parser.add_argument("--starts", type=int, default=3)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        make(given.program, home)
+        began = time.monotonic()
+        fill(home, given.finished, given.pending, given.expired)
+        size = os.path.getsize(f"{home}/data/bridge.db") / 2**20
+        print(f"{given.finished:,} finished, {given.pending:,} pending: {size:,.0f} MiB, "
+              f"made in {time.monotonic() - began:.0f} s", flush=True)
+        if given.expired:
+            held_up(given.program, home)
+            return
+        for number in range(given.starts):
+            bridge = Bridge(given.program, home)
+            print(f"start {number + 1}: ready after {bridge.ready_after:.2f} s, {bridge.resident():.0f} MiB",
+                  flush=True)
+            bridge.end(signal.SIGKILL if number % 2 == 0 else signal.SIGTERM)
+
+
+main()
