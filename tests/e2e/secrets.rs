@@ -18,7 +18,7 @@ use super::harness::{Answer, CallbackSink};
 const BEARER: &str = "bearer-0f4c1b77-of-this-dispatch";
 const MESSAGE: &str = "the-body-of-the-request-61d0";
 
-fn secret() -> String {
+pub(super) fn secret() -> String {
     format!(
         "whsec_{}",
         BASE64.encode(*b"0123456789-signing-key-456789012")
@@ -89,7 +89,7 @@ async fn assert_interface_clean(process: &Process, ids: &[&str], forbidden: &[Ve
     }
 }
 
-fn is_signed_with(request: &Received, secret: &str) -> bool {
+pub(super) fn is_signed_with(request: &Received, secret: &str) -> bool {
     let timestamp = request.headers["webhook-timestamp"].parse().unwrap();
     let oracle = Webhook::new(secret).unwrap();
     let signature = oracle
@@ -227,6 +227,24 @@ async fn the_bridges_own_secret_is_made_once_and_lies_sealed() {
         panic!("it started")
     };
     assert!(log.contains("sealed under another key"), "{log}");
+    let keys = stranger
+        .command()
+        .args(["secrets", "keys", "--json"])
+        .output();
+    let keys: Value = serde_json::from_slice(&keys.unwrap().stdout).unwrap();
+    let of = |role: &str| {
+        let mut keys = keys["keys"].as_array().unwrap().iter();
+        keys.find(|key| key["role"] == role).unwrap()["key"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    for role in ["sealing", "missing"] {
+        assert!(
+            log.contains(&of(role)),
+            "the {role} key is not named: {log}"
+        );
+    }
 }
 
 /// The first text in there that is a signing secret.

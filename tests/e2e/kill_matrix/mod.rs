@@ -80,7 +80,7 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
 /// much is under way only after a while.
 fn passing(point: &str, round: u64) -> u64 {
     let (first, step) = match point.split('.').next().unwrap_or_default() {
-        "key" | "reap" | "adapter" | "stop" | "sweep" | "replay" => (1, 0),
+        "key" | "reap" | "adapter" | "stop" | "sweep" | "replay" | "reseal" => (1, 0),
         "recover" | "requeue" | "cancel" | "promote" | "tool" | "output" => (1, round % 3),
         "store" => match point {
             "store.opened" | "store.booted" => (1, 0),
@@ -103,6 +103,12 @@ async fn cell(point: &str, passing: u64) -> (bool, Tally, Vec<String>) {
         let bridge = home.start();
         until_some_run(&load, &bridge).await;
         bridge.kill();
+    }
+    if point.starts_with("reseal.") {
+        // There has to be something under an older key.
+        home.start().kill();
+        let rotated = home.command().args(["secrets", "rotate"]).status();
+        assert!(rotated.unwrap().success());
     }
     let order = format!("{point}:{passing}");
     home.variables.insert(VARIABLE.to_owned(), order);

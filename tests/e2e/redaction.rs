@@ -1,0 +1,411 @@
+//! Secrets of every kind are planted, everything that a bridge says and keeps is gathered, and none of them is
+//! in it: logs at their loudest, files, answers good and bad, and what the commands print.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::harness::api::{JsonBody as _, answer, owed, quiet, with};
+use super::harness::process::{Home, Process};
+use super::harness::{Answer, CallbackSink, until};
+
+/// Each kind, by a word that is found nowhere else.
+const TOKEN: &str = "planted-bridge-token-7f3a";
+const WRONG_TOKEN: &str = "planted-wrong-token-11c9";
+const ADAPTER_IN_FILE: &str = "planted-adapter-table-09be";
+const ADAPTER_IN_VARIABLES: &str = "planted-adapter-variable-4d21";
+const MCP_ENV: &str = "planted-mcp-env-8e52";
+const MCP_HEADER: &str = "planted-mcp-header-c370";
+const ORIGIN_BEARER: &str = "planted-origin-bearer-a61f";
+const REGISTRATION: &str = "planted-registration-2b94";
+const BEARER: &str = "planted-callback-bearer-55d8";
+const HEADER: &str = "planted-callback-header-e7a0";
+const MALFORMED: &str = "planted-malformed-f18c";
+const KEY: [u8; 32] = *b"planted-key-of-the-store-6c2e-ab";
+const FORMER_KEY: [u8; 32] = *b"planted-former-key-of-store-9d-1";
+const SIGNING: &[u8; 32] = b"planted-signing-secret-30f1-zzzz";
+const OWN_SIGNING: &[u8; 32] = b"planted-own-signing-of-one-b4-zz";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn signing(key: &[u8]) -> String {
+    format!("whsec_{}", BASE64.encode(key))
+}
+
+/// In each form in which it could be found.
+fn planted() -> Vec<Vec<u8>> {
+    let mut words: Vec<Vec<u8>> = [
+        TOKEN,
+        WRONG_TOKEN,
+        ADAPTER_IN_FILE,
+        ADAPTER_IN_VARIABLES,
+        MCP_ENV,
+        MCP_HEADER,
+        ORIGIN_BEARER,
+        REGISTRATION,
+        BEARER,
+        HEADER,
+        MALFORMED,
+    ]
+    .map(|word| word.as_bytes().to_vec())
+    .into();
+    for key in [&KEY, &FORMER_KEY, SIGNING, OWN_SIGNING] {
+        words.extend([key.to_vec(), hex(key).into(), BASE64.encode(key).into()]);
+    }
+    words
+}
+
+fn found(bytes: &[u8], words: &[Vec<u8>]) -> Vec<String> {
+    let is_there = |word: &&Vec<u8>| {
+        bytes
+            .windows(word.len())
+            .any(|window| window == word.as_slice())
+    };
+    let found = words.iter().filter(is_there);
+    found
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
+}
+
+fn assert_clean(place: &str, bytes: &[u8], words: &[Vec<u8>]) {
+    let found = found(bytes, words);
+    assert!(
+        found.is_empty(),
+        "{found:?} in {place}: {}",
+        String::from_utf8_lossy(&bytes[..bytes.len().min(2000)])
+    );
+}
+
+fn files(folder: &Path, all: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files(&path, all),
+            false => all.push(path),
+        }
+    }
+}
+
+fn assert_folder_clean(folder: &Path, words: &[Vec<u8>]) {
+    let mut all = Vec::new();
+    files(folder, &mut all);
+    assert!(
+        all.iter().any(|file| file.ends_with("bridge.db-wal")),
+        "{all:?}"
+    );
+    for file in all {
+        assert_clean(
+            &file.display().to_string(),
+            &fs::read(&file).unwrap(),
+            words,
+        );
+    }
+}
+
+fn file(registry: &CallbackSink, receiver: &CallbackSink) -> String {
+    format!(
+        r#"
+auth.tokens = ["{TOKEN}"]
+callback.secrets = ["{}"]
+callback.allow = ["loopback"]
+registration.url = "{}"
+registration.token = "{REGISTRATION}"
+secret.previous = ["{}"]
+[callback.origins."{}"]
+bearer = "{ORIGIN_BEARER}"
+[adapters.echo]
+api_key = "{ADAPTER_IN_FILE}"
+[mcp.servers.program]
+command = "false"
+env = {{ API_KEY = "{MCP_ENV}" }}
+[mcp.servers.remote]
+url = "{}"
+headers = {{ authorization = "Bearer {MCP_HEADER}" }}
+"#,
+        signing(SIGNING),
+        registry.url("/gateways"),
+        BASE64.encode(FORMER_KEY),
+        receiver.url(""),
+        receiver.url("/mcp"),
+    )
+}
+
+fn home(file: &str) -> Home {
+    let home = Home::new(&[
+        ("BRIDGE_LOG_LEVEL", "trace"),
+        ("BRIDGE_SECRET_KEY", &hex(&KEY)),
+        ("ECHO_API_KEY", ADAPTER_IN_VARIABLES),
+        ("BRIDGE_ADAPTERS_ECHO_SECOND_KEY", ADAPTER_IN_VARIABLES),
+    ]);
+    fs::write(home.dir.path().join("forge-bridge.toml"), file).unwrap();
+    home
+}
+
+async fn asked(
+    bridge: &Process,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> (StatusCode, String) {
+    let mut request = bridge.api.request(method, path).bearer_auth(TOKEN);
+    request = request.header("accept", "application/json");
+    if let Some(body) = body {
+        request = request.json_body(body);
+    }
+    let answer = request.send().await.unwrap();
+    let (status, headers) = (answer.status(), format!("{:?}", answer.headers()));
+    (status, headers + &answer.text().await.unwrap())
+}
+
+/// Work of every kind, with a secret in each place that takes one.
+async fn work(bridge: &Process, receiver: &CallbackSink) -> Vec<String> {
+    let callback = json!({"callback": {
+        "bearer": BEARER, "secret": signing(OWN_SIGNING), "headers": {"X-Api-Key": HEADER},
+    }});
+    let mut ids = Vec::new();
+    for (task, model, more) in [
+        ("ok", "ok", json!({})),
+        ("fails", "fail", json!({})),
+        ("panics", "panic", json!({})),
+        ("with-program", "ok", json!({"mcpServers": ["program"]})),
+        ("with-remote", "ok", json!({"mcpServers": ["remote"]})),
+        ("runs", "hang", json!({})),
+    ] {
+        let body = with(
+            with(owed(task, model, &receiver.url("/cb")), &callback),
+            &more,
+        );
+        let (status, answer) = asked(bridge, Method::POST, "/api/v2/dispatch", Some(&body)).await;
+        match status {
+            StatusCode::ACCEPTED => ids.push(task.to_owned()),
+            // Not every adapter takes servers.
+            status => assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer}"),
+        }
+    }
+    receiver.until(3).await;
+    ids
+}
+
+/// Requests that are refused, each with a secret in it.
+async fn refusals(bridge: &Process) -> Vec<(String, String)> {
+    let wrong = |more: Value| {
+        with(
+            quiet("t", "ok"),
+            &json!({"callbackUrl": "https://example.org", "callback": more}),
+        )
+    };
+    let mut answers = Vec::new();
+    for body in [
+        wrong(json!({"bearer": [MALFORMED]})),
+        wrong(json!({"bearer": format!("two {MALFORMED}")})),
+        wrong(json!({"secret": MALFORMED})),
+        wrong(json!({"secret": {"a": MALFORMED}})),
+        wrong(json!({"headers": {"authorization": MALFORMED}})),
+        wrong(json!({"headers": {"x-key": [MALFORMED]}})),
+        wrong(json!({"headers": {"x-key": format!("ü{MALFORMED}")}})),
+        wrong(json!({"headers": MALFORMED})),
+        wrong(json!(MALFORMED)),
+    ] {
+        let (status, answer) = asked(bridge, Method::POST, "/api/v2/dispatch", Some(&body)).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
+        answers.push((body.to_string(), answer));
+    }
+    let broken = format!("{{\"callback\": {{\"bearer\": \"{MALFORMED}\", }}");
+    let request = bridge.api.request(Method::POST, "/api/v2/dispatch");
+    let answer = request
+        .bearer_auth(TOKEN)
+        .body(broken)
+        .send()
+        .await
+        .unwrap();
+    answers.push(("broken JSON".to_owned(), answer.text().await.unwrap()));
+    for path in [
+        "/api/v2/dispatches",
+        "/api/v2/events?ticket=planted-wrong-token-11c9",
+        "/nowhere",
+    ] {
+        let request = bridge.api.request(Method::GET, path);
+        let answer = request.bearer_auth(WRONG_TOKEN).send().await.unwrap();
+        answers.push((path.to_owned(), answer.text().await.unwrap()));
+    }
+    answers
+}
+
+#[tokio::test]
+async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
+    let (registry, receiver) = (CallbackSink::start().await, CallbackSink::start().await);
+    receiver.answer_with(|request| match request.path.as_str() {
+        "/cb" if request.number % 2 == 0 => Answer::status(503),
+        _ => Answer::status(200),
+    });
+    let mut home = home(&file(&registry, &receiver));
+    home.variables.remove("BRIDGE_CALLBACK_ALLOW");
+    let (data, mut words) = (home.dir.path().join("data"), planted());
+    let bridge = home.start();
+    let ids = work(&bridge, &receiver).await;
+    registry.until(1).await;
+    assert!(registry.received()[0].headers["authorization"].contains(REGISTRATION));
+    let callbacks = receiver.received();
+    let callback = callbacks
+        .iter()
+        .find(|request| request.path == "/cb")
+        .unwrap();
+    assert_eq!(callback.headers["x-api-key"], HEADER);
+
+    // A ticket that is used, and one that is not.
+    let mut streams = Vec::new();
+    for used in [true, false] {
+        let request = bridge.api.request(Method::POST, "/api/v2/stream-tickets");
+        let (_, body) = answer(request.bearer_auth(TOKEN)).await;
+        let ticket = body["ticket"].as_str().unwrap().to_owned();
+        if used {
+            let path = format!("/api/v2/events?after=0&ticket={ticket}");
+            let stream = bridge.api.request(Method::GET, &path).send().await.unwrap();
+            assert_eq!(stream.status(), StatusCode::OK);
+            streams.push(stream);
+        }
+        words.push(ticket.into());
+    }
+
+    for (what, answer) in refusals(&bridge).await {
+        assert_clean(&format!("the answer to {what}"), answer.as_bytes(), &words);
+    }
+    let mut paths: Vec<String> = [
+        "/api/health?verbose",
+        "/api/health/ready",
+        "/api/v2/adapters",
+        "/api/v2/adapters/echo",
+        "/api/v2/dispatches",
+        "/api/v2/deliveries",
+        "/api/v2/events?after=0&limit=1000",
+        "/api/v2/models?provider=echo",
+        "/openapi.json",
+        "/",
+    ]
+    .map(str::to_owned)
+    .into();
+    for id in &ids {
+        paths.push(format!("/api/v2/dispatch/{id}"));
+        paths.push(format!("/api/v2/dispatch/{id}/output"));
+        paths.push(format!("/api/v2/dispatch/{id}/events"));
+        let (_, record) = asked(
+            &bridge,
+            Method::GET,
+            &format!("/api/v2/dispatch/{id}"),
+            None,
+        )
+        .await;
+        let delivery = record
+            .split("/api/v2/deliveries/")
+            .nth(1)
+            .map(|rest| rest.split('"').next().unwrap());
+        paths.extend(delivery.map(|id| format!("/api/v2/deliveries/{id}")));
+    }
+    for path in paths {
+        let (_, answer) = asked(&bridge, Method::GET, &path, None).await;
+        assert_clean(&path, answer.as_bytes(), &words);
+    }
+    commands(&home, &bridge, &words);
+
+    // What is read again, well and ill.
+    let file_now = home.dir.path().join("forge-bridge.toml");
+    let well = fs::read_to_string(&file_now).unwrap();
+    for ill in broken_files() {
+        fs::write(&file_now, &ill).unwrap();
+        let before = home.log().matches("nothing is changed").count();
+        bridge.hang_up();
+        until("the refusal of a file", || async {
+            (home.log().matches("nothing is changed").count() > before).then_some(())
+        })
+        .await;
+    }
+    fs::write(&file_now, &well).unwrap();
+
+    assert_folder_clean(&data, &words);
+    bridge.kill();
+    assert_folder_clean(&data, &words);
+    // It recovers, delivers what is owed and ends in good order.
+    let bridge = home.start();
+    bridge.terminate();
+    assert!(bridge.ended().await.success());
+    let log = home.log();
+    assert!(log.contains("TRACE"), "the log is as loud as it can be");
+    for line in log.lines() {
+        assert_clean("a line of the log", line.as_bytes(), &words);
+    }
+}
+
+/// Each of them with a secret where it makes no sense.
+fn broken_files() -> Vec<String> {
+    [
+        "auth.tokens = \"PLANTED\"",
+        "auth.tokens = [\"PLANTED\"",
+        "auth.tokens = [\"PLANTED\", 5]",
+        "auth.token = [{ hash = \"PLANTED\" }]",
+        "auth.token = \"PLANTED\"",
+        "secret.key = [\"PLANTED\"]",
+        "secret.key = \"PLANTED\"",
+        "secret.previous = \"PLANTED 1\"",
+        "callback.secrets = [\"whsec_PLANTED\"]",
+        "callback.origins.\"https://a.example\".bearer = [\"PLANTED\"]",
+        "callback.origins.\"https://a.example\".secrets = \"PLANTED\"",
+        "registration.token = { a = \"PLANTED\" }",
+        "mcp.servers.program.env = \"PLANTED\"",
+        "mcp.servers.program.env.A = [\"PLANTED\"]",
+        "mcp.servers.remote.headers = [\"PLANTED\"]",
+    ]
+    .map(|text| text.replace("PLANTED", MALFORMED))
+    .into()
+}
+
+/// What the commands print, asked with the token, with a wrong one, and of files that make no sense.
+fn commands(home: &Home, bridge: &Process, words: &[Vec<u8>]) {
+    let print = |arguments: &[&str], token: &str| {
+        let mut command = home.command();
+        command
+            .args(arguments)
+            .env("BRIDGE_URL", &bridge.api.url)
+            .env("BRIDGE_TOKEN", token);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        [output.stdout, output.stderr].concat()
+    };
+    for token in [TOKEN, WRONG_TOKEN] {
+        for arguments in [
+            &["check"][..],
+            &["check", "--json"],
+            &["adapters", "--json"],
+            &["adapters", "inspect", "echo"],
+            &["deliveries", "list", "--json"],
+            &["dispatch", "hello", "--model", "ok", "--json"],
+            &["secrets", "keys", "--json"],
+            &["secrets", "rotate"],
+            &["secrets", "retire"],
+            &["store", "check", "--json"],
+            &["--help"],
+            &["tail", "--help"],
+        ] {
+            assert_clean(&format!("{arguments:?}"), &print(arguments, token), words);
+        }
+    }
+    let copy = home.dir.path().join("copy.db");
+    print(&["store", "backup", copy.to_str().unwrap()], TOKEN);
+    assert_clean("a backup", &fs::read(copy).unwrap(), words);
+    let ill = home.dir.path().join("ill.toml");
+    for text in broken_files() {
+        fs::write(&ill, &text).unwrap();
+        let said = print(&["check", "--config", ill.to_str().unwrap()], TOKEN);
+        let shown = String::from_utf8_lossy(&said).into_owned();
+        assert_clean(&format!("what is said of {text}"), &said, words);
+        assert!(
+            shown.contains("error") || shown.contains("not"),
+            "{text}: {shown}"
+        );
+    }
+}
