@@ -23,6 +23,7 @@ mod drain;
 mod drill;
 mod edge;
 mod events;
+mod floods;
 mod harness;
 mod hostile;
 mod http;

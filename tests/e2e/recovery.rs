@@ -238,3 +238,81 @@ async fn delivered(process: &Process, id: &str) {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_ends_with_a_clear_result_and_holds_nobody_up() {
+    let sink = CallbackSink::start().await;
+    let home = Home::new(&[("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", "1")]);
+    let bridge = home.start();
+    let ran = bridge
+        .api
+        .dispatch(owed("ran", "slow:60000", &sink.url("/cb")))
+        .await;
+    running(&bridge, &ran).await;
+    let later = bridge
+        .api
+        .dispatch(owed("later", "ok", &sink.url("/cb")))
+        .await;
+    let broken = bridge.api.dispatch(quiet("broken", "ok")).await;
+    let sound = bridge.api.dispatch(quiet("sound", "ok")).await;
+    bridge.kill();
+
+    damage(
+        &home,
+        "request = '{\"fromLater\": true}'",
+        &["ran", "later"],
+    );
+    damage(
+        &home,
+        "request = '{\"message\": ', routing = '?'",
+        &["broken"],
+    );
+    let bridge = home.start();
+    for id in [&ran, &later, &broken] {
+        let record = bridge.api.finished(id).await;
+        assert_eq!(record["errorCode"], "record_unreadable", "{record}");
+        assert_eq!(record["result"]["taskId"], record["taskId"], "{record}");
+        let text = record["result"]["error"].as_str().unwrap();
+        assert!(text.contains("cannot be read"), "{text}");
+        assert!(
+            home.log()
+                .contains(&format!("request of {id} cannot be read"))
+        );
+    }
+    assert_eq!(bridge.api.finished(&sound).await["result"]["status"], "ok");
+    sink.until(2).await;
+
+    // A result that is damaged is not the store's trouble, and no reason to try again.
+    bridge.kill();
+    damage_result(&home, "sound");
+    let bridge = home.start();
+    let (status, body) = bridge.api.get(&format!("/api/v2/dispatch/{sound}")).await;
+    assert_eq!(
+        (status, &body["code"]),
+        (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &json!("RECORD_UNREADABLE")
+        )
+    );
+    assert_eq!(bridge.api.run(quiet("after", "ok")).await["status"], "ok");
+}
+
+fn database(home: &Home) -> rusqlite::Connection {
+    let folder = &home.variables["BRIDGE_DATA_DIR"];
+    rusqlite::Connection::open(format!("{folder}/bridge.db")).unwrap()
+}
+
+fn damage(home: &Home, change: &str, tasks: &[&str]) {
+    for task in tasks {
+        let dispatch = format!("(SELECT seq FROM dispatch WHERE task_id = '{task}')");
+        let sql = format!("UPDATE body SET {change} WHERE dispatch = {dispatch}");
+        assert_eq!(database(home).execute(&sql, []).unwrap(), 1);
+    }
+}
+
+fn damage_result(home: &Home, task: &str) {
+    let sql = format!(
+        "UPDATE result SET body = '{{' WHERE dispatch = (SELECT seq FROM dispatch WHERE task_id = '{task}')"
+    );
+    assert_eq!(database(home).execute(&sql, []).unwrap(), 1);
+}

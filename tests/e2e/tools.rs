@@ -276,6 +276,20 @@ async fn the_bounds_of_the_attempt_hold_while_a_tool_runs() {
 }
 
 #[tokio::test]
+async fn what_the_tools_say_is_bounded_over_the_whole_loop() {
+    let pids = Pids::new();
+    let bridge = bridge(&pids, "", &[("BRIDGE_DISPATCH_TOOL_LIMIT_BYTES", "2000")]).await;
+    let message = r#"{"mcp__fixture__add":{"a":1,"b":1}}"#;
+    let result = bridge
+        .api
+        .run(asks("bytes", "tools:100", message, &json!({})))
+        .await;
+    assert_eq!(result["errorCode"], "tool_bytes_exceeded", "{result}");
+    pids.until_gone().await;
+    bridge.stop().await;
+}
+
+#[tokio::test]
 async fn rounds_and_budget_are_bounded_over_the_whole_loop() {
     let pids = Pids::new();
     let bridge = bridge(&pids, "", &[("BRIDGE_DISPATCH_MAX_TOOL_ROUNDS", "3")]).await;

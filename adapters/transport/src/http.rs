@@ -168,10 +168,6 @@ impl Http {
         &self.client
     }
 
-    pub(crate) fn limits(&self) -> Limits {
-        self.limits
-    }
-
     pub(crate) async fn whole(&self, response: &mut Response) -> Result<Vec<u8>, Failure> {
         self.body(response, self.limits.body_bytes).await
     }

@@ -1,5 +1,7 @@
 //! The loader on a small configuration of its own, and the real one against its documentation.
 
+use proptest::prelude::*;
+
 use super::*;
 
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -277,4 +279,41 @@ fn every_key_is_documented() {
     let mut keys = layers::keys(&defaults);
     keys.retain(|key| !written.contains(key));
     assert!(keys.is_empty(), "not in config/forge-bridge.toml: {keys:?}");
+}
+
+proptest! {
+    #[test]
+    fn no_secret_is_told_whether_it_fits_or_not(
+        secret in "[a-z]{16}",
+        place in prop::sample::select(vec![
+            "[auth]\ntokens = [\"#\"]",
+            "[auth]\ntokens = { a = \"#\" }",
+            "[auth]\ntokens = [[\"#\"]]",
+            "[secret]\nkey = \"#\"",
+            "[secret]\nkey = [\"#\"]",
+            "[callback]\nsecrets = [\"#\"]",
+            "[callback]\nsecrets = { a = \"#\" }",
+            "[callback.origins.\"https://a.example\"]\nbearer = \"#\"",
+            "[callback.origins.\"https://a.example\"]\nbearer = [\"#\"]",
+            "[mcp.servers.x]\ncommand = \"y\"\nenv = { KEY = \"#\" }",
+            "[mcp.servers.x]\ncommand = \"y\"\nenv = { TOKEN = [\"#\"] }",
+            "[adapters.echo]\napi_key = \"#\"",
+            "[adapters.echo]\nmax_concurrent = \"#\"",
+            "[auth]\ntokens = [\"#\"",
+        ]),
+        variable in prop::sample::select(vec![
+            "BRIDGE_TOKENS", "BRIDGE_SECRET_KEY", "BRIDGE_CALLBACK_SECRETS", "BRIDGE_ADAPTERS_ECHO_API_KEY",
+        ]),
+    ) {
+        let text = place.replace('#', &secret);
+        let file = Some((Path::new("a.toml"), text.as_str()));
+        let told = match read::<Config>(DOCUMENTED, file, &environment(&[(variable, &secret)])) {
+            Ok((config, warnings)) => {
+                let shown = serde_json::to_string(&config).unwrap();
+                format!("{config:?} {warnings:?} {shown}")
+            }
+            Err(error) => format!("{error} {error:?}"),
+        };
+        prop_assert!(!told.contains(&secret), "{}", told);
+    }
 }

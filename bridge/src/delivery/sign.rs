@@ -256,6 +256,7 @@ fn unseal(sealed: &[u8], vault: &Vault) -> Result<SigningSecret, Error> {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
+    use proptest::prelude::*;
     use reqwest::header::HeaderMap;
     use standardwebhooks::Webhook;
 
@@ -359,6 +360,38 @@ mod tests {
         let other = Vault::from_key(&SecretSlice::from(vec![8; 32])).unwrap();
         let refused = Signer::open(&Config::default(), &store, &other).await;
         assert!(matches!(refused, Err(Error::UnsealSecret(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_signed_verifies_and_nothing_beside_it(
+            body in ".{0,80}",
+            keys in (any::<u8>(), any::<u8>()),
+            place in any::<prop::sample::Index>(),
+        ) {
+            let own = SigningSecret::parse(secret(keys.0).expose_secret()).unwrap();
+            let config = Config { secrets: vec![secret(0)], ..Config::default() };
+            let signer = Signer::with_sealed(&config, None, &vault()).unwrap();
+            let message = Message {
+                origin: "https://a.example:443",
+                id: DeliveryId::new(),
+                timestamp: Timestamp::now().as_second(),
+                body: body.as_bytes(),
+            };
+            let signature = signer.sign(message, Some(&own));
+            prop_assert!(verifies(&secret(keys.0), message, &signature));
+            prop_assert_eq!(verifies(&secret(keys.1), message, &signature), keys.0 == keys.1);
+            let other = Message { timestamp: message.timestamp + 1, ..message };
+            prop_assert!(!verifies(&secret(keys.0), other, &signature));
+            let longer = format!("{body} ");
+            let other = Message { body: longer.as_bytes(), ..message };
+            prop_assert!(!verifies(&secret(keys.0), other, &signature));
+            let mut spoilt = signature.into_bytes();
+            let at = place.index(spoilt.len());
+            spoilt[at] = if spoilt[at] == b'A' { b'B' } else { b'A' };
+            let spoilt = String::from_utf8(spoilt).unwrap();
+            prop_assert!(!verifies(&secret(keys.0), message, &spoilt));
+        }
     }
 
     #[test]

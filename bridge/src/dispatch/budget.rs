@@ -174,9 +174,76 @@ pub(super) fn known_cost(cost: f64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+
+    /// The data of `usage` events, some of it nonsense, of several rounds.
+    fn rounds() -> impl Strategy<Value = Vec<Vec<Value>>> {
+        let count = || {
+            prop_oneof![
+                6 => (0..1_000_000_u64).prop_map(Value::from),
+                1 => any::<u64>().prop_map(Value::from),
+                1 => any::<f64>().prop_map(Value::from),
+                1 => Just(Value::Null),
+            ]
+        };
+        let cost = prop_oneof![4 => (0.0..10.0_f64).prop_map(Value::from), 1 => any::<f64>().prop_map(Value::from)];
+        let totals = (count(), count(), count(), cost).prop_map(|(input, output, total, cost)| {
+            json!({"inputTokens": input, "outputTokens": output, "totalTokens": total, "costUsd": cost})
+        });
+        prop::collection::vec(prop::collection::vec(totals, 0..5), 1..5)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_spent_is_the_sum_of_the_most_of_each_round(rounds in rounds()) {
+            let mut meter = Meter::default();
+            let (mut tokens, mut cost) = (0_u64, 0.0_f64);
+            for round in &rounds {
+                let most = |name: &str| round.iter().filter_map(|data| {
+                    let value = &data[name];
+                    value.as_u64().or_else(|| whole(value.as_f64()?))
+                }).max().unwrap_or(0);
+                let costs = round.iter().filter_map(|data| data["costUsd"].as_f64());
+                tokens = tokens.saturating_add(most("inputTokens"));
+                cost += costs.filter(|cost| *cost >= 0.0).fold(0.0, f64::max);
+                let mut before = meter.spent();
+                for data in round {
+                    meter.observe(data);
+                    let after = meter.spent();
+                    prop_assert!(after.usage.input_tokens >= before.usage.input_tokens);
+                    prop_assert!(after.cost_usd >= before.cost_usd);
+                    before = after;
+                }
+                meter.begin_round();
+            }
+            let spent = meter.spent();
+            prop_assert_eq!(spent.usage.input_tokens.unwrap_or(0), tokens);
+            let found = spent.cost_usd.unwrap_or(0.0);
+            prop_assert!(found == cost || (found - cost).abs() <= 1e-9 * cost, "{} {}", found, cost);
+            let stored = Meter::after(Some(&meter.to_store()));
+            prop_assert_eq!(stored.spent().usage, spent.usage);
+        }
+
+        #[test]
+        fn a_budget_is_either_exceeded_or_has_something_left(rounds in rounds(), most in 1..2_000_000_u64) {
+            let budget = tokens(most);
+            let mut meter = Meter::default();
+            let mut was_exceeded = false;
+            for data in rounds.iter().flatten() {
+                meter.observe(data);
+                let exceeded = meter.exceeded(Some(&budget)).is_some();
+                let used = meter.spent().tokens().unwrap_or(0);
+                prop_assert_eq!(exceeded, used > most);
+                let left = meter.left(Some(&budget)).unwrap().max_tokens.unwrap();
+                prop_assert_eq!(left, most.saturating_sub(used));
+                was_exceeded |= exceeded;
+            }
+            prop_assert!(rounds.concat().is_empty() || was_exceeded || meter.left(None).is_none());
+        }
+    }
 
     fn tokens(most: u64) -> Budget {
         Budget {

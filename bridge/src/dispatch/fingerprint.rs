@@ -37,11 +37,91 @@ pub fn key(dispatch: &Dispatch, header: Option<&str>) -> IdempotencyKey {
 mod tests {
     use forge_adapter_api::request::Tool;
     use jiff::Timestamp;
-    use serde_json::json;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
 
     use super::*;
-    use crate::dispatch::request::tests::minimal;
+    use crate::dispatch::Config;
     use crate::dispatch::request::{Callback, RetryPolicy};
+    use crate::dispatch::request::tests::minimal;
+    use crate::dispatch::validate::{Envelope, Limits, validate};
+
+    /// A body with every member, none of which is its default.
+    fn full() -> Value {
+        json!({
+            "taskId": "t", "agentId": "a", "message": "m", "callbackUrl": "https://a.example/",
+            "provider": "echo", "systemPrompt": "s", "model": "m", "timeout": 5,
+            "idleTimeoutSeconds": 5, "queueTimeoutSeconds": 5, "notBefore": "2026-01-01T00:00:00Z",
+            "deadline": "2026-01-02T00:00:00Z",
+            "tools": [{"name": "t", "inputSchema": {"type": "object", "title": "x"}}],
+            "toolResults": [{"toolCallId": "1", "name": "t", "output": {"a": 1, "b": [2, 3]}}],
+            "workspace": {"files": [{"path": "a.md", "content": "x"}]},
+            "outputStrategy": "structured", "outputSchema": {"type": "object", "title": "y"},
+            "outputFile": "o.md", "sessionId": "s", "requires": ["streaming"],
+            "preferences": {"costTier": "low", "providers": ["echo"]}, "priority": 3,
+            "recovery": "retry", "budget": {"maxTokens": 5, "maxCostUsd": 1.5},
+            "callback": {"headers": {"x-a": "1"}, "retry": "compat"},
+            "runId": "r", "stepId": "s", "gatewayId": "g", "metadata": {"a": 1, "b": 2},
+        })
+    }
+
+    fn of_text(text: &str) -> Vec<u8> {
+        let (config, none) = (Config::default(), Default::default());
+        let limits = Limits {
+            config: &config,
+            mcp_servers: &none,
+            callback: &|_| Ok(()),
+        };
+        let body = serde_json::from_str(text).unwrap();
+        let (dispatch, _) = validate(&body, &Envelope::default(), &limits).unwrap();
+        canonical(&dispatch)
+    }
+
+    /// The same value with the members of its objects in another order.
+    fn spelt(value: &Value, turn: usize) -> String {
+        match value {
+            Value::Object(members) => {
+                let mut spelt: Vec<String> = members
+                    .iter()
+                    .map(|(name, value)| format!("{}:{}", json!(name), spelt(value, turn)))
+                    .collect();
+                spelt.rotate_left(turn % members.len().max(1));
+                if turn.is_multiple_of(2) {
+                    spelt.reverse();
+                }
+                format!("{{{}}}", spelt.join(" ,"))
+            }
+            Value::Array(items) => {
+                let items: Vec<String> = items.iter().map(|item| spelt(item, turn)).collect();
+                format!("[{}]", items.join(", "))
+            }
+            leaf => leaf.to_string(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_order_of_members_counts(turn in 0..1000_usize) {
+            let full = full();
+            prop_assert_eq!(of_text(&spelt(&full, turn)), of_text(&full.to_string()));
+        }
+    }
+
+    #[test]
+    fn every_member_counts_but_those_that_may_differ() {
+        let full = full();
+        let whole = of_text(&full.to_string());
+        for name in full.as_object().unwrap().keys() {
+            let mut without = full.clone();
+            match name.as_str() {
+                "taskId" | "agentId" | "message" => without[name] = "another".into(),
+                "callbackUrl" => without[name] = "https://b.example/".into(),
+                _ => drop(without.as_object_mut().unwrap().remove(name)),
+            }
+            let free = ["notBefore", "deadline", "metadata"].contains(&name.as_str());
+            assert_eq!(of_text(&without.to_string()) == whole, free, "{name}");
+        }
+    }
 
     fn callback() -> Callback {
         Callback {

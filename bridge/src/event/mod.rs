@@ -160,7 +160,29 @@ pub enum CursorError {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn every_cursor_has_one_spelling_and_one_log(position: u64, other in 1..u64::MAX) {
+            let (log, foreign) = (LogName::random(), LogName::from_stored("another".to_owned()));
+            let text = log.cursor(position).to_string();
+            prop_assert_eq!(log.position(&text), Ok(position));
+            prop_assert_eq!(foreign.position(&text), Err(CursorError::OtherLog));
+            let next = log.cursor(position.wrapping_add(other)).to_string();
+            prop_assert_ne!(log.position(&next), Ok(position));
+        }
+
+        #[test]
+        fn what_is_read_is_what_is_written(text in "[0-9a-f]{0,3}-?[-+ 0-9a-f]{0,24}") {
+            let log = LogName::from_stored("abc".to_owned());
+            if let Ok(position) = log.position(&text) {
+                prop_assert_eq!(log.cursor(position).to_string(), text);
+            }
+        }
+    }
 
     #[test]
     fn a_cursor_is_read_back() {

@@ -147,6 +147,14 @@ impl Process {
         .await
     }
 
+    /// The bytes of memory it holds.
+    pub(crate) fn memory(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.unwrap().trim().trim_end_matches(" kB");
+        kib.parse::<usize>().unwrap() * 1024
+    }
+
     pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
     }

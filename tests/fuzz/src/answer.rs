@@ -91,13 +91,19 @@ fn check(raw: &Raw, strategy: OutputStrategy, wants_object: bool) {
     assert_eq!(outcome.error_code.is_some(), outcome.error.is_some());
     assert_eq!(result["status"] == "ok", outcome.error_code.is_none());
     if let Some(code) = &outcome.error_code {
-        assert!(!code.is_empty() && !code.chars().any(char::is_control), "{code:?}");
+        assert!(
+            !code.is_empty() && !code.chars().any(char::is_control),
+            "{code:?}"
+        );
         assert!(code.len() <= 128 && text("error").unwrap().len() <= 16 * 1024);
     }
     let cancelled = matches!(raw.ending, Ending::Cancelled { .. });
     assert_eq!(text("errorCode") == Some("cancelled"), cancelled);
     let output = text("output").unwrap_or_default();
-    assert!(output.len() <= INLINE && !output.contains('\0'), "{output:?}");
+    assert!(
+        output.len() <= INLINE && !output.contains('\0'),
+        "{output:?}"
+    );
     if let Some(whole) = &outcome.output {
         assert!(whole.len() <= LIMIT && whole.starts_with(output));
         assert_eq!(result["outputTruncated"]["bytes"], whole.len());

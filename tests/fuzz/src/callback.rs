@@ -23,13 +23,22 @@ pub(crate) fn run(data: &[u8]) {
         return;
     }
     assert!(matches!(url.scheme(), "http" | "https"), "{url}");
-    assert!(url.username().is_empty() && url.password().is_none(), "{url}");
+    assert!(
+        url.username().is_empty() && url.password().is_none(),
+        "{url}"
+    );
     let origin = origin(&url);
-    assert!(origin.starts_with(url.scheme()) && origin.contains(':'), "{origin}");
+    assert!(
+        origin.starts_with(url.scheme()) && origin.contains(':'),
+        "{origin}"
+    );
     let address = match url.host().unwrap() {
         Host::Domain(name) => {
             let name = name.trim_end_matches('.');
-            assert!(name != "localhost" && !name.ends_with(".localhost"), "{url}");
+            assert!(
+                name != "localhost" && !name.ends_with(".localhost"),
+                "{url}"
+            );
             // What the connector would take for an address is one for the parser too.
             assert!(url.host_str().unwrap().parse::<IpAddr>().is_err(), "{url}");
             return;
@@ -57,13 +66,18 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || address.is_broadcast()
         || address.is_multicast()
         || address.is_documentation()
-        || matches!((a, b, c), (0 | 240..=255, _, _) | (100, 64..=127, _) | (198, 18 | 19, _));
+        || matches!(
+            (a, b, c),
+            (0 | 240..=255, _, _) | (100, 64..=127, _) | (198, 18 | 19, _)
+        );
     !special
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let [first, second, ..] = address.segments();
-    let hidden = address.to_ipv4().is_some_and(|inside| !is_public_v4(inside));
+    let hidden = address
+        .to_ipv4()
+        .is_some_and(|inside| !is_public_v4(inside));
     let special = address.is_loopback()
         || address.is_unspecified()
         || address.is_multicast()

@@ -25,7 +25,9 @@ pub(crate) fn run(data: &[u8]) {
             assert!(!error.problems.is_empty());
             for problem in &error.problems {
                 assert!(!problem.message.is_empty(), "{}", problem.key);
-                let is_secret = ["secret", "token", "bearer"].iter().any(|word| problem.key.contains(word));
+                let is_secret = ["secret", "token", "bearer"]
+                    .iter()
+                    .any(|word| problem.key.contains(word));
                 assert!(!is_secret || !problem.message.contains(SECRET), "{problem}");
             }
         }

@@ -20,7 +20,12 @@ pub(crate) fn run(data: &[u8]) {
     assert_eq!(trace.trace_id.len(), 32);
     assert_eq!(trace.traceparent.len(), 55);
     assert_eq!(trace.traceparent[3..35], trace.trace_id);
-    assert!(trace.traceparent.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-'));
+    assert!(
+        trace
+            .traceparent
+            .bytes()
+            .all(|b| b.is_ascii_hexdigit() || b == b'-')
+    );
     if let Some(parent) = &trace.parent_span_id {
         assert!(text.contains(parent.as_str()) && text.contains(&trace.trace_id));
     }

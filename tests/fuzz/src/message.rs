@@ -15,14 +15,23 @@ pub(crate) fn run(data: &[u8]) {
         }
         Ok(wire::Message::Result(result)) => {
             let again = serde_json::to_value(&result).unwrap();
-            assert_eq!(wire::message(&again).unwrap(), wire::Message::Result(result));
+            assert_eq!(
+                wire::message(&again).unwrap(),
+                wire::Message::Result(result)
+            );
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
     let again = match fuzzing::message(value.clone()) {
         None => return,
-        Some(Incoming::Answer { id, outcome: Ok(result) }) => json!({"id": id, "result": result}),
-        Some(Incoming::Answer { id, outcome: Err(error) }) => {
+        Some(Incoming::Answer {
+            id,
+            outcome: Ok(result),
+        }) => json!({"id": id, "result": result}),
+        Some(Incoming::Answer {
+            id,
+            outcome: Err(error),
+        }) => {
             assert!(!error.message.is_empty());
             let error = json!({"code": error.code, "message": error.message, "data": error.data});
             json!({"id": id, "error": error})

@@ -12,7 +12,10 @@ pub(crate) fn run(data: &[u8]) {
     match choice % 6 {
         0 => {
             if let Ok(manifest) = fuzzing::manifest(bytes) {
-                assert_eq!((manifest.provider.as_str(), manifest.panic.as_str()), ("echo", "unwind"));
+                assert_eq!(
+                    (manifest.provider.as_str(), manifest.panic.as_str()),
+                    ("echo", "unwind")
+                );
             }
         }
         1 => {
@@ -29,7 +32,10 @@ pub(crate) fn run(data: &[u8]) {
         }
         3 => {
             let (message, rest) = fuzzing::record(&String::from_utf8_lossy(bytes));
-            assert!(message.len() <= 8 * bytes.len() && rest.is_none_or(|rest| rest.len() <= 8 * bytes.len()));
+            assert!(
+                message.len() <= 8 * bytes.len()
+                    && rest.is_none_or(|rest| rest.len() <= 8 * bytes.len())
+            );
         }
         4 => {
             let error = fuzzing::error(bytes);
@@ -46,8 +52,8 @@ fn beginning(bytes: &[u8]) {
         fuzzing::beginning(bytes, bytes.len());
         return;
     };
-    let once = bytes.windows(8).filter(|key| key == b"\"output\"").count() == 1
-        && !bytes.contains(&b'\\');
+    let once =
+        bytes.windows(8).filter(|key| key == b"\"output\"").count() == 1 && !bytes.contains(&b'\\');
     let Some(Value::String(output)) = whole.get("output").filter(|_| once) else {
         fuzzing::beginning(bytes, bytes.len());
         return;

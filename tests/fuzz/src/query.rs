@@ -14,7 +14,9 @@ pub(crate) fn run(data: &[u8]) {
 
 fn spell(asked: &Asked) -> String {
     let mut query = Serializer::new(String::new());
-    let status = asked.choice.map(|choice| ["dead", "pending"][usize::from(choice) - 1]);
+    let status = asked
+        .choice
+        .map(|choice| ["dead", "pending"][usize::from(choice) - 1]);
     let pairs = [
         ("agent_id", asked.text.clone()),
         ("since", asked.time.map(|time| time.to_string())),

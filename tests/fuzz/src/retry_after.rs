@@ -26,11 +26,16 @@ pub(crate) fn run(data: &[u8]) {
         policy: Policy::Default,
     };
     match judge(&outcome, series, now, 0.5) {
-        Verdict::Retry { due } => assert!(due > now && due.duration_since(now) <= DAY.try_into().unwrap()),
+        Verdict::Retry { due } => {
+            assert!(due > now && due.duration_since(now) <= DAY.try_into().unwrap())
+        }
         other => panic!("{other:?}"),
     }
     if let Ok(value) = HeaderValue::from_bytes(data) {
         let headers = HeaderMap::from_iter([(RETRY_AFTER, value)]);
-        fuzzing::retry_after(&headers, SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000));
+        fuzzing::retry_after(
+            &headers,
+            SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000),
+        );
     }
 }

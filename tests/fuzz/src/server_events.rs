@@ -39,7 +39,10 @@ pub(crate) fn run(data: &[u8]) {
     let limit = 16;
     let (events, _) = read(fuzzing::events, &pieces, limit);
     for event in events {
-        assert!(event.data.len() + event.name.len() <= limit + "message".len(), "{event:?}");
+        assert!(
+            event.data.len() + event.name.len() <= limit + "message".len(),
+            "{event:?}"
+        );
     }
 }
 

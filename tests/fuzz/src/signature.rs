@@ -60,7 +60,10 @@ fn check(sides: &Sides, spoil: u8, place: usize, body: &[u8]) {
     let verifies = |body: &[u8], id: &str, timestamp: i64, signature: &HeaderValue| {
         let headers = HeaderMap::from_iter([
             ("webhook-id".parse().unwrap(), id.parse().unwrap()),
-            ("webhook-timestamp".parse().unwrap(), HeaderValue::from(timestamp)),
+            (
+                "webhook-timestamp".parse().unwrap(),
+                HeaderValue::from(timestamp),
+            ),
             ("webhook-signature".parse().unwrap(), signature.clone()),
         ]);
         sides.receiver.verify(body, &headers).is_ok()
@@ -72,13 +75,23 @@ fn check(sides: &Sides, spoil: u8, place: usize, body: &[u8]) {
     assert_eq!(verifies(body, &own, timestamp, &good), is_text);
     let refused = match spoil % 5 {
         0 => verifies(&[body, b" "].concat(), &own, timestamp, &good),
-        1 => verifies(body, &DeliveryId::from_bytes([8; 16]).to_string(), timestamp, &good),
+        1 => verifies(
+            body,
+            &DeliveryId::from_bytes([8; 16]).to_string(),
+            timestamp,
+            &good,
+        ),
         2 => verifies(body, &own, timestamp + 1, &good),
         3 => {
             let mut bytes = signature.into_bytes();
             let at = place % bytes.len();
             bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
-            verifies(body, &own, timestamp, &HeaderValue::from_bytes(&bytes).unwrap())
+            verifies(
+                body,
+                &own,
+                timestamp,
+                &HeaderValue::from_bytes(&bytes).unwrap(),
+            )
         }
         _ => match HeaderValue::from_bytes(body) {
             Ok(header) => verifies(b"{}", &own, timestamp, &header),

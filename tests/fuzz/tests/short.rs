@@ -21,16 +21,27 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 fn corpus(target: &Target) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
-    let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("corpus")
+        .join(target.name);
+    let entries =
+        fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files.iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
 fn words() -> Vec<Vec<u8>> {
-    let quoted = WORDS.lines().filter_map(|line| line.strip_prefix('"')?.strip_suffix('"'));
-    quoted.map(|word| word.replace("\\\"", "\"").replace("\\\\", "\\").into_bytes()).collect()
+    let quoted = WORDS
+        .lines()
+        .filter_map(|line| line.strip_prefix('"')?.strip_suffix('"'));
+    quoted
+        .map(|word| {
+            word.replace("\\\"", "\"")
+                .replace("\\\\", "\\")
+                .into_bytes()
+        })
+        .collect()
 }
 
 fn change(data: &mut Vec<u8>, random: &mut SmallRng, corpus: &[Vec<u8>], words: &[Vec<u8>]) {
@@ -40,7 +51,9 @@ fn change(data: &mut Vec<u8>, random: &mut SmallRng, corpus: &[Vec<u8>], words: 
         match random.random_range(0..6) {
             0 => data.splice(at..end, None::<u8>).for_each(drop),
             1 => data.insert(at, random.random()),
-            2 => data.splice(at..end, words.choose(random).unwrap().clone()).for_each(drop),
+            2 => data
+                .splice(at..end, words.choose(random).unwrap().clone())
+                .for_each(drop),
             3 => {
                 let piece = data[at..end].to_vec();
                 data.splice(at..at, piece).for_each(drop);
@@ -48,7 +61,8 @@ fn change(data: &mut Vec<u8>, random: &mut SmallRng, corpus: &[Vec<u8>], words: 
             4 => {
                 let other = corpus.choose(random).unwrap();
                 let from = random.random_range(0..=other.len());
-                data.splice(at.., other[from..].iter().copied()).for_each(drop);
+                data.splice(at.., other[from..].iter().copied())
+                    .for_each(drop);
             }
             _ => {
                 if let Some(byte) = data.get_mut(at) {
@@ -72,7 +86,10 @@ fn no_target_fails() {
         let run = |data: &[u8]| {
             if catch_unwind(AssertUnwindSafe(|| (target.run)(data))).is_err() {
                 let shown = data.escape_ascii();
-                panic!("{} fails on b\"{shown}\" (FORGE_FUZZ_SEED={seed})", target.name);
+                panic!(
+                    "{} fails on b\"{shown}\" (FORGE_FUZZ_SEED={seed})",
+                    target.name
+                );
             }
         };
         corpus.iter().for_each(|data| run(data));
@@ -84,6 +101,10 @@ fn no_target_fails() {
             run(&data);
             count += 1;
         }
-        println!("{:<14} {} files, {count} changed", target.name, corpus.len());
+        println!(
+            "{:<14} {} files, {count} changed",
+            target.name,
+            corpus.len()
+        );
     }
 }

@@ -6,6 +6,8 @@
 
 #[cfg(test)]
 mod cases;
+#[cfg(test)]
+mod properties;
 
 use std::time::Duration;
 

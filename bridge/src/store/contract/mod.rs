@@ -31,7 +31,7 @@ impl Subject for InMemory {
 }
 
 pub(super) struct OnDisk {
-    folder: tempfile::TempDir,
+    folder: std::sync::Mutex<tempfile::TempDir>,
     open: std::sync::Mutex<Option<Sqlite>>,
 }
 
@@ -41,9 +41,39 @@ impl Subject for OnDisk {
         if let Some(old) = old {
             old.close().await;
         }
-        let new = Sqlite::open(&super::Config::default(), self.folder.path()).unwrap();
+        self.open_folder()
+    }
+}
+
+impl OnDisk {
+    fn open_folder(&self) -> Arc<dyn Store> {
+        let folder = self.folder.lock().unwrap();
+        let new = Sqlite::open(&super::Config::default(), folder.path()).unwrap();
         *self.open.lock().unwrap() = Some(new.clone());
         Arc::new(new)
+    }
+
+    /// Opens what a kill would leave: the files as they are just now, nothing closed or folded. The log
+    /// goes first, so that what is folded meanwhile is in the copy twice and not missing.
+    async fn open_as_killed(&self) -> Arc<dyn Store> {
+        let left = tempfile::tempdir().unwrap();
+        let old_folder = {
+            let mut folder = self.folder.lock().unwrap();
+            let files = std::fs::read_dir(folder.path()).unwrap();
+            let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+            names.retain(|name| !name.as_encoded_bytes().ends_with(b"-shm"));
+            names.sort_by_key(|name| !name.as_encoded_bytes().ends_with(b"-wal"));
+            for name in names {
+                std::fs::copy(folder.path().join(&name), left.path().join(&name)).unwrap();
+            }
+            std::mem::replace(&mut *folder, left)
+        };
+        let old = self.open.lock().unwrap().take();
+        if let Some(old) = old {
+            old.close().await;
+        }
+        drop(old_folder);
+        self.open_folder()
     }
 }
 
@@ -53,7 +83,7 @@ pub(super) fn in_memory() -> InMemory {
 
 pub(super) fn on_disk() -> OnDisk {
     OnDisk {
-        folder: tempfile::tempdir().unwrap(),
+        folder: tempfile::tempdir().unwrap().into(),
         open: std::sync::Mutex::default(),
     }
 }

@@ -1,9 +1,13 @@
-//! Random sequences of changes, made in memory and on disk: both must answer alike at every step.
+//! Random sequences of changes, made in memory and on disk: both must answer alike at every step, also
+//! after the store was closed and opened, and after it was killed. What fails is made as short as it can
+//! be and printed with its seed; `FORGE_MODEL_SEED` repeats it, `FORGE_MODEL_CASES` and
+//! `FORGE_MODEL_STEPS` make it longer.
 
 use std::fmt::Debug;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::test_runner::{RngSeed, TestRunner};
 
 use super::sample::{PROVIDER, at, callback, event, failed, ok, raw, settlement, task};
 use super::{OnDisk, Subject, on_disk};
@@ -45,7 +49,9 @@ enum Step {
     ReplayMany(u8),
     Unbound,
     Sweep(usize),
+    Seal(u8, u8),
     Restart,
+    Kill,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -84,7 +90,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..4u8).prop_map(Step::ReplayMany),
         1 => Just(Step::Unbound),
         2 => (1..3usize).prop_map(Step::Sweep),
+        1 => (0..2u8, any::<u8>()).prop_map(|(name, value)| Step::Seal(name, value)),
         1 => Just(Step::Restart),
+        1 => Just(Step::Kill),
     ]
 }
 
@@ -135,7 +143,9 @@ impl Pair {
         let id = DeliveryId::new();
         self.deliveries.push(id);
         let host = format!("{}.example", now % 3);
+        let output = now.checked_rem(3) == Some(0);
         move || Finish {
+            output: output.then(|| format!("a long output of second {now}")),
             delivery: owed.then(|| NewDelivery {
                 id,
                 callback: callback(&host),
@@ -313,9 +323,18 @@ impl Pair {
             Step::Sweep(limit) => {
                 both!(self, store => store.sweep(at(now), limit)).unwrap();
             }
+            Step::Seal(name, value) => {
+                let name = format!("name-{name}");
+                both!(self, store => store.seal_once(&name, vec![value])).unwrap();
+                both!(self, store => store.sealed(&name)).unwrap();
+            }
             Step::Restart => {
                 self.model = self.model.restart();
                 self.store = self.disk.open().await;
+            }
+            Step::Kill => {
+                self.model = self.model.restart();
+                self.store = self.disk.open_as_killed().await;
             }
         }
     }
@@ -366,32 +385,66 @@ impl Pair {
             both!(self, store => store.dispatch(id)).unwrap();
             both!(self, store => store.last_event(id)).unwrap();
             both!(self, store => store.deliveries_of(id)).unwrap();
+            let _ = both!(self, store => store.request(id));
+            let _ = both!(self, store => store.output(id, after % 5, 9));
+        }
+        for id in self.deliveries.clone() {
+            both!(self, store => store.delivery(id)).unwrap();
+            let _ = both!(self, store => store.payload(id));
+        }
+        for n in 0..3 {
+            both!(self, store => store.by_task(&format!("task-{n}"), 3)).unwrap();
+            for (space, value) in [(KeySpace::Task, "task"), (KeySpace::Header, "key")] {
+                let value = format!("{value}-{n}");
+                let key = IdempotencyKey { space, value };
+                both!(self, store => store.recall(&key)).unwrap();
+            }
         }
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
 
-    #[test]
-    fn the_store_on_disk_answers_as_the_model(steps in prop::collection::vec((step(), 0..4i64), 1..60)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async {
-            let disk = on_disk();
-            let mut pair = Pair {
-                model: Memory::new(),
-                store: disk.open().await,
-                disk,
-                dispatches: Vec::new(),
-                deliveries: Vec::new(),
-                leases: Vec::new(),
-                now: 1,
-            };
-            for (step, passes) in steps {
-                pair.now += passes;
-                pair.make(step).await;
-                pair.look().await;
-            }
-        });
+#[test]
+fn the_store_on_disk_answers_as_the_model() {
+    let seed = number("FORGE_MODEL_SEED").unwrap_or_else(rand::random);
+    let steps = number("FORGE_MODEL_STEPS").map_or(60, |steps| steps as usize);
+    println!("FORGE_MODEL_SEED={seed}");
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: number("FORGE_MODEL_CASES").map_or(24, |cases| cases as u32),
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(seed),
+        ..ProptestConfig::default()
+    });
+    let sequences = prop::collection::vec((step(), 0..4i64), 1..steps);
+    let outcome = runner.run(&sequences, |steps| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(run(steps));
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("FORGE_MODEL_SEED={seed}: {failure}");
+    }
+}
+
+async fn run(steps: Vec<(Step, i64)>) {
+    let disk = on_disk();
+    let mut pair = Pair {
+        model: Memory::new(),
+        store: disk.open().await,
+        disk,
+        dispatches: Vec::new(),
+        deliveries: Vec::new(),
+        leases: Vec::new(),
+        now: 1,
+    };
+    for (step, passes) in steps {
+        pair.now += passes;
+        pair.make(step).await;
+        pair.look().await;
     }
 }
