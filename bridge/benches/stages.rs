@@ -119,6 +119,7 @@ impl Bench {
             provider: "echo",
             profile: Some(&self.profile),
             health: HealthStatus::Healthy,
+            paused: false,
             running: 1,
             queued: 0,
             max_concurrent: 10,

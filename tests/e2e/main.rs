@@ -22,6 +22,7 @@ mod dispatch;
 mod drain;
 mod drill;
 mod edge;
+mod editions;
 mod events;
 mod floods;
 mod harness;

@@ -81,7 +81,8 @@ fn an_answer_with_a_wrong_type_deep_inside_fails() {
     let report = serde_json::json!({ "status": "healthy", "checkedAt": 5 });
     let adapter = serde_json::json!({
         "provider": "echo", "version": null, "path": null, "digest": null, "isolation": "in_process",
-        "interfaces": [], "profile": null, "running": 0, "maxConcurrent": 1, "health": report, "history": [],
+        "interfaces": [], "profile": null, "running": 0, "maxConcurrent": 1, "pausedAt": null,
+        "leaving": [], "health": report, "history": [],
     });
     reference::check("GET", "/api/v2/adapters/echo", 200, &adapter);
 }

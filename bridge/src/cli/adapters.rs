@@ -1,4 +1,5 @@
-//! `forge-bridge adapters`: what a running bridge has loaded, and trying a library out.
+//! `forge-bridge adapters`: what a running bridge has loaded and what is done with it, and trying a
+//! library out.
 
 use std::process::ExitCode;
 
@@ -21,32 +22,97 @@ enum Command {
     List,
     /// Everything known about one
     Inspect { provider: String },
+    /// Serve its library file as it is now; what runs ends where it began
+    Reload { provider: String },
+    /// Start nothing new there, also after a restart; what runs goes on
+    Pause { provider: String },
+    /// Let executions start there again
+    Resume { provider: String },
     /// Hold a library file against the rules of the boundary
     Test(Box<conform::Arguments>),
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let provider = match &arguments.command {
-        Some(Command::Test(arguments)) => return conform::run(context, arguments),
-        Some(Command::Inspect { provider }) => Some(provider.as_str()),
-        Some(Command::List) | None => None,
-    };
+    match &arguments.command {
+        Some(Command::Test(arguments)) => conform::run(context, arguments),
+        Some(Command::Inspect { provider }) => show(context, &[provider], inspect),
+        Some(Command::List) | None => show(context, &[], list),
+        Some(Command::Reload { provider }) => change(context, &[provider, "reload"], reloaded),
+        Some(Command::Pause { provider }) => change(context, &[provider, "pause"], paused),
+        Some(Command::Resume { provider }) => change(context, &[provider, "resume"], resumed),
+    }
+}
+
+const ROOT: [&str; 3] = ["api", "v2", "adapters"];
+
+/// How an answer is said to people.
+type Say = fn(&Screen, &Value) -> std::io::Result<()>;
+
+fn show(context: &Context, rest: &[&str], say: Say) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
-    let screen = context.screen();
-    let path: Vec<&str> = ["api", "v2", "adapters"]
-        .into_iter()
-        .chain(provider)
-        .collect();
+    let path = [ROOT.as_slice(), rest].concat();
     let answer = block_on(async { Ok(client.get(Target::path(&path)).await?) })?;
-    match (context.global.json, provider) {
-        (true, _) => screen.value(&answer)?,
-        (false, Some(_)) => inspect(&screen, &answer)?,
-        (false, None) => list(&screen, &answer)?,
+    tell(context, &answer, say)
+}
+
+fn change(context: &Context, rest: &[&str], say: Say) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let path = [ROOT.as_slice(), rest].concat();
+    let answer = block_on(async { Ok(client.post(Target::path(&path), &Value::Null).await?) })?;
+    tell(context, &answer, say)
+}
+
+fn tell(context: &Context, answer: &Value, say: Say) -> anyhow::Result<ExitCode> {
+    let screen = context.screen();
+    match context.global.json {
+        true => screen.value(answer)?,
+        false => say(&screen, answer)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
+fn reloaded(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
+    screen.line(format_args!(
+        "{} was reloaded and is {}, sha256 {}",
+        screen.paint(Tone::Strong, text(adapter, "/provider")),
+        text(adapter, "/version"),
+        text(adapter, "/digest"),
+    ))?;
+    leaving(screen, adapter)
+}
+
+fn leaving(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
+    for edition in adapter["leaving"].as_array().into_iter().flatten() {
+        let line = format!(
+            "{} still run on {}, sha256 {}",
+            text(edition, "/running"),
+            text(edition, "/version"),
+            text(edition, "/digest"),
+        );
+        screen.line(screen.paint(Tone::Quiet, line))?;
+    }
+    Ok(())
+}
+
+fn paused(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
+    screen.line(format_args!(
+        "{} is paused since {}: {} run on, what comes waits, also after a restart",
+        screen.paint(Tone::Strong, text(adapter, "/provider")),
+        text(adapter, "/pausedAt"),
+        text(adapter, "/running"),
+    ))
+}
+
+fn resumed(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
+    let provider = screen.paint(Tone::Strong, text(adapter, "/provider"));
+    screen.line(format_args!("{provider} goes on"))
+}
+
 fn list(screen: &Screen, answer: &Value) -> std::io::Result<()> {
+    let state = |adapter: &Value| match adapter["pausedAt"].is_null() {
+        true => text(adapter, "/health/status"),
+        false => format!("{}, paused", text(adapter, "/health/status")),
+    };
     let heading = ["provider", "health", "version", "running", "capabilities"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for adapter in answer["adapters"].as_array().into_iter().flatten() {
@@ -57,7 +123,7 @@ fn list(screen: &Screen, answer: &Value) -> std::io::Result<()> {
         );
         rows.push(vec![
             text(adapter, "/provider"),
-            text(adapter, "/health/status"),
+            state(adapter),
             text(adapter, "/version"),
             running,
             text(adapter, "/profile/capabilities"),
@@ -76,6 +142,7 @@ fn inspect(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
         ("health", "/health/status"),
         ("", "/health/message"),
         ("checked", "/health/checkedAt"),
+        ("paused since", "/pausedAt"),
         ("running", "/running"),
         ("at most", "/maxConcurrent"),
         ("interfaces", "/interfaces"),
@@ -92,5 +159,5 @@ fn inspect(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
             screen.line(format_args!("{name}{value}"))?;
         }
     }
-    Ok(())
+    leaving(screen, adapter)
 }

@@ -80,6 +80,10 @@ impl Dispatcher {
             (Vec::new(), BTreeSet::new(), Vec::new());
         for (provider, _) in inner.finisher.store.queues().await? {
             match inner.registry.get(&provider) {
+                // It is resumed with a wake-up. Until then nobody goes before those who wait.
+                Some(adapter) if adapter.paused().is_some() => {
+                    waiting.insert(provider);
+                }
                 Some(adapter) if adapter.health().status != HealthStatus::Offline => {
                     let rest = self.fill(&adapter).await?;
                     if rest != Rest::Nothing {

@@ -207,6 +207,7 @@ impl Inner {
                     provider: adapter.provider(),
                     profile: profile.as_deref(),
                     health,
+                    paused: adapter.paused().is_some(),
                     running: adapter.running(),
                     queued: usize::try_from(queued).unwrap_or(usize::MAX),
                     max_concurrent: adapter.max_concurrent(),

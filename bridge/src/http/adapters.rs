@@ -1,13 +1,15 @@
-//! Adapters as operators see them.
+//! Adapters as operators see them, and what operators do with them.
 
 use axum::Json;
 use axum::extract::{Path, State};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::auth::Reader;
+use super::auth::{Admin, Reader};
 use super::error::{Code, Failure};
-use crate::plugin::{Adapter, HealthReport, Registry};
+use super::{Life, Phase};
+use crate::dispatch::Dispatcher;
+use crate::plugin::{Adapter, HealthReport, Leaving, LoadError, PauseError, Registry, ReloadError};
 
 pub(super) async fn list(_: Reader, State(registry): State<Registry>) -> Json<Value> {
     let adapters: Vec<View> = registry.adapters().iter().map(View::of).collect();
@@ -21,6 +23,68 @@ pub(super) async fn show(
 ) -> Result<Json<Value>, Failure> {
     let adapter = registry.get(&provider).ok_or_else(|| unknown(&provider))?;
     Ok(Json(json!(View::of(&adapter))))
+}
+
+pub(super) async fn reload(
+    _: Admin,
+    State(registry): State<Registry>,
+    State(dispatcher): State<Dispatcher>,
+    State(life): State<Life>,
+    Path(provider): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    let adapter = registry.get(&provider).ok_or_else(|| unknown(&provider))?;
+    if *life.phase.borrow() == Phase::Draining {
+        return Err(not_reloaded(&provider, ReloadError::Closing));
+    }
+    let reloaded = adapter.reload().await;
+    reloaded.map_err(|error| not_reloaded(&provider, error))?;
+    // There may be more room than before, or an adapter where there was none.
+    dispatcher.wake();
+    Ok(Json(json!(View::of(&adapter))))
+}
+
+pub(super) async fn pause(
+    _: Admin,
+    State(registry): State<Registry>,
+    Path(provider): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    let adapter = registry.get(&provider).ok_or_else(|| unknown(&provider))?;
+    adapter.pause().await.map_err(unmarked)?;
+    Ok(Json(json!(View::of(&adapter))))
+}
+
+pub(super) async fn resume(
+    _: Admin,
+    State(registry): State<Registry>,
+    State(dispatcher): State<Dispatcher>,
+    Path(provider): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    let adapter = registry.get(&provider).ok_or_else(|| unknown(&provider))?;
+    adapter.resume().await.map_err(unmarked)?;
+    dispatcher.wake();
+    Ok(Json(json!(View::of(&adapter))))
+}
+
+/// Why it was not reloaded; the adapter serves on as it was, or is away as it was.
+fn not_reloaded(provider: &str, error: ReloadError) -> Failure {
+    let code = match &error {
+        ReloadError::UnderWay | ReloadError::Load(LoadError::TooManyImages { .. }) => {
+            Code::InvalidState
+        }
+        ReloadError::Closing => Code::Draining,
+        ReloadError::Find(_) | ReloadError::Load(_) | ReloadError::Offline(_) => Code::AdapterError,
+        ReloadError::Failed => return Failure::internal(error),
+    };
+    let message = format!(
+        "{provider} was not reloaded and is what it was: {}",
+        error.line()
+    );
+    Failure::new(code, message).because(error)
+}
+
+fn unmarked(error: PauseError) -> Failure {
+    let message = "nothing is changed: the disk did not take it; the log says more";
+    Failure::new(Code::StoreUnavailable, message).because(error)
 }
 
 fn unknown(provider: &str) -> Failure {
@@ -40,6 +104,8 @@ struct View {
     profile: Value,
     running: usize,
     max_concurrent: usize,
+    paused_at: Option<String>,
+    leaving: Vec<Leaving>,
     health: Value,
     history: Vec<Value>,
 }
@@ -56,6 +122,8 @@ impl View {
             profile: json!(adapter.profile().as_deref()),
             running: adapter.running(),
             max_concurrent: adapter.max_concurrent(),
+            paused_at: adapter.paused().map(crate::time::format),
+            leaving: adapter.leaving(),
             health: report(&adapter.health()),
             history: adapter.history().iter().map(report).collect(),
         }

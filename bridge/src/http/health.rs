@@ -119,6 +119,9 @@ struct AdapterLine {
     running: usize,
     queued: u64,
     max_concurrent: usize,
+    /// Since when nothing starts there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<Profile>,
 }
@@ -182,6 +185,7 @@ fn adapter_lines(
             running: adapter.running(),
             queued: queues.remove(adapter.provider()).unwrap_or(0),
             max_concurrent: adapter.max_concurrent(),
+            paused_at: adapter.paused().map(crate::time::format),
             profile: match detail {
                 Detail::Brief => None,
                 Detail::Profiles => adapter.profile().as_deref().cloned(),
@@ -206,6 +210,7 @@ fn gone(queued: u64) -> AdapterLine {
         running: 0,
         queued,
         max_concurrent: 0,
+        paused_at: None,
         profile: None,
     }
 }

@@ -15,6 +15,7 @@ use super::edition::{Edition, Permit, Post};
 use super::health::HealthReport;
 use super::instance::Boot;
 use super::load::LoadError;
+use super::pause::Mark;
 use super::plan::Plan;
 use crate::crash;
 
@@ -44,6 +45,7 @@ struct Board {
     load_error: Option<String>,
     /// Earlier ones, on which something still runs.
     leaving: Vec<Arc<Edition>>,
+    /// Nothing starts since then.
     paused: Option<Timestamp>,
 }
 
@@ -87,6 +89,21 @@ pub enum ReloadError {
     Failed,
 }
 
+impl ReloadError {
+    /// With its causes, in one line.
+    pub fn line(&self) -> String {
+        chain(self)
+    }
+}
+
+/// Why a pause, or its end, is not on disk.
+#[derive(Debug, thiserror::Error)]
+#[error("the mark of a pause cannot be written or removed below {folder}")]
+pub struct PauseError {
+    folder: PathBuf,
+    source: std::io::Error,
+}
+
 impl Adapter {
     /// Loads, initialises and asks for capabilities and health; whatever fails becomes its health.
     pub(super) async fn start(plan: Plan, boot: Result<Boot, LoadError>, post: Post) -> Self {
@@ -94,7 +111,17 @@ impl Adapter {
             Ok(boot) => Edition::open(boot, plan.start(), &post).await,
             Err(error) => Err(error),
         };
-        let mut board = Board::default();
+        let mut board = Board {
+            paused: plan.mark.since(),
+            ..Board::default()
+        };
+        if let Some(since) = board.paused {
+            tracing::warn!(
+                adapter.id = post.provider,
+                "adapter {} is paused since {since}: what is dispatched to it waits",
+                post.provider
+            );
+        }
         match opened {
             Ok((edition, health)) => {
                 post.monitor.appoint(edition.speaker, health);
@@ -218,6 +245,49 @@ impl Adapter {
             return None;
         }
         Some(board.serving.as_ref()?.admit())
+    }
+
+    /// Since when nothing starts.
+    pub fn paused(&self) -> Option<Timestamp> {
+        self.board().paused
+    }
+
+    /// Starts nothing more, after a restart neither; what runs goes on. On disk when it returns.
+    pub async fn pause(&self) -> Result<(), PauseError> {
+        let since = self.mark(Mark::set).await?;
+        self.board().paused = Some(since);
+        tracing::warn!(
+            adapter.id = self.provider(),
+            "adapter {} is paused",
+            self.provider()
+        );
+        Ok(())
+    }
+
+    /// Lets executions start again. Whoever starts them has to be told.
+    pub async fn resume(&self) -> Result<(), PauseError> {
+        self.mark(Mark::remove).await?;
+        self.board().paused = None;
+        tracing::info!(
+            adapter.id = self.provider(),
+            "adapter {} goes on",
+            self.provider()
+        );
+        Ok(())
+    }
+
+    async fn mark<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Mark) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, PauseError> {
+        let mark = self.shared.plan.mark.clone();
+        let changed = tokio::task::spawn_blocking(move || change(&mark)).await;
+        // A task that panicked has changed nothing that is known of.
+        let changed = changed.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        changed.map_err(|source| PauseError {
+            folder: self.shared.plan.mark.folder().to_owned(),
+            source,
+        })
     }
 
     /// One management op; its events, if any, are left out.

@@ -17,6 +17,7 @@ mod listen;
 mod load;
 mod log;
 mod manifest;
+mod pause;
 mod plan;
 mod prefix;
 mod pulse;
@@ -39,7 +40,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
-pub use adapter::{Adapter, Leaving, ReloadError};
+pub use adapter::{Adapter, Leaving, PauseError, ReloadError};
 pub use edition::Permit;
 pub use health::HealthReport;
 pub use listen::{Call, Item};
@@ -50,6 +51,7 @@ pub use trust::Trust;
 use edition::Post;
 use health::Monitor;
 use images::Images;
+use pause::Mark;
 use plan::Plan;
 
 /// Events and health changes that wait for whoever records them.
@@ -140,7 +142,7 @@ pub struct Setup {
     /// The process environment; the bridge's own secrets in it are not passed on.
     pub env: BTreeMap<String, String>,
     pub store_id: String,
-    /// Where private copies of libraries lie.
+    /// Where private copies of libraries lie, and which adapters are paused.
     pub state_dir: PathBuf,
     /// The command that starts a child process under our supervisor.
     pub supervisor: Vec<String>,
@@ -205,7 +207,7 @@ impl Registry {
         }
         let named = resolve::names(&ids, &setup.tables)?;
         let folders: Arc<[PathBuf]> = folders(&config)?.into();
-        let copies = copies(&setup)?;
+        let state = state(&setup)?;
         let (relay, relayed) = mpsc::channel(RELAYED);
         let mut starts = Vec::new();
         for named in named {
@@ -220,13 +222,14 @@ impl Registry {
             let plan = Plan {
                 config: Arc::clone(&config),
                 folders: Arc::clone(&folders),
-                copies: copies.clone(),
+                copies: state.join("adapters"),
                 store_id: setup.store_id.clone(),
                 supervisor: setup.supervisor.clone(),
                 relay: setup.relay.clone(),
                 settings: settings::object(&setup.env, &table),
                 max_concurrent: table.max_concurrent,
                 images: Arc::new(Images::default()),
+                mark: Mark::of(&named.id, &state.join("paused")),
                 named,
             };
             let boot = plan.boot()?;
@@ -328,8 +331,8 @@ fn folders(config: &Config) -> Result<Vec<PathBuf>, Error> {
     Ok(folders)
 }
 
-/// Where private copies of libraries lie; the dynamic loader wants an absolute path.
-fn copies(setup: &Setup) -> Result<PathBuf, Error> {
-    let path = setup.state_dir.join("adapters");
+/// What outlives the process; the dynamic loader wants an absolute path.
+fn state(setup: &Setup) -> Result<PathBuf, Error> {
+    let path = setup.state_dir.clone();
     std::path::absolute(&path).map_err(|source| Error::StateFolder { path, source })
 }

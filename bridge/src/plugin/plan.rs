@@ -9,6 +9,7 @@ use super::edition::Start;
 use super::images::Images;
 use super::instance::{Boot, Limits};
 use super::load::LoadError;
+use super::pause::Mark;
 use super::queue::Bounds;
 use super::resolve::{self, Named};
 use super::{Allowed, Config, Error, manifest};
@@ -28,6 +29,8 @@ pub(super) struct Plan {
     pub max_concurrent: Option<u32>,
     /// All that this adapter has brought into the process.
     pub images: Arc<Images>,
+    /// Whether it is paused.
+    pub mark: Mark,
 }
 
 impl Plan {

@@ -128,6 +128,10 @@ impl Process {
         self.child.wait().unwrap();
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// How it ended, if it has.
     pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()

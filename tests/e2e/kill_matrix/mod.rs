@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forge_bridge::crash::{POINTS, VARIABLE};
+use reqwest::Method;
 use rustix::process::Signal;
 use tokio::time::timeout;
 
@@ -161,8 +162,22 @@ async fn torture(home: &Home, load: &Load, point: &str) -> Ended {
         Err(log) => return Ended::Early(log),
     };
     let api = bridge.api.clone();
+    let reload = async {
+        if [
+            "adapter.swap.before",
+            "adapter.swap.after",
+            "adapter.drained",
+        ]
+        .contains(&point)
+        {
+            load.in_the_middle(&api).await;
+            let path = "/api/v2/adapters/echo/reload";
+            // It may not live to answer.
+            let _ = api.request(Method::POST, path).send().await;
+        }
+    };
     let work = async {
-        load.run(&api).await;
+        tokio::join!(load.run(&api), reload);
         evidence::until_quiet(&api).await;
     };
     let ended = if point.starts_with("stop") {

@@ -192,7 +192,7 @@ async fn a_blocked_start_is_noticed_fails_its_calls_and_heals() {
     let place = Place::new();
     let (registry, rogue, _relayed) = rogue_with(&place, Duration::from_millis(800)).await;
     let gate = place.folder.path().join("gate");
-    let blocked = execute(&rogue, (&format!("block:{}", gate.display()))).unwrap();
+    let blocked = execute(&rogue, &format!("block:{}", gate.display())).unwrap();
     let behind = execute(&rogue, "ok").unwrap();
     for call in [blocked, behind] {
         assert_eq!(listen(call).await.1.unwrap_err(), "adapter_unavailable");
@@ -232,7 +232,7 @@ async fn what_comes_after_destroy_is_refused_and_harmless() {
     let place = Place::new();
     let (registry, rogue, _relayed) = rogue(&place).await;
     let report = place.folder.path().join("report");
-    let call = execute(&rogue, (&format!("late:{}", report.display()))).unwrap();
+    let call = execute(&rogue, &format!("late:{}", report.display())).unwrap();
     registry.shutdown(SOON).await;
     assert_eq!(listen(call).await.1.unwrap_err(), "adapter_unavailable");
     // complete -1, both emits 2

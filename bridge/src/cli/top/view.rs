@@ -116,8 +116,11 @@ fn adapter_table(now: &Now, palette: Palette) -> Table<'static> {
             Cell::new(bar(running, most)).style(palette.colour(Color::Blue)),
             Cell::new(format!("{running} of {most}")),
             Cell::new(format!("{} queued", number("queued"))),
-            Cell::new(adapter["message"].as_str().unwrap_or_default().to_owned())
-                .style(palette.dim()),
+            Cell::new(match adapter.get("pausedAt") {
+                Some(_) => "paused".to_owned(),
+                None => adapter["message"].as_str().unwrap_or_default().to_owned(),
+            })
+            .style(palette.dim()),
         ])
     });
     let widths = [

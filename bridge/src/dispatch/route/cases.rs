@@ -29,6 +29,7 @@ fn candidate<'a>(provider: &'a str, profile: &'a Profile) -> Candidate<'a> {
         provider,
         profile: Some(profile),
         health: HealthStatus::Healthy,
+        paused: false,
         running: 0,
         queued: 0,
         max_concurrent: 10,
@@ -308,6 +309,31 @@ fn an_adapter_that_has_the_agent_goes_first() {
     };
     assert_eq!(chosen(&minimal(), &[without, other, with]), "c");
     assert_eq!(chosen(&minimal(), &[without, other]), "a");
+}
+
+#[test]
+fn a_paused_adapter_is_taken_only_where_no_other_can() {
+    let (plain, able) = (profile(&[]), profile(&["file_io"]));
+    let a = candidate("a", &able);
+    let b = candidate("b", &plain);
+    let paused = Candidate { paused: true, ..a };
+    let degraded = Candidate {
+        health: HealthStatus::Degraded,
+        ..b
+    };
+    let picky = Dispatch {
+        requires: vec!["file_io".into()],
+        ..minimal()
+    };
+    for (dispatch, candidates, expected) in [
+        (&minimal(), [paused, b], "b"),
+        (&minimal(), [paused, degraded], "b"),
+        (&minimal(), [paused, offline(b, 1)], "a"),
+        (&picky, [paused, b], "a"),
+    ] {
+        assert_eq!(chosen(dispatch, &candidates), expected);
+    }
+    assert_eq!(chosen(&pinned_to("a"), &[paused, b]), "a");
 }
 
 #[test]

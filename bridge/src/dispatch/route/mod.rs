@@ -24,6 +24,8 @@ pub struct Candidate<'a> {
     /// `None`: it was never loaded.
     pub profile: Option<&'a Profile>,
     pub health: HealthStatus,
+    /// Nothing starts there for now; what is sent there waits.
+    pub paused: bool,
     pub running: usize,
     pub queued: usize,
     pub max_concurrent: usize,
@@ -331,6 +333,12 @@ fn choose<'a>(
         let offline = field.trace.pop().map(|step| step.dropped);
         return Err(RouteError::AdapterUnavailable {
             dropped: offline.unwrap_or_default(),
+        });
+    }
+    if field.left.iter().any(|candidate| candidate.paused) {
+        field.prefer(4, "paused", |candidate| {
+            let far = usize::from(candidate.paused);
+            (far, "is paused, another is not".to_owned())
         });
     }
     field.prefer(4, "healthier", |candidate| {

@@ -1,0 +1,100 @@
+//! Which adapters are paused: an empty file each, so that a pause outlives the process. When the file was
+//! made is when the pause began.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+
+/// The mark of one adapter.
+#[derive(Clone)]
+pub(super) struct Mark {
+    folder: PathBuf,
+    file: PathBuf,
+}
+
+impl Mark {
+    /// Below the folder that holds all marks.
+    pub(super) fn of(provider: &str, folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            file: folder.join(provider),
+        }
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Since when it is paused.
+    pub(super) fn since(&self) -> Option<Timestamp> {
+        match fs::symlink_metadata(&self.file) {
+            Ok(metadata) => {
+                // Where the time is not known, that it is paused still is.
+                let made = metadata.modified().unwrap_or_else(|_| SystemTime::now());
+                Some(Timestamp::try_from(made).unwrap_or_else(|_| Timestamp::now()))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                tracing::error!(
+                    "whether {} is there cannot be told: {error}",
+                    self.file.display()
+                );
+                None
+            }
+        }
+    }
+
+    /// On disk when it returns. Since when, which is the first time.
+    pub(super) fn set(&self) -> io::Result<Timestamp> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.folder)?;
+        match File::create_new(&self.file) {
+            Ok(file) => file.sync_all()?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        self.sync()?;
+        Ok(self.since().unwrap_or_else(Timestamp::now))
+    }
+
+    /// Gone from disk when it returns.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        match fs::remove_file(&self.file) {
+            Ok(()) => self.sync(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_kept_until_it_is_taken_back() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("state/paused");
+        let (mark, other) = (Mark::of("echo", &folder), Mark::of("other", &folder));
+        assert_eq!(mark.since(), None);
+        mark.remove().unwrap();
+        let since = mark.set().unwrap();
+        assert_eq!(mark.set().unwrap(), since, "a second time changes nothing");
+        assert_eq!(
+            (Mark::of("echo", &folder).since(), other.since()),
+            (Some(since), None)
+        );
+        mark.remove().unwrap();
+        assert_eq!(mark.since(), None);
+    }
+}
