@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
 
 use super::format;
 use super::images::Images;
@@ -84,17 +85,17 @@ pub(super) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
     })?;
     file.rewind().map_err(unreadable)?;
 
-    let vetted = copy(&mut file, path, rules.copies)?;
+    let (copied, digest) = copy(&mut file, path, rules.copies)?;
     if let Some(wanted) = rules.digest
-        && !wanted.eq_ignore_ascii_case(&vetted.digest)
+        && !wanted.eq_ignore_ascii_case(&digest)
     {
         return Err(LoadError::DigestMismatch {
             path: path.to_owned(),
-            found: vetted.digest,
+            found: digest,
             wanted: wanted.to_owned(),
         });
     }
-    Ok(vetted)
+    keep(copied, digest, path, rules.copies)
 }
 
 fn open(path: &Path) -> Result<File, LoadError> {
@@ -195,13 +196,9 @@ fn line_of(table: &str, id: u32) -> Option<&str> {
         .find(|line| line.split(':').nth(2) == Some(id.as_str()))
 }
 
-/// Copies an open file to `<folder>/<sha256>.<ext>`, 0444 in a folder of 0700, hashing what is written.
-fn copy(file: &mut File, path: &Path, folder: &Path) -> Result<Vetted, LoadError> {
-    let failed = |source: io::Error| LoadError::Copy {
-        path: path.to_owned(),
-        folder: folder.to_owned(),
-        source,
-    };
+/// Copies an open file into a folder of 0700, where it has no name yet, hashing what is written.
+fn copy(file: &mut File, path: &Path, folder: &Path) -> Result<(NamedTempFile, String), LoadError> {
+    let failed = |source: io::Error| not_copied(path, folder, source);
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -209,7 +206,7 @@ fn copy(file: &mut File, path: &Path, folder: &Path) -> Result<Vetted, LoadError
         .map_err(failed)?;
     std::fs::set_permissions(folder, Permissions::from_mode(0o700)).map_err(failed)?;
 
-    let mut temporary = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    let mut temporary = NamedTempFile::new_in(folder).map_err(failed)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 128 * 1024];
     loop {
@@ -220,7 +217,17 @@ fn copy(file: &mut File, path: &Path, folder: &Path) -> Result<Vetted, LoadError
         hasher.update(&buffer[..read]);
         temporary.write_all(&buffer[..read]).map_err(failed)?;
     }
-    let digest = hex(&hasher.finalize());
+    Ok((temporary, hex(&hasher.finalize())))
+}
+
+/// Names a copy `<folder>/<sha256>.<ext>`, 0444.
+fn keep(
+    temporary: NamedTempFile,
+    digest: String,
+    path: &Path,
+    folder: &Path,
+) -> Result<Vetted, LoadError> {
+    let failed = |source: io::Error| not_copied(path, folder, source);
     let copy = folder.join(format!("{digest}.{}", std::env::consts::DLL_EXTENSION));
     if !is_same(&copy, &digest) {
         let permissions = Permissions::from_mode(0o444);
@@ -230,6 +237,14 @@ fn copy(file: &mut File, path: &Path, folder: &Path) -> Result<Vetted, LoadError
             .map_err(|error| failed(error.error))?;
     }
     Ok(Vetted { copy, digest })
+}
+
+fn not_copied(path: &Path, folder: &Path, source: io::Error) -> LoadError {
+    LoadError::Copy {
+        path: path.to_owned(),
+        folder: folder.to_owned(),
+        source,
+    }
 }
 
 /// Whether an earlier copy still is what its name says.
@@ -303,7 +318,12 @@ mod tests {
         let path = folder.path().join("a.so");
         std::fs::write(&path, "abc").unwrap();
         let copies = folder.path().join("copies/a");
-        let vetted = copy(&mut File::open(&path).unwrap(), &path, &copies).unwrap();
+        let kept = || {
+            let mut file = File::open(&path).unwrap();
+            let (copied, digest) = copy(&mut file, &path, &copies).unwrap();
+            keep(copied, digest, &path, &copies).unwrap()
+        };
+        let vetted = kept();
         assert!(
             vetted
                 .digest
@@ -317,8 +337,7 @@ mod tests {
 
         std::fs::remove_file(&vetted.copy).unwrap();
         std::fs::write(&vetted.copy, "abd").unwrap();
-        let again = copy(&mut File::open(&path).unwrap(), &path, &copies).unwrap();
-        assert_eq!(std::fs::read(&again.copy).unwrap(), b"abc");
+        assert_eq!(std::fs::read(kept().copy).unwrap(), b"abc");
         assert_eq!(std::fs::read_dir(&copies).unwrap().count(), 1);
     }
 }

@@ -1,12 +1,11 @@
 //! Adapters that do as they should, and the life of an instance.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
-use forge_bridge::plugin::{Error, Item, Registry, Relayed};
+use forge_bridge::plugin::{Error, Item, Relayed};
 use serde_json::{Value, json};
 
 use super::{Place, SOON, assert_well, execute, listen, refusal, run, start, table};
@@ -321,67 +320,4 @@ async fn a_missing_adapter_is_offline_and_the_others_serve() {
     assert_eq!(missing.health().status, HealthStatus::Offline);
     assert!(missing.load_error().unwrap().contains("BRIDGE_PLUGIN_PATH"));
     assert_well(&registry.get("echo").unwrap()).await;
-}
-
-#[tokio::test]
-async fn only_what_nobody_else_can_write_and_the_list_allows_is_loaded() {
-    let line = async |place: &Place, edit: &dyn Fn(&mut forge_bridge::plugin::Config)| {
-        let mut setup = place.setup(&["c-echo"]);
-        edit(&mut setup.config);
-        Registry::start(setup)
-            .await
-            .err()
-            .map(|error| error.to_string())
-    };
-    let place = Place::new();
-    let library = place.compile("c-echo", "c-adapter/adapter.c", &[]);
-    let trusting = |config: &mut forge_bridge::plugin::Config| {
-        config.trust = forge_bridge::plugin::Trust::Warn;
-    };
-    let as_is = |_: &mut forge_bridge::plugin::Config| {};
-    let mode = |path: &std::path::Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    };
-    assert_eq!(line(&place, &as_is).await, None);
-
-    mode(&library, 0o757);
-    assert!(
-        line(&place, &as_is)
-            .await
-            .unwrap()
-            .contains("(mode 0757, uid")
-    );
-    assert_eq!(line(&place, &trusting).await, None);
-    mode(&library, 0o755);
-
-    mode(library.parent().unwrap(), 0o777);
-    assert!(
-        line(&place, &as_is)
-            .await
-            .unwrap()
-            .contains("others may write it")
-    );
-    mode(library.parent().unwrap(), 0o755);
-
-    let listed = |name: &str, sha256: Option<&str>| {
-        let allowed = serde_json::from_value(json!([{"name": name, "sha256": sha256}])).unwrap();
-        move |config: &mut forge_bridge::plugin::Config| {
-            config.allow = Clone::clone(&allowed);
-        }
-    };
-    assert_eq!(line(&place, &listed("c-echo", None)).await, None);
-    let absent = line(&place, &listed("other", None)).await.unwrap();
-    assert!(absent.contains("not on the allow-list"), "{absent}");
-    let other = line(&place, &listed("c-echo", Some("00ff"))).await.unwrap();
-    assert!(other.contains("the allow-list wants 00ff"), "{other}");
-
-    let real = place.folder.path().join("plugins/real.so");
-    fs::rename(&library, &real).unwrap();
-    std::os::unix::fs::symlink(&real, &library).unwrap();
-    assert!(
-        line(&place, &trusting)
-            .await
-            .unwrap()
-            .contains("symbolic link")
-    );
 }

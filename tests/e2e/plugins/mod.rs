@@ -4,6 +4,7 @@ mod broken;
 mod editions;
 mod good;
 mod hostile;
+mod loading;
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
