@@ -105,6 +105,7 @@ fn finish() -> Finish {
         delivery: Some(NewDelivery {
             id: DeliveryId::new(),
             callback: callback(),
+            give_up_after: Duration::from_secs(3600),
         }),
         retention: Duration::from_secs(3600),
     }
@@ -113,14 +114,15 @@ fn finish() -> Finish {
 fn settlement() -> Settlement {
     let now = Timestamp::now();
     Settlement {
-        attempt: DeliveryAttempt {
+        at: now,
+        attempt: Some(DeliveryAttempt {
             number: 1,
             at: now,
             duration_ms: 1,
             status: Some(200),
             error: None,
             answer: None,
-        },
+        }),
         next: AfterAttempt::Delivered,
         events: vec![NewEvent::new(kind::CALLBACK_DELIVERED, now, None)],
         retention: Duration::from_secs(3600),

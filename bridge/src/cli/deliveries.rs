@@ -21,6 +21,8 @@ enum Command {
     List(Filter),
     /// One delivery with its attempts
     Show { id: String },
+    /// Receivers that nothing is sent to for the time being, and when they are tried again
+    Destinations,
     /// Make one due again, or all that match (dead ones unless --status says otherwise)
     Retry {
         /// The delivery; without it, all that match
@@ -66,12 +68,14 @@ impl Filter {
 }
 
 const ROOT: [&str; 3] = ["api", "v2", "deliveries"];
+const DESTINATIONS: [&str; 4] = ["api", "v2", "deliveries", "destinations"];
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let everything = Command::List(Filter::default());
     match arguments.command.as_ref().unwrap_or(&everything) {
         Command::List(filter) => list(context, filter),
         Command::Show { id } => show(context, id),
+        Command::Destinations => destinations(context),
         Command::Retry {
             id: Some(id),
             filter: _,
@@ -95,7 +99,10 @@ fn list(context: &Context, filter: &Filter) -> anyhow::Result<ExitCode> {
         path: &ROOT,
         query: &filter.query(),
     };
-    let page = block_on(async { Ok(client.get(target).await?) })?;
+    let (page, down) = block_on(async {
+        let page = client.get(target).await?;
+        Ok((page, client.get(Target::path(&DESTINATIONS)).await?))
+    })?;
     let screen = context.screen();
     if context.global.json {
         screen.value(&page)?;
@@ -118,6 +125,38 @@ fn list(context: &Context, filter: &Filter) -> anyhow::Result<ExitCode> {
     if !page["nextCursor"].is_null() {
         screen.aside("there are older ones; --json shows the cursor")?;
     }
+    match down["destinations"].as_array().map_or(0, Vec::len) {
+        0 => {}
+        1 => screen.aside("one receiver fails; `deliveries destinations` shows it")?,
+        count => screen.aside(format_args!(
+            "{count} receivers fail; `deliveries destinations` shows them"
+        ))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn destinations(context: &Context) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let down = block_on(async { Ok(client.get(Target::path(&DESTINATIONS)).await?) })?;
+    let screen = context.screen();
+    if context.global.json {
+        screen.value(&down)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let heading = ["to", "state", "since", "tried at", "openings", "reason"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for destination in down["destinations"].as_array().into_iter().flatten() {
+        let columns = [
+            "/origin",
+            "/state",
+            "/openedAt",
+            "/probeAt",
+            "/openings",
+            "/reason",
+        ];
+        rows.push(columns.map(|column| text(destination, column)).to_vec());
+    }
+    screen.table(&rows)?;
     Ok(ExitCode::SUCCESS)
 }
 

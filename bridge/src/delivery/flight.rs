@@ -3,7 +3,6 @@
 //! truth, and what does not fit here stays there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::num::NonZeroUsize;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard};
 
@@ -13,12 +12,18 @@ use tokio::sync::watch;
 use crate::id::DeliveryId;
 use crate::store::record::{DeliveryPayload, DueDelivery, DueQuery};
 
-use super::Deliverer;
+use super::{Config, Deliverer};
+use super::breaker::{Change, Sign};
+use super::destinations::{Destination, Destinations};
 
 /// Attempts whose outcome is being written; above it nothing new is begun.
 const SETTLING: usize = 256;
-/// What may wait here for one origin; below half of it the store is asked for more.
+/// What may wait here for one origin, as long as there is room for many; below half of it the store is
+/// asked for more.
 const LINE: usize = 64;
+/// An origin takes at most this part of the room that is left, so that however many do not move, there is
+/// some for the next.
+const SHARE: usize = 4;
 /// What may wait here in all.
 const WAITING: usize = 1024;
 /// What the payloads that wait may hold, in bytes.
@@ -32,7 +37,6 @@ pub(super) struct Flights {
     per_origin: usize,
 }
 
-#[derive(Default)]
 struct Table {
     phases: HashMap<DeliveryId, Phase>,
     /// By origin; only those with at least one.
@@ -46,6 +50,7 @@ struct Table {
     behind: BTreeSet<String>,
     /// The origin that was served last.
     served: String,
+    destinations: Destinations,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,40 +73,62 @@ pub(super) struct Flight {
     deliverer: Deliverer,
     id: DeliveryId,
     origin: String,
+    /// Of the origin's breaker when this began.
+    turn: u64,
     settled: bool,
 }
 
+/// What an attempt tells of its receiver.
+pub(super) struct Report<'a> {
+    pub(super) sign: Sign,
+    pub(super) reason: &'a str,
+    pub(super) now: Timestamp,
+}
+
 impl Flights {
-    pub(super) fn new(concurrency: NonZeroUsize, per_origin: NonZeroUsize) -> Self {
+    pub(super) fn new(config: &Config) -> Self {
+        let table = Table {
+            phases: HashMap::new(),
+            sending: HashMap::new(),
+            sending_in_all: 0,
+            waiting: BTreeMap::new(),
+            waiting_in_all: 0,
+            waiting_bytes: 0,
+            behind: BTreeSet::new(),
+            served: String::new(),
+            destinations: Destinations::new(config.breaker.clone()),
+        };
         Self {
-            table: Mutex::default(),
+            table: Mutex::new(table),
             count: watch::Sender::new(0),
-            concurrency: concurrency.get(),
-            per_origin: per_origin.get(),
+            concurrency: config.concurrency.get(),
+            per_origin: config.per_origin.get(),
         }
     }
 
     /// What to ask the store for; `None` while no more fits here.
     pub(super) fn query(&self, now: Timestamp) -> Option<DueQuery> {
         let mut table = self.table();
+        table.destinations.pass(now);
+        table.destinations.forget_idle(now);
         let limit = WAITING.saturating_sub(table.waiting_in_all);
         if limit == 0 {
             return None;
         }
-        let exclude = table.long_lines();
+        let exclude = table.not_wanted();
         // Of the others the answer will tell.
         table.behind.retain(|origin| exclude.contains(origin));
         Some(DueQuery {
             now,
             exclude,
-            per_origin: LINE,
+            per_origin: table.line_limit(),
             limit,
             in_flight: table.phases.keys().copied().collect(),
         })
     }
 
-    /// Takes the store's answer. How many of it are new here.
-    pub(super) fn add(&self, found: Vec<DueDelivery>) -> usize {
+    /// Takes the store's answer to a question for so many of each origin. How many of it are new here.
+    pub(super) fn add(&self, found: Vec<DueDelivery>, asked_for: usize) -> usize {
         let mut table = self.table();
         let mut per_origin: HashMap<String, usize> = HashMap::new();
         let mut new = 0;
@@ -109,7 +136,7 @@ impl Flights {
             let origin = &due.callback.origin;
             let count = per_origin.entry(origin.clone()).or_insert(0);
             *count += 1;
-            if *count == LINE {
+            if *count == asked_for {
                 table.behind.insert(origin.clone());
             }
             let payload = None;
@@ -123,8 +150,12 @@ impl Flights {
     pub(super) fn offer(&self, due: DueDelivery, payload: DeliveryPayload) {
         let mut table = self.table();
         let origin = &due.callback.origin;
+        if table.destinations.is_open(origin) {
+            // It is found in the store when the receiver is tried again.
+            return;
+        }
         let line = table.waiting.get(origin).map_or(0, VecDeque::len);
-        let full = line >= LINE
+        let full = line >= table.line_limit()
             || table.waiting_in_all >= WAITING
             || table.waiting_bytes + size(&payload) > WAITING_BYTES;
         if full || table.behind.contains(origin) {
@@ -139,6 +170,7 @@ impl Flights {
     /// The next one that has room, each origin in its turn.
     pub(super) fn next(&self, deliverer: &Deliverer) -> Option<(Waiting, Flight)> {
         let mut table = self.table();
+        table.destinations.pass(deliverer.shared.setup.clock.now());
         let settling = table.phases.len() - table.sending_in_all - table.waiting_in_all;
         if table.sending_in_all >= self.concurrency || settling >= SETTLING {
             return None;
@@ -153,6 +185,7 @@ impl Flights {
         let flight = Flight {
             deliverer: deliverer.clone(),
             id,
+            turn: table.destinations.turn(&origin),
             origin,
             settled: false,
         };
@@ -164,12 +197,30 @@ impl Flights {
         let table = self.table();
         let mut behind = table.behind.iter();
         table.waiting_in_all < WAITING
-            && behind.any(|origin| table.waiting.get(origin).is_none_or(|l| l.len() < LINE / 2))
+            && behind.any(|origin| table.waiting.get(origin).is_none_or(|l| !table.is_long(l)))
     }
 
-    /// Origins of which enough waits here.
-    pub(super) fn long_lines(&self) -> Vec<String> {
-        self.table().long_lines()
+    /// Origins of which enough waits here, and those that are not called.
+    pub(super) fn not_wanted(&self) -> Vec<String> {
+        self.table().not_wanted()
+    }
+
+    /// Origins that are not called.
+    pub(super) fn open(&self) -> Vec<String> {
+        self.table().destinations.open().cloned().collect()
+    }
+
+    /// Asks or changes what is known of the receivers.
+    pub(super) fn destinations<T>(&self, ask: impl FnOnce(&mut Destinations) -> T) -> T {
+        ask(&mut self.table().destinations)
+    }
+
+    pub(super) fn snapshot(&self) -> Vec<Destination> {
+        self.table().destinations.snapshot()
+    }
+
+    pub(super) fn has(&self, id: DeliveryId) -> bool {
+        self.table().phases.contains_key(&id)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -199,12 +250,29 @@ impl Flights {
 }
 
 impl Table {
-    fn long_lines(&self) -> Vec<String> {
+    /// How many may wait for one origin.
+    fn line_limit(&self) -> usize {
+        let left = WAITING.saturating_sub(self.waiting_in_all);
+        (left / SHARE).clamp(1, LINE)
+    }
+
+    fn is_long(&self, line: &VecDeque<Waiting>) -> bool {
+        line.len() >= (self.line_limit() / 2).max(1)
+    }
+
+    fn not_wanted(&self) -> Vec<String> {
         let lines = self.waiting.iter();
-        lines
-            .filter(|(_, line)| line.len() >= LINE / 2)
-            .map(|(origin, _)| origin.clone())
-            .collect()
+        let long = lines.filter(|(_, line)| self.is_long(line));
+        let open = self.destinations.open().cloned();
+        long.map(|(origin, _)| origin.clone()).chain(open).collect()
+    }
+
+    /// Leaves to the store what waits for this origin.
+    fn forget_line(&mut self, origin: &str) {
+        while let Some(waiting) = self.dequeue(origin) {
+            self.phases.remove(&waiting.due.id);
+        }
+        self.behind.remove(origin);
     }
 
     /// False when it is here already.
@@ -236,8 +304,8 @@ impl Table {
         let rest = self.waiting.range::<str, _>(after);
         let mut turns = rest.chain(&self.waiting).map(|(origin, _)| origin);
         let has_room = |origin: &&String| {
-            let sending = self.sending.get(origin.as_str());
-            sending.is_none_or(|sending| *sending < per_origin)
+            let sending = self.sending.get(origin.as_str()).copied().unwrap_or(0);
+            sending < self.destinations.room(origin, per_origin)
         };
         turns.find(has_room).cloned()
     }
@@ -265,17 +333,32 @@ impl Waiting {
 }
 
 impl Flight {
-    /// The receiver is done; its slot goes to the next while the outcome is written.
-    pub(super) fn landed(&self) {
-        let mut table = self.deliverer.shared.flights.table();
+    /// The receiver is done; its slot goes to the next while the outcome is written. Says whether the
+    /// report changed the receiver's breaker.
+    pub(super) fn landed(&self, report: Option<Report<'_>>) -> Option<Change> {
+        let flights = &self.deliverer.shared.flights;
+        let mut table = flights.table();
         if table.phases.insert(self.id, Phase::Settling) == Some(Phase::Sending) {
             table.free_slot(&self.origin);
+        }
+        let (origin, turn) = (self.origin.as_str(), self.turn);
+        let change = report.and_then(|Report { sign, reason, now }| {
+            table.destinations.report(origin, turn, sign, reason, now)
+        });
+        if let Some(Change::Opened(_)) = change {
+            table.forget_line(origin);
+            flights.count.send_replace(table.phases.len());
         }
         let others_wait = table.waiting_in_all > 0;
         drop(table);
         if others_wait {
             self.deliverer.shared.room.notify_one();
         }
+        if change.is_some() {
+            // It is to be stored, and what is due has become less or more.
+            self.deliverer.shared.wake.notify_one();
+        }
+        change
     }
 
     /// It has ended for good: the store need not be asked when it is due again.

@@ -2,7 +2,12 @@
 //! sends it signed, settles each attempt, at least once and with the same id each time. Must not know
 //! how a result comes about.
 
+mod attempt;
+pub mod breaker;
+mod destinations;
 mod flight;
+mod overdue;
+mod redact;
 pub mod send;
 pub mod sign;
 #[cfg(test)]
@@ -17,7 +22,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::live::Live;
@@ -25,6 +30,8 @@ use crate::net::Client;
 use crate::store::{self, Store};
 use crate::time::Clock;
 use crate::vault::{self, Vault};
+
+pub use destinations::{Destination, State};
 
 use flight::Flights;
 use sign::Signer;
@@ -40,6 +47,8 @@ pub struct Config {
     pub concurrency: NonZeroUsize,
     /// Attempts under way at once to one scheme, host and port.
     pub per_origin: NonZeroUsize,
+    /// When a scheme, host and port is left alone for a while.
+    pub breaker: breaker::Config,
     /// Of one attempt.
     #[serde(with = "crate::config::duration")]
     pub timeout: Duration,
@@ -57,6 +66,7 @@ impl Default for Config {
             allow: Vec::new(),
             concurrency: NonZeroUsize::new(256).expect("256 is not 0"),
             per_origin: NonZeroUsize::new(32).expect("32 is not 0"),
+            breaker: breaker::Config::default(),
             timeout: Duration::from_secs(30),
             secrets: Vec::new(),
             origins: BTreeMap::new(),
@@ -102,6 +112,8 @@ struct Shared {
     room: Notify,
     /// How often the worker has looked for what is due.
     rounds: watch::Sender<u64>,
+    /// Whether the breakers that an earlier process stored have been read.
+    restored: OnceCell<()>,
     /// Gives up what is still under way.
     abandon: CancellationToken,
 }

@@ -6,23 +6,25 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::crash;
 use crate::event::{NewEvent, kind};
-use crate::net::Answer;
 use crate::net::backoff::Policy;
 use crate::store;
 use crate::store::record::{DeliveryAttempt, DeliveryPayload, DueDelivery, Settlement};
 use crate::time;
 
-use super::flight::{Flight, Flights, Waiting};
+use super::attempt::Made;
+use super::breaker::Change;
+use super::flight::{Flight, Flights, Report, Waiting};
+use super::redact::Confidential;
 use super::send::{Attempt, Wishes};
-use super::verdict::{self, Outcome, Series, Verdict};
-use super::{Deliverer, Setup, Shared};
+use super::verdict::{self, Series, Verdict};
+use super::{Deliverer, Destination, Setup, Shared};
 
 /// How long the worker sleeps at most, so that it notices a clock that was set or a machine that slept.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -36,13 +38,14 @@ const MISSING: Duration = Duration::from_secs(60);
 
 impl Deliverer {
     pub fn new(setup: Setup) -> Self {
-        let flights = Flights::new(setup.config.concurrency, setup.config.per_origin);
+        let flights = Flights::new(&setup.config);
         Self {
             shared: Arc::new(Shared {
                 setup,
                 flights,
                 wake: Notify::new(),
                 room: Notify::new(),
+                restored: OnceCell::new(),
                 rounds: watch::Sender::new(0),
                 abandon: CancellationToken::new(),
             }),
@@ -59,6 +62,11 @@ impl Deliverer {
     pub fn offer(&self, due: DueDelivery, payload: DeliveryPayload) {
         self.shared.flights.offer(due, payload);
         self.shared.room.notify_one();
+    }
+
+    /// The receivers that are not called for now, or only tried. Cheap: nothing is read from the store.
+    pub fn snapshot(&self) -> Vec<Destination> {
+        self.shared.flights.snapshot()
     }
 
     /// Works until the shutdown; attempts that are under way then go on, see `drain`.
@@ -91,20 +99,55 @@ impl Deliverer {
     /// Called by one task at a time: what the store calls due must not end before it is taken on.
     pub async fn tick(&self, tracker: &TaskTracker) -> store::Result<Option<Timestamp>> {
         let Shared { setup, flights, .. } = &*self.shared;
+        self.shared
+            .restored
+            .get_or_try_init(|| self.restore())
+            .await?;
+        self.end_overdue().await?;
+        let mut next = None;
         // Where nothing fits there is nothing to look for: what leaves makes the worker look again.
         while let Some(query) = flights.query(setup.clock.now()) {
-            let limit = query.limit;
+            let (limit, per_origin) = (query.limit, query.per_origin);
             let found = setup.store.due(query).await?;
             crash::point("delivery.due");
             let complete = found.len() < limit;
-            let new = flights.add(found);
+            let new = flights.add(found, per_origin);
             self.begin(tracker);
             if new == 0 || complete {
-                return setup.store.next_due(&flights.long_lines()).await;
+                next = setup.store.next_due(&flights.not_wanted()).await?;
+                break;
             }
         }
         self.begin(tracker);
-        Ok(None)
+        self.store_changes().await?;
+        let probe = flights.destinations(|all| all.next_probe());
+        // However many receivers are down: they are tried a few times a second.
+        let probe = probe.map(|at| at.max(time::after(setup.clock.now(), LOOK_AGAIN)));
+        Ok(next.into_iter().chain(probe).min())
+    }
+
+    /// What an earlier process knew of receivers goes on.
+    async fn restore(&self) -> store::Result<()> {
+        let Shared { setup, flights, .. } = &*self.shared;
+        let stored = setup.store.open_breakers().await?;
+        let now = setup.clock.now();
+        flights.destinations(|all| all.restore(stored, now));
+        Ok(())
+    }
+
+    /// What is not written before a crash is learned again.
+    async fn store_changes(&self) -> store::Result<()> {
+        let Shared { setup, flights, .. } = &*self.shared;
+        let (open, closed) = flights.destinations(|all| all.take_changed());
+        if open.is_empty() && closed.is_empty() {
+            return Ok(());
+        }
+        let changed: Vec<String> = open.iter().map(|o| o.origin.clone()).collect();
+        let changed = changed.into_iter().chain(closed.iter().cloned()).collect();
+        let mut unwritten = Unwritten { flights, changed };
+        setup.store.keep_breakers(open, closed).await?;
+        unwritten.changed.clear();
+        Ok(())
     }
 
     /// Begins what waits and has room.
@@ -127,7 +170,8 @@ impl Deliverer {
             loop {
                 rounds.borrow_and_update();
                 flights.none_left().await;
-                match setup.store.next_due(&[]).await {
+                // What waits for a receiver that is not called stays due.
+                match setup.store.next_due(&flights.open()).await {
                     Ok(Some(due)) if due <= setup.clock.now() => self.wake(),
                     Ok(Some(_) | None) => return,
                     // The store is gone; what is due stays due.
@@ -200,7 +244,7 @@ impl Deliverer {
         let payload = match payload {
             Ok(payload) => payload,
             Err(error) => {
-                flight.landed();
+                flight.landed(None);
                 let rest = match &error {
                     store::Error::Unavailable(_) => TROUBLE.1,
                     store::Error::Stale(_)
@@ -216,8 +260,15 @@ impl Deliverer {
         crash::point("delivery.send.before");
         let (made, policy) = self.send(due, payload).await;
         crash::point("delivery.send.after");
-        flight.landed();
         let now = setup.clock.now();
+        let report = made.sign.map(|sign| Report {
+            sign,
+            reason: &made.reason,
+            now,
+        });
+        if let Some(change) = flight.landed(report) {
+            tell(&due.callback.origin, change, &made.reason);
+        }
         let series = Series {
             attempt: self.in_series(due).await,
             since: due.since,
@@ -239,23 +290,21 @@ impl Deliverer {
             at: setup.clock.now(),
             timeout: setup.config.timeout,
         };
-        let started = Instant::now();
-        let (answer, policy) = match Wishes::read(&payload.request) {
-            Ok(wishes) => {
-                let request = attempt.request(&wishes, payload, &setup.signer, &setup.vault);
-                let answer = match request {
-                    Ok(outgoing) => setup
-                        .client
-                        .send(outgoing)
-                        .await
-                        .map_err(|error| error.to_string()),
-                    Err(error) => Err(error.to_string()),
-                };
-                (answer, wishes.policy())
-            }
-            Err(error) => (Err(error.to_string()), Policy::Default),
+        let wishes = match Wishes::read(&payload.request) {
+            Ok(wishes) => wishes,
+            Err(error) => return (Made::unsent(&attempt, &error), Policy::Default),
         };
-        (Made::new(&attempt, started.elapsed(), answer), policy)
+        let request = attempt.request(&wishes, payload, &setup.signer, &setup.vault);
+        let made = match request {
+            Ok(outgoing) => {
+                let confidential = Confidential::of(&outgoing.headers);
+                let started = Instant::now();
+                let answer = setup.client.send(outgoing).await;
+                Made::new(&attempt, started.elapsed(), answer, &confidential)
+            }
+            Err(error) => Made::unsent(&attempt, &error),
+        };
+        (made, wishes.policy())
     }
 
     /// Which attempt this is since the delivery was first made due or replayed.
@@ -281,8 +330,9 @@ impl Deliverer {
         let mut refusals = 0;
         loop {
             let settlement = Settlement {
+                at: record.at,
                 events: events(due, &record, verdict, setup.clock.now()),
-                attempt: record.clone(),
+                attempt: Some(record.clone()),
                 next: verdict.next(),
                 retention: *setup.retention.get(),
             };
@@ -312,42 +362,6 @@ enum Ended {
     Settled,
     /// It is due again, now or later.
     Due,
-}
-
-/// One attempt that was made.
-struct Made {
-    outcome: Outcome,
-    record: DeliveryAttempt,
-}
-
-impl Made {
-    fn new(attempt: &Attempt<'_>, took: Duration, answer: Result<Answer, String>) -> Self {
-        let mut record = DeliveryAttempt {
-            number: attempt.number,
-            at: attempt.at,
-            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-            status: None,
-            error: None,
-            answer: None,
-        };
-        let outcome = match answer {
-            Ok(answer) => {
-                record.status = Some(answer.status);
-                let text = String::from_utf8_lossy(&answer.body);
-                record.answer = (!text.is_empty()).then(|| text.into_owned());
-                let retry_after = answer.headers.get("retry-after");
-                Outcome::Answered {
-                    status: answer.status,
-                    retry_after: retry_after.and_then(|v| v.to_str().ok()).map(str::to_owned),
-                }
-            }
-            Err(error) => {
-                record.error = Some(error);
-                Outcome::Failed
-            }
-        };
-        Self { outcome, record }
-    }
 }
 
 fn events(
@@ -401,6 +415,33 @@ fn log(due: &DueDelivery, record: &DeliveryAttempt, verdict: &Verdict) {
         Verdict::Dead { reason } => {
             tracing::warn!(delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, status, error, reason, "delivery {id} is a dead letter");
         }
+    }
+}
+
+/// Told once for each change, where it is noticed.
+fn tell(origin: &str, change: Change, reason: &str) {
+    match change {
+        Change::Opened(trip) => {
+            let until = time::format(trip.until);
+            tracing::warn!(delivery.origin = origin, breaker.openings = trip.times, reason, %until, "{origin} does not take deliveries ({reason}): nothing is sent there until {until}");
+        }
+        Change::Closed => {
+            tracing::info!(delivery.origin = origin, "{origin} takes deliveries again");
+        }
+    }
+}
+
+/// Changes of breakers on their way to the store. Dropped unwritten, they are to be written again.
+struct Unwritten<'a> {
+    flights: &'a Flights,
+    changed: Vec<String>,
+}
+
+impl Drop for Unwritten<'_> {
+    fn drop(&mut self) {
+        let changed = std::mem::take(&mut self.changed);
+        self.flights
+            .destinations(|all| all.still_changed(changed.into_iter()));
     }
 }
 

@@ -13,6 +13,7 @@ use crate::crash;
 use crate::event::{NewEvent, kind};
 use crate::id::{DeliveryId, DispatchId};
 use crate::live::Live;
+use crate::net::backoff::Policy;
 use crate::store::record::{
     self, Claim, DueDelivery, Finish, Finished, NewDelivery, Requeue, State,
 };
@@ -22,7 +23,7 @@ use crate::time::{self, Clock};
 use super::Config;
 use super::gather::Gathered;
 use super::normalise::{Ending, Outcome, Raw, Subject, normalise};
-use super::request::Dispatch;
+use super::request::{Dispatch, RetryPolicy};
 
 /// The first pause before an ending is written again while the store is away.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -57,6 +58,16 @@ pub(super) struct Conclusion {
 pub(super) struct Owed {
     pub(super) due: DueDelivery,
     pub(super) body: String,
+}
+
+/// How long its result is owed, however seldom it is tried.
+fn patience(request: &Dispatch) -> Duration {
+    let retry = request.callback.as_ref().map(|callback| callback.retry);
+    match retry.unwrap_or_default() {
+        RetryPolicy::Default => Policy::Default.patience(),
+        RetryPolicy::Compat => Policy::Compat.patience(),
+        RetryPolicy::Bounded { max_elapsed } => Policy::MaxElapsed(max_elapsed).patience(),
+    }
 }
 
 impl Conclusion {
@@ -230,6 +241,7 @@ impl Finisher {
         let delivery = delivery.map(|callback| NewDelivery {
             id: DeliveryId::new(),
             callback,
+            give_up_after: patience(request),
         });
         Finish {
             at,

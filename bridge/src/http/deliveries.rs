@@ -43,6 +43,16 @@ pub(super) async fn list(
     ))
 }
 
+/// Where nothing is sent for the time being, and where it is tried again.
+pub(super) async fn destinations(
+    _: Reader,
+    State(deliverer): State<Deliverer>,
+    query: Query,
+) -> Result<Json<Value>, Failure> {
+    query.finish()?;
+    Ok(Json(json!({ "destinations": deliverer.snapshot() })))
+}
+
 pub(super) async fn show(
     _: Reader,
     State(store): State<Arc<dyn Store>>,

@@ -379,6 +379,7 @@ mod tests {
             ("POST", "/api/v2/dispatch/x/cancel"),
             ("GET", "/api/v2/dispatches"),
             ("GET", "/api/v2/deliveries"),
+            ("GET", "/api/v2/deliveries/destinations"),
             ("POST", "/api/v2/deliveries/retry"),
             ("GET", "/api/v2/deliveries/x"),
             ("POST", "/api/v2/deliveries/x/retry"),

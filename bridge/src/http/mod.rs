@@ -147,6 +147,7 @@ pub fn router(state: State) -> Router {
         .route("/api/v2/dispatch/{id}/cancel", post(dispatch::cancel))
         .route("/api/v2/dispatches", get(dispatch::list))
         .route("/api/v2/deliveries", get(deliveries::list))
+        .route("/api/v2/deliveries/destinations", get(deliveries::destinations))
         .route("/api/v2/deliveries/retry", post(deliveries::retry_many))
         .route("/api/v2/deliveries/{id}", get(deliveries::show))
         .route("/api/v2/deliveries/{id}/retry", post(deliveries::retry))

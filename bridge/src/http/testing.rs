@@ -217,6 +217,7 @@ impl Edge {
             delivery: Some(NewDelivery {
                 id: delivery,
                 callback: callback(),
+                give_up_after: RETENTION,
             }),
             retention: RETENTION,
         };

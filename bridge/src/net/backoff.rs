@@ -37,6 +37,15 @@ impl Policy {
         }
     }
 
+    /// How long after the first attempt became due it is over at the latest, should no attempt be made
+    /// meanwhile.
+    pub fn patience(self) -> Duration {
+        match self {
+            Policy::Default | Policy::Compat => DEFAULT_ELAPSED,
+            Policy::MaxElapsed(limit) => limit,
+        }
+    }
+
     fn permits_retry_after(self, attempt: u32) -> bool {
         match self {
             Policy::Default | Policy::MaxElapsed(_) => true,

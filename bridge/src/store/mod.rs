@@ -22,8 +22,8 @@ use crate::id::{DeliveryId, DispatchId};
 use record::{
     Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
     Dispatch, DispatchFilter, DueDelivery, DueQuery, EventFilter, EventPage, Finish, Finished,
-    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
-    Ready, Replay, Requeue, Reroute, Settlement, Swept,
+    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, OpenBreaker, Output, Page,
+    Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
 use sealed::{Resealed, Sealed};
 
@@ -154,6 +154,19 @@ pub trait Store: Send + Sync + 'static {
     /// Makes deliveries due again; how many. `since` compares with their creation, which is the finish
     /// of their dispatch. `Error::NotFound` when the one that is named does not exist.
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64>;
+
+    /// Deliveries to this origin that are due and have not ended in the time that they were given.
+    async fn overdue_deliveries(
+        &self,
+        origin: &str,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueDelivery>>;
+    /// Receivers that are not called for the time being, at most `record::MAX_BREAKERS`.
+    async fn open_breakers(&self) -> Result<Vec<OpenBreaker>>;
+    /// Notes those that are open now, and forgets those of the origins that are not any more. Beyond the
+    /// bound, those that would be tried first are not kept.
+    async fn keep_breakers(&self, open: Vec<OpenBreaker>, closed: Vec<String>) -> Result<()>;
 
     // Reading.
 

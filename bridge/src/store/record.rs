@@ -207,6 +207,8 @@ pub struct Finish {
 pub struct NewDelivery {
     pub id: DeliveryId,
     pub callback: Callback,
+    /// While nothing is sent to its receiver it ends so long after it was first made due, or replayed.
+    pub give_up_after: Duration,
 }
 
 /// A result that is on disk.
@@ -286,10 +288,13 @@ pub struct DeliveryPayload {
     pub secrets: Option<Vec<u8>>,
 }
 
-/// The outcome of one delivery attempt. The store numbers the attempts itself.
+/// What became of a delivery that was due. The store numbers the attempts itself.
 #[derive(Debug)]
 pub struct Settlement {
-    pub attempt: DeliveryAttempt,
+    /// When it ended, if it did.
+    pub at: Timestamp,
+    /// The attempt that was made; a delivery can also end without a further one.
+    pub attempt: Option<DeliveryAttempt>,
     pub next: AfterAttempt,
     /// `callback.attempted` and, at the end, `callback.delivered` or `callback.dead`.
     pub events: Vec<NewEvent>,
@@ -321,6 +326,23 @@ pub struct DeliveryAttempt {
     /// The first 20 kB of the answer's body, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<String>,
+}
+
+/// So many breakers are kept at most, in memory and in the store.
+pub const MAX_BREAKERS: usize = 4096;
+
+/// A receiver that is not called for the time being.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenBreaker {
+    pub origin: String,
+    /// When it was given up.
+    pub opened_at: Timestamp,
+    /// Nothing is sent before.
+    pub until: Timestamp,
+    /// How often it was tried in vain.
+    pub times: u32,
+    /// What went wrong last.
+    pub reason: String,
 }
 
 /// What to deliver again.

@@ -1,5 +1,6 @@
 //! The worker against the model store and a real receiver, on virtual time.
 
+mod breaker;
 mod retries;
 mod rounds;
 mod wire;
@@ -40,6 +41,8 @@ struct Rig {
     vault: Vault,
     clock: Clock,
     config: Config,
+    /// What is owed from now on ends so late at the latest.
+    give_up_after: Duration,
     deliverer: Deliverer,
     tracker: TaskTracker,
 }
@@ -61,6 +64,7 @@ impl Rig {
             signer,
             vault,
             config,
+            give_up_after: Duration::from_secs(72 * 60 * 60),
         };
         rig.restart();
         rig
@@ -140,6 +144,7 @@ impl Rig {
                 delivery: Some(NewDelivery {
                     id: delivery,
                     callback: to,
+                    give_up_after: self.give_up_after,
                 }),
                 retention: Duration::from_secs(60),
             },

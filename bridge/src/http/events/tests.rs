@@ -73,14 +73,15 @@ async fn next(stream: &mut BodyDataStream) -> String {
 
 async fn settle(edge: &Edge, id: crate::id::DeliveryId, kinds: &[&str]) {
     let settlement = Settlement {
-        attempt: DeliveryAttempt {
+        at: Timestamp::now(),
+        attempt: Some(DeliveryAttempt {
             number: 1,
             at: Timestamp::now(),
             duration_ms: 1,
             status: Some(200),
             error: None,
             answer: None,
-        },
+        }),
         next: AfterAttempt::Delivered,
         events: kinds.iter().map(|kind| event(kind)).collect(),
         retention: Duration::from_secs(60),

@@ -2,7 +2,9 @@
 
 use std::collections::HashSet;
 
-use super::sample::{RETENTION, accept, at, callback, failed, ok, run, settlement, task};
+use super::sample::{
+    GIVE_UP_AFTER, RETENTION, accept, at, callback, failed, ok, run, settlement, task,
+};
 use super::{Subject, on_every_store};
 use crate::id::DeliveryId;
 use crate::store::record::{
@@ -20,6 +22,7 @@ on_every_store! {
     one_is_replayed_whatever_its_state;
     many_are_replayed_by_host_time_and_state;
     what_is_due_survives_a_restart;
+    what_waits_beyond_its_time_is_overdue_until_it_ends_without_an_attempt;
 }
 
 fn query(seconds: i64) -> DueQuery {
@@ -39,6 +42,7 @@ async fn owed(store: &dyn Store, host: &str, seconds: i64) -> DeliveryId {
         delivery: Some(NewDelivery {
             id,
             callback: callback(host),
+            give_up_after: GIVE_UP_AFTER,
         }),
         ..ok(seconds)
     };
@@ -112,7 +116,7 @@ async fn an_attempt_moves_the_due_time_or_ends_the_delivery(subject: impl Subjec
     assert_eq!(record.attempt_count, 2);
     assert_eq!(
         record.attempts[0],
-        settlement(1, 11, AfterAttempt::Dead).attempt
+        settlement(1, 11, AfterAttempt::Dead).attempt.unwrap()
     );
     let counts = store.counts();
     assert_eq!((counts.deliveries_pending, counts.deliveries_dead), (0, 1));
@@ -274,4 +278,41 @@ async fn what_is_due_survives_a_restart(subject: impl Subject) {
     assert_eq!(found, expected);
     let counts = store.counts();
     assert_eq!((counts.deliveries_pending, counts.deliveries_dead), (2, 1));
+}
+
+async fn what_waits_beyond_its_time_is_overdue_until_it_ends_without_an_attempt(
+    subject: impl Subject,
+) {
+    let store = subject.open().await;
+    let origin = callback("a.example").origin;
+    let first = owed(&*store, "a.example", 10).await;
+    let later = owed(&*store, "a.example", 20).await;
+    let other = owed(&*store, "b.example", 10).await;
+    let waits = owed(&*store, "a.example", 10).await;
+    let retry = AfterAttempt::Retry { due: at(10_000) };
+    store.settle(waits, settlement(1, 11, retry)).await.unwrap();
+    let end = 10 + i64::try_from(GIVE_UP_AFTER.as_secs()).unwrap();
+    let overdue = async |seconds: i64, limit: usize| {
+        let found = store.overdue_deliveries(&origin, at(seconds), limit).await;
+        found.unwrap().into_iter().map(|due| due.id).collect::<Vec<_>>()
+    };
+    assert_eq!(overdue(end - 1, 10).await, []);
+    assert_eq!(overdue(end, 10).await, [first]);
+    assert_eq!(overdue(end + 10, 10).await, [first, later]);
+    assert_eq!(overdue(end + 10, 1).await, [first]);
+
+    let mut ended = settlement(0, end, AfterAttempt::Dead);
+    ended.attempt = None;
+    store.settle(first, ended).await.unwrap();
+    let record = store.delivery(first).await.unwrap().unwrap();
+    assert_eq!(record.status, DeliveryState::Dead);
+    assert_eq!((record.attempt_count, record.attempts.len()), (0, 0));
+    assert_eq!(record.settled_at, Some(at(end)));
+    assert_eq!(overdue(end + 10, 10).await, [later]);
+
+    // A replay gives it its time once more.
+    store.replay(Replay::One(first), at(end)).await.unwrap();
+    assert_eq!(overdue(end + 10, 10).await, [later]);
+    let state = store.delivery(other).await.unwrap().unwrap().status;
+    assert_eq!(state, DeliveryState::Pending);
 }

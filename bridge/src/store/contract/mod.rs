@@ -1,6 +1,7 @@
 //! What every store must do, as one suite of tests that runs on each of them.
 
 mod accept;
+mod breaker;
 mod deliver;
 mod events;
 mod execute;

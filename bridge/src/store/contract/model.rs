@@ -9,7 +9,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 
-use super::sample::{PROVIDER, at, callback, event, failed, ok, raw, settlement, task};
+use super::sample::{
+    GIVE_UP_AFTER, PROVIDER, at, callback, event, failed, ok, raw, settlement, task,
+};
 use super::{OnDisk, Subject, on_disk};
 use crate::event::kind;
 use crate::id::{DeliveryId, DispatchId};
@@ -149,6 +151,7 @@ impl Pair {
             delivery: owed.then(|| NewDelivery {
                 id,
                 callback: callback(&host),
+                give_up_after: GIVE_UP_AFTER,
             }),
             retention: Duration::from_secs(30),
             ..match code {

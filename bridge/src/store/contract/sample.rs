@@ -14,6 +14,7 @@ use crate::store::record::{
 };
 
 pub(in crate::store) const RETENTION: Duration = Duration::from_secs(1000);
+pub(in crate::store) const GIVE_UP_AFTER: Duration = Duration::from_secs(500);
 pub(in crate::store) const PROVIDER: &str = "echo";
 
 /// So many seconds after the beginning of the test's time.
@@ -77,6 +78,7 @@ pub(in crate::store) fn ok(seconds: i64) -> Finish {
         delivery: Some(NewDelivery {
             id: DeliveryId::new(),
             callback: callback("a.example"),
+            give_up_after: GIVE_UP_AFTER,
         }),
         retention: RETENTION,
     }
@@ -92,14 +94,15 @@ pub(in crate::store) fn failed(code: &str, seconds: i64) -> Finish {
 
 pub(in crate::store) fn settlement(number: u32, seconds: i64, next: AfterAttempt) -> Settlement {
     Settlement {
-        attempt: DeliveryAttempt {
+        at: at(seconds),
+        attempt: Some(DeliveryAttempt {
             number,
             at: at(seconds),
             duration_ms: 5,
             status: Some(200),
             error: None,
             answer: Some("thanks".to_owned()),
-        },
+        }),
         next,
         events: vec![event(kind::CALLBACK_ATTEMPTED, seconds)],
         retention: RETENTION,

@@ -17,8 +17,8 @@ use tokio::sync::watch;
 use super::record::{
     Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
     Dispatch, DispatchFilter, DueDelivery, DueQuery, EventFilter, EventPage, Finish, Finished,
-    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
-    Ready, Replay, Requeue, Reroute, Settlement, Swept,
+    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, OpenBreaker, Output, Page,
+    Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
 use super::sealed::{Resealed, Sealed};
 use super::{Result, Store};
@@ -191,6 +191,26 @@ impl Store for Memory {
 
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64> {
         self.write(|state| state.replay(&replay, now))
+    }
+
+    async fn overdue_deliveries(
+        &self,
+        origin: &str,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueDelivery>> {
+        Ok(self.state().overdue_deliveries(origin, now, limit))
+    }
+
+    async fn open_breakers(&self) -> Result<Vec<OpenBreaker>> {
+        Ok(self.state().breakers.values().cloned().collect())
+    }
+
+    async fn keep_breakers(&self, open: Vec<OpenBreaker>, closed: Vec<String>) -> Result<()> {
+        self.write(|state| {
+            state.keep_breakers(open, &closed);
+            Ok(())
+        })
     }
 
     async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>> {

@@ -1,13 +1,15 @@
 //! The model's outbox: what is owed to whom, and how it went.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::id::{DeliveryId, DispatchId};
 use crate::store::record::{
     AfterAttempt, Callback, Delivery, DeliveryAttempt, DeliveryFilter, DeliveryPayload,
-    DeliveryState, DueDelivery, DueQuery, NewDelivery, Page, Replay, Settlement,
+    DeliveryState, DueDelivery, DueQuery, MAX_BREAKERS, NewDelivery, OpenBreaker, Page, Replay,
+    Settlement,
 };
 use crate::store::{Error, Result, rules};
 
@@ -18,6 +20,7 @@ pub(super) struct Owed {
     pub(super) record: Delivery,
     origin: String,
     since: Timestamp,
+    give_up_after: Duration,
 }
 
 impl Owed {
@@ -54,6 +57,7 @@ impl State {
             },
             origin: new.callback.origin,
             since: at,
+            give_up_after: new.give_up_after,
         };
         self.deliveries.insert(seq, owed);
     }
@@ -132,6 +136,47 @@ impl State {
             .min()
     }
 
+    pub(super) fn overdue_deliveries(
+        &self,
+        origin: &str,
+        now: Timestamp,
+        limit: usize,
+    ) -> Vec<DueDelivery> {
+        let mut overdue: Vec<_> = self
+            .deliveries
+            .iter()
+            .filter_map(|(key, owed)| {
+                let is_due = owed.origin == origin && owed.record.due_at.is_some_and(|d| d <= now);
+                let is_over = rules::later(owed.since, owed.give_up_after) <= now;
+                (is_due && is_over).then_some((owed.record.due_at, *key))
+            })
+            .collect();
+        overdue.sort_unstable();
+        let first = overdue.into_iter().take(limit);
+        first
+            .map(|(_, key)| {
+                let owed = &self.deliveries[&key];
+                owed.due(self.dispatches[&owed.dispatch].record.id)
+            })
+            .collect()
+    }
+
+    pub(super) fn keep_breakers(&mut self, open: Vec<OpenBreaker>, closed: &[String]) {
+        for origin in closed {
+            self.breakers.remove(origin);
+        }
+        for breaker in open {
+            self.breakers.insert(breaker.origin.clone(), breaker);
+        }
+        while self.breakers.len() > MAX_BREAKERS {
+            let first = self.breakers.values().min_by_key(|b| (b.until, &b.origin));
+            let Some(origin) = first.map(|breaker| breaker.origin.clone()) else {
+                return;
+            };
+            self.breakers.remove(&origin);
+        }
+    }
+
     fn owed(&self, id: DeliveryId) -> Option<u64> {
         self.deliveries
             .iter()
@@ -160,12 +205,14 @@ impl State {
         if owed.record.status != DeliveryState::Pending {
             return Err(Error::InvalidState("the delivery is not pending"));
         }
-        let at = settlement.attempt.at;
-        owed.record.attempt_count += 1;
-        owed.record.attempts.push(DeliveryAttempt {
-            number: owed.record.attempt_count,
-            ..settlement.attempt
-        });
+        let at = settlement.at;
+        if let Some(attempt) = settlement.attempt {
+            owed.record.attempt_count += 1;
+            owed.record.attempts.push(DeliveryAttempt {
+                number: owed.record.attempt_count,
+                ..attempt
+            });
+        }
         let attempts = &mut owed.record.attempts;
         let (first, last) = (
             rules::FIRST_ATTEMPTS as usize,

@@ -27,6 +27,8 @@ pub(super) struct State {
     pub(super) events: BTreeMap<u64, Logged>,
     pub(super) bounds: LogBounds,
     pub(super) sealed: BTreeMap<String, Vec<u8>>,
+    /// By origin.
+    pub(super) breakers: BTreeMap<String, record::OpenBreaker>,
     /// The origin that `due` served last.
     pub(super) served: std::cell::RefCell<String>,
     last_dispatch: u64,
@@ -96,6 +98,7 @@ impl State {
                 removed: 0,
             },
             sealed: BTreeMap::new(),
+            breakers: BTreeMap::new(),
             served: std::cell::RefCell::default(),
             last_dispatch: 0,
         }

@@ -1,5 +1,6 @@
 //! The outbox. A dispatch has at most one delivery, so they share their row number.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,7 +11,7 @@ use super::table::{self, nanos, state_code};
 use super::writer::{Failure, Tx};
 use crate::id::DeliveryId;
 use crate::store::record::{
-    AfterAttempt, Callback, DeliveryPayload, DeliveryState, DueDelivery, DueQuery, NewDelivery,
+    AfterAttempt, Callback, DeliveryAttempt, DeliveryPayload, DeliveryState, DueDelivery, DueQuery, NewDelivery,
     Settlement,
 };
 use crate::store::{Error, rules};
@@ -27,8 +28,9 @@ pub(super) fn owe(
 ) -> rusqlite::Result<()> {
     let at = nanos(at);
     tx.execute(
-        "INSERT INTO delivery (dispatch, id, state, origin, url, created_at, since, due_at)
-         VALUES (?, ?, 0, ?, ?, ?, ?, ?)",
+        "INSERT INTO delivery
+         (dispatch, id, state, origin, url, created_at, since, due_at, give_up_after)
+         VALUES (?, ?, 0, ?, ?, ?, ?, ?, ?)",
         params![
             seq,
             new.id.as_bytes(),
@@ -36,7 +38,8 @@ pub(super) fn owe(
             new.callback.url,
             at,
             at,
-            at
+            at,
+            retention(new.give_up_after)
         ],
     )?;
     tx.ledger.numbers.counts.deliveries_pending += 1;
@@ -156,21 +159,21 @@ pub(super) fn settle(
     struct Row {
         seq: i64,
         pending: bool,
-        number: u32,
+        attempts: u32,
         events: u64,
         provider: String,
         attempt: u32,
     }
     let found = table::one(
         tx.conn,
-        "SELECT v.dispatch, v.state = 0, v.attempts + 1, d.events, d.provider, d.attempts
+        "SELECT v.dispatch, v.state = 0, v.attempts, d.events, d.provider, d.attempts
          FROM delivery v JOIN dispatch d ON d.seq = v.dispatch WHERE v.id = ?",
         [id.as_bytes()],
         |row| {
             Ok(Row {
                 seq: row.get(0)?,
                 pending: row.get(1)?,
-                number: row.get(2)?,
+                attempts: row.get(2)?,
                 events: row.get(3)?,
                 provider: row.get(4)?,
                 attempt: row.get(5)?,
@@ -181,41 +184,25 @@ pub(super) fn settle(
     if !found.pending {
         return Err(Error::InvalidState("the delivery is not pending").into());
     }
-    let attempt = &settlement.attempt;
+    let at = settlement.at;
+    let number = found.attempts + u32::from(settlement.attempt.is_some());
     let (state, due_at, settled_at) = match settlement.next {
-        AfterAttempt::Delivered => (DeliveryState::Delivered, None, Some(attempt.at)),
-        AfterAttempt::Dead => (DeliveryState::Dead, None, Some(attempt.at)),
+        AfterAttempt::Delivered => (DeliveryState::Delivered, None, Some(at)),
+        AfterAttempt::Dead => (DeliveryState::Dead, None, Some(at)),
         AfterAttempt::Retry { due } => (DeliveryState::Pending, Some(due), None),
     };
     tx.execute(
         "UPDATE delivery SET state = ?, attempts = ?, due_at = ?, settled_at = ? WHERE dispatch = ?",
         params![
             state_code(state),
-            found.number,
+            number,
             due_at.map(nanos),
             settled_at.map(nanos),
             found.seq
         ],
     )?;
-    tx.execute(
-        "INSERT INTO attempt (delivery, number, at, duration_ms, status, error, answer)
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
-        params![
-            found.seq,
-            found.number,
-            nanos(attempt.at),
-            i64::try_from(attempt.duration_ms).unwrap_or(i64::MAX),
-            attempt.status,
-            attempt.error,
-            attempt.answer
-        ],
-    )?;
-    let forgotten = found.number.saturating_sub(rules::LAST_ATTEMPTS);
-    if forgotten > rules::FIRST_ATTEMPTS {
-        tx.execute(
-            "DELETE FROM attempt WHERE delivery = ? AND number = ?",
-            params![found.seq, forgotten],
-        )?;
+    if let Some(attempt) = &settlement.attempt {
+        keep_attempt(tx, found.seq, number, attempt)?;
     }
     let owner = Owner {
         seq: found.seq,
@@ -244,6 +231,35 @@ pub(super) fn settle(
     Ok(())
 }
 
+fn keep_attempt(
+    tx: &Tx<'_>,
+    delivery: i64,
+    number: u32,
+    attempt: &DeliveryAttempt,
+) -> rusqlite::Result<()> {
+    tx.execute(
+        "INSERT INTO attempt (delivery, number, at, duration_ms, status, error, answer)
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
+        params![
+            delivery,
+            number,
+            nanos(attempt.at),
+            i64::try_from(attempt.duration_ms).unwrap_or(i64::MAX),
+            attempt.status,
+            attempt.error,
+            attempt.answer
+        ],
+    )?;
+    let forgotten = number.saturating_sub(rules::LAST_ATTEMPTS);
+    if forgotten > rules::FIRST_ATTEMPTS {
+        tx.execute(
+            "DELETE FROM attempt WHERE delivery = ? AND number = ?",
+            params![delivery, forgotten],
+        )?;
+    }
+    Ok(())
+}
+
 /// Goes from origin to origin by the index, so that a million due deliveries to one cost the others
 /// nothing, and begins after the origin that was served last.
 pub(super) fn due(
@@ -252,6 +268,7 @@ pub(super) fn due(
     served: &mut String,
 ) -> rusqlite::Result<Vec<DueDelivery>> {
     let mut found = Vec::new();
+    let exclude: HashSet<&String> = query.exclude.iter().collect();
     let begin = served.clone();
     let mut last = begin.clone();
     let mut wrapped = false;
@@ -267,7 +284,7 @@ pub(super) fn due(
                 continue;
             }
         };
-        if !query.exclude.contains(&origin) {
+        if !exclude.contains(&origin) {
             let before = found.len();
             due_at(connection, query, &origin, &mut found)?;
             if found.len() > before {
@@ -327,6 +344,7 @@ pub(super) fn next_due(
     connection: &Connection,
     exclude: &[String],
 ) -> rusqlite::Result<Option<Timestamp>> {
+    let exclude: HashSet<&String> = exclude.iter().collect();
     let mut earliest = None;
     let mut last = String::new();
     while let Some(origin) = next_origin(connection, &last)? {
@@ -339,6 +357,30 @@ pub(super) fn next_due(
         last = origin;
     }
     Ok(earliest)
+}
+
+/// Looks at those that were due first; behind so many that have time the others wait.
+const LOOKED_AT: usize = 10_000;
+
+pub(super) fn overdue(
+    connection: &Connection,
+    origin: &str,
+    now: Timestamp,
+    limit: usize,
+) -> rusqlite::Result<Vec<DueDelivery>> {
+    let sql = "SELECT v.id, d.id, v.url, v.origin, v.attempts, v.since
+         FROM (SELECT * FROM delivery INDEXED BY delivery_due
+               WHERE state = 0 AND origin = ?1 AND due_at <= ?2
+               ORDER BY due_at, dispatch LIMIT ?3) v
+         JOIN dispatch d ON d.seq = v.dispatch
+         WHERE v.give_up_after <= ?2 - v.since LIMIT ?4";
+    let params = params![
+        origin,
+        nanos(now),
+        table::limit(LOOKED_AT),
+        table::limit(limit)
+    ];
+    table::all(connection, sql, params, read_due)
 }
 
 pub(super) fn payload(

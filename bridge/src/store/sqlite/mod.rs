@@ -2,6 +2,7 @@
 //! nowhere else.
 
 mod accept;
+mod breaker;
 mod deliver;
 mod events;
 mod execute;
@@ -35,8 +36,8 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use super::record::{
     Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
     Dispatch, DispatchFilter, DueDelivery, DueQuery, EventFilter, EventPage, Finish, Finished,
-    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
-    Ready, Replay, Requeue, Reroute, Settlement, Swept,
+    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, OpenBreaker, Output, Page,
+    Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
 use super::sealed::{Resealed, Sealed};
 use super::{Error, Result, Store};
@@ -298,7 +299,9 @@ impl Store for Sqlite {
     }
 
     async fn settle(&self, id: DeliveryId, settlement: Settlement) -> Result<()> {
-        let answer = settlement.attempt.answer.as_ref().map_or(0, String::len);
+        let attempt = settlement.attempt.as_ref();
+        let answer = attempt.and_then(|attempt| attempt.answer.as_ref());
+        let answer = answer.map_or(0, String::len);
         let bytes = answer + size_of_events(&settlement.events);
         // The receiver has its answer, and nothing waits for this.
         self.commit(Haste::Soon, bytes, move |tx| {
@@ -319,6 +322,29 @@ impl Store for Sqlite {
                 status,
             } => self.replay_many(host, since, status, now).await,
         }
+    }
+
+    async fn overdue_deliveries(
+        &self,
+        origin: &str,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueDelivery>> {
+        let origin = origin.to_owned();
+        self.read(move |connection| deliver::overdue(connection, &origin, now, limit))
+            .await
+    }
+
+    async fn open_breakers(&self) -> Result<Vec<OpenBreaker>> {
+        self.look_up(breaker::open).await
+    }
+
+    async fn keep_breakers(&self, open: Vec<OpenBreaker>, closed: Vec<String>) -> Result<()> {
+        let bytes = 256 * (open.len() + closed.len());
+        self.commit(Haste::Soon, bytes, move |tx| {
+            breaker::keep(tx, &open, &closed)
+        })
+        .await
     }
 
     async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>> {

@@ -22,7 +22,7 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One entry for each version of the file, never changed once released.
-const MIGRATIONS: &[&str] = &[V1];
+const MIGRATIONS: &[&str] = &[V1, BREAKERS];
 
 /// `dispatch.phase`: 0 ready, 1 waits for its time, 2 waits for its session, 3 cancelled in the queue,
 /// 4 running, 5 finished. What waits or runs has partial indexes, so their cost does not grow with
@@ -132,6 +132,18 @@ CREATE TABLE event (
 ) STRICT;
 CREATE INDEX event_dispatch ON event (dispatch, first) WHERE dispatch IS NOT NULL;
 CREATE INDEX event_unbound ON event (unbound_at) WHERE unbound_at IS NOT NULL;
+";
+
+/// What was owed before has the 72 hours of the default policy.
+const BREAKERS: &str = "
+ALTER TABLE delivery ADD COLUMN give_up_after INTEGER NOT NULL DEFAULT 259200000000000;
+CREATE TABLE breaker (
+  origin TEXT PRIMARY KEY,
+  opened_at INTEGER NOT NULL,
+  until INTEGER NOT NULL,
+  times INTEGER NOT NULL,
+  reason TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 ";
 
 /// What the file says about itself.

@@ -1,0 +1,95 @@
+//! One attempt that was made: what came of it for the delivery, for the receiver's breaker, and for
+//! those who look at it later.
+
+use std::time::Duration;
+
+use crate::net::{Answer, SendError};
+use crate::store::record::DeliveryAttempt;
+
+use super::breaker::Sign;
+use super::redact::Confidential;
+use super::send::{self, Attempt};
+use super::verdict::Outcome;
+
+pub(super) struct Made {
+    pub(super) outcome: Outcome,
+    /// What it says of the receiver; nothing when the receiver was never asked.
+    pub(super) sign: Option<Sign>,
+    /// The outcome in a few words.
+    pub(super) reason: String,
+    pub(super) record: DeliveryAttempt,
+}
+
+impl Made {
+    pub(super) fn new(
+        attempt: &Attempt<'_>,
+        took: Duration,
+        answer: Result<Answer, SendError>,
+        confidential: &Confidential,
+    ) -> Self {
+        let mut record = record(attempt);
+        record.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        match answer {
+            Ok(answer) => {
+                record.status = Some(answer.status);
+                let text = String::from_utf8_lossy(&answer.body);
+                record.answer = (!text.is_empty()).then(|| confidential.hide(text.into_owned()));
+                let retry_after = answer.headers.get("retry-after");
+                let retry_after = retry_after.and_then(|v| v.to_str().ok());
+                Self {
+                    outcome: Outcome::Answered {
+                        status: answer.status,
+                        retry_after: retry_after.map(str::to_owned),
+                    },
+                    sign: Some(Sign::of_status(answer.status)),
+                    reason: format!("answered {}", answer.status),
+                    record,
+                }
+            }
+            Err(error) => {
+                let sign = match &error {
+                    // Our rule, not its state.
+                    SendError::Refused(_) => None,
+                    SendError::Resolve(_)
+                    | SendError::Connect(_)
+                    | SendError::Tls(_)
+                    | SendError::Timeout(_)
+                    | SendError::Closed(_)
+                    | SendError::Protocol(_) => Some(Sign::Down),
+                };
+                let reason = error.to_string();
+                record.error = Some(reason.clone());
+                Self {
+                    outcome: Outcome::Failed,
+                    sign,
+                    reason,
+                    record,
+                }
+            }
+        }
+    }
+
+    /// It could not even be put together.
+    pub(super) fn unsent(attempt: &Attempt<'_>, error: &send::Error) -> Self {
+        let reason = error.to_string();
+        let mut record = record(attempt);
+        record.error = Some(reason.clone());
+        Self {
+            outcome: Outcome::Failed,
+            sign: None,
+            reason,
+            record,
+        }
+    }
+}
+
+fn record(attempt: &Attempt<'_>) -> DeliveryAttempt {
+    DeliveryAttempt {
+        number: attempt.number,
+        at: attempt.at,
+        duration_ms: 0,
+        status: None,
+        error: None,
+        answer: None,
+    }
+}

@@ -1,0 +1,443 @@
+//! Whether one receiver is called: a sliding window of outcomes opens its breaker, and after a wait a
+//! few probes decide whether it closes. Pure: time is passed in, and nobody is told.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::time;
+
+/// The window moves by this part of itself.
+const SLOTS: usize = 10;
+/// Half open and not tried for so long: nothing is sent there any more, and it is forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// When a receiver counts as down, and how it is tried again.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Outcomes are looked at for so long. At least as long as one attempt may take, else a receiver
+    /// that hangs never has two failures in one window.
+    #[serde(with = "crate::config::duration")]
+    pub window: Duration,
+    /// Fewer outcomes in the window say nothing. More than the retries of a single delivery in it.
+    pub min_samples: NonZeroU32,
+    /// This part of them failed: more than 0, at most 1. Below it somebody is still served.
+    #[serde(deserialize_with = "ratio")]
+    pub failure_ratio: f64,
+    /// How long nothing is sent then; doubles each time that the probes fail.
+    #[serde(with = "crate::config::duration")]
+    pub open: Duration,
+    /// The longest of these waits, and so the longest that a receiver waits which is back.
+    #[serde(with = "crate::config::duration")]
+    pub open_max: Duration,
+    /// Attempts at once while it is half open, and how many of them have to succeed.
+    pub probes: NonZeroU32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            window: Duration::from_secs(60),
+            min_samples: NonZeroU32::new(10).expect("10 is not 0"),
+            failure_ratio: 0.7,
+            open: Duration::from_secs(30),
+            open_max: Duration::from_secs(300),
+            probes: NonZeroU32::new(3).expect("3 is not 0"),
+        }
+    }
+}
+
+fn ratio<'de, D: Deserializer<'de>>(input: D) -> Result<f64, D::Error> {
+    let ratio = f64::deserialize(input)?;
+    match ratio > 0.0 && ratio <= 1.0 {
+        true => Ok(ratio),
+        false => Err(D::Error::custom("a ratio is more than 0 and at most 1")),
+    }
+}
+
+/// What an attempt says of the receiver, whatever it says of the delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// It answers, if only that it does not want this one.
+    Up,
+    /// Not reached, no answer, or an answer that says "not now".
+    Down,
+}
+
+impl Sign {
+    /// 5xx is a receiver in trouble and 429 one that asks for less; any other status comes from a
+    /// receiver that works.
+    pub fn of_status(status: u16) -> Self {
+        match status {
+            429 | 500.. => Sign::Down,
+            _ => Sign::Up,
+        }
+    }
+}
+
+/// One receiver's.
+#[derive(Clone, Debug)]
+pub struct Breaker {
+    phase: Phase,
+    /// Counts the phases; an attempt that began in an earlier one says nothing about this one.
+    turn: u64,
+    window: Window,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Closed,
+    Open(Trip),
+    /// Its wait is over, and so many probes have succeeded.
+    HalfOpen(Trip, u32),
+}
+
+/// How it came to be open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trip {
+    /// When the receiver was given up; later openings without a success between do not change it.
+    pub opened_at: Timestamp,
+    /// Nothing is sent before.
+    pub until: Timestamp,
+    /// 1 for the first opening.
+    pub times: u32,
+}
+
+/// What an outcome changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Opened(Trip),
+    Closed,
+}
+
+impl Breaker {
+    pub fn closed() -> Self {
+        Self {
+            phase: Phase::Closed,
+            turn: 0,
+            window: Window::default(),
+        }
+    }
+
+    /// As an earlier process left it. A wait that is longer than any is one of another clock.
+    pub fn restored(trip: Trip, now: Timestamp, config: &Config) -> Self {
+        let trip = Trip {
+            until: trip.until.min(time::after(now, config.open_max)),
+            ..trip
+        };
+        Self {
+            phase: Phase::Open(trip),
+            ..Self::closed()
+        }
+    }
+
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    /// Half open once its wait is over.
+    pub fn pass(&mut self, now: Timestamp) {
+        if let Phase::Open(trip) = self.phase
+            && trip.until <= now
+        {
+            self.enter(Phase::HalfOpen(trip, 0));
+        }
+    }
+
+    /// Whether nothing is known that is worth keeping.
+    pub fn is_idle(&self, now: Timestamp, config: &Config) -> bool {
+        match self.phase {
+            Phase::Closed => self.window.totals(now, config.window).1 == 0,
+            Phase::Open(_) => false,
+            Phase::HalfOpen(trip, _) => time::after(trip.until, FORGOTTEN_AFTER) <= now,
+        }
+    }
+
+    /// How many attempts may be under way at once, if a closed one may have `most`.
+    pub fn room(&self, most: usize, config: &Config) -> usize {
+        match self.phase {
+            Phase::Closed => most,
+            Phase::Open(_) => 0,
+            Phase::HalfOpen(..) => most.min(config.probes.get() as usize),
+        }
+    }
+
+    /// The outcome of an attempt that began in this turn.
+    pub fn report(
+        &mut self,
+        sign: Sign,
+        turn: u64,
+        now: Timestamp,
+        config: &Config,
+    ) -> Option<Change> {
+        if turn != self.turn {
+            return None;
+        }
+        match (self.phase, sign) {
+            (Phase::Closed, sign) => {
+                self.window.count(sign, now, config.window);
+                let (up, down) = self.window.totals(now, config.window);
+                let failed = f64::from(down) / f64::from((up + down).max(1));
+                let is_down = sign == Sign::Down
+                    && up + down >= config.min_samples.get()
+                    && failed >= config.failure_ratio;
+                is_down.then(|| self.open(now, now, 1, config))
+            }
+            (Phase::HalfOpen(trip, _), Sign::Down) => {
+                Some(self.open(trip.opened_at, now, trip.times.saturating_add(1), config))
+            }
+            (Phase::HalfOpen(trip, successes), Sign::Up) => {
+                let successes = successes + 1;
+                if successes < config.probes.get() {
+                    self.phase = Phase::HalfOpen(trip, successes);
+                    return None;
+                }
+                self.enter(Phase::Closed);
+                Some(Change::Closed)
+            }
+            (Phase::Open(_), Sign::Up | Sign::Down) => None,
+        }
+    }
+
+    fn open(
+        &mut self,
+        opened_at: Timestamp,
+        now: Timestamp,
+        times: u32,
+        config: &Config,
+    ) -> Change {
+        let doubled = 2_u32.saturating_pow(times.saturating_sub(1));
+        let wait = config.open.saturating_mul(doubled).min(config.open_max);
+        let trip = Trip {
+            opened_at,
+            until: time::after(now, wait),
+            times,
+        };
+        self.enter(Phase::Open(trip));
+        Change::Opened(trip)
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.turn += 1;
+        self.window = Window::default();
+    }
+}
+
+/// Outcomes by the tenth of the window in which they came.
+#[derive(Clone, Debug, Default)]
+struct Window {
+    slots: [Slot; SLOTS],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    /// Tenths of the window since 1970.
+    at: i128,
+    up: u32,
+    down: u32,
+}
+
+impl Window {
+    fn count(&mut self, sign: Sign, now: Timestamp, window: Duration) {
+        let at = tenth(now, window);
+        let place = usize::try_from(at.rem_euclid(SLOTS as i128)).expect("it is less than SLOTS");
+        let slot = &mut self.slots[place];
+        if slot.at != at {
+            *slot = Slot {
+                at,
+                ..Slot::default()
+            };
+        }
+        match sign {
+            Sign::Up => slot.up = slot.up.saturating_add(1),
+            Sign::Down => slot.down = slot.down.saturating_add(1),
+        }
+    }
+
+    /// Up and down.
+    fn totals(&self, now: Timestamp, window: Duration) -> (u32, u32) {
+        let last = tenth(now, window);
+        let first = last - SLOTS as i128;
+        let counted = self.slots.iter();
+        counted
+            .filter(|slot| slot.at > first && slot.at <= last)
+            .fold((0, 0), |(up, down): (u32, u32), slot| {
+                (up.saturating_add(slot.up), down.saturating_add(slot.down))
+            })
+    }
+}
+
+fn tenth(now: Timestamp, window: Duration) -> i128 {
+    let length = (window.as_nanos() / SLOTS as u128).max(1);
+    now.as_nanosecond()
+        .div_euclid(i128::try_from(length).unwrap_or(i128::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        time::after(Timestamp::UNIX_EPOCH, Duration::from_secs(1_000_000 + seconds))
+    }
+
+    fn fail(breaker: &mut Breaker, count: u32, seconds: u64) -> Option<Change> {
+        let config = Config::default();
+        let failed = (0..count).map(|_| {
+            let turn = breaker.turn();
+            breaker.report(Sign::Down, turn, at(seconds), &config)
+        });
+        failed.last().flatten()
+    }
+
+    fn word(breaker: &Breaker) -> &'static str {
+        match breaker.phase() {
+            Phase::Closed => "closed",
+            Phase::Open(_) => "open",
+            Phase::HalfOpen(..) => "half open",
+        }
+    }
+
+    #[test]
+    fn it_opens_when_enough_outcomes_in_the_window_failed() {
+        // (seconds, up, down) in order, and what it comes to.
+        let cases: [(&[(u64, u32, u32)], &str); 8] = [
+            (&[(0, 0, 9)], "closed"),
+            (&[(0, 0, 10)], "open"),
+            (&[(0, 3, 6), (1, 0, 1)], "open"),
+            (&[(0, 4, 6)], "closed"),
+            (&[(0, 1000, 0), (1, 0, 100)], "closed"),
+            (&[(0, 1000, 0), (70, 0, 10)], "open"),
+            (&[(0, 0, 9), (70, 0, 9)], "closed"),
+            (&[(0, 0, 5), (20, 0, 3), (40, 0, 2)], "open"),
+        ];
+        for (steps, expected) in cases {
+            let config = Config::default();
+            let mut breaker = Breaker::closed();
+            for (seconds, up, down) in steps {
+                for (sign, count) in [(Sign::Up, *up), (Sign::Down, *down)] {
+                    for _ in 0..count {
+                        let turn = breaker.turn();
+                        breaker.report(sign, turn, at(*seconds), &config);
+                    }
+                }
+            }
+            assert_eq!(word(&breaker), expected, "{steps:?}");
+        }
+    }
+
+    #[test]
+    fn each_failed_probe_doubles_the_wait_up_to_its_longest_and_three_good_ones_close_it() {
+        let config = Config::default();
+        let mut breaker = Breaker::closed();
+        fail(&mut breaker, 10, 0);
+        let mut now = 0;
+        for (times, wait) in [(1, 30), (2, 60), (3, 120), (4, 240), (5, 300), (6, 300)] {
+            let until = at(now + wait);
+            let trip = Trip {
+                opened_at: at(0),
+                until,
+                times,
+            };
+            assert_eq!(breaker.phase(), Phase::Open(trip));
+            breaker.pass(at(now + wait - 1));
+            assert_eq!(breaker.room(32, &config), 0);
+            now += wait;
+            breaker.pass(at(now));
+            assert_eq!((word(&breaker), breaker.room(32, &config)), ("half open", 3));
+            assert_eq!(breaker.room(2, &config), 2);
+            if times < 6 {
+                fail(&mut breaker, 1, now);
+            }
+        }
+        let turn = breaker.turn();
+        for expected in [None, None, Some(Change::Closed)] {
+            let change = breaker.report(Sign::Up, turn, at(now), &config);
+            assert_eq!(change, expected);
+        }
+        assert_eq!((word(&breaker), breaker.room(32, &config)), ("closed", 32));
+        assert_eq!(fail(&mut breaker, 9, now), None, "the past is forgotten");
+    }
+
+    #[test]
+    fn an_attempt_of_an_earlier_turn_says_nothing() {
+        let config = Config::default();
+        let mut breaker = Breaker::closed();
+        let early = breaker.turn();
+        fail(&mut breaker, 10, 0);
+        breaker.pass(at(30));
+        for sign in [Sign::Up, Sign::Down, Sign::Up, Sign::Up] {
+            assert_eq!(breaker.report(sign, early, at(31), &config), None);
+        }
+        assert_eq!(word(&breaker), "half open");
+    }
+
+    #[test]
+    fn what_was_stored_goes_on_and_a_wait_of_another_clock_is_cut() {
+        let config = Config::default();
+        let trip = |until| Trip {
+            opened_at: at(0),
+            until: at(until),
+            times: 3,
+        };
+        for (until, expected) in [(50, 50), (300, 300), (1_000_000, 300)] {
+            let breaker = Breaker::restored(trip(until), at(0), &config);
+            assert_eq!(breaker.phase(), Phase::Open(trip(expected)));
+        }
+    }
+
+    #[test]
+    fn every_status_says_whether_the_receiver_works() {
+        for status in 100..=999 {
+            let down = status == 429 || status >= 500;
+            let expected = if down { Sign::Down } else { Sign::Up };
+            assert_eq!(Sign::of_status(status), expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_a_part_of_one() {
+        for (text, fits) in [
+            ("0.5", true),
+            ("1", true),
+            ("0", false),
+            ("1.5", false),
+            ("-1", false),
+        ] {
+            let config = format!(r#"{{"failure_ratio": {text}}}"#);
+            assert_eq!(serde_json::from_str::<Config>(&config).is_ok(), fits, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_never_blocks_for_longer_than_the_longest_wait(
+            steps in proptest::collection::vec((any::<bool>(), 0_u64..400), 0..200)
+        ) {
+            let config = Config::default();
+            let mut breaker = Breaker::closed();
+            let mut now = 0;
+            for (up, pause) in steps {
+                now += pause;
+                breaker.pass(at(now));
+                let sign = if up { Sign::Up } else { Sign::Down };
+                let turn = breaker.turn();
+                breaker.report(sign, turn, at(now), &config);
+                let mut later = breaker.clone();
+                later.pass(at(now + 300));
+                prop_assert!(later.room(32, &config) > 0);
+            }
+        }
+    }
+}

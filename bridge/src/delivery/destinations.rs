@@ -1,0 +1,341 @@
+//! The breakers of all receivers that something is known of. Bounded; a receiver that is not here is
+//! called. Says what has changed, so that the worker can store it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::store::record::{MAX_BREAKERS, OpenBreaker};
+
+use super::breaker::{Breaker, Change, Config, Phase, Sign, Trip};
+
+/// What stands as the reason, in bytes.
+const REASON_BYTES: usize = 200;
+
+pub(super) struct Destinations {
+    config: Config,
+    known: HashMap<String, Breaker>,
+    /// Those that are not closed, and what went wrong last.
+    tripped: BTreeMap<String, String>,
+    /// Whose stored state is behind.
+    changed: BTreeSet<String>,
+    /// Whose deliveries may have waited beyond their end.
+    overdue: BTreeSet<String>,
+    /// When the first of those that are open is tried.
+    next_probe: Option<Timestamp>,
+}
+
+/// A receiver whose breaker is not closed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Destination {
+    pub origin: String,
+    pub state: State,
+    #[serde(serialize_with = "crate::time::millis")]
+    pub opened_at: Timestamp,
+    /// When it is tried, or could be since.
+    #[serde(serialize_with = "crate::time::millis")]
+    pub probe_at: Timestamp,
+    /// How often it was tried in vain, the opening included.
+    pub openings: u32,
+    /// What went wrong last.
+    pub reason: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Nothing is sent.
+    Open,
+    /// A few attempts are let through.
+    HalfOpen,
+}
+
+impl Destinations {
+    pub(super) fn new(config: Config) -> Self {
+        Self {
+            config,
+            known: HashMap::new(),
+            tripped: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            overdue: BTreeSet::new(),
+            next_probe: None,
+        }
+    }
+
+    /// What an earlier process left.
+    pub(super) fn restore(&mut self, stored: Vec<OpenBreaker>, now: Timestamp) {
+        for OpenBreaker {
+            origin,
+            opened_at,
+            until,
+            times,
+            reason,
+        } in stored
+        {
+            let trip = Trip {
+                opened_at,
+                until,
+                times,
+            };
+            let breaker = Breaker::restored(trip, now, &self.config);
+            self.known.insert(origin.clone(), breaker);
+            self.overdue.insert(origin.clone());
+            self.tripped.insert(origin, reason);
+        }
+        self.next_probe = self.first_probe();
+    }
+
+    /// Half open are those whose wait is over.
+    pub(super) fn pass(&mut self, now: Timestamp) {
+        if self.next_probe.is_none_or(|next| now < next) {
+            return;
+        }
+        for origin in self.tripped.keys() {
+            if let Some(breaker) = self.known.get_mut(origin) {
+                breaker.pass(now);
+            }
+        }
+        self.next_probe = self.first_probe();
+    }
+
+    /// Those that nobody tries.
+    pub(super) fn forget_idle(&mut self, now: Timestamp) {
+        let Self { config, known, .. } = self;
+        let idle = |origin: &str| known.get(origin).is_none_or(|b| b.is_idle(now, config));
+        let idle: Vec<String> = self.tripped.keys().filter(|o| idle(o)).cloned().collect();
+        for origin in idle {
+            self.known.remove(&origin);
+            self.tripped.remove(&origin);
+            self.changed.insert(origin);
+        }
+    }
+
+    /// How many attempts may be under way at once.
+    pub(super) fn room(&self, origin: &str, most: usize) -> usize {
+        let breaker = self.known.get(origin);
+        breaker.map_or(most, |breaker| breaker.room(most, &self.config))
+    }
+
+    /// What an attempt that begins now is reported with.
+    pub(super) fn turn(&self, origin: &str) -> u64 {
+        self.known.get(origin).map_or(0, Breaker::turn)
+    }
+
+    pub(super) fn is_open(&self, origin: &str) -> bool {
+        self.tripped.contains_key(origin) && self.room(origin, 1) == 0
+    }
+
+    /// Those that nothing is sent to.
+    pub(super) fn open(&self) -> impl Iterator<Item = &String> {
+        self.tripped.keys().filter(|origin| self.is_open(origin))
+    }
+
+    /// When the first of them is tried.
+    pub(super) fn next_probe(&self) -> Option<Timestamp> {
+        self.next_probe
+    }
+
+    fn first_probe(&self) -> Option<Timestamp> {
+        let tripped = self.tripped.keys().filter_map(|o| self.known.get(o));
+        tripped
+            .filter_map(|breaker| match breaker.phase() {
+                Phase::Open(trip) => Some(trip.until),
+                Phase::Closed | Phase::HalfOpen(..) => None,
+            })
+            .min()
+    }
+
+    /// Whether it made the breaker open or close.
+    pub(super) fn report(
+        &mut self,
+        origin: &str,
+        turn: u64,
+        sign: Sign,
+        reason: &str,
+        now: Timestamp,
+    ) -> Option<Change> {
+        if !self.known.contains_key(origin) {
+            self.make_room(now);
+            if self.known.len() >= MAX_BREAKERS {
+                return None;
+            }
+            self.known.insert(origin.to_owned(), Breaker::closed());
+        }
+        let breaker = self.known.get_mut(origin)?;
+        let change = breaker.report(sign, turn, now, &self.config)?;
+        match change {
+            Change::Opened(trip) => {
+                self.next_probe = self.next_probe.into_iter().chain([trip.until]).min();
+                let end = reason.floor_char_boundary(REASON_BYTES);
+                self.tripped
+                    .insert(origin.to_owned(), reason[..end].to_owned());
+                self.overdue.insert(origin.to_owned());
+            }
+            Change::Closed => {
+                self.tripped.remove(origin);
+                self.overdue.remove(origin);
+            }
+        }
+        self.changed.insert(origin.to_owned());
+        Some(change)
+    }
+
+    /// Forgets receivers of which little is lost. One that is not called is never forgotten for another.
+    fn make_room(&mut self, now: Timestamp) {
+        let Self {
+            config,
+            known,
+            tripped,
+            ..
+        } = self;
+        if known.len() >= MAX_BREAKERS {
+            known.retain(|origin, b| tripped.contains_key(origin) || !b.is_idle(now, config));
+        }
+        if known.len() >= MAX_BREAKERS {
+            known.retain(|origin, _| tripped.contains_key(origin));
+        }
+    }
+
+    /// What is to be stored: those that are open, and those that are not any more.
+    pub(super) fn take_changed(&mut self) -> (Vec<OpenBreaker>, Vec<String>) {
+        let changed = std::mem::take(&mut self.changed);
+        let (mut open, mut closed) = (Vec::new(), Vec::new());
+        for origin in changed {
+            match self.describe(&origin) {
+                Some(destination) => open.push(destination.into()),
+                None => closed.push(origin),
+            }
+        }
+        (open, closed)
+    }
+
+    /// It could not be stored.
+    pub(super) fn still_changed(&mut self, origins: impl Iterator<Item = String>) {
+        self.changed.extend(origins);
+    }
+
+    /// Those whose deliveries are to be looked through for some whose time is over.
+    pub(super) fn take_overdue(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.overdue)
+    }
+
+    pub(super) fn look_again(&mut self, origin: String) {
+        self.overdue.insert(origin);
+    }
+
+    pub(super) fn snapshot(&self) -> Vec<Destination> {
+        let tripped = self.tripped.keys();
+        tripped
+            .filter_map(|origin| self.describe(origin))
+            .collect()
+    }
+
+    fn describe(&self, origin: &str) -> Option<Destination> {
+        let (trip, state) = match self.known.get(origin)?.phase() {
+            Phase::Closed => return None,
+            Phase::Open(trip) => (trip, State::Open),
+            Phase::HalfOpen(trip, _) => (trip, State::HalfOpen),
+        };
+        Some(Destination {
+            origin: origin.to_owned(),
+            state,
+            opened_at: trip.opened_at,
+            probe_at: trip.until,
+            openings: trip.times,
+            reason: self.tripped.get(origin).cloned().unwrap_or_default(),
+        })
+    }
+}
+
+impl From<Destination> for OpenBreaker {
+    fn from(destination: Destination) -> Self {
+        Self {
+            origin: destination.origin,
+            opened_at: destination.opened_at,
+            until: destination.probe_at,
+            times: destination.openings,
+            reason: destination.reason,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::time;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn origin(number: usize) -> String {
+        format!("https://{number}.example:443")
+    }
+
+    fn trip(all: &mut Destinations, origin: &str) {
+        for _ in 0..10 {
+            all.report(origin, 0, Sign::Down, "answered 503", NOW);
+        }
+    }
+
+    #[test]
+    fn the_number_of_receivers_is_bounded_and_those_that_are_down_are_kept() {
+        let mut all = Destinations::new(Config::default());
+        for number in 0..100 {
+            trip(&mut all, &origin(number));
+        }
+        for number in 100..3 * MAX_BREAKERS {
+            let sign = if number % 2 == 0 { Sign::Up } else { Sign::Down };
+            all.report(&origin(number), 0, sign, "", NOW);
+            assert!(all.known.len() <= MAX_BREAKERS);
+        }
+        assert_eq!(all.snapshot().len(), 100);
+        for number in 0..2 * MAX_BREAKERS {
+            trip(&mut all, &origin(number));
+        }
+        assert_eq!(all.snapshot().len(), MAX_BREAKERS);
+        assert_eq!(all.room(&origin(2 * MAX_BREAKERS), 32), 32);
+    }
+
+    #[test]
+    fn what_opens_and_closes_is_to_be_stored_once() {
+        let mut all = Destinations::new(Config::default());
+        let one = origin(1);
+        trip(&mut all, &one);
+        let (open, closed) = all.take_changed();
+        assert_eq!((open.len(), closed.len()), (1, 0));
+        assert_eq!((open[0].times, open[0].reason.as_str()), (1, "answered 503"));
+        assert_eq!(all.take_changed(), (vec![], vec![]));
+        assert_eq!(all.next_probe(), Some(open[0].until));
+
+        // Another process takes it from there.
+        let mut all = Destinations::new(Config::default());
+        all.restore(open.clone(), NOW);
+        assert!(all.is_open(&one));
+        all.pass(open[0].until);
+        assert!(!all.is_open(&one));
+        assert_eq!(all.snapshot()[0].state, State::HalfOpen);
+        let turn = all.turn(&one);
+        for _ in 0..3 {
+            all.report(&one, turn, Sign::Up, "", open[0].until);
+        }
+        assert_eq!(all.take_changed(), (vec![], vec![one]));
+        assert!(all.snapshot().is_empty());
+    }
+
+    #[test]
+    fn a_receiver_that_nothing_is_sent_to_any_more_is_forgotten() {
+        let mut all = Destinations::new(Config::default());
+        trip(&mut all, &origin(1));
+        all.take_changed();
+        let days = |count: u64| time::after(NOW, Duration::from_secs(count * 24 * 60 * 60));
+        all.pass(days(1));
+        all.forget_idle(days(1));
+        assert_eq!(all.snapshot().len(), 1);
+        all.forget_idle(days(2));
+        assert!(all.snapshot().is_empty());
+        assert_eq!(all.take_changed(), (vec![], vec![origin(1)]));
+    }
+}

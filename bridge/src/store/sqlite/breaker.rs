@@ -1,0 +1,51 @@
+//! Receivers that are not called for the time being, so that a restart does not begin with them.
+
+use rusqlite::{Connection, params};
+
+use super::table::{self, nanos};
+use super::writer::{Failure, Tx};
+use crate::store::record::{MAX_BREAKERS, OpenBreaker};
+
+pub(super) fn open(connection: &Connection) -> rusqlite::Result<Vec<OpenBreaker>> {
+    let sql = "SELECT origin, opened_at, until, times, reason FROM breaker
+               ORDER BY until DESC, origin DESC LIMIT ?";
+    let limit = table::limit(MAX_BREAKERS);
+    table::all(connection, sql, [limit], |row| {
+        Ok(OpenBreaker {
+            origin: row.get(0)?,
+            opened_at: table::time(row, 1)?,
+            until: table::time(row, 2)?,
+            times: row.get(3)?,
+            reason: row.get(4)?,
+        })
+    })
+}
+
+pub(super) fn keep(
+    tx: &mut Tx<'_>,
+    open: &[OpenBreaker],
+    closed: &[String],
+) -> Result<(), Failure> {
+    for origin in closed {
+        tx.execute("DELETE FROM breaker WHERE origin = ?", [origin])?;
+    }
+    for breaker in open {
+        tx.execute(
+            "INSERT OR REPLACE INTO breaker (origin, opened_at, until, times, reason)
+             VALUES (?, ?, ?, ?, ?)",
+            params![
+                breaker.origin,
+                nanos(breaker.opened_at),
+                nanos(breaker.until),
+                breaker.times,
+                breaker.reason
+            ],
+        )?;
+    }
+    tx.execute(
+        "DELETE FROM breaker WHERE origin IN (
+           SELECT origin FROM breaker ORDER BY until DESC, origin DESC LIMIT -1 OFFSET ?)",
+        [table::limit(MAX_BREAKERS)],
+    )?;
+    Ok(())
+}
