@@ -18,7 +18,7 @@ use crate::guard::{Guarded, caught};
 use crate::host::Create;
 use crate::json::{answer, arguments, done};
 use crate::manage::{self, Interface};
-use crate::{AdapterError, Config, ExecutionAdapter, ExecutionRequest, Host, Result, log};
+use crate::{AdapterError, Config, ExecutionAdapter, ExecutionRequest, Host, Result, log, trace};
 
 /// How long `destroy` waits for tasks that do not yield; their threads are then left behind.
 const DESTROY_WAIT: Duration = Duration::from_millis(500);
@@ -208,11 +208,9 @@ impl<A: ExecutionAdapter> Shared<A> {
             traceparent = request.meta.traceparent,
         );
         let started = Instant::now();
-        let run = Guarded::new(
-            adapter
-                .execute(request, self.host.events_of(call))
-                .instrument(span),
-        );
+        let traceparent = request.meta.traceparent.clone();
+        let execution = adapter.execute(request, self.host.events_of(call));
+        let run = Guarded::new(trace::within(traceparent, execution).instrument(span));
         let mut result = tokio::select! {
             result = run => result.and_then(|result| result)?,
             () = tokio::time::sleep(limit.min(LONGEST_EXECUTION)) => {

@@ -24,6 +24,7 @@ pub mod profile;
 pub mod request;
 pub mod result;
 mod running;
+mod trace;
 
 pub use adapter::ExecutionAdapter;
 pub use config::Config;
@@ -39,6 +40,7 @@ pub use profile::{
 pub use request::ExecutionRequest;
 pub use result::{ExecutionResult, Status, Usage};
 pub use running::{Run, Running};
+pub use trace::traceparent;
 
 pub use async_trait::async_trait;
 pub use serde_json;

@@ -9,16 +9,20 @@ const LONGEST_MAIN: usize = 40;
 const REFUSED_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types", "manager"];
 
 /// What everything may import.
-const GROUND: [&str; 6] = ["id", "time", "live", "event", "vault", "crash"];
+const GROUND: [&str; 8] = [
+    "id", "time", "live", "event", "vault", "crash", "meter", "span",
+];
 
 /// Who may import whom inside `bridge/src`, besides `GROUND` and itself.
-const IMPORTS: [(&str, &[&str]); 19] = [
+const IMPORTS: [(&str, &[&str]); 22] = [
     ("crash", &[]),
     ("id", &[]),
     ("time", &[]),
     ("live", &[]),
     ("event", &[]),
     ("vault", &[]),
+    ("meter", &[]),
+    ("span", &[]),
     ("telemetry", &[]),
     ("store", &[]),
     ("net", &[]),
@@ -27,6 +31,7 @@ const IMPORTS: [(&str, &[&str]); 19] = [
     ("plugin", &["store", "net", "process"]),
     ("mcp", &["store", "net", "process"]),
     ("registration", &["store", "net", "process"]),
+    ("otlp", &["net"]),
     (
         "dispatch",
         &["plugin", "delivery", "mcp", "store", "net", "process"],
@@ -50,6 +55,7 @@ const IMPORTS: [(&str, &[&str]); 19] = [
             "net",
             "process",
             "registration",
+            "otlp",
         ],
     ),
     ("app", ALL),
@@ -74,6 +80,7 @@ const ALL: &[&str] = &[
     "net",
     "process",
     "registration",
+    "otlp",
 ];
 
 /// A word, where in the workspace it is looked for, and the only places where it may stand.
@@ -228,7 +235,7 @@ fn forbidden_imports(inside: &str, text: &Text) -> Vec<String> {
         let database = path.starts_with("store::sqlite") && !["store", "app"].contains(&component);
         let allowed = target == component
             || GROUND.contains(&target) && !GROUND.contains(&component)
-            || GROUND.contains(&component) && ["id", "time", "crash"].contains(&target)
+            || GROUND.contains(&component) && ["id", "time", "crash", "meter"].contains(&target)
             || allowed.contains(&target)
             || PURE
                 .iter()

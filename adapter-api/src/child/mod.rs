@@ -98,6 +98,10 @@ impl Child {
             .process_group(0);
         if let Some(execution) = execution {
             command.env("FORGE_EXECUTION", execution);
+            let trace = crate::trace::traceparent();
+            if let Some(trace) = trace.filter(|_| !program.env.contains_key("TRACEPARENT")) {
+                command.env("TRACEPARENT", trace);
+            }
         }
         if let Some(dir) = &program.dir {
             command.current_dir(dir);

@@ -39,6 +39,7 @@ use crate::live::Live;
 use crate::mcp::{self, Servers};
 use crate::net;
 use crate::net::guard::Guard;
+use crate::otlp::Exporter;
 use crate::plugin::{self, Adapter, Registry, Relayed, Trust};
 use crate::process::Children;
 use crate::registration::{self, Endpoint, Gateway, Registrar};
@@ -106,6 +107,8 @@ pub struct Bridge {
     closing: CancellationToken,
     /// Ends everything else.
     ending: CancellationToken,
+    /// Ends what tells of all the rest.
+    last: CancellationToken,
     tracker: TaskTracker,
 }
 
@@ -119,6 +122,8 @@ impl Bridge {
         let guard = Guard::new(&config.callback.allow)?;
         let client = net::Client::new(&config.net, guard.clone())?;
         let endpoint = Endpoint::open(&config.registration, config.listen, &config.net)?;
+        let instance_id: Arc<str> = Uuid::now_v7().to_string().into();
+        let (spans, exporter) = Exporter::open(&config.otlp, &config.net, &instance_id)?;
         let store = open_store(&config).await?;
         let vault = open_vault(&config).await?;
         reseal::fit(&*store, &vault).await?;
@@ -131,6 +136,8 @@ impl Bridge {
             clock,
             config: Arc::new(config.dispatch.clone()),
             retention: kept.clone(),
+            meters: Arc::default(),
+            spans: spans.clone(),
         };
         settle_interrupted(&finisher).await?;
 
@@ -166,6 +173,7 @@ impl Bridge {
             clock,
             config: config.callback.clone(),
             retention: kept.clone(),
+            spans,
         });
         let dispatcher = Dispatcher::new(dispatch::Setup {
             finisher,
@@ -191,12 +199,13 @@ impl Bridge {
             dispatcher,
             deliverer,
             children,
-            instance_id: Uuid::now_v7().to_string().into(),
+            instance_id,
             announced: watch::Sender::new(auth.announced()),
             phase: watch::Sender::new(Phase::Starting),
             starting: CancellationToken::new(),
             closing: CancellationToken::new(),
             ending: CancellationToken::new(),
+            last: CancellationToken::new(),
             tracker,
             auth,
             tls,
@@ -208,6 +217,10 @@ impl Bridge {
             config,
         };
         bridge.listen(listener, started);
+        if let Some(exporter) = exporter {
+            let exporting = exporter.run(bridge.last.clone());
+            bridge.tracker.spawn(exporting);
+        }
         bridge.work(relayed).await;
         bridge.phase.send_replace(Phase::Serving);
         if let Some(endpoint) = endpoint {
@@ -254,6 +267,7 @@ impl Bridge {
             registry: self.registry.clone(),
             auth: self.auth.clone(),
             config: Arc::clone(&config),
+            metrics: self.config.metrics.clone(),
             listen: self.addr,
             life: Life {
                 instance_id: Arc::clone(&self.instance_id),
@@ -352,6 +366,7 @@ impl Bridge {
             .drain(grace.max(Instant::now() + Duration::from_millis(100)))
             .await;
         self.registry.shutdown(HALT).await;
+        self.last.cancel();
         self.tracker.close();
         if timeout_at(Instant::now() + HALT, self.tracker.wait())
             .await

@@ -141,6 +141,40 @@ pub(super) fn standard_folders(environment: &BTreeMap<String, String>, keys: &[S
     figment
 }
 
+/// What OpenTelemetry's own variables say; below everything of ours but the defaults.
+pub(super) fn standard_telemetry(
+    environment: &BTreeMap<String, String>,
+    keys: &[String],
+) -> Figment {
+    // A later one goes before an earlier one.
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "otlp.endpoint"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "otlp.endpoint"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "otlp.headers"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "otlp.headers"),
+        ("OTEL_SERVICE_NAME", "otlp.service_name"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "otlp.resource"),
+    ];
+    let set = |name: &str| environment.get(name).filter(|text| !text.is_empty());
+    let off = [
+        ("OTEL_SDK_DISABLED", "true"),
+        ("OTEL_TRACES_EXPORTER", "none"),
+    ];
+    let is_off = |(name, value)| set(name).is_some_and(|text| text.eq_ignore_ascii_case(value));
+    let mut figment = Figment::new();
+    if off.into_iter().any(is_off) {
+        return figment;
+    }
+    for (variable, key) in variables {
+        let text = set(variable).filter(|_| keys.iter().any(|known| known == key));
+        if let Some(text) = text {
+            let path: Vec<_> = key.split('.').collect();
+            figment = figment.merge(Named::value(variable, &path, text));
+        }
+    }
+    figment
+}
+
 /// Lays the environment over a figment. An empty variable counts as not set.
 pub(super) fn environment(
     mut figment: Figment,

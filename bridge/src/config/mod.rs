@@ -22,8 +22,8 @@ use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::http::{self, auth, tls};
-use crate::{delivery, dispatch, mcp, net, plugin, process, registration, store, telemetry};
+use crate::http::{self, auth, metrics, tls};
+use crate::{delivery, dispatch, mcp, net, otlp, plugin, process, registration, store, telemetry};
 
 pub use extract::Problem;
 
@@ -61,6 +61,8 @@ pub struct Config {
     pub retention: Retention,
     pub drain: Drain,
     pub log: telemetry::Config,
+    pub metrics: metrics::Config,
+    pub otlp: otlp::Config,
 }
 
 impl Default for Config {
@@ -85,6 +87,8 @@ impl Default for Config {
             retention: Retention::default(),
             drain: Drain::default(),
             log: telemetry::Config::default(),
+            metrics: metrics::Config::default(),
+            otlp: otlp::Config::default(),
         }
     }
 }
@@ -273,7 +277,9 @@ fn read<T: Default + Serialize + DeserializeOwned>(
         serde_json::to_value(T::default()).expect("a configuration is plain data and serialises");
     let mut keys = layers::keys(&examples);
     keys.extend(layers::documented_keys(documented));
-    let mut figment = Figment::new().merge(layers::standard_folders(environment, &keys));
+    let mut figment = Figment::new()
+        .merge(layers::standard_folders(environment, &keys))
+        .merge(layers::standard_telemetry(environment, &keys));
     if let Some((path, text)) = file {
         let name = path.display().to_string();
         let layer = layers::file(&name, text).map_err(|message| Error {

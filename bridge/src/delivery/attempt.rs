@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::net::{Answer, SendError};
+use crate::span::Context;
 use crate::store::record::DeliveryAttempt;
 
 use super::breaker::Sign;
@@ -18,6 +19,8 @@ pub(super) struct Made {
     /// The outcome in a few words.
     pub(super) reason: String,
     pub(super) record: DeliveryAttempt,
+    /// The dispatch's own span.
+    pub(super) trace: Option<Context>,
 }
 
 impl Made {
@@ -44,6 +47,7 @@ impl Made {
                     sign: Some(Sign::of_status(answer.status)),
                     reason: format!("answered {}", answer.status),
                     record,
+                    trace: None,
                 }
             }
             Err(error) => {
@@ -64,6 +68,7 @@ impl Made {
                     sign,
                     reason,
                     record,
+                    trace: None,
                 }
             }
         }
@@ -79,6 +84,7 @@ impl Made {
             sign: None,
             reason,
             record,
+            trace: None,
         }
     }
 }

@@ -289,7 +289,10 @@ mod tests {
     use super::*;
 
     fn at(seconds: u64) -> Timestamp {
-        time::after(Timestamp::UNIX_EPOCH, Duration::from_secs(1_000_000 + seconds))
+        time::after(
+            Timestamp::UNIX_EPOCH,
+            Duration::from_secs(1_000_000 + seconds),
+        )
     }
 
     fn fail(breaker: &mut Breaker, count: u32, seconds: u64) -> Option<Change> {
@@ -355,7 +358,10 @@ mod tests {
             assert_eq!(breaker.room(32, &config), 0);
             now += wait;
             breaker.pass(at(now));
-            assert_eq!((word(&breaker), breaker.room(32, &config)), ("half open", 3));
+            assert_eq!(
+                (word(&breaker), breaker.room(32, &config)),
+                ("half open", 3)
+            );
             assert_eq!(breaker.room(2, &config), 2);
             if times < 6 {
                 fail(&mut breaker, 1, now);
@@ -416,7 +422,11 @@ mod tests {
             ("-1", false),
         ] {
             let config = format!(r#"{{"failure_ratio": {text}}}"#);
-            assert_eq!(serde_json::from_str::<Config>(&config).is_ok(), fits, "{text}");
+            assert_eq!(
+                serde_json::from_str::<Config>(&config).is_ok(),
+                fits,
+                "{text}"
+            );
         }
     }
 

@@ -227,9 +227,7 @@ impl Destinations {
 
     pub(super) fn snapshot(&self) -> Vec<Destination> {
         let tripped = self.tripped.keys();
-        tripped
-            .filter_map(|origin| self.describe(origin))
-            .collect()
+        tripped.filter_map(|origin| self.describe(origin)).collect()
     }
 
     fn describe(&self, origin: &str) -> Option<Destination> {
@@ -287,7 +285,11 @@ mod tests {
             trip(&mut all, &origin(number));
         }
         for number in 100..3 * MAX_BREAKERS {
-            let sign = if number % 2 == 0 { Sign::Up } else { Sign::Down };
+            let sign = if number % 2 == 0 {
+                Sign::Up
+            } else {
+                Sign::Down
+            };
             all.report(&origin(number), 0, sign, "", NOW);
             assert!(all.known.len() <= MAX_BREAKERS);
         }
@@ -306,7 +308,10 @@ mod tests {
         trip(&mut all, &one);
         let (open, closed) = all.take_changed();
         assert_eq!((open.len(), closed.len()), (1, 0));
-        assert_eq!((open[0].times, open[0].reason.as_str()), (1, "answered 503"));
+        assert_eq!(
+            (open[0].times, open[0].reason.as_str()),
+            (1, "answered 503")
+        );
         assert_eq!(all.take_changed(), (vec![], vec![]));
         assert_eq!(all.next_probe(), Some(open[0].until));
 

@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use crate::id::DeliveryId;
 use crate::store::record::{DeliveryPayload, DueDelivery, DueQuery};
 
-use super::{Config, Deliverer};
 use super::breaker::{Change, Sign};
 use super::destinations::{Destination, Destinations};
+use super::{Config, Deliverer};
 
 /// Attempts whose outcome is being written; above it nothing new is begun.
 const SETTLING: usize = 256;
@@ -221,6 +221,12 @@ impl Flights {
 
     pub(super) fn has(&self, id: DeliveryId) -> bool {
         self.table().phases.contains_key(&id)
+    }
+
+    /// How many there are, and the bytes of those that wait.
+    pub(super) fn in_hand(&self) -> (usize, usize) {
+        let table = self.table();
+        (table.phases.len(), table.waiting_bytes)
     }
 
     pub(super) fn is_empty(&self) -> bool {

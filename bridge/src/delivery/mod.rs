@@ -6,12 +6,14 @@ mod attempt;
 pub mod breaker;
 mod destinations;
 mod flight;
+pub mod meters;
 mod overdue;
 mod redact;
 pub mod send;
 pub mod sign;
 #[cfg(test)]
 pub(crate) mod tests;
+mod trace;
 pub mod verdict;
 mod worker;
 
@@ -27,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::live::Live;
 use crate::net::Client;
+use crate::span::Spans;
 use crate::store::{self, Store};
 use crate::time::Clock;
 use crate::vault::{self, Vault};
@@ -34,6 +37,7 @@ use crate::vault::{self, Vault};
 pub use destinations::{Destination, State};
 
 use flight::Flights;
+use meters::Meters;
 use sign::Signer;
 
 /// How callbacks are delivered.
@@ -96,6 +100,7 @@ pub struct Setup {
     pub config: Config,
     /// How long a dispatch is kept after its delivery has ended.
     pub retention: Live<Duration>,
+    pub spans: Spans,
 }
 
 /// The outbox's worker. Cheap to clone.
@@ -106,6 +111,7 @@ pub struct Deliverer {
 
 struct Shared {
     setup: Setup,
+    meters: Meters,
     flights: Flights,
     wake: Notify,
     /// Something waits in `flights` and may have room.

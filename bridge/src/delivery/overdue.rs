@@ -77,7 +77,10 @@ impl Deliverer {
             // Superseded or removed meanwhile: there is nothing left to end.
             Ok(())
             | Err(
-                store::Error::InvalidState(_) | store::Error::NotFound | store::Error::Stale(_),
+                store::Error::InvalidState(_)
+                | store::Error::NotFound
+                | store::Error::Stale(_)
+                | store::Error::Unreadable(_),
             ) => Ok(()),
         }
     }

@@ -90,11 +90,20 @@ mod tests {
         let confidential = Confidential::of(&headers);
         for (answer, shown) in [
             ("fine", "fine"),
-            ("authorization: Bearer s3cr3t/t0ken", "authorization: [REDACTED]"),
-            ("got s3cr3t/t0ken twice: s3cr3t/t0ken", "got [REDACTED] twice: [REDACTED]"),
+            (
+                "authorization: Bearer s3cr3t/t0ken",
+                "authorization: [REDACTED]",
+            ),
+            (
+                "got s3cr3t/t0ken twice: s3cr3t/t0ken",
+                "got [REDACTED] twice: [REDACTED]",
+            ),
             (r#"{"token":"s3cr3t\/t0ken"}"#, r#"{"token":"[REDACTED]"}"#),
             (r#"{"key":"key\"12345"}"#, r#"{"key":"[REDACTED]"}"#),
-            ("in prod dlv_123456 forge-bridge/1", "in prod dlv_123456 forge-bridge/1"),
+            (
+                "in prod dlv_123456 forge-bridge/1",
+                "in prod dlv_123456 forge-bridge/1",
+            ),
             ("cut off at s3cr3t/t", "cut off at [REDACTED]"),
             ("cut off at Bearer s3cr", "cut off at [REDACTED]"),
             ("s3c", "s3c"),

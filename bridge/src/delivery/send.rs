@@ -19,6 +19,7 @@ use url::Url;
 use crate::id::DispatchId;
 use crate::net::Outgoing;
 use crate::net::backoff::Policy;
+use crate::span::Context;
 use crate::store::record::{DeliveryPayload, DueDelivery};
 use crate::store::sealed;
 use crate::vault::{self, Vault};
@@ -73,6 +74,11 @@ enum Retry {
 impl Wishes {
     pub fn read(request: &RawValue) -> Result<Self, Error> {
         serde_json::from_str(request.get()).map_err(Error::Request)
+    }
+
+    /// The dispatch's own span.
+    pub fn context(&self) -> Option<Context> {
+        self.traceparent.as_deref().and_then(Context::parse)
     }
 
     pub fn policy(&self) -> Policy {
@@ -141,8 +147,8 @@ impl Attempt<'_> {
             own.as_ref(),
         );
         let id = self.due.id.to_string();
-        let trace = match &wishes.traceparent {
-            Some(traceparent) => traceparent.clone(),
+        let trace = match wishes.context() {
+            Some(context) => self.context(context).to_string(),
             None => traceparent(&payload.trace_id),
         };
 

@@ -10,10 +10,12 @@ use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::field::display;
 
 use crate::crash;
 use crate::event::{NewEvent, kind};
 use crate::net::backoff::Policy;
+use crate::span::TraceId;
 use crate::store;
 use crate::store::record::{DeliveryAttempt, DeliveryPayload, DueDelivery, Settlement};
 use crate::time;
@@ -21,8 +23,10 @@ use crate::time;
 use super::attempt::Made;
 use super::breaker::Change;
 use super::flight::{Flight, Flights, Report, Waiting};
+use super::meters::Meters;
 use super::redact::Confidential;
 use super::send::{Attempt, Wishes};
+use super::trace;
 use super::verdict::{self, Series, Verdict};
 use super::{Deliverer, Destination, Setup, Shared};
 
@@ -42,6 +46,7 @@ impl Deliverer {
         Self {
             shared: Arc::new(Shared {
                 setup,
+                meters: Meters::default(),
                 flights,
                 wake: Notify::new(),
                 room: Notify::new(),
@@ -50,6 +55,16 @@ impl Deliverer {
                 abandon: CancellationToken::new(),
             }),
         }
+    }
+
+    /// What it did so far.
+    pub fn meters(&self) -> &Meters {
+        &self.shared.meters
+    }
+
+    /// How many deliveries are in hand, and what those that wait for room hold, in bytes.
+    pub fn in_hand(&self) -> (usize, usize) {
+        self.shared.flights.in_hand()
     }
 
     /// Something may be due.
@@ -252,13 +267,16 @@ impl Deliverer {
                     | store::Error::InvalidState(_)
                     | store::Error::Unreadable(_) => MISSING,
                 };
-                tracing::error!(%error, delivery.id = %due.id, "delivery {} is due but its result cannot be read", due.id);
+                tracing::error!(%error, dispatch.id = %due.dispatch, delivery.id = %due.id, "delivery {} is due but its result cannot be read", due.id);
                 sleep(rest).await;
                 return Ended::Due;
             }
         };
         crash::point("delivery.send.before");
         let (made, policy) = self.send(due, payload).await;
+        let took = Duration::from_millis(made.record.duration_ms);
+        let origin = due.callback.origin.as_str();
+        self.shared.meters.attempted(origin, &made.outcome, took);
         crash::point("delivery.send.after");
         let now = setup.clock.now();
         let report = made.sign.map(|sign| Report {
@@ -275,7 +293,7 @@ impl Deliverer {
             policy,
         };
         let verdict = verdict::judge(&made.outcome, series, now, rand::random());
-        self.settle(due, made.record, &verdict).await;
+        self.settle(due, &made, &verdict).await;
         match verdict {
             Verdict::Delivered | Verdict::Dead { .. } => Ended::Settled,
             Verdict::Retry { .. } => Ended::Due,
@@ -290,21 +308,30 @@ impl Deliverer {
             at: setup.clock.now(),
             timeout: setup.config.timeout,
         };
-        let wishes = match Wishes::read(&payload.request) {
-            Ok(wishes) => wishes,
-            Err(error) => return (Made::unsent(&attempt, &error), Policy::Default),
-        };
-        let request = attempt.request(&wishes, payload, &setup.signer, &setup.vault);
-        let made = match request {
+        let started = Instant::now();
+        let mut context = None;
+        let wishes = Wishes::read(&payload.request);
+        let policy = wishes.as_ref().map_or(Policy::Default, Wishes::policy);
+        let request = wishes.and_then(|wishes| {
+            context = wishes.context();
+            attempt.request(&wishes, payload, &setup.signer, &setup.vault)
+        });
+        let mut made = match request {
             Ok(outgoing) => {
                 let confidential = Confidential::of(&outgoing.headers);
-                let started = Instant::now();
                 let answer = setup.client.send(outgoing).await;
                 Made::new(&attempt, started.elapsed(), answer, &confidential)
             }
             Err(error) => Made::unsent(&attempt, &error),
         };
-        (made, wishes.policy())
+        made.trace = context;
+        if let Some(dispatch) = setup.spans.wanted(context) {
+            let end = setup.clock.now();
+            setup
+                .spans
+                .put(trace::span(&attempt, dispatch, &made.outcome, end));
+        }
+        (made, policy)
     }
 
     /// Which attempt this is since the delivery was first made due or replayed.
@@ -325,8 +352,9 @@ impl Deliverer {
         }
     }
 
-    async fn settle(&self, due: &DueDelivery, record: DeliveryAttempt, verdict: &Verdict) {
+    async fn settle(&self, due: &DueDelivery, made: &Made, verdict: &Verdict) {
         let setup = &self.shared.setup;
+        let record = &made.record;
         let mut refusals = 0;
         loop {
             let settlement = Settlement {
@@ -340,7 +368,11 @@ impl Deliverer {
             let settled = setup.store.settle(due.id, settlement).await;
             crash::point("delivery.settle.after");
             match settled {
-                Ok(()) => return log(due, &record, verdict),
+                Ok(()) => {
+                    let since = time::between(due.since, setup.clock.now());
+                    self.shared.meters.settled(verdict, since);
+                    return log(due, made, verdict);
+                }
                 Err(store::Error::Unavailable(_)) => {
                     refusals += 1;
                     sleep(trouble(refusals)).await;
@@ -401,19 +433,24 @@ fn events(
     events
 }
 
-fn log(due: &DueDelivery, record: &DeliveryAttempt, verdict: &Verdict) {
+fn log(due: &DueDelivery, made: &Made, verdict: &Verdict) {
+    let record = &made.record;
     let (id, origin, attempt) = (due.id, due.callback.origin.as_str(), record.number);
+    let (dispatch, trace) = (
+        due.dispatch,
+        made.trace.map(|of| display(TraceId(of.trace))),
+    );
     let status = record.status;
     let error = record.error.as_deref();
     match verdict {
         Verdict::Delivered => {
-            tracing::debug!(delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, "delivery {id} is done");
+            tracing::debug!(dispatch.id = %dispatch, trace.id = trace, delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, "delivery {id} is done");
         }
         Verdict::Retry { due } => {
-            tracing::info!(delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, status, error, %due, "delivery {id} failed and is tried again");
+            tracing::info!(dispatch.id = %dispatch, trace.id = trace, delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, status, error, %due, "delivery {id} failed and is tried again");
         }
         Verdict::Dead { reason } => {
-            tracing::warn!(delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, status, error, reason, "delivery {id} is a dead letter");
+            tracing::warn!(dispatch.id = %dispatch, trace.id = trace, delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, status, error, reason, "delivery {id} is a dead letter");
         }
     }
 }

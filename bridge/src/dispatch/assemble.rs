@@ -66,7 +66,7 @@ pub fn assemble(dispatch: &Dispatch, attempt: &Attempt<'_>) -> Result<ExecutionR
         budget: attempt.budget_left,
         metadata: dispatch.metadata.clone().map(Value::Object),
         meta: Meta {
-            traceparent: Some(dispatch.trace.traceparent.clone()),
+            traceparent: Some(dispatch.trace.of_attempt(attempt.number)),
             dispatch_id: Some(attempt.id.to_string()),
             run_id: dispatch.run_id.clone(),
             step_id: dispatch.step_id.clone(),

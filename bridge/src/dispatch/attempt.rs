@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use forge_adapter_api::OutputStrategy;
 use futures_util::FutureExt;
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::crash;
 use crate::plugin::Permit;
 use crate::store;
 use crate::store::record::{Begun, Claim, DeliveryPayload};
+use crate::time;
 
 use super::Inner;
 use super::assemble::{self, assemble};
@@ -24,6 +26,7 @@ use super::observe::Observer;
 use super::recover::{self, Fate};
 use super::request::Dispatch;
 use super::running::Stop;
+use super::stages::Stages;
 
 /// Why an attempt did not end by itself when the process does.
 const STOPPED: &str = "the bridge was stopped while it ran";
@@ -57,7 +60,7 @@ impl Inner {
         let run = async {
             match self.run(&begun, request, adapter, stop).await {
                 Outcome::Conclude(conclusion) => conclude(*conclusion).await,
-                Outcome::Requeue(why) => match finisher.requeue(claim.clone(), why).await {
+                Outcome::Requeue(why) => match self.give_back(&begun, request, why).await {
                     // A cancel was recorded while it stopped.
                     Err(store::Error::InvalidState(_)) => {
                         silent(Ending::Cancelled { answer: None }).await
@@ -71,14 +74,14 @@ impl Inner {
         let ended = match AssertUnwindSafe(run).catch_unwind().await {
             Ok(ended) => ended,
             Err(_panic) => {
-                tracing::error!(dispatch.id = %id, "the bridge itself failed while {id} ran");
+                tracing::error!("the bridge itself failed while {id} ran");
                 let text = "the bridge failed while it ran".to_owned();
                 silent(Ending::Interrupted(text)).await
             }
         };
         match ended {
             Err(store::Error::Stale(_)) => {
-                tracing::error!(dispatch.id = %id, "a late result of {id} was refused");
+                tracing::error!("a late result of {id} was refused");
                 Ok(())
             }
             Err(error) => Err(error),
@@ -150,7 +153,9 @@ impl Inner {
         };
         let gathered = Gathered::new(spent, self.config.output_limit_bytes);
         let mut observer = Observer::new(gathered);
+        self.tell_start(begun, request, now, &mut observer);
         let end = self.rounds(&attempt, assembled, &mut observer).await;
+        self.tell_end(begun, request, &mut observer);
         let (ending, mut file) = match end {
             End::Answered(Ok(answer)) => (Ending::Answered(answer), None),
             End::Answered(Err(error)) => (Ending::Failed(error), None),
@@ -196,6 +201,65 @@ impl Inner {
             },
             attempt_started: Some(now),
         })
+    }
+
+    /// Counts the wait of one that starts, and puts it into its trace.
+    fn tell_start(
+        &self,
+        begun: &Begun,
+        request: &Dispatch,
+        now: Timestamp,
+        observer: &mut Observer,
+    ) {
+        let record = &begun.dispatch;
+        let stages = Stages::of(&self.finisher.spans, record.id, request);
+        if stages.is_some() {
+            observer.calls.follow();
+        }
+        // How long it waited for a later attempt is not recorded.
+        if begun.lease.attempt == 1 {
+            let since = record.not_before.unwrap_or(record.accepted_at);
+            let since = since.max(record.accepted_at);
+            let meters = self.finisher.meters.providers.row(&record.provider);
+            meters.queue_wait.time(time::between(since, now));
+            if let Some(stages) = stages {
+                stages.queued(since, now);
+            }
+        }
+    }
+
+    /// Counts what an attempt said.
+    fn tell_end(&self, begun: &Begun, request: &Dispatch, observer: &mut Observer) {
+        let record = &begun.dispatch;
+        let meters = self.finisher.meters.providers.row(&record.provider);
+        meters.events.add(observer.events);
+        meters.events_dropped.add(observer.lost);
+        meters.tool_calls.add(observer.calls.count);
+        if let Some(first) = observer.first
+            && begun.lease.attempt == 1
+        {
+            let wait = time::between(record.accepted_at, first);
+            meters.first_event.time(wait);
+        }
+        if let Some(stages) = Stages::of(&self.finisher.spans, record.id, request) {
+            let runs = observer.calls.take();
+            stages.called(begun.lease.attempt, runs, self.finisher.clock.now());
+        }
+    }
+
+    /// Back to the queue, for another attempt.
+    async fn give_back(
+        &self,
+        begun: &Begun,
+        request: &Dispatch,
+        why: &str,
+    ) -> Result<(), store::Error> {
+        let claim = Claim::Attempt(begun.lease.clone());
+        let requeued = self.finisher.requeue(claim, why).await;
+        if requeued.is_ok() {
+            self.finisher.tell_requeued(&begun.dispatch, request);
+        }
+        requeued
     }
 
     /// Reads the file that the run should have written.

@@ -42,8 +42,8 @@ mod tests {
 
     use super::*;
     use crate::dispatch::Config;
-    use crate::dispatch::request::{Callback, RetryPolicy};
     use crate::dispatch::request::tests::minimal;
+    use crate::dispatch::request::{Callback, RetryPolicy};
     use crate::dispatch::validate::{Envelope, Limits, validate};
 
     /// A body with every member, none of which is its default.

@@ -14,6 +14,7 @@ use crate::event::{NewEvent, kind};
 use crate::id::{DeliveryId, DispatchId};
 use crate::live::Live;
 use crate::net::backoff::Policy;
+use crate::span::Spans;
 use crate::store::record::{
     self, Claim, DueDelivery, Finish, Finished, NewDelivery, Requeue, State,
 };
@@ -22,8 +23,11 @@ use crate::time::{self, Clock};
 
 use super::Config;
 use super::gather::Gathered;
-use super::normalise::{Ending, Outcome, Raw, Subject, normalise};
+use super::meters::Meters;
+use super::normalise::{Account, Ending, Outcome, Raw, Subject, normalise};
 use super::request::{Dispatch, RetryPolicy};
+use super::stages::{self, Ran, Stages};
+use super::trace::Trace;
 
 /// The first pause before an ending is written again while the store is away.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -38,6 +42,8 @@ pub struct Finisher {
     pub config: Arc<Config>,
     /// How long a record is kept after its end.
     pub retention: Live<Duration>,
+    pub meters: Arc<Meters>,
+    pub spans: Spans,
 }
 
 /// How a dispatch ended, with all that is known of it.
@@ -68,6 +74,13 @@ fn patience(request: &Dispatch) -> Duration {
         RetryPolicy::Compat => Policy::Compat.patience(),
         RetryPolicy::Bounded { max_elapsed } => Policy::MaxElapsed(max_elapsed).patience(),
     }
+}
+
+/// An end that is on disk.
+struct Ended<'a> {
+    account: &'a Account,
+    error_code: Option<&'a str>,
+    at: Timestamp,
 }
 
 impl Conclusion {
@@ -109,7 +122,8 @@ impl Finisher {
         let events = std::mem::take(&mut conclusion.events);
         let mut pause = PAUSE;
         loop {
-            let finish = self.write_up(record, request, &conclusion, events.clone(), at);
+            let (finish, account) = self.write_up(record, request, &conclusion, events.clone(), at);
+            let error_code = finish.error_code.clone();
             let delivery = finish.delivery.as_ref();
             let due = delivery.map(|delivery| DueDelivery {
                 id: delivery.id,
@@ -123,6 +137,12 @@ impl Finisher {
             crash::point("finish.after");
             match finished {
                 Ok(Finished::Recorded(recorded)) => {
+                    let ended = Ended {
+                        account: &account,
+                        error_code: error_code.as_deref(),
+                        at,
+                    };
+                    self.tell(record, request, &conclusion, &ended);
                     let body = recorded.body;
                     return Ok(due.map(|due| Owed { due, body }));
                 }
@@ -199,6 +219,37 @@ impl Finisher {
         requeued
     }
 
+    /// Counts one that was accepted, and puts it into its trace.
+    pub(super) fn tell_accepted(
+        &self,
+        id: DispatchId,
+        trace: &Trace,
+        provider: &str,
+        since: Timestamp,
+    ) {
+        self.meters.providers.row(provider).accepted.one();
+        let during = (since, self.clock.now());
+        stages::accepted(&self.spans, (id, trace), provider, during);
+    }
+
+    /// Counts an attempt that was cut short and will be repeated, and puts it into its trace.
+    pub(super) fn tell_requeued(&self, record: &record::Dispatch, request: &Dispatch) {
+        self.meters.providers.row(&record.provider).requeued.one();
+        if let State::Running { started_at, .. } = record.state
+            && let Some(stages) = Stages::of(&self.spans, record.id, request)
+        {
+            stages.executed(&Ran {
+                attempt: record.attempts,
+                provider: &record.provider,
+                session: None,
+                account: None,
+                error_code: Some("interrupted"),
+                from: started_at,
+                to: self.clock.now(),
+            });
+        }
+    }
+
     fn write_up(
         &self,
         record: &record::Dispatch,
@@ -206,7 +257,7 @@ impl Finisher {
         conclusion: &Conclusion,
         mut events: Vec<NewEvent>,
         at: Timestamp,
-    ) -> Finish {
+    ) -> (Finish, Account) {
         let started = conclusion.attempt_started.or(record.first_started_at);
         let subject = Subject {
             id: record.id,
@@ -225,6 +276,7 @@ impl Finisher {
             error,
             result,
             output,
+            account,
         } = normalise(&conclusion.raw, &subject, &self.config);
         let mut data = conclusion.hints.clone();
         let name = match (&error_code, error) {
@@ -243,7 +295,7 @@ impl Finisher {
             callback,
             give_up_after: patience(request),
         });
-        Finish {
+        let finish = Finish {
             at,
             error_code,
             result,
@@ -251,6 +303,48 @@ impl Finisher {
             events,
             delivery,
             retention: *self.retention.get(),
+        };
+        (finish, account)
+    }
+
+    /// Counts an end that is on disk, and puts it into its trace.
+    fn tell(
+        &self,
+        record: &record::Dispatch,
+        request: &Dispatch,
+        conclusion: &Conclusion,
+        ended: &Ended<'_>,
+    ) {
+        let Ended {
+            account,
+            error_code,
+            at,
+        } = *ended;
+        // One that a crash cut short ran from its last start until now.
+        let from = conclusion.attempt_started.or(match record.state {
+            State::Running { started_at, .. } => Some(started_at),
+            State::Queued | State::Finished { .. } => None,
+        });
+        let meters = self.meters.providers.row(&record.provider);
+        meters.finish(error_code);
+        meters.spend(account, request.model.as_deref());
+        if let Some(from) = from {
+            meters.execution.time(time::between(from, at));
         }
+        let Some(stages) = Stages::of(&self.spans, record.id, request) else {
+            return;
+        };
+        if let Some(from) = from {
+            stages.executed(&Ran {
+                attempt: record.attempts,
+                provider: &record.provider,
+                session: conclusion.session.as_deref(),
+                account: Some(account),
+                error_code,
+                from,
+                to: at,
+            });
+        }
+        stages.finished(record, error_code, at);
     }
 }

@@ -6,12 +6,14 @@ pub mod assemble;
 mod attempt;
 mod backlog;
 pub mod budget;
+mod calls;
 mod cancel;
 pub mod capture;
 mod execute;
 pub mod fingerprint;
 pub mod finish;
 pub mod gather;
+pub mod meters;
 pub mod normalise;
 mod observe;
 pub mod recover;
@@ -20,6 +22,7 @@ pub mod route;
 mod running;
 mod schedule;
 pub mod schema;
+mod stages;
 mod start;
 pub mod submit;
 mod tool_loop;
@@ -42,6 +45,7 @@ use crate::id::DispatchId;
 use crate::mcp::Servers;
 use crate::net::guard::Guard;
 use crate::plugin::Registry;
+use crate::span::Spans;
 use crate::store;
 use crate::vault::Vault;
 
@@ -208,6 +212,16 @@ impl Dispatcher {
         Self {
             inner: Arc::new(inner),
         }
+    }
+
+    /// What was done so far.
+    pub fn meters(&self) -> &meters::Meters {
+        &self.inner.finisher.meters
+    }
+
+    /// Where its spans go.
+    pub fn spans(&self) -> &Spans {
+        &self.inner.finisher.spans
     }
 
     /// A hint that there may be something to start.

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::event::{NewEvent, kind};
 use crate::store::record::Progress;
 
+use super::calls::Calls;
 use super::gather::{Gathered, Noticed};
 
 /// A batch is written when it holds so many events, even if more are waiting.
@@ -24,6 +25,11 @@ pub(super) struct Observer {
     pub(super) gathered: Gathered,
     /// Data of events whose names belong to the bridge: merged into the terminal event.
     pub(super) hints: Map<String, Value>,
+    pub(super) calls: Calls,
+    /// When the adapter first said something.
+    pub(super) first: Option<Timestamp>,
+    pub(super) events: u64,
+    pub(super) lost: u64,
     hint_bytes: usize,
     batch: Progress,
     batch_bytes: usize,
@@ -34,6 +40,10 @@ impl Observer {
         Self {
             gathered,
             hints: Map::new(),
+            calls: Calls::default(),
+            first: None,
+            events: 0,
+            lost: 0,
             hint_bytes: 0,
             batch: Progress::default(),
             batch_bytes: 0,
@@ -42,11 +52,14 @@ impl Observer {
 
     /// Takes one event of the adapter.
     pub(super) fn event(&mut self, event: AdapterEvent, now: Timestamp) -> Noticed {
+        self.first.get_or_insert(now);
+        self.events += 1;
         if kind::is_reserved(&event.kind) {
             self.hint(event.data);
             return Noticed::Nothing;
         }
         let noticed = self.gathered.observe(&event);
+        self.calls.notice(&event.kind, event.data.as_ref(), now);
         match noticed {
             Noticed::Usage => self.batch.spent = Some(self.gathered.meter.to_store()),
             Noticed::Session => self.batch.session.clone_from(&self.gathered.session),
@@ -68,11 +81,13 @@ impl Observer {
 
     /// An event of the bridge's own.
     pub(super) fn note(&mut self, kind: &str, data: Value, now: Timestamp) {
+        self.calls.notice(kind, Some(&data), now);
         self.batch.events.push(NewEvent::new(kind, now, Some(data)));
     }
 
     /// Events that an adapter lost because it did not wait.
     pub(super) fn dropped(&mut self, count: u64, now: Timestamp) {
+        self.lost += count;
         let data = json!({ "count": count });
         self.push(NewEvent::new(kind::EVENTS_DROPPED, now, Some(data)));
     }

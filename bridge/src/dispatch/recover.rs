@@ -85,6 +85,7 @@ async fn settle(finisher: &Finisher, left: Interrupted) -> Result<Fate, store::E
             finisher
                 .requeue(claim, "the bridge stopped while it ran")
                 .await?;
+            finisher.tell_requeued(&left.dispatch, &request);
             return Ok(fate);
         }
         Fate::Cancelled => Ending::Cancelled { answer: None },

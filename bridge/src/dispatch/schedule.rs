@@ -269,6 +269,7 @@ impl Dispatcher {
         };
         tracing::info!(
             dispatch.id = %ready.id,
+            trace.id = dispatch.trace.trace_id,
             "{} goes from {} to {}", ready.id, ready.provider, routed.provider,
         );
         let reroute = Reroute {

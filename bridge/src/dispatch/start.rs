@@ -6,6 +6,7 @@ use std::time::Duration;
 use forge_adapter_api::HealthStatus;
 use jiff::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tracing::Instrument as _;
 
 use crate::crash;
 use crate::event::{NewEvent, kind};
@@ -18,6 +19,7 @@ use super::Dispatcher;
 use super::request::Dispatch;
 use super::running::Place;
 use super::schedule::BLINK;
+use super::stages::log_span;
 
 /// The first and the longest pause while the store is away.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -101,7 +103,11 @@ impl Dispatcher {
             // Nobody waits any more when the caller went away; the record stands all the same.
             let _ = answer.send(accepted);
             match begun {
-                Some(begun) => dispatcher.go_on(*begun, &dispatch, &adapter, held).await,
+                Some(begun) => {
+                    let log = log_span(id, &dispatch.trace.trace_id);
+                    let run = dispatcher.go_on(*begun, &dispatch, &adapter, held);
+                    run.instrument(log).await;
+                }
                 None => {
                     if unknown {
                         dispatcher.give_back(id, 1).await;
@@ -130,7 +136,11 @@ impl Dispatcher {
             crash::point("begin.after");
             match begun {
                 Ok(begun) => match Dispatch::from_record(&begun.request) {
-                    Ok(dispatch) => dispatcher.go_on(begun, &dispatch, &adapter, held).await,
+                    Ok(dispatch) => {
+                        let log = log_span(id, &dispatch.trace.trace_id);
+                        let run = dispatcher.go_on(begun, &dispatch, &adapter, held);
+                        run.instrument(log).await;
+                    }
                     Err(error) => {
                         let claim = Claim::Attempt(begun.lease);
                         let ended = finisher.end_unreadable(claim, &begun.dispatch, &error);
@@ -175,7 +185,6 @@ impl Dispatcher {
                 }
             }
             Err(error) => tracing::error!(
-                dispatch.id = %id,
                 "the end of {id} was not recorded, which the next start settles: {error}",
             ),
         }

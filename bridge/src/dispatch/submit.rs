@@ -22,6 +22,7 @@ use crate::time;
 
 use super::request::{Dispatch, Secrets};
 use super::route::{Candidate, Policy, RouteError, Routed, route};
+use super::stages;
 use super::validate::{Envelope, Limits, validate};
 use super::{Dispatcher, Error, Inner, fingerprint};
 
@@ -85,11 +86,16 @@ impl Dispatcher {
         };
         let new = inner.record(&dispatch, &secrets, (key, fingerprint), &routed, now);
         let (dispatch_id, task_id) = (new.id, new.task_id.clone());
+        let trace = dispatch.trace.clone();
         crash::point("accept.before");
         let acceptance = self.accept(new, dispatch).await?;
         crash::point("accept.after");
         match acceptance {
             Acceptance::Accepted { .. } => {
+                stages::log_under(dispatch_id, &trace.trace_id);
+                inner
+                    .finisher
+                    .tell_accepted(dispatch_id, &trace, &routed.provider, now);
                 let (provider, warnings) = (routed.provider, routed.warnings);
                 Ok(Answer {
                     task_id,
@@ -100,6 +106,7 @@ impl Dispatcher {
                 })
             }
             Acceptance::Duplicate(known) => {
+                stages::log_under(known.id, &known.trace_id);
                 inner.deliverer.wake();
                 Ok(Answer::known(&known))
             }

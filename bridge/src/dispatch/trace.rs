@@ -2,13 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::span::{self, Context, Stage};
+
 /// The W3C trace that the dispatch belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trace {
     /// 32 hexadecimal digits.
     pub trace_id: String,
-    /// What adapter and callback get: this trace, a span of our own.
+    /// This trace, and the span of the dispatch, of which those of its stages are made.
     pub traceparent: String,
     /// The caller's span, when it named one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,46 +30,36 @@ impl Trace {
     /// Continues the caller's trace; starts one where the header is absent or malformed, as W3C Trace
     /// Context wants it.
     pub fn from_header(header: Option<&str>) -> Self {
-        let span = format!("{:016x}", rand::random::<u64>().max(1));
-        match header.and_then(parse_traceparent) {
-            Some((trace, parent, flags)) => Self {
-                trace_id: trace.to_owned(),
-                traceparent: format!("00-{trace}-{span}-{flags}"),
-                parent_span_id: Some(parent.to_owned()),
-            },
-            None => {
-                let trace_id = format!("{:032x}", rand::random::<u128>().max(1));
-                let traceparent = format!("00-{trace_id}-{span}-01");
-                Self {
-                    trace_id,
-                    traceparent,
-                    parent_span_id: None,
-                }
-            }
+        let caller = header.and_then(Context::parse);
+        let ours = match caller {
+            Some(caller) => caller.with_span(span::random_id()),
+            None => Context::start(),
+        };
+        Self {
+            trace_id: format!("{:032x}", ours.trace),
+            traceparent: ours.to_string(),
+            parent_span_id: caller.map(|caller| format!("{:016x}", caller.span)),
         }
     }
-}
 
-/// Trace id, parent span id and flags of a `traceparent` header.
-fn parse_traceparent(header: &str) -> Option<(&str, &str, &str)> {
-    let hex = |text: &str, len: usize| {
-        text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-    };
-    let zero = |text: &str| text.bytes().all(|b| b == b'0');
-    let mut parts = header.trim().split('-');
-    let (version, trace, parent, flags) =
-        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    // Version 00 has four parts; later ones may have more.
-    let complete = version != "00" || parts.next().is_none();
-    let valid = hex(version, 2)
-        && version != "ff"
-        && hex(trace, 32)
-        && !zero(trace)
-        && hex(parent, 16)
-        && !zero(parent)
-        && hex(flags, 2)
-        && complete;
-    valid.then_some((trace, parent, flags))
+    /// The dispatch's own span; `None` where its trace does not matter.
+    pub fn context(&self) -> Option<Context> {
+        Context::parse(&self.traceparent)
+    }
+
+    /// The span of the caller, when it named one.
+    pub fn parent(&self) -> Option<u64> {
+        let id = self.parent_span_id.as_deref()?;
+        u64::from_str_radix(id, 16).ok()
+    }
+
+    /// What the adapter is given for this attempt: a span of the attempt's own.
+    pub fn of_attempt(&self, number: u32) -> String {
+        match self.context() {
+            Some(context) => context.stage(Stage::Execute(number)).to_string(),
+            None => self.traceparent.clone(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod json;
+pub mod metrics;
 pub mod serve;
 pub mod tls;
 
@@ -30,6 +31,7 @@ mod socket;
 #[cfg(test)]
 mod testing;
 mod ticket;
+mod traffic;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -54,6 +56,7 @@ use body::Intake;
 use browser::Rules;
 use events::Seats;
 use ticket::Tickets;
+use traffic::Traffic;
 
 pub use serve::serve;
 
@@ -129,6 +132,7 @@ pub struct State {
     pub registry: Registry,
     pub auth: Auth,
     pub config: Arc<Config>,
+    pub metrics: metrics::Config,
     /// Where this router is served.
     pub listen: SocketAddr,
     pub life: Life,
@@ -147,7 +151,10 @@ pub fn router(state: State) -> Router {
         .route("/api/v2/dispatch/{id}/cancel", post(dispatch::cancel))
         .route("/api/v2/dispatches", get(dispatch::list))
         .route("/api/v2/deliveries", get(deliveries::list))
-        .route("/api/v2/deliveries/destinations", get(deliveries::destinations))
+        .route(
+            "/api/v2/deliveries/destinations",
+            get(deliveries::destinations),
+        )
         .route("/api/v2/deliveries/retry", post(deliveries::retry_many))
         .route("/api/v2/deliveries/{id}", get(deliveries::show))
         .route("/api/v2/deliveries/{id}/retry", post(deliveries::retry))
@@ -158,6 +165,7 @@ pub fn router(state: State) -> Router {
         .route("/api/v2/adapters/{provider}/reload", post(adapters::reload))
         .route("/api/v2/adapters/{provider}/pause", post(adapters::pause))
         .route("/api/v2/adapters/{provider}/resume", post(adapters::resume))
+        .route("/metrics", get(metrics::show))
         .merge(manage::routes())
         .merge(console::routes())
         .fallback(observe::unknown_route)
@@ -166,21 +174,23 @@ pub fn router(state: State) -> Router {
         config: Arc::clone(&state.config),
         listen: state.listen,
     };
+    let traffic = Traffic::default();
     let shared = Parts {
+        traffic: traffic.clone(),
         intake: Intake::new(Arc::clone(&state.config)),
         seats: Seats::new(state.config.max_streams),
         tickets: Tickets::default(),
         state,
     };
-    stack(routes, rules).with_state(Shared(Arc::new(shared)))
+    stack(routes, rules, traffic).with_state(Shared(Arc::new(shared)))
 }
 
 /// What every request passes, outermost last.
-fn stack(routes: Router<Shared>, rules: Rules) -> Router<Shared> {
+fn stack(routes: Router<Shared>, rules: Rules, traffic: Traffic) -> Router<Shared> {
     routes
         .layer(from_fn_with_state(rules, browser::guard))
         .layer(from_fn(observe::limit_headers))
-        .layer(from_fn(observe::observe))
+        .layer(from_fn_with_state(traffic, observe::observe))
 }
 
 /// What handlers draw from. Cloned several times for each request.
@@ -193,6 +203,7 @@ struct Parts {
     intake: Intake,
     seats: Seats,
     tickets: Tickets,
+    traffic: Traffic,
 }
 
 macro_rules! part {
@@ -215,4 +226,6 @@ part! {
     Intake = intake;
     Seats = seats;
     Tickets = tickets;
+    Traffic = traffic;
+    metrics::Config = state.metrics;
 }

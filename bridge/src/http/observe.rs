@@ -2,8 +2,9 @@
 //! a 500, and the limits of headers.
 
 use std::panic::AssertUnwindSafe;
+use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -11,6 +12,7 @@ use futures_util::FutureExt as _;
 use tracing::Instrument as _;
 
 use super::error::{Code, Failure, render};
+use super::traffic::Traffic;
 use crate::id::RequestId;
 
 /// The HTTP library answers without our envelope above twice these limits.
@@ -24,15 +26,24 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 struct Panicked;
 
 /// Middleware, the outermost.
-pub(super) async fn observe(request: Request, next: Next) -> Response {
+pub(super) async fn observe(
+    State(traffic): State<Traffic>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let begun = Instant::now();
     let id = RequestId::new();
-    let route = request.extensions().get::<MatchedPath>();
-    let span = tracing::info_span!(
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let method = request.method().clone();
+    // At every level, so that what is logged under it has its ids.
+    let span = tracing::error_span!(
         "request",
         request.id = %id,
         http.method = %request.method(),
-        http.route = route.map_or("none", MatchedPath::as_str),
+        http.route = path(route.as_ref()),
         http.status = tracing::field::Empty,
+        dispatch.id = tracing::field::Empty,
+        trace.id = tracing::field::Empty,
     );
     let answer = async {
         let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
@@ -42,10 +53,16 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
         response.headers_mut().insert(REQUEST_ID, text);
         let status = response.status().as_u16();
         tracing::Span::current().record("http.status", status);
+        traffic.answered(path(route.as_ref()), &method, status, begun.elapsed());
         tracing::debug!(status, "request answered");
         response
     };
     answer.instrument(span).await
+}
+
+/// The template, which says nothing of who is asked for.
+fn path(route: Option<&MatchedPath>) -> &str {
+    route.map_or("none", MatchedPath::as_str)
 }
 
 /// Middleware: too many or too large headers are 431 with our envelope.

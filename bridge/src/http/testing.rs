@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::auth::{self, Auth};
-use super::{Config, Life, Phase, State, router};
+use super::{Config, Life, Phase, State, metrics, router};
 use crate::delivery::sign::Signer;
 use crate::delivery::{self, Deliverer};
 use crate::dispatch::finish::Finisher;
@@ -32,6 +32,7 @@ use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Registry, Trust};
 use crate::process::{self, Children};
+use crate::span::Spans;
 use crate::store::Store;
 use crate::store::memory::Memory;
 use crate::store::record::{
@@ -99,6 +100,8 @@ impl Edge {
                 clock: Clock::System,
                 config: Arc::default(),
                 retention: RETENTION.into(),
+                meters: Arc::default(),
+                spans: Spans::default(),
             },
             registry: registry.clone(),
             deliverer: deliverer.clone(),
@@ -114,6 +117,7 @@ impl Edge {
             registry,
             auth: Auth::new(auth).unwrap(),
             config: Arc::new(config),
+            metrics: metrics::Config::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 7420)),
             life: Life {
                 instance_id: "instance".into(),
@@ -272,6 +276,7 @@ async fn deliverer(store: &Arc<dyn Store>, vault: &Vault) -> Deliverer {
         clock: Clock::System,
         config,
         retention: RETENTION.into(),
+        spans: Spans::default(),
     })
 }
 

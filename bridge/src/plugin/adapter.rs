@@ -15,6 +15,7 @@ use super::edition::{Edition, Permit, Post};
 use super::health::HealthReport;
 use super::instance::Boot;
 use super::load::LoadError;
+use super::meters::Meters;
 use super::pause::Mark;
 use super::plan::Plan;
 use crate::crash;
@@ -225,6 +226,22 @@ impl Adapter {
     /// Executions on the edition that serves and on those that it replaced.
     pub fn running(&self) -> usize {
         self.board().running()
+    }
+
+    /// How calls into the edition that serves went; `None` when there is none.
+    pub fn meters(&self) -> Option<&'static Meters> {
+        let board = self.board();
+        board.serving.as_ref().map(|edition| edition.meters())
+    }
+
+    /// Bytes of what it said and nobody has read, and of what waits for its thread.
+    pub fn buffered(&self) -> (usize, usize) {
+        let board = self.board();
+        let editions = board.leaving.iter().chain(&board.serving);
+        editions.fold((0, 0), |(said, waiting), edition| {
+            let (more_said, more_waiting) = edition.buffered();
+            (said + more_said, waiting + more_waiting)
+        })
     }
 
     /// Editions that were replaced and on which something still runs, the oldest first.

@@ -17,6 +17,7 @@ use forge_adapter_api::AdapterError;
 
 use super::load::{LoadError, RawCreate};
 use super::log::Logs;
+use super::meters::Meters;
 use super::prefix;
 use super::queue::{Answer, Emitted, Queue};
 use super::ticket::{Ticket, Tickets, Used};
@@ -43,6 +44,7 @@ pub(super) struct Host {
     pub cancels: Sender<Cancel>,
     /// The largest answer that is copied.
     pub payload_bytes: usize,
+    pub meters: Meters,
 }
 
 impl Host {
@@ -373,6 +375,7 @@ mod tests {
             logs: Logs::default(),
             cancels,
             payload_bytes: 100,
+            meters: Meters::default(),
         };
         (Box::leak(Box::new(host)), inbox)
     }

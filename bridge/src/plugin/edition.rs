@@ -16,6 +16,7 @@ use super::health::{Monitor, Speaker};
 use super::instance::{Boot, Facts, Handle};
 use super::listen::Call;
 use super::load::LoadError;
+use super::meters::Meters;
 use super::{Config, Relayed};
 use crate::crash;
 
@@ -154,6 +155,16 @@ impl Edition {
         self.traffic.send_modify(|traffic| traffic.calls += 1);
         let _visit = Visit(&self.traffic);
         answer(&self.handle, op, payload, timeout).await
+    }
+
+    /// How calls into it went.
+    pub(super) fn meters(&self) -> &'static Meters {
+        self.handle.meters()
+    }
+
+    /// Bytes of what it said and nobody has read, and of what waits for its thread.
+    pub(super) fn buffered(&self) -> (usize, usize) {
+        (self.handle.said_bytes(), self.handle.waiting_bytes())
     }
 
     pub(super) async fn health(&self, timeout: Duration) -> Health {

@@ -17,7 +17,8 @@ pub fn event(bytes: &[u8]) -> Result<AdapterEvent, String> {
 }
 
 pub fn record(text: &str) -> (String, Option<String>) {
-    log::read(text)
+    let (message, rest, _) = log::read(text);
+    (message, rest)
 }
 
 pub fn beginning(head: &[u8], bytes: usize) -> Value {

@@ -15,6 +15,7 @@ use super::images::Images;
 use super::listen::{Call, Item};
 use super::load::{self, LoadError};
 use super::log::Logs;
+use super::meters::Meters;
 use super::pulse::Pulse;
 use super::queue::{Bounds, Queue};
 use super::ticket::{Ticket, Tickets};
@@ -101,6 +102,7 @@ impl Handle {
             logs: Logs::default(),
             cancels,
             payload_bytes: boot.bounds.payload,
+            meters: Meters::default(),
         }));
         let shared = Arc::new(Shared {
             host,
@@ -137,10 +139,12 @@ impl Handle {
 
     /// Hands a call to the first thread. Events are kept only up to `events`.
     pub(super) fn call(&self, op: &str, payload: Vec<u8>) -> Result<Call, AdapterError> {
+        let shared = &self.shared;
+        let meter = shared.host.meters.calls.row(op);
         if let Some(error) = self.away() {
+            meter.refused.one();
             return Err(error);
         }
-        let shared = &self.shared;
         let size = payload.len();
         let before = shared.waiting.fetch_add(size, Ordering::AcqRel);
         let refused = |why| {
@@ -148,6 +152,7 @@ impl Handle {
             unavailable(why)
         };
         if before > 0 && before + size > shared.bounds.waiting {
+            meter.refused.one();
             return Err(refused(FULL));
         }
         let queue = Arc::new(Queue::new(shared.bounds.execution));
@@ -156,6 +161,7 @@ impl Handle {
             queue: Arc::clone(&queue),
             ticket,
             host: shared.host,
+            meter,
         };
         let work = Work::Start {
             ticket,
@@ -181,6 +187,24 @@ impl Handle {
             return Some(unavailable(ENDED));
         }
         self.blocked().map(blocked_in)
+    }
+
+    /// How calls went.
+    pub(super) fn meters(&self) -> &'static Meters {
+        &self.shared.host.meters
+    }
+
+    /// What waits to be read of all that the adapter said, in bytes.
+    pub(super) fn said_bytes(&self) -> usize {
+        let host = self.shared.host;
+        let calls = host.tickets.all();
+        let said: usize = calls.iter().map(|(_, queue)| queue.bytes()).sum();
+        said + host.news.bytes()
+    }
+
+    /// What waits for the adapter's thread, in bytes.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.shared.waiting.load(Ordering::Acquire)
     }
 
     /// The function of the adapter that does not return.

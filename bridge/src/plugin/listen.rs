@@ -6,6 +6,7 @@ use std::sync::Arc;
 use forge_adapter_api::AdapterEvent;
 
 use super::call::Host;
+use super::meters::Op;
 use super::queue::{Answer, Queue, Said};
 use super::ticket::Ticket;
 
@@ -17,6 +18,7 @@ pub struct Call {
     pub(super) queue: Arc<Queue>,
     pub(super) ticket: Ticket,
     pub(super) host: &'static Host,
+    pub(super) meter: &'static Op,
 }
 
 impl fmt::Debug for Call {
@@ -38,13 +40,18 @@ pub enum Item {
 impl Call {
     /// The next item. Cancel-safe. Never resolves after `Done`.
     pub async fn next(&mut self) -> Item {
-        self.host.hear(&self.queue).await
+        let item = self.host.hear(&self.queue).await;
+        if let Item::Done(answer) = &item {
+            self.meter.answered(answer);
+        }
+        item
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
         if self.queue.close() {
+            self.meter.dropped();
             self.host.give_up(self.ticket, &self.queue);
         }
     }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use crate::span::{Context, TraceId};
+
 /// Waiting records, in bytes.
 const QUEUED_BYTES: usize = 256 * 1024;
 /// One record; the rest is cut off.
@@ -124,7 +126,9 @@ impl Line {
                 "adapter {provider} broke the contract: {text}"
             ),
             Origin::Adapter { level } => {
-                let (message, fields) = read(&text);
+                let (message, fields, of) = read(&text);
+                // Its own lines about a dispatch stand with ours.
+                let _dispatch = of.map(|of| of.log_span().entered());
                 let fields = fields.map(tracing::field::display);
                 match level {
                     1 => {
@@ -148,11 +152,35 @@ impl Line {
     }
 }
 
+/// The dispatch that a record is about, as the fields say that every execution of an adapter has.
+#[derive(Debug, PartialEq)]
+struct About {
+    dispatch: String,
+    trace: Option<TraceId>,
+}
+
+impl About {
+    fn read(object: &serde_json::Map<String, serde_json::Value>) -> Option<Self> {
+        let text = |name: &str| object.get(name)?.as_str();
+        let (dispatch, _attempt) = text("execution.id")?.split_once('/')?;
+        let context = text("traceparent").and_then(Context::parse);
+        Some(Self {
+            dispatch: dispatch.to_owned(),
+            trace: context.map(|context| TraceId(context.trace)),
+        })
+    }
+
+    fn log_span(&self) -> tracing::Span {
+        let trace = self.trace.map(tracing::field::display);
+        tracing::error_span!("dispatch", dispatch.id = self.dispatch, trace.id = trace)
+    }
+}
+
 /// The message of a JSON record and the rest of it, its `fields` unwrapped and without what the line says
-/// anyway; a record that is no JSON object is a message.
-pub(super) fn read(record: &str) -> (String, Option<String>) {
+/// anyway, and the dispatch it is about; a record that is no JSON object is a message.
+pub(super) fn read(record: &str) -> (String, Option<String>, Option<About>) {
     let Ok(serde_json::Value::Object(mut object)) = serde_json::from_str(record) else {
-        return (record.to_owned(), None);
+        return (record.to_owned(), None, None);
     };
     let message = match object.remove("message") {
         Some(serde_json::Value::String(message)) => message,
@@ -165,8 +193,12 @@ pub(super) fn read(record: &str) -> (String, Option<String>) {
         object.extend(fields);
     }
     object.remove("adapter.id");
+    let about = About::read(&object);
+    if about.is_some() {
+        object.remove("traceparent");
+    }
     let rest = (!object.is_empty()).then(|| serde_json::Value::Object(object).to_string());
-    (message, rest)
+    (message, rest, about)
 }
 
 /// A token bucket.
@@ -230,8 +262,25 @@ mod tests {
             ("[1]", "[1]", None),
         ];
         for (record, message, rest) in table {
-            let (found, fields) = read(record);
+            let (found, fields, about) = read(record);
             assert_eq!((found.as_str(), fields.as_deref()), (message, rest));
+            assert_eq!(about, None);
         }
+    }
+
+    #[test]
+    fn a_record_of_an_execution_names_its_dispatch_and_trace() {
+        let trace = "0af7651916cd43dd8448eb211c80319c";
+        let record = serde_json::json!({"message": "hello", "fields": {
+            "execution.id": "dsp_1/2", "traceparent": format!("00-{trace}-b7ad6b7169203331-01"),
+        }});
+        let (_, fields, about) = read(&record.to_string());
+        assert_eq!(fields.as_deref(), Some(r#"{"execution.id":"dsp_1/2"}"#));
+        let about = about.unwrap();
+        let found = about.trace.map(|trace| trace.to_string());
+        assert_eq!(
+            (about.dispatch.as_str(), found.as_deref()),
+            ("dsp_1", Some(trace))
+        );
     }
 }

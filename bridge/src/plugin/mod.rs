@@ -17,6 +17,7 @@ mod listen;
 mod load;
 mod log;
 mod manifest;
+pub mod meters;
 mod pause;
 mod plan;
 mod prefix;

@@ -164,6 +164,11 @@ impl Queue {
         self.lock().phase == Phase::Open
     }
 
+    /// What waits for the reader.
+    pub(super) fn bytes(&self) -> usize {
+        self.lock().queued
+    }
+
     /// `start` has returned for this call.
     pub(super) fn begin(&self) {
         self.lock().begun = true;

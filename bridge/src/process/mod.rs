@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use self::reaper::{Orphanage, Tag};
+use crate::meter::Counter;
 
 pub mod exec;
 mod proc;
@@ -67,6 +68,16 @@ struct Inner {
     store_id: String,
     supervisor: Vec<String>,
     relay: Vec<String>,
+    meters: Meters,
+}
+
+/// What is counted of the children of one store.
+#[derive(Debug, Default)]
+pub struct Meters {
+    /// Killed because their bridge or their supervisor was gone.
+    pub reaped: Counter,
+    /// Still there after a sweep had its time.
+    pub escaped: Counter,
 }
 
 impl Children {
@@ -92,6 +103,7 @@ impl Children {
                     format!("--grace-ms={}", config.grace.as_millis()),
                     "--".to_owned(),
                 ],
+                meters: Meters::default(),
             }),
         })
     }
@@ -104,6 +116,10 @@ impl Children {
     /// What stands before the path of a socket to join stdin and stdout with it.
     pub fn relay(&self) -> &[String] {
         &self.inner.relay
+    }
+
+    pub fn meters(&self) -> &Meters {
+        &self.inner.meters
     }
 
     /// Kills what earlier bridges on this store left behind. Blocks; at boot, with the store locked and
@@ -165,6 +181,9 @@ impl Children {
             store: &self.inner.store_id,
             execution,
         };
-        reaper::sweep(tag, SWEEP_LIMIT)
+        let swept = reaper::sweep(tag, SWEEP_LIMIT);
+        self.inner.meters.reaped.add(swept.killed as u64);
+        self.inner.meters.escaped.add(swept.left as u64);
+        swept
     }
 }

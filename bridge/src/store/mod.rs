@@ -5,10 +5,13 @@
 #[cfg(test)]
 mod contract;
 pub mod memory;
+pub mod meters;
 pub mod record;
 mod rules;
 pub mod sealed;
 pub mod sqlite;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -19,6 +22,7 @@ use tokio::sync::watch;
 use crate::event::{Event, LogName, NewEvent};
 use crate::id::{DeliveryId, DispatchId};
 
+use meters::Meters;
 use record::{
     Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
     Dispatch, DispatchFilter, DueDelivery, DueQuery, EventFilter, EventPage, Finish, Finished,
@@ -88,6 +92,8 @@ pub trait Store: Send + Sync + 'static {
     fn changes(&self) -> watch::Receiver<u64>;
     /// Kept in memory by the writer; exact at every commit.
     fn counts(&self) -> Counts;
+    /// How it works; what it holds is in `counts`.
+    fn meters(&self) -> Arc<Meters>;
 
     // Accepting.
 

@@ -105,7 +105,7 @@ impl Home {
             let mut log = String::new();
             for line in stderr.lines().map_while(Result::ok) {
                 if let Some((_, rest)) = line.split_once("listening on http") {
-                    let end = rest.find([' ', '\u{1b}']).unwrap_or(rest.len());
+                    let end = rest.find([' ', '\u{1b}', '"']).unwrap_or(rest.len());
                     // The test may have given up already.
                     let _ = url.send(Ok(format!("http{}", &rest[..end])));
                 }

@@ -23,6 +23,7 @@ use crate::id::{DeliveryId, DispatchId};
 use crate::net;
 use crate::net::guard::Guard;
 use crate::net::sink::Received;
+use crate::span::Spans;
 use crate::store::Store;
 use crate::store::memory::Memory;
 use crate::store::record::{
@@ -80,6 +81,8 @@ impl Rig {
             clock: self.clock,
             config: self.config.clone(),
             retention: Duration::from_secs(60).into(),
+            spans: Spans::default(),
+            spans: Spans::default(),
         });
     }
 
@@ -209,6 +212,8 @@ pub(crate) fn idle(store: Arc<dyn Store>) -> Deliverer {
         clock: Clock::System,
         config,
         retention: Duration::from_secs(60).into(),
+        spans: Spans::default(),
+        spans: Spans::default(),
     })
 }
 

@@ -92,6 +92,17 @@ pub struct Outcome {
     pub result: Box<RawValue>,
     /// The whole output when the result holds only its beginning.
     pub output: Option<String>,
+    pub account: Account,
+}
+
+/// What a dispatch used, all attempts together.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// As the adapter named it.
+    pub model: Option<String>,
+    pub model_provider: Option<String>,
+    pub usage: Usage,
+    pub cost_usd: Option<f64>,
 }
 
 /// The result of `contract.md` §2.
@@ -173,6 +184,12 @@ pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
         error_code: failure.as_ref().map(|failure| failure.code.clone()),
         error: failure.map(|failure| failure.text),
         output: whole,
+        account: Account {
+            usage: spent.usage,
+            cost_usd: spent.cost_usd,
+            model: result.model,
+            model_provider: result.model_provider,
+        },
     }
 }
 

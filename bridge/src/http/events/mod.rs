@@ -155,6 +155,7 @@ impl<S: Sync> FromRequestParts<S> for Encoding {
 #[derive(Clone, Debug)]
 pub(super) struct Seats {
     free: Arc<Semaphore>,
+    most: usize,
     turn: Arc<Semaphore>,
 }
 
@@ -166,11 +167,17 @@ struct Seat {
 
 impl Seats {
     pub(super) fn new(most: usize) -> Self {
-        let free = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        let most = most.min(Semaphore::MAX_PERMITS);
         Self {
-            free,
+            free: Arc::new(Semaphore::new(most)),
+            most,
             turn: Arc::new(Semaphore::new(1)),
         }
+    }
+
+    /// How many streams are open.
+    pub(super) fn taken(&self) -> usize {
+        self.most - self.free.available_permits()
     }
 
     fn take(&self) -> Result<Seat, Failure> {

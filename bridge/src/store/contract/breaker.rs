@@ -29,14 +29,23 @@ async fn kept(store: &dyn Store) -> Vec<OpenBreaker> {
 async fn what_is_open_survives_a_restart_until_it_closes(subject: impl Subject) {
     let store = subject.open().await;
     assert_eq!(kept(&*store).await, []);
-    let all = vec![open("https://a.example:443", 10), open("https://b.example:443", 20)];
+    let all = vec![
+        open("https://a.example:443", 10),
+        open("https://b.example:443", 20),
+    ];
     store.keep_breakers(all.clone(), vec![]).await.unwrap();
     let store = subject.open().await;
     assert_eq!(kept(&*store).await, all);
 
     let again = open("https://b.example:443", 80);
-    let closed = vec!["https://a.example:443".to_owned(), "https://c.example:443".to_owned()];
-    store.keep_breakers(vec![again.clone()], closed).await.unwrap();
+    let closed = vec![
+        "https://a.example:443".to_owned(),
+        "https://c.example:443".to_owned(),
+    ];
+    store
+        .keep_breakers(vec![again.clone()], closed)
+        .await
+        .unwrap();
     let store = subject.open().await;
     assert_eq!(kept(&*store).await, [again]);
 }
@@ -48,5 +57,8 @@ async fn the_longest_waits_are_kept_when_there_are_too_many(subject: impl Subjec
     store.keep_breakers(all, vec![]).await.unwrap();
     let kept = kept(&*store).await;
     assert_eq!(kept.len(), MAX_BREAKERS);
-    assert_eq!((kept.first(), kept.last()), (Some(&number(10)), Some(&number(MAX_BREAKERS + 9))));
+    assert_eq!(
+        (kept.first(), kept.last()),
+        (Some(&number(10)), Some(&number(MAX_BREAKERS + 9)))
+    );
 }

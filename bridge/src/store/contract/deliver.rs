@@ -294,7 +294,11 @@ async fn what_waits_beyond_its_time_is_overdue_until_it_ends_without_an_attempt(
     let end = 10 + i64::try_from(GIVE_UP_AFTER.as_secs()).unwrap();
     let overdue = async |seconds: i64, limit: usize| {
         let found = store.overdue_deliveries(&origin, at(seconds), limit).await;
-        found.unwrap().into_iter().map(|due| due.id).collect::<Vec<_>>()
+        found
+            .unwrap()
+            .into_iter()
+            .map(|due| due.id)
+            .collect::<Vec<_>>()
     };
     assert_eq!(overdue(end - 1, 10).await, []);
     assert_eq!(overdue(end, 10).await, [first]);

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
+use super::meters::Meters;
 use super::record::{
     Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
     Dispatch, DispatchFilter, DueDelivery, DueQuery, EventFilter, EventPage, Finish, Finished,
@@ -104,6 +105,10 @@ impl Store for Memory {
 
     fn counts(&self) -> Counts {
         self.state().counts()
+    }
+
+    fn meters(&self) -> Arc<Meters> {
+        Arc::default()
     }
 
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {

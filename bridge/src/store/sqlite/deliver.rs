@@ -11,8 +11,8 @@ use super::table::{self, nanos, state_code};
 use super::writer::{Failure, Tx};
 use crate::id::DeliveryId;
 use crate::store::record::{
-    AfterAttempt, Callback, DeliveryAttempt, DeliveryPayload, DeliveryState, DueDelivery, DueQuery, NewDelivery,
-    Settlement,
+    AfterAttempt, Callback, DeliveryAttempt, DeliveryPayload, DeliveryState, DueDelivery, DueQuery,
+    NewDelivery, Settlement,
 };
 use crate::store::{Error, rules};
 

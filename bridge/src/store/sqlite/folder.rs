@@ -118,6 +118,7 @@ impl Sqlite {
             published: Mutex::new(Published::default()),
             removed: AtomicU64::new(0),
             issued: watch::Sender::new(0),
+            meters: Arc::default(),
         });
         shared.publish(&mut ledger);
         let (queue, receiver) = mpsc::channel();

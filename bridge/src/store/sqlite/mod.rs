@@ -33,6 +33,7 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, oneshot, watch};
 
+use super::meters::Meters;
 use super::record::{
     Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
     Dispatch, DispatchFilter, DueDelivery, DueQuery, EventFilter, EventPage, Finish, Finished,
@@ -176,6 +177,15 @@ impl Store for Sqlite {
 
     fn counts(&self) -> Counts {
         lock(&self.shared.published).counts
+    }
+
+    fn meters(&self) -> Arc<Meters> {
+        let meters = Arc::clone(&self.shared.meters);
+        let free = self.bytes.available_permits() as u64;
+        meters
+            .queue_bytes
+            .set(u64::from(self.queue_bytes).saturating_sub(free));
+        meters
     }
 
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
 use super::ledger::Ledger;
 use super::readers::Readers;
 use crate::event::LogName;
+use crate::store::meters::Meters;
 use crate::store::record::Counts;
 
 pub(super) struct Shared {
@@ -20,6 +21,7 @@ pub(super) struct Shared {
     pub(super) published: Mutex<Published>,
     pub(super) removed: AtomicU64,
     pub(super) issued: watch::Sender<u64>,
+    pub(super) meters: Arc<Meters>,
 }
 
 #[derive(Default)]

@@ -257,8 +257,11 @@ impl Writer {
     /// everybody has been told so.
     fn commit(&mut self, mut batch: Vec<Op>) -> rusqlite::Result<()> {
         let mut outcomes = Vec::with_capacity(batch.len());
+        let begun = Instant::now();
         match self.run_batch(&mut batch, &mut outcomes) {
             Ok(()) => {
+                self.shared.meters.commits.time(begun.elapsed());
+                self.shared.meters.batches.number(batch.len() as u64);
                 self.shared.publish(&mut self.ledger);
                 for (op, outcome) in batch.into_iter().zip(outcomes) {
                     op.job.answer(outcome);
@@ -267,6 +270,7 @@ impl Writer {
                 Ok(())
             }
             Err(error) => {
+                self.shared.meters.failures.one();
                 let reason = error.to_string();
                 self.shared.set_status(Err(reason.clone()));
                 for op in batch {
@@ -381,7 +385,11 @@ impl Writer {
     fn wal(&self, mode: &str) -> rusqlite::Result<(i64, i64)> {
         let sql = format!("PRAGMA wal_checkpoint({mode})");
         let mut statement = self.connection.prepare_cached(&sql)?;
-        statement.query_row([], |row| Ok((row.get(1)?, row.get(2)?)))
+        let (in_wal, in_file): (i64, i64) =
+            statement.query_row([], |row| Ok((row.get(1)?, row.get(2)?)))?;
+        let bytes = u64::try_from(in_wal).unwrap_or(0) * table::PAGE_BYTES;
+        self.shared.meters.wal_bytes.set(bytes);
+        Ok((in_wal, in_file))
     }
 
     /// Opens the file anew until it can be written. Whoever writes meanwhile is told that the store is

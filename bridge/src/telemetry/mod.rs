@@ -1,6 +1,8 @@
 //! Logs: where they go and how they look. What is logged is decided where it happens; bodies and
 //! secrets never are.
 
+mod json;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -136,7 +138,10 @@ where
             (Box::new(builder.finish()), Logs { reload })
         }
         Format::Json => {
-            let builder = builder.json().flatten_event(true).with_filter_reloading();
+            let builder = builder
+                .json()
+                .event_format(json::Flat)
+                .with_filter_reloading();
             let filter = builder.reload_handle();
             let reload = Box::new(move |to| filter.reload(to));
             (Box::new(builder.finish()), Logs { reload })
@@ -190,6 +195,38 @@ mod tests {
         let text = logged(&Config::default());
         assert_eq!(text.lines().count(), 1);
         assert!(text.contains("WARN the callback was refused task.id=\"t-1\""));
+    }
+
+    #[test]
+    fn a_line_says_what_the_spans_around_it_say() {
+        let config = Config {
+            format: Format::Json,
+            level: "warn".parse().unwrap(),
+        };
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let (subscriber, _logs) = subscriber(&config, Colour::Off, move || writer.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            let request = tracing::error_span!(
+                "request",
+                request.id = "req_1",
+                dispatch.id = tracing::field::Empty,
+                code = "outer",
+            );
+            let _entered = request.enter();
+            request.record("dispatch.id", "dsp_1");
+            let _inner = tracing::error_span!("dispatch", trace.id = "abc").entered();
+            tracing::warn!(code = "inner", count = 3, "hello");
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let mut line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert!(line["timestamp"].take().is_string());
+        line["target"].take();
+        let expected = serde_json::json!({
+            "timestamp": null, "target": null, "level": "WARN", "message": "hello", "count": 3,
+            "code": "inner", "request.id": "req_1", "dispatch.id": "dsp_1", "trace.id": "abc",
+        });
+        assert_eq!(line, expected);
     }
 
     #[test]

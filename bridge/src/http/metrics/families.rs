@@ -1,0 +1,379 @@
+//! Which metrics there are: what each means, its labels, and where its value is read. Every label is of a
+//! set that cannot grow from outside.
+
+use std::fmt;
+
+use forge_adapter_api::HealthStatus;
+
+use crate::dispatch::meters::Provider;
+use crate::http::Phase;
+use crate::meter::Histogram;
+use crate::plugin::Adapter;
+
+use super::Parties;
+use super::page::Page;
+
+/// The bridge at a moment.
+pub(super) struct Scrape {
+    parties: Parties,
+    adapters: Vec<Adapter>,
+    /// By adapter, those that are gone included.
+    queues: Vec<(String, u64)>,
+}
+
+impl fmt::Debug for Scrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scrape").finish_non_exhaustive()
+    }
+}
+
+/// A histogram of a provider, with its name and what it means.
+type Times = ((&'static str, &'static str), fn(&Provider) -> &Histogram);
+
+const TIMES: [Times; 3] = [
+    (
+        (
+            "dispatch_queue_wait",
+            "From acceptance, or the time asked for, to the first start",
+        ),
+        |provider| &provider.queue_wait,
+    ),
+    (
+        (
+            "dispatch_execution",
+            "Of one attempt, from its start to its end on disk",
+        ),
+        |provider| &provider.execution,
+    ),
+    (
+        (
+            "dispatch_first_event",
+            "From acceptance to the first thing that the adapter says",
+        ),
+        |provider| &provider.first_event,
+    ),
+];
+
+impl Scrape {
+    pub(super) fn new(parties: Parties, queues: Vec<(String, u64)>) -> Self {
+        Self {
+            adapters: parties.registry.adapters(),
+            parties,
+            queues,
+        }
+    }
+
+    pub(super) fn write(&self, page: &mut Page<'_>) -> fmt::Result {
+        self.build(page)?;
+        self.dispatches(page)?;
+        self.usage(page)?;
+        self.adapters(page)?;
+        self.deliveries(page)?;
+        self.store(page)?;
+        self.children(page)?;
+        self.buffers(page)?;
+        self.http(page)
+    }
+
+    fn build(&self, page: &mut Page<'_>) -> fmt::Result {
+        let about = ("build_info", "Which bridge this is; always 1");
+        let labels = [
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("instance", &*self.parties.life.instance_id),
+        ];
+        page.gauge(about, |to| to.level(&labels, 1_u64))?;
+        let draining = *self.parties.life.phase.borrow() == Phase::Draining;
+        let about = ("draining", "1 while the bridge ends");
+        page.gauge(about, |to| to.level(&[], u64::from(draining)))
+    }
+
+    fn dispatches(&self, page: &mut Page<'_>) -> fmt::Result {
+        let providers = || self.parties.dispatcher.meters().providers.rows();
+        let counters: [(_, fn(&Provider) -> u64); 5] = [
+            (
+                ("dispatches_accepted", "Dispatches that are on disk"),
+                |of| of.accepted.get(),
+            ),
+            (
+                (
+                    "dispatches_requeued",
+                    "Attempts that went back into the queue",
+                ),
+                |of| of.requeued.get(),
+            ),
+            (("events", "Events that executions emitted"), |of| {
+                of.events.get()
+            }),
+            (
+                (
+                    "events_dropped",
+                    "Events that were lost because an adapter did not wait",
+                ),
+                |of| of.events_dropped.get(),
+            ),
+            (("tool_calls", "Tool calls that executions told of"), |of| {
+                of.tool_calls.get()
+            }),
+        ];
+        for (about, read) in counters {
+            page.counter(about, |to| {
+                providers().try_for_each(|(name, of)| to.count(&[("provider", name)], read(of)))
+            })?;
+        }
+        let about = ("dispatches_finished", "Dispatches whose result is on disk");
+        page.counter(about, |to| {
+            for (provider, of) in providers() {
+                for (code, count) in of.finished() {
+                    let (status, code) = match code {
+                        "" => ("ok", "none"),
+                        code => ("error", code),
+                    };
+                    let labels = [
+                        ("provider", provider),
+                        ("status", status),
+                        ("error_code", code),
+                    ];
+                    to.count(&labels, count)?;
+                }
+            }
+            Ok(())
+        })?;
+        for (about, read) in TIMES {
+            page.times(about, |to| {
+                providers()
+                    .try_for_each(|(name, of)| to.spread(&[("provider", name)], &read(of).read()))
+            })?;
+        }
+        let about = ("dispatches_queued", "Dispatches that wait for their start");
+        page.gauge(about, |to| {
+            let known = self.adapters.iter().map(Adapter::provider);
+            let counted = |name: &str| self.queues.iter().any(|(other, _)| other == name);
+            let empty = known.filter(|name| !counted(name)).map(|name| (name, 0));
+            let queues = self
+                .queues
+                .iter()
+                .map(|(name, count)| (name.as_str(), *count));
+            queues
+                .chain(empty)
+                .try_for_each(|(name, count)| to.level(&[("provider", name)], count))
+        })
+    }
+
+    fn usage(&self, page: &mut Page<'_>) -> fmt::Result {
+        let models = || {
+            let providers = self.parties.dispatcher.meters().providers.rows();
+            providers.flat_map(|(provider, of)| {
+                let rows = of.models.rows();
+                rows.map(move |(name, model)| (provider, name, model))
+            })
+        };
+        page.counter(("tokens", "Tokens that finished dispatches used"), |to| {
+            for (provider, name, model) in models() {
+                for (kind, count) in model.tokens() {
+                    let labels = [("provider", provider), ("model", name), ("kind", kind)];
+                    to.count(&labels, count)?;
+                }
+            }
+            Ok(())
+        })?;
+        let about = (
+            "cost_usd",
+            "What finished dispatches cost, as their adapters say",
+        );
+        page.counter(about, |to| {
+            models().try_for_each(|(provider, name, model)| {
+                let labels = [("provider", provider), ("model", name)];
+                to.count(&labels, model.cost_usd())
+            })
+        })
+    }
+
+    fn adapters(&self, page: &mut Page<'_>) -> fmt::Result {
+        let about = ("dispatches_running", "Executions under way");
+        page.gauge(about, |to| {
+            let mut adapters = self.adapters.iter();
+            adapters
+                .try_for_each(|of| to.level(&[("provider", of.provider())], of.running() as u64))
+        })?;
+        let about = ("adapter_max_concurrent", "Executions that may run at once");
+        page.gauge(about, |to| {
+            let mut adapters = self.adapters.iter();
+            adapters.try_for_each(|of| {
+                to.level(&[("provider", of.provider())], of.max_concurrent() as u64)
+            })
+        })?;
+        let about = ("adapter_health", "1 for the state that an adapter is in");
+        page.gauge(about, |to| {
+            for adapter in &self.adapters {
+                let now = adapter.health().status;
+                for (state, name) in [
+                    (HealthStatus::Healthy, "healthy"),
+                    (HealthStatus::Degraded, "degraded"),
+                    (HealthStatus::Offline, "offline"),
+                ] {
+                    let labels = [("provider", adapter.provider()), ("state", name)];
+                    to.level(&labels, u64::from(now == state))?;
+                }
+            }
+            Ok(())
+        })?;
+        let about = ("plugin_calls", "Calls into adapters that have ended");
+        page.counter(about, |to| {
+            for adapter in &self.adapters {
+                let ops = adapter.meters().into_iter().flat_map(|of| of.calls.rows());
+                for (op, meter) in ops {
+                    for (outcome, count) in meter.outcomes() {
+                        let labels = [
+                            ("provider", adapter.provider()),
+                            ("op", op),
+                            ("outcome", outcome),
+                        ];
+                        to.count(&labels, count)?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn deliveries(&self, page: &mut Page<'_>) -> fmt::Result {
+        let meters = self.parties.deliverer.meters();
+        let about = (
+            "delivery_attempts",
+            "Attempts by where the receiver is and what it answered",
+        );
+        page.counter(about, |to| {
+            meters.attempts().try_for_each(|(place, answer, count)| {
+                to.count(&[("destination", place), ("answer", answer)], count)
+            })
+        })?;
+        let about = ("deliveries_ended", "Deliveries that came to their end");
+        page.counter(about, |to| {
+            to.count(&[("outcome", "delivered")], meters.delivered.get())?;
+            to.count(&[("outcome", "dead")], meters.dead.get())
+        })?;
+        let about = ("delivery_attempt", "Of one attempt, until its answer");
+        page.times(about, |to| to.spread(&[], &meters.attempt.read()))?;
+        let about = (
+            "delivery_delay",
+            "From the finish, or the replay, to the delivery",
+        );
+        page.times(about, |to| to.spread(&[], &meters.delay.read()))?;
+        let counts = self.parties.store.counts();
+        let about = ("deliveries_pending", "Deliveries that are owed");
+        page.gauge(about, |to| to.level(&[], counts.deliveries_pending))?;
+        let about = (
+            "dead_letters",
+            "Deliveries that were given up and can be replayed",
+        );
+        page.gauge(about, |to| to.level(&[], counts.deliveries_dead))?;
+        let about = (
+            "deliveries_in_hand",
+            "Deliveries that wait, are sent or are settled now",
+        );
+        let (in_hand, _) = self.parties.deliverer.in_hand();
+        page.gauge(about, |to| to.level(&[], in_hand as u64))
+    }
+
+    fn store(&self, page: &mut Page<'_>) -> fmt::Result {
+        let store = &self.parties.store;
+        let meters = store.meters();
+        let about = ("store_up", "1 while the store can be written");
+        page.gauge(about, |to| to.level(&[], u64::from(store.status().is_ok())))?;
+        let about = (
+            "store_commit",
+            "From a commit's first change to the disk's answer",
+        );
+        page.times(about, |to| to.spread(&[], &meters.commits.read()))?;
+        let about = ("store_commit_changes", "Changes that shared a commit");
+        page.numbers(about, |to| to.spread(&[], &meters.batches.read()))?;
+        let about = ("store_commit_failures", "Commits that failed");
+        page.counter(about, |to| to.count(&[], meters.failures.get()))?;
+        let about = ("store_wal", "The write-ahead log");
+        page.bytes(about, |to| to.level(&[], meters.wal_bytes.get()))?;
+        let bounds = store.log_bounds();
+        let about = ("event_log_appended", "Events that were ever recorded here");
+        page.counter(about, |to| to.count(&[], bounds.issued))?;
+        let about = (
+            "event_log_length",
+            "Events from the oldest that may be there to the newest",
+        );
+        let length = bounds.issued.saturating_sub(bounds.removed);
+        page.gauge(about, |to| to.level(&[], length))?;
+        let about = ("event_streams", "Readers of events that are connected");
+        let streams = self.parties.seats.taken() as u64;
+        page.gauge(about, |to| to.level(&[], streams))
+    }
+
+    fn children(&self, page: &mut Page<'_>) -> fmt::Result {
+        let children = &self.parties.life.children;
+        let about = (
+            "children_living",
+            "Programs that adapters started and that live",
+        );
+        page.gauge(about, |to| to.level(&[], children.living() as u64))?;
+        let about = (
+            "orphans_reaped",
+            "Programs that were killed because their bridge or supervisor was gone",
+        );
+        page.counter(about, |to| to.count(&[], children.meters().reaped.get()))?;
+        let about = (
+            "orphans_escaped",
+            "Programs that did not end when they were killed",
+        );
+        page.counter(about, |to| to.count(&[], children.meters().escaped.get()))
+    }
+
+    fn buffers(&self, page: &mut Page<'_>) -> fmt::Result {
+        let (said, asked) = self
+            .adapters
+            .iter()
+            .map(Adapter::buffered)
+            .fold((0, 0), |(said, asked), (more_said, more_asked)| {
+                (said + more_said, asked + more_asked)
+            });
+        let (_, deliveries) = self.parties.deliverer.in_hand();
+        let spans = self.parties.dispatcher.spans().load();
+        let store = self.parties.store.meters();
+        page.bytes(("buffer", "What waits in memory"), |to| {
+            for (buffer, bytes) in [
+                ("store_queue", store.queue_bytes.get()),
+                ("adapter_events", said as u64),
+                ("adapter_requests", asked as u64),
+                ("deliveries", deliveries as u64),
+                ("spans", spans.map_or(0, |spans| spans.bytes() as u64)),
+            ] {
+                to.level(&[("buffer", buffer)], bytes)?;
+            }
+            Ok(())
+        })?;
+        let about = ("trace_spans", "Spans by what became of them");
+        page.counter(about, |to| {
+            for (outcome, count) in [
+                ("exported", spans.map_or(0, |spans| spans.sent.get())),
+                ("dropped", spans.map_or(0, |spans| spans.dropped.get())),
+                ("failed", spans.map_or(0, |spans| spans.failed.get())),
+            ] {
+                to.count(&[("outcome", outcome)], count)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn http(&self, page: &mut Page<'_>) -> fmt::Result {
+        let routes = || self.parties.traffic.routes();
+        page.counter(("http_requests", "Requests that were answered"), |to| {
+            for (route, of) in routes() {
+                for (method, status, count) in of.answers() {
+                    let labels = [("method", method), ("route", route), ("status", status)];
+                    to.count(&labels, count)?;
+                }
+            }
+            Ok(())
+        })?;
+        let about = ("http_request", "Until the answer's head");
+        page.times(about, |to| {
+            routes().try_for_each(|(route, of)| to.spread(&[("route", route)], &of.time.read()))
+        })
+    }
+}

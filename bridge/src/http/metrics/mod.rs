@@ -1,0 +1,160 @@
+//! `GET /metrics`: how the bridge works, for Prometheus. What is shown was counted on the way or stands in
+//! memory; nothing is looked for in the store, so an answer takes the same with a million records.
+
+mod families;
+mod page;
+mod process;
+
+use std::sync::Arc;
+
+use axum::extract::{FromRef, FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+use super::Life;
+use super::auth::{Auth, Reader};
+use super::error::Failure;
+use super::events::Seats;
+use super::traffic::Traffic;
+use crate::delivery::Deliverer;
+use crate::dispatch::Dispatcher;
+use crate::plugin::Registry;
+use crate::store::Store;
+
+use families::Scrape;
+use page::Format;
+
+/// Who may look at the metrics.
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Whether they are shown without a token; otherwise it takes one with the scope `read`.
+    pub public: bool,
+}
+
+/// Somebody who may look at the metrics.
+pub(super) struct Scraper;
+
+impl<S> FromRequestParts<S> for Scraper
+where
+    S: Sync,
+    Auth: FromRef<S>,
+    Config: FromRef<S>,
+{
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        if !Config::from_ref(state).public {
+            Reader::from_request_parts(parts, state).await?;
+        }
+        Ok(Self)
+    }
+}
+
+/// What is looked at.
+pub(super) struct Parties {
+    store: Arc<dyn Store>,
+    dispatcher: Dispatcher,
+    deliverer: Deliverer,
+    registry: Registry,
+    life: Life,
+    seats: Seats,
+    traffic: Traffic,
+}
+
+impl<S> FromRef<S> for Parties
+where
+    Arc<dyn Store>: FromRef<S>,
+    Dispatcher: FromRef<S>,
+    Deliverer: FromRef<S>,
+    Registry: FromRef<S>,
+    Life: FromRef<S>,
+    Seats: FromRef<S>,
+    Traffic: FromRef<S>,
+{
+    fn from_ref(state: &S) -> Self {
+        Self {
+            store: FromRef::from_ref(state),
+            dispatcher: FromRef::from_ref(state),
+            deliverer: FromRef::from_ref(state),
+            registry: FromRef::from_ref(state),
+            life: FromRef::from_ref(state),
+            seats: FromRef::from_ref(state),
+            traffic: FromRef::from_ref(state),
+        }
+    }
+}
+
+pub(super) async fn show(
+    _: Scraper,
+    State(parties): State<Parties>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let accept = headers.get(header::ACCEPT);
+    let format = Format::wanted(accept.and_then(|value| value.to_str().ok()));
+    // What the store counts by adapter stands in memory; while the store is away there is nothing.
+    let queues = parties.store.queues().await.unwrap_or_default();
+    // Processes are counted by reading all of `/proc`.
+    let text =
+        tokio::task::spawn_blocking(move || page::write(Scrape::new(parties, queues), format));
+    let text = text.await.map_err(Failure::internal)?;
+    Ok(([(header::CONTENT_TYPE, format.content_type())], text).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::Request;
+
+    use super::super::auth;
+    use super::super::testing::Edge;
+
+    #[tokio::test]
+    async fn the_format_is_the_one_that_is_asked_for() {
+        let edge = Edge::new().await;
+        edge.accept("task").await;
+        let plain = edge.get("/metrics").await;
+        assert_eq!(
+            plain.header("content-type"),
+            "text/plain; version=0.0.4; charset=utf-8"
+        );
+        let text = String::from_utf8(plain.body.to_vec()).unwrap();
+        assert!(
+            text.contains("forge_bridge_dispatches_queued{provider=\"echo\"} 1\n"),
+            "{text}"
+        );
+        assert!(text.contains("# TYPE forge_bridge_dispatches_accepted_total counter\n"));
+        assert!(!text.contains("# EOF"));
+
+        let open = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+        let request = Request::get("/metrics").header("accept", open);
+        let open = edge.send(request.body(Body::empty()).unwrap()).await;
+        assert!(
+            open.header("content-type")
+                .starts_with("application/openmetrics-text")
+        );
+        let text = String::from_utf8(open.body.to_vec()).unwrap();
+        assert!(
+            text.contains("# TYPE forge_bridge_dispatches_accepted counter\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[tokio::test]
+    async fn it_takes_a_token_unless_it_is_public() {
+        let auth = auth::Config {
+            tokens: vec!["token".to_owned().into()],
+            token: Vec::new(),
+        };
+        let edge = Edge::with(super::super::Config::default(), &auth).await;
+        assert_eq!(edge.get("/metrics").await.status, 401);
+        let request = Request::get("/metrics").header("authorization", "Bearer token");
+        assert_eq!(
+            edge.send(request.body(Body::empty()).unwrap()).await.status,
+            200
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! What is counted of requests: by the template of their route, never by their path.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Method;
+
+use crate::meter::{Counter, Histogram, OTHER, Table};
+
+/// Routes that have a row of their own; there are fewer.
+const ROUTES: usize = 128;
+const METHODS: [&str; 6] = ["GET", "POST", "PUT", "DELETE", "OPTIONS", OTHER];
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Traffic(Arc<Table<Route>>);
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self(Arc::new(Table::new(ROUTES)))
+    }
+}
+
+/// The requests of one route.
+pub(super) struct Route {
+    /// By `METHODS`, then `CLASSES`.
+    answers: [[Counter; CLASSES.len()]; METHODS.len()],
+    /// Until the answer's head; a stream goes on after it.
+    pub(super) time: Histogram,
+}
+
+impl Default for Route {
+    fn default() -> Self {
+        Self {
+            answers: Default::default(),
+            time: Histogram::of_times(),
+        }
+    }
+}
+
+impl Traffic {
+    pub(super) fn answered(&self, route: &str, method: &Method, status: u16, took: Duration) {
+        let row = self.0.row(route);
+        let known = METHODS.iter().position(|name| *name == method.as_str());
+        let class = usize::from(status / 100).clamp(1, CLASSES.len()) - 1;
+        row.answers[known.unwrap_or(METHODS.len() - 1)][class].one();
+        row.time.time(took);
+    }
+
+    pub(super) fn routes(&self) -> impl Iterator<Item = (&str, &Route)> {
+        self.0.rows()
+    }
+}
+
+impl Route {
+    /// Method, class of the status and how often, where there was any.
+    pub(super) fn answers(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let methods = METHODS.into_iter().zip(&self.answers);
+        methods
+            .flat_map(|(method, row)| {
+                let classes = CLASSES.into_iter().zip(row);
+                classes.map(move |(class, counter)| (method, class, counter.get()))
+            })
+            .filter(|(_, _, count)| *count > 0)
+    }
+}
