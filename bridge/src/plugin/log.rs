@@ -154,7 +154,7 @@ impl Line {
 
 /// The dispatch that a record is about, as the fields say that every execution of an adapter has.
 #[derive(Debug, PartialEq)]
-struct About {
+pub(super) struct About {
     dispatch: String,
     trace: Option<TraceId>,
 }
