@@ -52,6 +52,7 @@ mod routing;
 mod secrets;
 mod shutdown;
 mod store_faults;
+mod template;
 mod tidy;
 mod tls;
 mod tools;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::client::Target;
 use super::screen::{Screen, Tone, text};
-use super::{Context, block_on, conform};
+use super::{Context, block_on, conform, template};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -28,12 +28,15 @@ enum Command {
     Pause { provider: String },
     /// Let executions start there again
     Resume { provider: String },
+    /// Write a package with an adapter of this name, to begin with
+    New(template::Arguments),
     /// Hold a library file against the rules of the boundary
     Test(Box<conform::Arguments>),
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     match &arguments.command {
+        Some(Command::New(arguments)) => template::run(context, arguments),
         Some(Command::Test(arguments)) => conform::run(context, arguments),
         Some(Command::Inspect { provider }) => show(context, &[provider], inspect),
         Some(Command::List) | None => show(context, &[], list),

@@ -21,6 +21,7 @@ mod sink;
 mod store;
 mod stream;
 mod tail;
+mod template;
 mod top;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,144 @@
+//! `forge-bridge adapters new`: what it writes is built and tested as it is, keeps the rules of the boundary
+//! and serves.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use super::harness::Bridge;
+use super::harness::library::{file_name, make_safe, root};
+
+fn new(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_forge-bridge"))
+        .env_clear()
+        .current_dir(folder)
+        .args(["adapters", "new"])
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// Shared with the example outside the workspace: the same packages below.
+fn target() -> PathBuf {
+    let beside = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    beside.parent().unwrap().join("acme")
+}
+
+fn cargo(folder: &Path, command: &str) {
+    let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(program)
+        .args([command, "--quiet", "--offline", "--target-dir"])
+        .arg(target())
+        .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success(), "cargo {command}: {said}");
+    assert!(
+        said.trim().is_empty() || command == "test",
+        "cargo {command}: {said}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_written_builds_passes_and_serves() {
+    let home = tempfile::tempdir().unwrap();
+    let api = root().join("adapter-api").display().to_string();
+    let written = new(home.path(), &["try-out", "--api-path", &api]);
+    let said = String::from_utf8(written.stdout).unwrap();
+    assert!(written.status.success(), "{said}");
+    assert!(
+        said.contains("cargo test && cargo build --release"),
+        "{said}"
+    );
+    let folder = home.path().join("forge-adapter-try-out");
+    // The versions that are on this machine.
+    let locked = root().join("plugins/examples/acme-ai/Cargo.lock");
+    fs::copy(locked, folder.join("Cargo.lock")).unwrap();
+    let built = folder.clone();
+    let work = move || ["build", "test"].map(|command| cargo(&built, command));
+    tokio::task::spawn_blocking(work).await.unwrap();
+
+    let plugins = tempfile::tempdir().unwrap();
+    let library = plugins.path().join(file_name("try-out"));
+    fs::copy(target().join("debug").join(file_name("try-out")), &library).unwrap();
+    make_safe(&library);
+    let verdict = Command::new(env!("CARGO_BIN_EXE_forge-bridge"))
+        .env_clear()
+        .env("HOME", home.path())
+        .args(["adapters", "test", "--json"])
+        .arg(&library)
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&verdict.stdout).unwrap();
+    assert!(verdict.status.success(), "{report}");
+    assert_eq!(report["passed"], json!(true), "{report}");
+
+    let path = plugins.path().display().to_string();
+    let bridge = Bridge::with(&[
+        ("BRIDGE_PLUGIN_PATH", &path),
+        ("BRIDGE_ADAPTERS", "try-out"),
+    ])
+    .await;
+    let body = json!({"taskId": "t", "agentId": "a", "message": "hello", "callbackUrl": null});
+    assert_eq!(bridge.api.run(body).await["output"], "HELLO");
+    bridge.stop().await;
+}
+
+#[test]
+fn nothing_is_written_over_and_no_bad_name_is_taken() {
+    let home = tempfile::tempdir().unwrap();
+    assert!(new(home.path(), &["mine"]).status.success());
+    let manifest = home.path().join("forge-adapter-mine/Cargo.toml");
+    let text = fs::read_to_string(&manifest).unwrap();
+    assert!(
+        text.contains(concat!(
+            "forge-adapter-api = \"",
+            env!("CARGO_PKG_VERSION"),
+            "\""
+        )),
+        "{text}"
+    );
+    for (arguments, wanted) in [
+        (&["mine"][..], "cannot make forge-adapter-mine"),
+        (
+            &["other", "--path", "forge-adapter-mine"],
+            "cannot make forge-adapter-mine",
+        ),
+        (&["Bad_Name"], "is no name for an adapter"),
+        (
+            &["other", "--api-path", "."],
+            "does not hold the package forge-adapter-api",
+        ),
+        (&["other", "--api-path", "nowhere"], "nowhere is not there"),
+    ] {
+        let output = new(home.path(), arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            !output.status.success() && said.contains(wanted),
+            "{arguments:?}: {said}"
+        );
+    }
+    assert_eq!(fs::read_to_string(&manifest).unwrap(), text);
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+}
+
+/// The lines that a reader of the guide sees are the lines that the command writes.
+#[test]
+fn the_guide_shows_the_template() {
+    let guide = fs::read_to_string(root().join("adapter-api/README.md")).unwrap();
+    let (_, rest) = guide.split_once("```rust\n").unwrap();
+    let (shown, _) = rest.split_once("```").unwrap();
+    let template = fs::read_to_string(root().join("bridge/src/cli/template/lib.rs.txt")).unwrap();
+    assert!(
+        template.replace("{{name}}", "shout").contains(shown),
+        "{shown}"
+    );
+    let lines = shown.lines().filter(|line| !line.is_empty());
+    assert!(lines.count() <= 30);
+}
