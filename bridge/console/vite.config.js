@@ -8,7 +8,7 @@ export default defineConfig({
     alias: { "@forge-bridge/client": fileURLToPath(new URL("../../sdk/typescript/src/index.ts", import.meta.url)) },
   },
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
-  server: { proxy: { "/api": "http://127.0.0.1:7420" } },
+  server: { proxy: { "/api": process.env.BRIDGE_URL ?? "http://127.0.0.1:7420" } },
   build: {
     target: "es2022",
     modulePreload: false,

@@ -3,7 +3,7 @@ const DAY = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" 
 const NUMBER = new Intl.NumberFormat("en-US");
 
 /** The time of day, with the day when it is not today. */
-export function time(iso: string | undefined): string {
+export function time(iso: string | null | undefined): string {
   if (!iso) return "";
   const date = new Date(iso);
   const today = date.toDateString() === new Date().toDateString();
@@ -24,14 +24,25 @@ export function duration(ms: number | undefined): string {
   if (ms === undefined) return "";
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
-  const minutes = Math.floor(ms / 60_000);
-  if (minutes < 60) return `${minutes} min ${Math.round((ms % 60_000) / 1000)} s`;
+  return rough(ms);
+}
+
+/** A duration that is still growing, in whole seconds. */
+export function rough(ms: number): string {
+  const seconds = Math.floor(ms / 1000);
+  if (seconds < 60) return `${seconds} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes} min ${seconds % 60} s`;
   const hours = Math.floor(minutes / 60);
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
 export function number(value: number | null | undefined): string {
   return value === null || value === undefined ? "unknown" : NUMBER.format(value);
+}
+
+export function plural(count: number, one: string, many = `${one}s`): string {
+  return `${number(count)} ${count === 1 ? one : many}`;
 }
 
 export function dollars(value: number | null | undefined): string {

@@ -33,17 +33,23 @@ export function useLoad<T>(load: () => Promise<T>, dependencies: unknown[], ever
   return { ...state, reload };
 }
 
-/** Calls `reload` soon after something of these kinds happened, at most every 700 ms. */
+/** After something happened, and between two times. */
+const SOON_MS = 300;
+const APART_MS = 1500;
+
+/** Calls `reload` soon after something of these kinds happened, and not again for a while. */
 export function useReloadOn(kinds: string[], reload: () => void): void {
   const latest = useRef(reload);
   latest.current = reload;
   const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  const last = useRef(0);
   useEffect(() => () => clearTimeout(timer.current), []);
   useLive((events) => {
     if (timer.current || !events.some((event) => kinds.some((kind) => event.type.startsWith(kind)))) return;
     timer.current = setTimeout(() => {
       timer.current = undefined;
+      last.current = Date.now();
       if (!document.hidden) latest.current();
-    }, 700);
+    }, Math.max(SOON_MS, last.current + APART_MS - Date.now()));
   });
 }

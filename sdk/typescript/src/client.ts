@@ -1,6 +1,16 @@
 import { BridgeError } from "./errors.js";
 import { type EventFilter, type StreamOptions, resume } from "./stream.js";
-import type { Accepted, Adapter, BridgeEvent, Delivery, Dispatch, DispatchRequest, Health, Page } from "./wire.js";
+import type {
+  Accepted,
+  Adapter,
+  BridgeEvent,
+  Delivery,
+  Destination,
+  Dispatch,
+  DispatchRequest,
+  Health,
+  Page,
+} from "./wire.js";
 
 export interface BridgeOptions {
   /** Where the bridge is, such as `http://127.0.0.1:7420`; empty for the page's own origin. */
@@ -87,8 +97,27 @@ export class Bridge {
     return (await this.#json<{ retried: number }>(path, { method: "POST" })).retried;
   }
 
+  /** Receivers that are not called for the time being. One that is not listed is called. */
+  async destinations(): Promise<Destination[]> {
+    return (await this.#json<{ destinations: Destination[] }>("/api/v2/deliveries/destinations")).destinations;
+  }
+
   async adapters(): Promise<{ adapters: Adapter[]; default: string | null }> {
     return this.#json("/api/v2/adapters");
+  }
+
+  /** Serves the library file as it is now; what runs ends on the one it began on. */
+  reload(provider: string): Promise<Adapter> {
+    return this.#onAdapter(provider, "reload");
+  }
+
+  /** Nothing new starts there, also after a restart of the bridge. What is accepted waits. */
+  pause(provider: string): Promise<Adapter> {
+    return this.#onAdapter(provider, "pause");
+  }
+
+  resume(provider: string): Promise<Adapter> {
+    return this.#onAdapter(provider, "resume");
   }
 
   /** How all is. A bridge that is offline says so with 503 and the same body. */
@@ -124,6 +153,10 @@ export class Bridge {
     const { until, ...rest } = options;
     const path = `/api/v2/dispatch/${encodeURIComponent(id)}/events`;
     return resume((after, signal) => this.#open(path, { until, after }, signal), rest);
+  }
+
+  #onAdapter(provider: string, action: "reload" | "pause" | "resume"): Promise<Adapter> {
+    return this.#json(`/api/v2/adapters/${encodeURIComponent(provider)}/${action}`, { method: "POST" });
   }
 
   async #now(): Promise<string> {

@@ -91,6 +91,7 @@ export interface Dispatch {
   traceId: string;
   runId?: string;
   sessionId?: string;
+  retryOf?: string;
   callbackUrl: string | null;
   routing: RoutingStep[];
   result?: Result;
@@ -121,6 +122,18 @@ export interface Delivery {
   [field: string]: unknown;
 }
 
+/** A receiver that failed so often that it is left alone for a while. */
+export interface Destination {
+  /** Scheme, host and port. */
+  origin: string;
+  /** `half_open`: a few attempts are let through, and decide. */
+  state: "open" | "half_open";
+  openedAt: string;
+  probeAt: string;
+  openings: number;
+  reason: string;
+}
+
 export interface HealthReport {
   status: HealthStatus;
   message?: string;
@@ -145,6 +158,10 @@ export interface Adapter {
   interfaces: string[];
   maxConcurrent: number;
   running: number;
+  /** Since when nothing starts there. */
+  pausedAt?: string | null;
+  /** Editions that a reload replaced and on which something still runs. */
+  leaving?: { version: string; digest: string; running: number }[];
   health: HealthReport;
   history: HealthReport[];
   profile: Profile | null;
@@ -157,7 +174,7 @@ export interface Health {
   uptimeSeconds: number;
   draining: boolean;
   store: { status: HealthStatus };
-  adapters: Record<string, HealthReport & { running: number; queued: number; maxConcurrent: number }>;
+  adapters: Record<string, HealthReport & { running: number; queued: number; maxConcurrent: number; pausedAt?: string }>;
   deliveries: { pending: number; dead: number };
   children?: { living: number };
 }

@@ -1,8 +1,13 @@
-import type { Adapter } from "@forge-bridge/client";
-import { time } from "../format";
+import type { Adapter, HealthReport } from "@forge-bridge/client";
+import { useState } from "preact/hooks";
+import { plural } from "../format";
+import { hold } from "../health";
 import { useLoad, useReloadOn } from "../load";
+import { Ask } from "../parts/ask";
 import { Badge } from "../parts/badge";
-import { Empty, Problem } from "../parts/notice";
+import { Id } from "../parts/copy";
+import { Empty, Problem, Skeleton } from "../parts/notice";
+import { Time } from "../parts/time";
 import { link } from "../router";
 import { bridge } from "../session";
 
@@ -13,27 +18,58 @@ export function Adapters() {
     <>
       <h1>Adapters</h1>
       <Problem error={page.error} />
-      {page.data?.adapters.length === 0 && <Empty>None is configured.</Empty>}
-      {page.data?.adapters.map((adapter) => <Card key={adapter.provider} adapter={adapter} standard={page.data?.default === adapter.provider} />)}
+      {!page.data && !page.error && <Skeleton lines={8} />}
+      {page.data?.adapters.length === 0 && <Empty>None is configured: <code>BRIDGE_ADAPTERS</code> names them.</Empty>}
+      <div class="cards">
+        {page.data?.adapters.map((adapter) => (
+          <Card key={adapter.provider} adapter={adapter} standard={page.data?.default === adapter.provider} changed={page.reload} />
+        ))}
+      </div>
     </>
   );
 }
 
-function Card({ adapter, standard }: { adapter: Adapter; standard: boolean }) {
-  const { profile, health } = adapter;
-  const share = adapter.maxConcurrent ? adapter.running / adapter.maxConcurrent : 0;
+function Card({ adapter, standard, changed }: { adapter: Adapter; standard: boolean; changed: () => void }) {
+  const { profile, health, provider } = adapter;
+  const [said, setSaid] = useState("");
+  const [problem, setProblem] = useState<unknown>();
+  const held = hold(adapter);
+  const act = (action: () => Promise<unknown>, done: string) => {
+    setProblem(undefined);
+    setSaid("…");
+    action().then(() => { setSaid(done); changed(); }, (error: unknown) => { setSaid(""); setProblem(error); });
+  };
   return (
-    <section class="card" aria-label={adapter.provider}>
+    <section class="card" aria-label={provider}>
       <div class="title">
-        <h2>{adapter.provider}</h2> <Badge state={health.status} /> {standard && <span class="dim">the default</span>}
-        <span class="number dim">{adapter.version}</span>
+        <h2>{provider}</h2> <Badge state={health.status} /> {held && <Badge state={held} />}
+        <span class="number dim">{adapter.version}{standard && ", the default"}</span>
+        <div class="actions">
+          {adapter.pausedAt ? (
+            <button type="button" class="small" aria-label={`Resume ${provider}`} onClick={() => act(() => bridge.resume(provider), "It starts executions again.")}>Resume</button>
+          ) : (
+            <Ask small label="Pause" name={`Pause ${provider}`} title={`Pause ${provider}?`} yes="Pause it" act={() => act(() => bridge.pause(provider), "Nothing new starts there.")}>
+              What runs goes on. What is accepted for it waits, also after a restart of the bridge, until somebody resumes it.
+            </Ask>
+          )}
+          <Ask small label="Reload" name={`Reload ${provider}`} title={`Reload ${provider}?`} yes="Reload it" act={() => act(() => bridge.reload(provider), "Reloaded.")}>
+            The library file is loaded as it is now. What runs ends on the one it began on; if the new one does not start, nothing changes.
+            {held === "quarantined" && " It leaves its quarantine."}
+          </Ask>
+        </div>
       </div>
-      {health.message && <p>{health.message}</p>}
-      <label class="meter">
-        <span>{adapter.running} of {adapter.maxConcurrent} running</span>
-        <meter value={share} max={1} aria-label="running" />
-        <a href={link("dispatches", undefined, { provider: adapter.provider })}>its dispatches</a>
-      </label>
+      <p role="status" class={said ? "dim" : "hidden"}>{said}</p>
+      <Problem error={problem} />
+      {adapter.pausedAt && <p class="notice warn">Paused since <Time at={adapter.pausedAt} />: nothing starts there.</p>}
+      {health.message && <p class={`notice ${health.status === "offline" ? "bad" : "warn"}`}>{health.message}</p>}
+      <p class="number">
+        <meter value={adapter.running} max={Math.max(1, adapter.maxConcurrent)} aria-label={`${provider}: running`} /> {adapter.running} of {adapter.maxConcurrent} running,{" "}
+        <a href={link("dispatches", undefined, { provider })}>its dispatches</a>
+      </p>
+      {adapter.leaving?.map((edition) => (
+        <p key={edition.digest} class="dim">{plural(edition.running, "execution")} still on {edition.version} ({edition.digest.slice(0, 12)}…)</p>
+      ))}
+      <Strip reports={adapter.history} />
       {profile && (
         <>
           <ul class="chips" aria-label="Capabilities">{profile.capabilities.map((name) => <li key={name}>{name}</li>)}</ul>
@@ -48,15 +84,31 @@ function Card({ adapter, standard }: { adapter: Adapter; standard: boolean }) {
         <summary>Library and health history</summary>
         <dl>
           <div><dt>Library</dt><dd>{adapter.path ?? "not found"}</dd></div>
-          {adapter.digest && <div><dt>SHA-256</dt><dd>{adapter.digest}</dd></div>}
+          {adapter.digest && <div><dt>SHA-256</dt><dd><Id value={adapter.digest} name="the digest" /></dd></div>}
           <div><dt>Isolation</dt><dd>{adapter.isolation.replace("_", " ")}</dd></div>
         </dl>
-        <ol class="routing">
+        <ol class="attempts" aria-label="Health, newest first">
           {adapter.history.slice().reverse().map((report, index) => (
-            <li key={index}><span class="number">{time(report.checkedAt)}</span> <Badge state={report.status} /> <span class="dim">{report.message}</span></li>
+            <li key={index}><Time at={report.checkedAt} /> <Badge state={report.status} /> <span class="dim">{report.message}</span></li>
           ))}
         </ol>
       </details>
     </section>
+  );
+}
+
+/** How it was, oldest first, each state as long as it held. */
+function Strip({ reports }: { reports: HealthReport[] }) {
+  if (reports.length < 2) return null;
+  const first = Date.parse(reports[0]?.checkedAt ?? "");
+  const whole = Math.max(1, Date.now() - first);
+  return (
+    <div class="strip" role="img" aria-label={`Health since ${reports[0]?.checkedAt}: ${reports.map((report) => report.status).join(", ")}`}>
+      {reports.map((report, index) => {
+        const until = reports[index + 1]?.checkedAt;
+        const ms = (until ? Date.parse(until) : Date.now()) - Date.parse(report.checkedAt);
+        return <i key={index} class={report.status} style={{ flexGrow: Math.max(0.02, ms / whole) }} title={`${report.status} from ${report.checkedAt}`} />;
+      })}
+    </div>
   );
 }

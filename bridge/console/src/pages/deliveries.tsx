@@ -1,14 +1,19 @@
-import type { Delivery, DeliveryFilter } from "@forge-bridge/client";
+import type { Delivery, DeliveryFilter, Destination } from "@forge-bridge/client";
 import { useState } from "preact/hooks";
-import { number } from "../format";
+import { number, plural, time } from "../format";
+import { useHealth } from "../health";
 import { useLoad, useReloadOn } from "../load";
-import { Empty, Problem } from "../parts/notice";
+import { Ask } from "../parts/ask";
+import { Badge } from "../parts/badge";
+import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Pager } from "../parts/pager";
-import { DeliveryTable } from "../parts/tables";
-import { type Route, setQuery } from "../router";
+import { answer, DeliveryTable } from "../parts/tables";
+import { link, type Route, setQuery } from "../router";
 import { bridge } from "../session";
 
 const STATES = ["pending", "delivered", "dead", "superseded"];
+/** The overview by destination is of so many of the newest dead letters. */
+const LOOKED_AT = 200;
 
 export function Deliveries({ route }: { route: Route }) {
   const ask = (name: string) => route.query.get(name) ?? undefined;
@@ -16,60 +21,132 @@ export function Deliveries({ route }: { route: Route }) {
   const page = useLoad(() => bridge.deliveries({ ...filter, limit: 50 } as DeliveryFilter), Object.values(filter));
   const [said, setSaid] = useState("");
   const [problem, setProblem] = useState<unknown>();
+  const health = useHealth();
   useReloadOn(["callback."], () => filter.cursor || page.reload());
   const act = (action: () => Promise<number>) => {
     setProblem(undefined);
-    action().then((count) => { setSaid(`${number(count)} will be sent again.`); page.reload(); }, setProblem);
+    action().then((count) => { setSaid(`${number(count)} will be sent again.`); page.reload(); health.reload(); }, setProblem);
   };
   const set = (name: string) => (event: Event) =>
-    setQuery(route, { [name]: (event.currentTarget as HTMLInputElement).value, cursor: undefined });
+    setQuery(route, { [name]: (event.currentTarget as HTMLInputElement).value.trim(), cursor: undefined });
+  const counts: Record<string, number | undefined> = { ...health.data?.deliveries };
+  const filtered = filter.status || filter.host;
   return (
     <>
       <h1>Deliveries</h1>
-      <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
+      <form class="filters" role="search" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
         <label>
           State
           <select value={filter.status ?? ""} onChange={set("status")}>
             <option value="">all</option>
-            {STATES.map((state) => <option key={state} value={state}>{state}</option>)}
+            {STATES.map((state) => <option key={state} value={state}>{state}{counts[state] === undefined ? "" : ` (${number(counts[state])})`}</option>)}
           </select>
         </label>
-        <label>Host <input value={filter.host ?? ""} onChange={set("host")} placeholder="hooks.example.org" /></label>
+        <label>Host <input type="search" value={filter.host ?? ""} onChange={set("host")} placeholder="hooks.example.org" /></label>
+        {filtered && <a class="button" href={link("deliveries")}>Show all</a>}
       </form>
-      {filter.status === "dead" && <RetryAll host={filter.host} act={act} />}
-      {filter.status === "dead" && page.data && <ByDestination items={page.data.items} />}
-      <p role="status" class="dim">{said}</p>
+      <p role="status" class={said ? "notice good" : "hidden"}>{said}</p>
       <Problem error={problem ?? page.error} />
-      {page.data && (page.data.items.length ? <DeliveryTable items={page.data.items} retry={(id) => act(() => bridge.retry(id))} /> : <Empty>None like that.</Empty>)}
-      <Pager route={route} next={page.data?.nextCursor} />
+      <Destinations status={filter.status} act={act} dead={counts["dead"] ?? 0} />
+      {filter.status === "dead" && <RetryAll host={filter.host} act={act} />}
+      {!page.data && !page.error && <Skeleton lines={12} />}
+      {page.data?.items.length ? <DeliveryTable items={page.data.items} retry={(id) => act(() => bridge.retry(id))} /> : null}
+      {page.data?.items.length === 0 && !page.data.nextCursor && (
+        <Empty>{filter.status === "dead" && !filter.host ? "No dead letters." : filtered ? "None like that." : "No callback was owed yet."}</Empty>
+      )}
+      <Pager route={route} next={page.data?.nextCursor} shown={page.data?.items.length ?? 0} />
     </>
   );
 }
 
 function RetryAll({ host, act }: { host: string | undefined; act: (action: () => Promise<number>) => void }) {
   const [since, setSince] = useState("");
+  const to = host ? ` to ${host}` : "";
   const again = () => act(() => bridge.retryAll({ ...(host && { host }), ...(since && { since: new Date(since).toISOString() }) }));
   return (
-    <form class="filters" onSubmit={(event) => { event.preventDefault(); again(); }}>
-      <label>Since <input type="datetime-local" value={since} onInput={(event) => setSince(event.currentTarget.value)} /></label>
-      <button type="submit">Send all dead ones again{host ? ` to ${host}` : ""}</button>
+    <form class="filters" aria-label="Send many again" onSubmit={(event) => event.preventDefault()}>
+      <label>Finished since <input type="datetime-local" value={since} onInput={(event) => setSince(event.currentTarget.value)} /></label>
+      <Ask label={`Send all dead ones again${to}`} title={`Send all dead letters${to} again?`} yes="Send them" act={again}>
+        {since ? `Those whose dispatch finished since ${time(new Date(since).toISOString())}` : "All of them, however old"}, each with the same <code>webhook-id</code> as before.
+      </Ask>
     </form>
   );
 }
 
-/** How many of those shown each destination owes, and what it said last. */
-function ByDestination({ items }: { items: Delivery[] }) {
-  const hosts = new Map<string, { count: number; reason: string }>();
-  for (const item of items) {
-    const host = new URL(item.url).host;
-    const last = item.attempts.at(-1);
-    const reason = last?.status ? `HTTP ${last.status}` : (last?.error ?? "");
-    hosts.set(host, { count: (hosts.get(host)?.count ?? 0) + 1, reason });
-  }
-  if (hosts.size === 0) return null;
+interface Group {
+  host: string;
+  dead: number;
+  reasons: Map<string, number>;
+  breaker: Destination | undefined;
+}
+
+/** Which receivers are in trouble: how many dead letters, what they said, whether they are left alone. */
+function Destinations({ status, act, dead }: { status: string | undefined; act: (action: () => Promise<number>) => void; dead: number }) {
+  const wanted = status === undefined || status === "dead" || status === "pending";
+  const load = async () => {
+    const page = wanted ? await bridge.deliveries({ status: "dead", limit: LOOKED_AT }) : { items: [], nextCursor: null };
+    // Dead letters are shown also where nobody can say which receivers are left alone.
+    const breakers = await bridge.destinations().catch((): Destination[] => []);
+    return { items: page.items, breakers };
+  };
+  const state = useLoad(load, [wanted], 5000);
+  useReloadOn(["callback."], state.reload);
+  if (!wanted || !state.data) return <Problem error={state.error} />;
+  const groups = group(state.data.items, state.data.breakers);
+  if (groups.length === 0) return null;
   return (
-    <ul class="chips" aria-label="By destination">
-      {[...hosts].map(([host, { count, reason }]) => <li key={host}><b>{host}</b> {count} {reason && <span class="dim">{reason}</span>}</li>)}
-    </ul>
+    <section aria-labelledby="destinations">
+      <h2 id="destinations">Receivers in trouble</h2>
+      <div class="scroll" tabIndex={0} role="region" aria-label="By destination, table">
+        <table aria-label="By destination">
+          <thead>
+            <tr>
+              <th scope="col">Destination</th>
+              <th scope="col" class="right">Dead</th>
+              <th scope="col">Last answers</th>
+              <th scope="col"><span class="hidden">Action</span></th>
+            </tr>
+          </thead>
+          <tbody>
+            {groups.map(({ host, dead: count, reasons, breaker }) => (
+              <tr key={host}>
+                <td class="name"><a href={link("deliveries", undefined, { status: "dead", host })}>{host}</a></td>
+                <td class="number right">{number(count)}</td>
+                <td class="free">
+                  {[...reasons].map(([reason, times]) => `${reason}${times > 1 ? ` (${number(times)})` : ""}`).join(", ")}
+                  {breaker && <div><Badge state="retrying" label={breaker.state === "open" ? "left alone" : "tried again"} /> <span class="dim">{breaker.reason}; next {time(breaker.probeAt)}</span></div>}
+                </td>
+                <td class="right">
+                  {count > 0 && (
+                    <Ask small label="Send all again" name={`Send all again: ${host}`} title={`Send all dead letters to ${host} again?`} yes="Send them" act={() => act(() => bridge.retryAll({ host }))}>
+                      All of them, however old, each with the same <code>webhook-id</code> as before.
+                    </Ask>
+                  )}
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {dead > state.data.items.length && <p class="dim">Of the newest {plural(state.data.items.length, "dead letter")}; there are {number(dead)}.</p>}
+    </section>
   );
+}
+
+function group(items: Delivery[], breakers: Destination[]): Group[] {
+  const groups = new Map<string, Group>();
+  const at = (url: string) => {
+    const { host } = new URL(url);
+    let known = groups.get(host);
+    if (!known) groups.set(host, (known = { host, dead: 0, reasons: new Map(), breaker: undefined }));
+    return known;
+  };
+  for (const item of items) {
+    const one = at(item.url);
+    one.dead += 1;
+    const reason = answer(item);
+    one.reasons.set(reason, (one.reasons.get(reason) ?? 0) + 1);
+  }
+  for (const breaker of breakers) at(breaker.origin).breaker = breaker;
+  return [...groups.values()].sort((a, b) => b.dead - a.dead);
 }

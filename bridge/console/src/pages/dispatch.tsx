@@ -1,74 +1,88 @@
-import type { BridgeEvent, Delivery, Dispatch, RoutingStep } from "@forge-bridge/client";
+import type { BridgeEvent, Delivery, Dispatch } from "@forge-bridge/client";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { dollars, duration, json, millis, number, time } from "../format";
+import { useNow } from "../clock";
+import { duration, millis, rough, time } from "../format";
 import { useLoad } from "../load";
+import { Ask } from "../parts/ask";
 import { DispatchBadge } from "../parts/badge";
-import { Empty, Problem } from "../parts/notice";
-import { DeliveryTable } from "../parts/tables";
-import { type Entry, grow, Timeline } from "../parts/timeline";
+import { Deliveries } from "../parts/callback";
+import { Empty, Problem, Skeleton } from "../parts/notice";
+import { Facts, Outcome, Routing } from "../parts/record";
+import { grow, type History, Timeline } from "../parts/timeline";
 import { link } from "../router";
 import { bridge } from "../session";
 
 /** One dispatch, from accept to delivered, as it happens. */
 export function DispatchPage({ id }: { id: string }) {
-  const record = useLoad(() => bridge.show(id), [id]);
-  const deliveries = useLoad(async () => {
-    const lines = (await bridge.show(id)).deliveries ?? [];
-    return Promise.all(lines.slice(0, 20).map((line) => bridge.delivery(line.id)));
+  const record = useLoad(async () => {
+    const dispatch = await bridge.show(id);
+    const lines = dispatch.deliveries ?? [];
+    return { dispatch, deliveries: await Promise.all(lines.slice(0, 20).map((line) => bridge.delivery(line.id))) };
   }, [id]);
   const [problem, setProblem] = useState<unknown>();
-  const reload = () => {
-    record.reload();
-    deliveries.reload();
-  };
-  const events = useEvents(id, reload);
-  const act = (action: () => Promise<unknown>) => () => {
+  const events = useEvents(id, record.reload);
+  const act = (action: () => Promise<unknown>) => {
     setProblem(undefined);
-    action().then(reload, setProblem);
+    action().then(record.reload, setProblem);
   };
-  const dispatch = record.data;
-  if (!dispatch) return <><h1>Dispatch</h1><Problem error={record.error} />{record.loading && <Empty>Loading …</Empty>}</>;
+  if (!record.data) {
+    return (
+      <>
+        <h1>Dispatch</h1>
+        <Problem error={record.error} />
+        {record.error ? <p><a href={link("dispatches")}>All dispatches</a></p> : <Skeleton lines={12} />}
+      </>
+    );
+  }
+  const { dispatch, deliveries } = record.data;
+  const error = dispatch.result?.error;
   return (
     <>
       <div class="title">
         <h1>{dispatch.taskId}</h1>
         <DispatchBadge dispatch={dispatch} />
-        {dispatch.status !== "finished" && (
-          <button type="button" onClick={act(() => bridge.cancel(dispatch.dispatchId))} disabled={dispatch.cancelRequested}>
-            {dispatch.cancelRequested ? "Cancelling …" : "Cancel"}
-          </button>
-        )}
+        <div class="actions">
+          {dispatch.status !== "finished" && (
+            <Ask
+              label={dispatch.cancelRequested ? "Cancelling …" : "Cancel"}
+              title="Cancel this dispatch?"
+              yes="Cancel it"
+              disabled={dispatch.cancelRequested}
+              act={() => act(() => bridge.cancel(dispatch.dispatchId))}
+            >
+              Its result will be <code>cancelled</code>, whatever the agent still does, and the callback says so.
+            </Ask>
+          )}
+        </div>
       </div>
       <Problem error={problem ?? events.error ?? record.error} />
-      <Stages dispatch={dispatch} deliveries={deliveries.data ?? []} />
+      {error && <p class={`notice ${dispatch.errorCode === "input_required" || dispatch.errorCode === "cancelled" ? "warn" : "bad"}`}><strong>{dispatch.errorCode}</strong> {error}</p>}
+      <Life dispatch={dispatch} deliveries={deliveries} />
       <div class="columns">
-        <section aria-labelledby="happened">
-          <h2 id="happened">What happened</h2>
-          {events.entries.length ? <Timeline entries={events.entries} since={dispatch.acceptedAt} /> : <Empty>No event yet.</Empty>}
-        </section>
         <div>
+          <section aria-labelledby="happened">
+            <h2 id="happened">What happened</h2>
+            {events.history.entries.length ? <Timeline history={events.history} since={dispatch.acceptedAt} /> : <Empty>No event yet.</Empty>}
+            {dispatch.status === "running" && <p class="dim going">It goes on.</p>}
+          </section>
+          <section aria-labelledby="callback">
+            <h2 id="callback">Callback</h2>
+            <Deliveries dispatch={dispatch} items={deliveries} retry={(delivery) => act(() => bridge.retry(delivery))} />
+          </section>
+        </div>
+        <div>
+          <Outcome dispatch={dispatch} />
           <Facts dispatch={dispatch} />
           <Routing steps={dispatch.routing} />
         </div>
       </div>
-      <section aria-labelledby="callback">
-        <h2 id="callback">Callback</h2>
-        {deliveries.data?.length ? (
-          <>
-            <DeliveryTable items={deliveries.data} retry={(delivery) => act(() => bridge.retry(delivery))()} />
-            {deliveries.data.map((delivery) => <Attempts key={delivery.id} delivery={delivery} />)}
-          </>
-        ) : (
-          <Empty>{dispatch.callbackUrl ? "Owed once the result is there." : "None was asked for."}</Empty>
-        )}
-      </section>
     </>
   );
 }
 
 /** The stream of this dispatch, shown at most ten times a second. */
-function useEvents(id: string, ended: () => void): { entries: Entry[]; error: unknown } {
-  const [entries, setEntries] = useState<Entry[]>([]);
+function useEvents(id: string, changed: () => void): { history: History; error: unknown } {
+  const [history, setHistory] = useState<History>({ entries: [], dropped: 0 });
   const [error, setError] = useState<unknown>();
   const waiting = useRef<BridgeEvent[]>([]);
   useEffect(() => {
@@ -77,8 +91,8 @@ function useEvents(id: string, ended: () => void): { entries: Entry[]; error: un
       const events = waiting.current;
       waiting.current = [];
       if (events.length === 0) return;
-      setEntries((last) => grow(last, events));
-      if (events.some((event) => /^(execution\.(started|completed|failed)|callback\.)/.test(event.type))) ended();
+      setHistory((last) => grow(last, events));
+      if (events.some((event) => /^(execution\.(started|retrying|completed|failed)|callback\.)/.test(event.type))) changed();
     };
     const timer = setInterval(hand, 100);
     const follow = async () => {
@@ -91,94 +105,37 @@ function useEvents(id: string, ended: () => void): { entries: Entry[]; error: un
       controller.abort();
     };
   }, [id]);
-  return { entries, error };
+  return { history, error };
 }
 
-/** Its life as a bar: what it waited for and for how long. */
-function Stages({ dispatch, deliveries }: { dispatch: Dispatch; deliveries: Delivery[] }) {
-  const delivered = deliveries.find((delivery) => delivery.status === "delivered")?.settledAt;
-  const stages = [
-    { name: "waited", tone: "wait", ms: millis(dispatch.acceptedAt, dispatch.startedAt) },
-    { name: "ran", tone: "busy", ms: millis(dispatch.startedAt, dispatch.finishedAt) },
-    { name: "delivered after", tone: "good", ms: millis(dispatch.finishedAt, delivered) },
-  ].filter((stage) => stage.ms !== undefined);
-  if (stages.length === 0) return null;
+/** Its life as a bar: accepted, waited, ran, delivered, and for how long. */
+function Life({ dispatch, deliveries }: { dispatch: Dispatch; deliveries: Delivery[] }) {
+  const open = dispatch.status !== "finished";
+  const now = useNow(open);
+  const delivery = deliveries[0];
+  const delivered = delivery?.status === "delivered" ? delivery.settledAt : undefined;
+  const waited = millis(dispatch.acceptedAt, dispatch.startedAt ?? dispatch.finishedAt);
+  const ran = millis(dispatch.startedAt, dispatch.finishedAt);
+  const stages: { name: string; tone: string; ms: number | undefined; said: string }[] = [];
+  const since = (iso: string) => Math.max(0, now - Date.parse(iso));
+  if (waited === undefined) stages.push({ name: "waits for", tone: "wait", ms: since(dispatch.acceptedAt), said: rough(since(dispatch.acceptedAt)) });
+  else stages.push({ name: "waited", tone: "wait", ms: waited, said: duration(waited) });
+  if (ran !== undefined) stages.push({ name: "ran", tone: "busy", ms: ran, said: duration(ran) });
+  else if (dispatch.startedAt && open) stages.push({ name: "runs for", tone: "busy", ms: since(dispatch.startedAt), said: rough(since(dispatch.startedAt)) });
+  if (delivery) {
+    const took = millis(dispatch.finishedAt, delivered);
+    if (took !== undefined) stages.push({ name: "delivered after", tone: "good", ms: took, said: duration(took) });
+    else if (delivery.status === "dead") stages.push({ name: "not delivered:", tone: "bad", ms: 0, said: "dead letter" });
+    else if (delivery.status === "pending") stages.push({ name: "delivery:", tone: "wait", ms: 0, said: `again ${time(delivery.dueAt)}` });
+  }
   const all = stages.reduce((sum, stage) => sum + (stage.ms ?? 0), 0) || 1;
   return (
-    <div class="stages">
-      {stages.map(({ name, tone, ms = 0 }) => (
-        <div key={name} class={tone} style={{ flexGrow: Math.max(ms / all, 0.12) }}>
-          {name} <b class="number">{duration(ms)}</b>
-        </div>
-      ))}
+    <div>
+      <div class="stages">
+        {stages.map(({ name, tone, ms = 0, said }) => (
+          <div key={name} class={tone} style={{ flexGrow: Math.max(ms / all, 0.12) }}>{name} <b class="number">{said}</b></div>
+        ))}
+      </div>
     </div>
-  );
-}
-
-function Facts({ dispatch }: { dispatch: Dispatch }) {
-  const result = dispatch.result;
-  const facts: [string, unknown][] = [
-    ["Dispatch", dispatch.dispatchId],
-    ["Agent", dispatch.agentId],
-    ["Adapter", dispatch.provider],
-    ["Model", result?.model],
-    ["Session", result?.sessionId ?? dispatch.sessionId],
-    ["Run", dispatch.runId],
-    ["Attempt", dispatch.attempt || undefined],
-    ["Priority", dispatch.priority || undefined],
-    ["Accepted", time(dispatch.acceptedAt)],
-    ["Not before", time(dispatch.notBefore)],
-    ["Trace", dispatch.traceId],
-    ["Tokens", result?.usage && `${number(result.usage.inputTokens)} in, ${number(result.usage.outputTokens)} out`],
-    ["Cost", result && dollars(result.costUsd)],
-    ["Error", result?.error],
-  ];
-  return (
-    <section aria-labelledby="facts">
-      <h2 id="facts">Record</h2>
-      <dl>
-        {facts.filter(([, value]) => value).map(([name, value]) => (
-          <div key={name}><dt>{name}</dt><dd>{String(value)}</dd></div>
-        ))}
-      </dl>
-      {result?.output && <details open={result.output.length < 600}><summary>Output</summary><pre class="said">{result.output}</pre></details>}
-      {result?.structuredOutput !== undefined && <details open><summary>Structured output</summary><pre>{json(result.structuredOutput)}</pre></details>}
-      {result?.toolCalls?.length ? <details open><summary>Tool calls handed back</summary><pre>{json(result.toolCalls)}</pre></details> : null}
-    </section>
-  );
-}
-
-/** Why this adapter: each stage that had a say. */
-function Routing({ steps }: { steps: RoutingStep[] }) {
-  return (
-    <section aria-labelledby="routing">
-      <h2 id="routing">Routing</h2>
-      <ol class="routing">
-        {steps.map((step, index) => (
-          <li key={index}>
-            <span class="dim">{step.layer}</span> {step.name} <span class="dim">kept</span> {step.kept.join(", ") || "nobody"}
-            {step.dropped.map((drop, at) => <div key={at} class="dim">{drop.provider}: {drop.reason}</div>)}
-          </li>
-        ))}
-      </ol>
-    </section>
-  );
-}
-
-function Attempts({ delivery }: { delivery: Delivery }) {
-  if (delivery.attempts.length === 0) return null;
-  return (
-    <details>
-      <summary>Attempts of <a href={link("deliveries")}>{delivery.id}</a></summary>
-      <ol class="routing">
-        {delivery.attempts.map((attempt, index) => (
-          <li key={index}>
-            <span class="number">{time(attempt.at)}</span> {attempt.status ? `HTTP ${attempt.status}` : attempt.error}{" "}
-            <span class="dim">in {duration(attempt.durationMs)}</span>
-            {attempt.answer && <pre>{attempt.answer}</pre>}
-          </li>
-        ))}
-      </ol>
-    </details>
   );
 }

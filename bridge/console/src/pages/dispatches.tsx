@@ -1,26 +1,38 @@
 import type { DispatchFilter } from "@forge-bridge/client";
 import { useLoad, useReloadOn } from "../load";
-import { Empty, Problem } from "../parts/notice";
+import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Pager } from "../parts/pager";
 import { DispatchTable } from "../parts/tables";
 import { link, type Route, setQuery } from "../router";
 import { bridge } from "../session";
 
 const STATES = ["queued", "running", "ok", "error"];
+/** How far back `since` goes, in hours. */
+const SINCE: [string, string][] = [["1", "the last hour"], ["24", "the last day"], ["168", "the last week"]];
+const FILTERS = ["status", "provider", "agentId", "runId", "hours"];
 
 export function Dispatches({ route }: { route: Route }) {
   const ask = (name: string) => route.query.get(name) ?? undefined;
   const filter = { status: ask("status"), provider: ask("provider"), agentId: ask("agentId"), runId: ask("runId"), cursor: ask("cursor") };
-  const page = useLoad(() => bridge.dispatches({ ...filter, limit: 50 } as DispatchFilter), Object.values(filter));
+  const hours = ask("hours");
+  const load = () => {
+    const since = hours && new Date(Date.now() - Number(hours) * 3_600_000).toISOString();
+    return bridge.dispatches({ ...filter, ...(since && { since }), limit: 50 } as DispatchFilter);
+  };
+  const page = useLoad(load, [...Object.values(filter), hours]);
+  const adapters = useLoad(() => bridge.adapters(), []);
   useReloadOn(["execution."], () => filter.cursor || page.reload());
   const set = (name: string) => (event: Event) =>
-    setQuery(route, { [name]: (event.currentTarget as HTMLInputElement).value, cursor: undefined });
+    setQuery(route, { [name]: (event.currentTarget as HTMLInputElement).value.trim(), cursor: undefined });
+  const filtered = FILTERS.some((name) => ask(name));
   return (
     <>
       <h1>Dispatches</h1>
-      <form class="filters" role="search" onSubmit={(event) => { event.preventDefault(); find(event.currentTarget); }}>
-        <label>Task or dispatch id <input name="id" type="search" /></label>
+      <form class="filters" role="search" aria-label="One dispatch" onSubmit={(event) => { event.preventDefault(); find(event.currentTarget); }}>
+        <label class="grow">Task or dispatch id <input name="id" type="search" placeholder="review-42, or dsp_…" /></label>
         <button type="submit">Open</button>
+      </form>
+      <form class="filters" role="search" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
         <label>
           State
           <select value={filter.status ?? ""} onChange={set("status")}>
@@ -28,13 +40,29 @@ export function Dispatches({ route }: { route: Route }) {
             {STATES.map((state) => <option key={state} value={state}>{state}</option>)}
           </select>
         </label>
-        <label>Adapter <input value={filter.provider ?? ""} onChange={set("provider")} /></label>
+        <label>
+          Adapter
+          <input list="adapters" value={filter.provider ?? ""} onChange={set("provider")} />
+          <datalist id="adapters">{adapters.data?.adapters.map(({ provider }) => <option key={provider} value={provider} />)}</datalist>
+        </label>
         <label>Agent <input value={filter.agentId ?? ""} onChange={set("agentId")} /></label>
         <label>Run <input value={filter.runId ?? ""} onChange={set("runId")} /></label>
+        <label>
+          Accepted
+          <select value={hours ?? ""} onChange={set("hours")}>
+            <option value="">any time</option>
+            {SINCE.map(([value, label]) => <option key={value} value={value}>{label}</option>)}
+          </select>
+        </label>
+        {filtered && <a class="button" href={link("dispatches")}>Show all</a>}
       </form>
       <Problem error={page.error} />
-      {page.data && (page.data.items.length ? <DispatchTable items={page.data.items} label="Dispatches" /> : <Empty>None like that.</Empty>)}
-      <Pager route={route} next={page.data?.nextCursor} />
+      {!page.data && !page.error && <Skeleton lines={12} />}
+      {page.data?.items.length ? <DispatchTable items={page.data.items} label="Dispatches" /> : null}
+      {page.data?.items.length === 0 && !page.data.nextCursor && (
+        <Empty>{filtered ? "None like that." : <>No dispatch yet. <a href={link("try")}>Send one</a>.</>}</Empty>
+      )}
+      <Pager route={route} next={page.data?.nextCursor} shown={page.data?.items.length ?? 0} />
     </>
   );
 }

@@ -1,59 +1,118 @@
 import type { BridgeEvent } from "@forge-bridge/client";
 import { useRef, useState } from "preact/hooks";
 import { number, time } from "../format";
-import { useLive } from "../live";
+import { useKeys } from "../keys";
+import { live, useLive } from "../live";
 import { Empty } from "../parts/notice";
 import { link } from "../router";
 
-const KEPT = 1000;
-const SHOWN = 200;
+/** The newest of all, so that another filter finds something at once. */
+const KEPT = 5000;
+const SHOWN = 150;
+const KINDS = ["execution.", "execution.failed", "assistant.", "tool.", "usage", "callback.", "callback.dead", "adapter."];
+
+interface Filter {
+  kind: string;
+  provider: string;
+  text: string;
+}
+
+function matches(event: BridgeEvent, { kind, provider, text }: Filter): boolean {
+  return event.type.startsWith(kind) && (!provider || event.provider === provider) && (!text || JSON.stringify(event).includes(text));
+}
 
 /** The live tail. While it pauses, what arrives is counted and kept as far as there is room. */
 export function Events() {
   const kept = useRef<BridgeEvent[]>([]);
+  const shown = useRef<BridgeEvent[]>([]);
+  const filter = useRef<Filter>({ kind: "", provider: "", text: "" });
+  const counted = useRef({ seen: 0, matched: 0, whilePaused: 0 });
+  const stopped = useRef(false);
   const [, draw] = useState(0);
-  const [paused, setPaused] = useState<BridgeEvent[] | undefined>();
-  const [filter, setFilter] = useState({ type: "", text: "" });
-  const seen = useRef(0);
+  const again = () => draw((turn) => turn + 1);
   useLive((events) => {
-    seen.current += events.length;
-    kept.current = [...kept.current, ...events].slice(-KEPT);
-    draw(seen.current);
+    const count = counted.current;
+    count.seen += events.length;
+    kept.current = newest(kept.current, events, KEPT);
+    if (stopped.current) count.whilePaused += events.length;
+    else take(events);
+    again();
   });
-  const matches = (event: BridgeEvent) =>
-    event.type.startsWith(filter.type) && (!filter.text || JSON.stringify(event).includes(filter.text));
-  const shown = (paused ?? kept.current).filter(matches).slice(-SHOWN).reverse();
+  const take = (events: BridgeEvent[]) => {
+    const found = events.filter((event) => matches(event, filter.current));
+    counted.current.matched += found.length;
+    shown.current = newest(shown.current, found, SHOWN);
+  };
+  /** Looks through all that is kept. */
+  const sift = () => {
+    shown.current = [];
+    counted.current.matched = 0;
+    take(kept.current);
+    again();
+  };
+  const set = (name: keyof Filter) => (event: Event) => {
+    filter.current = { ...filter.current, [name]: (event.currentTarget as HTMLInputElement).value };
+    sift();
+  };
+  const pause = () => {
+    stopped.current = !stopped.current;
+    counted.current.whilePaused = 0;
+    if (stopped.current) again();
+    else sift();
+  };
+  useKeys((key) => key === "p" && pause());
+  const { seen, matched, whilePaused } = counted.current;
+  const providers = [...new Set(kept.current.slice(-500).map((event) => event.provider))].filter((name) => name !== null);
   return (
     <>
       <h1>Events</h1>
-      <form class="filters" role="search" onSubmit={(event) => event.preventDefault()}>
+      <form class="filters" role="search" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
         <label>
           Kind
-          <select value={filter.type} onChange={(event) => setFilter({ ...filter, type: event.currentTarget.value })}>
+          <select value={filter.current.kind} onChange={set("kind")}>
             <option value="">all</option>
-            {["execution.", "assistant.", "tool.", "usage", "callback.", "adapter."].map((kind) => <option key={kind} value={kind}>{kind}</option>)}
+            {KINDS.map((kind) => <option key={kind} value={kind}>{kind.endsWith(".") ? `${kind}*` : kind}</option>)}
           </select>
         </label>
-        <label>Containing <input type="search" value={filter.text} onInput={(event) => setFilter({ ...filter, text: event.currentTarget.value })} /></label>
-        <button type="button" aria-pressed={paused !== undefined} onClick={() => setPaused(paused ? undefined : kept.current)}>
-          {paused ? "Go on" : "Pause"}
-        </button>
-        <span class="dim number">{number(seen.current)} since this page was opened</span>
+        <label>
+          Adapter
+          <input list="seen" value={filter.current.provider} onInput={set("provider")} />
+          <datalist id="seen">{providers.map((name) => <option key={name} value={name} />)}</datalist>
+        </label>
+        <label class="grow">Containing <input type="search" value={filter.current.text} onInput={set("text")} placeholder="a task, an error, a word" /></label>
+        <button type="button" aria-pressed={stopped.current} onClick={pause}>{stopped.current ? "Go on" : "Pause"}</button>
       </form>
-      {shown.length === 0 ? (
-        <Empty>Nothing has happened yet. <a href={link("try")}>Send a dispatch</a>.</Empty>
+      <p class="dim number counts">
+        {number(seen)} since this page was opened
+        {matched > shown.current.length && `, the newest ${number(shown.current.length)} of ${number(matched)} like this are shown`}
+        {stopped.current && `, ${number(whilePaused)} while it pauses`}
+        {live.dropped > 0 && `, ${number(live.dropped)} arrived too fast to be kept`}
+      </p>
+      {shown.current.length === 0 ? (
+        <Empty>{seen === 0 ? <>Nothing has happened since. <a href={link("try")}>Send a dispatch</a>.</> : "None like that so far."}</Empty>
       ) : (
         <ol class="tail" aria-label="Events, newest first">
-          {shown.map((event) => (
-            <li key={event.id}>
-              <span class="number dim">{time(event.timestamp)}</span>
-              <code class="kind">{event.type}</code>
-              {event.dispatchId ? <a href={link("dispatch", event.dispatchId)}>{event.taskId}</a> : <span class="dim">{event.provider}</span>}
-              <span class="data">{event.data ? JSON.stringify(event.data) : ""}</span>
-            </li>
-          ))}
+          {/* By place and not by event: in a flood every row is another event, and its elements are used again. */}
+          {shown.current.slice().reverse().map((event, place) => <Row key={place} event={event} />)}
         </ol>
       )}
     </>
   );
+}
+
+function Row({ event }: { event: BridgeEvent }) {
+  const bad = event.type === "execution.failed" || event.type === "callback.dead";
+  return (
+    <li class={bad ? "bad" : ""}>
+      <span class="number dim" title={event.timestamp}>{time(event.timestamp)}</span>
+      <code class="kind">{event.type}</code>
+      {event.dispatchId ? <a href={link("dispatch", event.dispatchId)} title={event.taskId ?? ""}>{event.taskId}</a> : <span class="dim">{event.provider}</span>}
+      <span class="data">{event.data ? JSON.stringify(event.data) : ""}</span>
+    </li>
+  );
+}
+
+function newest(old: BridgeEvent[], more: BridgeEvent[], most: number): BridgeEvent[] {
+  if (more.length >= most) return more.slice(-most);
+  return [...old.slice(Math.max(0, old.length + more.length - most)), ...more];
 }

@@ -1,28 +1,33 @@
 import type { DispatchRequest } from "@forge-bridge/client";
 import { useState } from "preact/hooks";
 import { useLoad } from "../load";
+import { Copy } from "../parts/copy";
 import { Problem } from "../parts/notice";
 import { link } from "../router";
 import { bridge, session } from "../session";
 
-const START = { message: "Hello from the console", provider: "", model: "", agentId: "console", taskId: "", sessionId: "", callbackUrl: "" };
+const START = { message: "Hello from the console", provider: "", model: "", agentId: "console", taskId: "", sessionId: "", callbackUrl: "", more: "" };
+type Form = typeof START;
 
 /** A form for one dispatch, and the same as a line for the shell. */
 export function Try() {
   const adapters = useLoad(() => bridge.adapters(), []);
-  const [form, setForm] = useState({ ...START, taskId: newTask() });
+  const [form, setForm] = useState<Form>({ ...START, taskId: newTask() });
   const [problem, setProblem] = useState<unknown>();
-  const [copied, setCopied] = useState(false);
-  const set = (name: keyof typeof START) => (event: Event) => {
-    setCopied(false);
-    setForm({ ...form, [name]: (event.currentTarget as HTMLInputElement).value });
-  };
-  const request = body(form);
+  const [sending, setSending] = useState(false);
+  const set = (name: keyof Form) => (event: Event) => setForm({ ...form, [name]: (event.currentTarget as HTMLInputElement).value });
+  const more = parse(form.more);
+  const request = body(form, more ?? {});
   const line = curl(request);
   const send = (event: Event) => {
     event.preventDefault();
     setProblem(undefined);
-    bridge.dispatch(request).then((accepted) => { location.hash = link("dispatch", accepted.dispatchId); }, setProblem);
+    if (!more) return setProblem(new Error("the other fields are no JSON object"));
+    setSending(true);
+    bridge
+      .dispatch(request)
+      .then((accepted) => { location.hash = link("dispatch", accepted.dispatchId); }, setProblem)
+      .finally(() => setSending(false));
   };
   return (
     <>
@@ -30,29 +35,39 @@ export function Try() {
       <div class="columns">
         <form class="stack" onSubmit={send}>
           <label>Message <textarea rows={4} value={form.message} onInput={set("message")} required /></label>
-          <label>
-            Adapter
-            <select value={form.provider} onChange={set("provider")}>
-              <option value="">let the bridge choose</option>
-              {adapters.data?.adapters.map((adapter) => <option key={adapter.provider} value={adapter.provider}>{adapter.provider}</option>)}
-            </select>
-          </label>
-          <label>Model <input value={form.model} onInput={set("model")} placeholder="the adapter's own; with echo: stream:20, slow:5000, fail" /></label>
-          <label>Session <input value={form.sessionId} onInput={set("sessionId")} placeholder="none" /></label>
+          <div class="pair">
+            <label>
+              Adapter
+              <select value={form.provider} onChange={set("provider")}>
+                <option value="">let the bridge choose</option>
+                {adapters.data?.adapters.map((adapter) => <option key={adapter.provider} value={adapter.provider}>{adapter.provider}</option>)}
+              </select>
+            </label>
+            <label>Model <input value={form.model} onInput={set("model")} placeholder="with echo: stream:20, slow:5000" /></label>
+          </div>
           <label>Callback URL <input type="url" value={form.callbackUrl} onInput={set("callbackUrl")} placeholder="no callback" /></label>
           <div class="pair">
             <label>Task id <input value={form.taskId} onInput={set("taskId")} required /></label>
             <label>Agent <input value={form.agentId} onInput={set("agentId")} required /></label>
           </div>
+          <details>
+            <summary>More</summary>
+            <div class="stack">
+              <label>Session <input value={form.sessionId} onInput={set("sessionId")} placeholder="none" /></label>
+              <label>
+                Other fields, as a JSON object
+                <textarea class="code" rows={4} value={form.more} onInput={set("more")} placeholder={'{"priority": 5, "timeoutSeconds": 60}'} aria-invalid={!more} aria-describedby="more-said" spellcheck={false} />
+              </label>
+              <p id="more-said" class={more ? "dim small" : "bad small"}>{more ? <>Every field is in the <a href="/docs">reference</a>.</> : "This is no JSON object yet."}</p>
+            </div>
+          </details>
           <Problem error={problem} />
-          <div class="actions"><button type="submit" class="primary">Dispatch</button></div>
+          <div class="actions"><button type="submit" class="primary" disabled={sending}>Dispatch</button></div>
         </form>
         <section aria-labelledby="line">
-          <h2 id="line">The same in a shell</h2>
-          <pre class="said">{line}</pre>
-          <button type="button" onClick={() => navigator.clipboard.writeText(line).then(() => setCopied(true), setProblem)}>
-            {copied ? "Copied" : "Copy"}
-          </button>
+          <div class="title"><h2 id="line">The same in a shell</h2> <Copy text={line} name="the line" /></div>
+          <pre class="said line" tabIndex={0} aria-label="curl line">{line}</pre>
+          {session.token && <p class="dim small">Put the token into <code>BRIDGE_TOKEN</code> first.</p>}
         </section>
       </div>
     </>
@@ -63,10 +78,21 @@ function newTask(): string {
   return `try-${Date.now().toString(36)}`;
 }
 
-function body(form: typeof START): DispatchRequest {
-  const { taskId, agentId, message, callbackUrl, ...wishes } = form;
+/** What stands in the field for other fields; nothing is an empty object. */
+function parse(text: string): Record<string, unknown> | undefined {
+  if (text.trim() === "") return {};
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Record<string, unknown>) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function body(form: Form, more: Record<string, unknown>): DispatchRequest {
+  const { taskId, agentId, message, callbackUrl, more: _, ...wishes } = form;
   const given = Object.fromEntries(Object.entries(wishes).filter(([, value]) => value !== ""));
-  return { taskId, agentId, message, ...given, callbackUrl: callbackUrl || null };
+  return { taskId, agentId, message, ...given, ...more, callbackUrl: callbackUrl || null };
 }
 
 /** Single quotes end, an escaped one comes, and they begin again. */

@@ -10,10 +10,14 @@ const TONES: Record<string, string> = {
   queued: "wait",
   accepted: "wait",
   connecting: "wait",
+  superseded: "wait",
+  cancelled: "wait",
   degraded: "warn",
   retrying: "warn",
-  superseded: "wait",
+  paused: "warn",
+  input_required: "warn",
   offline: "bad",
+  quarantined: "bad",
   error: "bad",
   dead: "bad",
   refused: "bad",
@@ -27,5 +31,7 @@ export function Badge({ state, label }: { state: string; label?: string }) {
 /** Where a dispatch stands: its outcome once it has one. */
 export function DispatchBadge({ dispatch }: { dispatch: Dispatch }) {
   if (dispatch.status !== "finished") return <Badge state={dispatch.status} />;
-  return dispatch.outcome === "ok" ? <Badge state="ok" /> : <Badge state="error" label={dispatch.errorCode ?? "error"} />;
+  if (dispatch.outcome === "ok") return <Badge state="ok" />;
+  const code = dispatch.errorCode ?? "error";
+  return <Badge state={code in TONES ? code : "error"} label={code} />;
 }

@@ -1,24 +1,28 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
-import { clock } from "../format";
+import { clock, number } from "../format";
 import "uplot/dist/uPlot.min.css";
 
 export interface Series {
   label: string;
   /** A colour variable of the style sheet. */
   colour: string;
+  /** Lines are told apart without colour, too. */
+  dash?: number[];
 }
 
-/** Lines over time. `data[0]` are seconds since 1970, then one array a series. */
+/** Lines over time, with their newest values below. `data[0]` are seconds since 1970, then one array a series. */
 export function Chart({ series, data, label }: { series: Series[]; data: uPlot.AlignedData; label: string }) {
   const holder = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | undefined>(undefined);
+  const latest = useRef(data);
+  latest.current = data;
   useEffect(() => {
     const element = holder.current;
     if (!element) return;
     const draw = () => {
       plot.current?.destroy();
-      plot.current = new uPlot(options(element, series), data, element);
+      plot.current = new uPlot(options(element, series), latest.current, element);
     };
     draw();
     const size = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth, height: HEIGHT }));
@@ -32,25 +36,49 @@ export function Chart({ series, data, label }: { series: Series[]; data: uPlot.A
     };
   }, []);
   useEffect(() => plot.current?.setData(data), [data]);
-  return <div class="chart" ref={holder} role="img" aria-label={label} />;
+  return (
+    <>
+      <div class="chart" ref={holder} role="img" aria-label={label} />
+      <ul class="legend">
+        {series.map((one, index) => {
+          const values = Array.from(data[index + 1] ?? []);
+          const most = Math.max(0, ...values.map((value) => value ?? 0));
+          return (
+            <li key={one.label}>
+              <i class={one.dash ? "dashed" : ""} style={{ color: `var(${one.colour})` }} aria-hidden="true" /> {one.label}{" "}
+              <b class="number">{values.at(-1) == null ? "…" : number(values.at(-1))}</b> <span class="dim number">max {number(most)}</span>
+            </li>
+          );
+        })}
+      </ul>
+    </>
+  );
 }
 
-const HEIGHT = 190;
+const HEIGHT = 170;
 
 function options(element: HTMLElement, series: Series[]): uPlot.Options {
   const style = getComputedStyle(element);
   const colour = (name: string) => style.getPropertyValue(name).trim();
   const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
+  const whole = (values: number[]) => values.map((value) => (Number.isInteger(value) ? number(value) : ""));
   return {
     width: element.clientWidth,
     height: HEIGHT,
-    cursor: { y: false, points: { size: 6 } },
-    legend: { show: true, live: true },
+    cursor: { show: false },
+    legend: { show: false },
+    padding: [8, 12, 0, 0],
     scales: { y: { range: (_, __, most) => [0, Math.max(5, most * 1.1)] } },
-    axes: [{ ...axis, space: 90, values: (_, seconds) => seconds.map(clock) }, { ...axis, size: 44 }],
+    axes: [{ ...axis, space: 90, size: 28, values: (_, seconds) => seconds.map(clock) }, { ...axis, size: 48, values: (_, values) => whole(values) }],
     series: [
       {},
-      ...series.map(({ label, colour: name }) => ({ label, stroke: colour(name), width: 2, points: { show: false } })),
+      ...series.map(({ label, colour: name, dash }) => ({
+        label,
+        stroke: colour(name),
+        width: 1.75,
+        points: { show: false },
+        ...(dash && { dash }),
+      })),
     ],
   };
 }

@@ -6,14 +6,28 @@ import { wantsToken } from "../session";
 export function Problem({ error }: { error: unknown }) {
   if (!error || wantsToken(error)) return null;
   const known = error instanceof BridgeError ? error : undefined;
+  const fields = Array.isArray(known?.details) ? (known.details as { field?: unknown; message?: unknown }[]) : [];
   return (
     <div class="notice bad" role="alert">
       <strong>{known?.code ?? "ERROR"}</strong> {error instanceof Error ? error.message : String(error)}
-      {known?.requestId && <span class="dim"> request {known.requestId}</span>}
+      {fields.length > 0 && (
+        <ul>{fields.map(({ field, message }, index) => <li key={index}><code>{String(field)}</code> {String(message)}</li>)}</ul>
+      )}
+      {known?.requestId && <p class="small">Request <code>{known.requestId}</code></p>}
     </div>
   );
 }
 
 export function Empty({ children }: { children: ComponentChildren }) {
   return <p class="empty">{children}</p>;
+}
+
+/** Keeps the place of what is being loaded for the first time. */
+export function Skeleton({ lines }: { lines: number }) {
+  return (
+    <div class="skeleton" aria-busy="true">
+      <span class="hidden">Loading …</span>
+      {Array.from({ length: lines }, (_, index) => <i key={index} />)}
+    </div>
+  );
 }

@@ -1,13 +1,16 @@
 import { link, type Route } from "../router";
 
 /** To the first page and to the next; where one stands is in the address. */
-export function Pager({ route, next }: { route: Route; next: string | null | undefined }) {
+export function Pager({ route, next, shown }: { route: Route; next: string | null | undefined; shown: number }) {
   const query = Object.fromEntries(route.query.entries());
   const first = link(route.page, undefined, { ...query, cursor: undefined });
+  const within = route.query.get("cursor");
+  if (!within && !next) return null;
   return (
-    <nav class="pager" aria-label="Pages">
-      {route.query.get("cursor") ? <a href={first}>Newest</a> : <span class="dim">Newest</span>}
-      {next ? <a href={link(route.page, undefined, { ...query, cursor: next })}>Older</a> : <span class="dim">Older</span>}
+    <nav class="pager" aria-label="Pages of the list">
+      {within ? <a class="button" href={first}>Newest</a> : <span class="button off">Newest</span>}
+      {next ? <a class="button" href={link(route.page, undefined, { ...query, cursor: next })}>Older</a> : <span class="button off">Older</span>}
+      {next && shown === 0 && <span class="dim">None among those looked at so far; there are older ones.</span>}
     </nav>
   );
 }

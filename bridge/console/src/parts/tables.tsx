@@ -1,33 +1,44 @@
 import type { Delivery, Dispatch } from "@forge-bridge/client";
-import { duration, millis, time } from "../format";
+import { useNow } from "../clock";
+import { duration, millis, rough, time } from "../format";
 import { link } from "../router";
 import { Badge, DispatchBadge } from "./badge";
+import { Time } from "./time";
 
-export function DispatchTable({ items, label }: { items: Dispatch[]; label: string }) {
+interface DispatchRows {
+  items: Dispatch[];
+  label: string;
+  /** Without the columns that a list beside another has no room for. */
+  brief?: boolean;
+}
+
+export function DispatchTable({ items, label, brief }: DispatchRows) {
+  const now = useNow(items.some((dispatch) => dispatch.status === "running"));
+  const wide = brief ? "gone" : "wide";
   return (
-    <div class="scroll">
+    <div class="scroll" tabIndex={0} role="region" aria-label={`${label}, table`}>
       <table aria-label={label}>
         <thead>
           <tr>
             <th scope="col">Task</th>
             <th scope="col">State</th>
-            <th scope="col">Adapter</th>
-            <th scope="col">Agent</th>
-            <th scope="col">Accepted</th>
-            <th scope="col" class="right">Waited</th>
+            <th scope="col" class="wide">Adapter</th>
+            <th scope="col" class={wide}>Agent</th>
+            <th scope="col" class={wide}>Accepted</th>
+            <th scope="col" class={`${wide} right`}>Waited</th>
             <th scope="col" class="right">Ran</th>
           </tr>
         </thead>
         <tbody>
           {items.map((dispatch) => (
             <tr key={dispatch.dispatchId}>
-              <td><a href={link("dispatch", dispatch.dispatchId)}>{dispatch.taskId}</a></td>
+              <td class="name"><a href={link("dispatch", dispatch.dispatchId)} title={dispatch.taskId}>{dispatch.taskId}</a></td>
               <td><DispatchBadge dispatch={dispatch} /></td>
-              <td>{dispatch.provider}</td>
-              <td>{dispatch.agentId}</td>
-              <td class="number">{time(dispatch.acceptedAt)}</td>
-              <td class="number right">{duration(millis(dispatch.acceptedAt, dispatch.startedAt))}</td>
-              <td class="number right">{duration(millis(dispatch.startedAt, dispatch.finishedAt))}</td>
+              <td class="wide cut">{dispatch.provider}</td>
+              <td class={`${wide} cut`} title={dispatch.agentId}>{dispatch.agentId}</td>
+              <td class={wide}><Time at={dispatch.acceptedAt} /></td>
+              <td class={`${wide} number right`}>{duration(millis(dispatch.acceptedAt, dispatch.startedAt))}</td>
+              <td class="number right">{ran(dispatch, now)}</td>
             </tr>
           ))}
         </tbody>
@@ -36,30 +47,35 @@ export function DispatchTable({ items, label }: { items: Dispatch[]; label: stri
   );
 }
 
+function ran(dispatch: Dispatch, now: number): string {
+  if (dispatch.status === "running" && dispatch.startedAt) return rough(Math.max(0, now - Date.parse(dispatch.startedAt)));
+  return duration(millis(dispatch.startedAt, dispatch.finishedAt));
+}
+
 export function DeliveryTable({ items, retry }: { items: Delivery[]; retry: (id: string) => void }) {
   return (
-    <div class="scroll">
+    <div class="scroll" tabIndex={0} role="region" aria-label="Deliveries, table">
       <table aria-label="Deliveries">
         <thead>
           <tr>
             <th scope="col">Task</th>
             <th scope="col">State</th>
-            <th scope="col">Destination</th>
-            <th scope="col" class="right">Attempts</th>
-            <th scope="col">Last answer</th>
-            <th scope="col">Next or settled</th>
+            <th scope="col" class="wide">Destination</th>
+            <th scope="col" class="wide right">Attempts</th>
+            <th scope="col" class="wide">Last answer</th>
+            <th scope="col" class="wide">Next or settled</th>
             <th scope="col"><span class="hidden">Action</span></th>
           </tr>
         </thead>
         <tbody>
           {items.map((delivery) => (
             <tr key={delivery.id}>
-              <td><a href={link("dispatch", delivery.dispatchId)}>{delivery.taskId}</a></td>
+              <td class="name"><a href={link("dispatch", delivery.dispatchId)} title={delivery.taskId}>{delivery.taskId}</a></td>
               <td><Badge state={delivery.status} /></td>
-              <td class="url">{delivery.url}</td>
-              <td class="number right">{delivery.attemptCount}</td>
-              <td>{answer(delivery)}</td>
-              <td class="number">{time(delivery.settledAt ?? delivery.dueAt)}</td>
+              <td class="wide url" title={delivery.url}>{delivery.url}</td>
+              <td class="wide number right">{delivery.attemptCount}</td>
+              <td class="wide cut" title={answer(delivery)}>{answer(delivery)}</td>
+              <td class="wide number">{settled(delivery)}</td>
               <td class="right">
                 <button type="button" class="small" onClick={() => retry(delivery.id)} aria-label={`Send again: ${delivery.taskId}`}>
                   Send again
@@ -73,7 +89,12 @@ export function DeliveryTable({ items, retry }: { items: Delivery[]; retry: (id:
   );
 }
 
-function answer(delivery: Delivery): string {
+function settled(delivery: Delivery): string {
+  if (delivery.settledAt) return time(delivery.settledAt);
+  return delivery.dueAt ? `again ${time(delivery.dueAt)}` : "";
+}
+
+export function answer(delivery: Delivery): string {
   const last = delivery.attempts.at(-1);
   if (!last) return delivery.status === "delivered" ? "accepted" : "";
   return last.status ? `HTTP ${last.status}` : (last.error ?? "");

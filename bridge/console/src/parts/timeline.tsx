@@ -1,68 +1,113 @@
 import type { BridgeEvent } from "@forge-bridge/client";
-import { duration, json, millis, time } from "../format";
+import { duration, json, millis, number, plural } from "../format";
 
 /** What is shown for one or several events: text that came in pieces is one piece here. */
 export interface Entry {
   key: string;
   kind: string;
   at: string;
+  attempt: number | undefined;
   text?: string;
-  data?: unknown;
+  /** Characters before `text` that are no longer shown. */
+  cut?: number;
+  data?: Record<string, unknown>;
   bad?: boolean;
 }
 
-const KEPT = 4000;
-/** Said elsewhere on the page. */
-const KNOWN = ["provider", "deliveryId"];
+export interface History {
+  entries: Entry[];
+  /** Entries that made room for newer ones. */
+  dropped: number;
+}
+
+const KEPT = 2000;
+/** Of one text; the whole is in the output. */
+const LONGEST = 20_000;
+const BAD = ["execution.failed", "callback.dead", "events.dropped"];
 
 /** Adds events to what is shown; text goes on where the last text ended. */
-export function grow(entries: Entry[], events: BridgeEvent[]): Entry[] {
-  const next = entries.slice();
+export function grow(history: History, events: BridgeEvent[]): History {
+  const next = history.entries.slice();
   for (const event of events) {
     const delta = event.data?.["delta"];
     const last = next.at(-1);
+    const { id: key, type: kind, timestamp: at, attempt } = event;
     if (typeof delta === "string") {
-      if (last?.kind === event.type) next[next.length - 1] = { ...last, text: last.text + delta };
-      else next.push({ key: event.id, kind: event.type, at: event.timestamp, text: delta });
+      if (last?.kind === kind && last.attempt === attempt) next[next.length - 1] = { ...last, text: last.text + delta };
+      else next.push({ key, kind, at, attempt, text: delta });
       continue;
     }
-    const bad = event.type === "execution.failed" || event.type === "callback.dead" || event.data?.["isError"] === true;
-    next.push({ key: event.id, kind: event.type, at: event.timestamp, data: event.data, bad });
+    const bad = BAD.includes(kind) || event.data?.["isError"] === true;
+    next.push({ key, kind, at, attempt, bad, ...(event.data && { data: event.data }) });
   }
-  return next.length > KEPT ? next.slice(-KEPT) : next;
+  const entries = next.slice(-KEPT).map(trim);
+  return { entries, dropped: history.dropped + next.length - entries.length };
 }
 
-export function Timeline({ entries, since }: { entries: Entry[]; since: string }) {
+function trim(entry: Entry): Entry {
+  const over = (entry.text?.length ?? 0) - LONGEST;
+  // Twice the room before it is cut, so that it is not cut for each piece.
+  return over > LONGEST ? { ...entry, text: entry.text?.slice(over) ?? "", cut: (entry.cut ?? 0) + over } : entry;
+}
+
+export function Timeline({ history, since }: { history: History; since: string }) {
   return (
-    <ol class="timeline" aria-label="What happened">
-      {entries.map((entry) => (
-        <li key={entry.key} class={entry.bad ? "bad" : ""}>
-          <span class="number dim" title={time(entry.at)}>+{duration(millis(since, entry.at))}</span>
-          <div>
-            <code class="kind">{entry.kind}</code> <Summary entry={entry} />
-          </div>
-        </li>
-      ))}
-    </ol>
+    <>
+      {history.dropped > 0 && <p class="dim">{plural(history.dropped, "earlier entry", "earlier entries")} made room for these.</p>}
+      <ol class="timeline" aria-label="What happened">
+        {history.entries.map((entry, index) => (
+          <li key={entry.key} class={entry.bad ? "bad" : entry.kind.split(".")[0]}>
+            <span class="number dim" title={entry.at}>+{duration(millis(since, entry.at))}</span>
+            <div>
+              <code class="kind">{entry.kind}</code>{" "}
+              {(entry.attempt ?? 1) > 1 && entry.attempt !== history.entries[index - 1]?.attempt && <span class="dim">attempt {entry.attempt} </span>}
+              <Summary entry={entry} />
+            </div>
+          </li>
+        ))}
+      </ol>
+    </>
   );
 }
 
 function Summary({ entry }: { entry: Entry }) {
   if (entry.text !== undefined) {
-    return <pre class={entry.kind === "assistant.thinking" ? "said thought" : "said"}>{entry.text}</pre>;
+    return (
+      <>
+        {entry.cut && <span class="dim">{number(entry.cut)} characters before this are in the output</span>}
+        <pre class={entry.kind === "assistant.thinking" ? "said thought" : "said"}>{entry.text}</pre>
+      </>
+    );
   }
-  const data = entry.data as Record<string, unknown> | undefined;
+  const data = entry.data;
   if (!data || Object.keys(data).length === 0) return null;
-  if (entry.kind === "tool.invoked") return <Tool name={data["name"]} body={data["input"]} />;
-  if (entry.kind === "tool.completed") return <Tool name={data["name"]} body={data["output"]} />;
+  switch (entry.kind) {
+    case "tool.invoked":
+      return <Tool name={data["name"]} body={data["input"]} />;
+    case "tool.completed":
+      return <Tool name={data["name"]} body={data["output"]} />;
+    case "callback.attempted":
+      return <span>{data["status"] ? `HTTP ${data["status"]}` : String(data["error"] ?? "")} <span class="dim">in {duration(Number(data["durationMs"] ?? 0))}</span></span>;
+    case "execution.failed":
+      return <span><b>{String(data["errorCode"] ?? "")}</b> {String(data["error"] ?? "")}</span>;
+    case "usage":
+      return <span class="dim">{number(data["inputTokens"] as number | null)} in, {number(data["outputTokens"] as number | null)} out</span>;
+    default:
+      return <Data data={data} />;
+  }
+}
+
+/** Said elsewhere on the page. */
+const KNOWN = ["deliveryId"];
+
+function Data({ data }: { data: Record<string, unknown> }) {
   const all = Object.entries(data).filter(([name]) => !KNOWN.includes(name));
   const flat = all.filter(([, value]) => typeof value !== "object" || value === null);
-  if (flat.length === all.length && flat.length <= 5) {
-    return <span class="dim">{flat.map(([name, value]) => `${name} ${value}`).join("   ")}</span>;
-  }
+  const line = (pairs: typeof flat) => pairs.map(([name, value]) => `${name} ${value}`).join(" · ");
+  if (flat.length === all.length && flat.length <= 5) return <span class="dim">{line(flat)}</span>;
   return (
     <details>
-      <summary>{flat.slice(0, 3).map(([name, value]) => `${name} ${value}`).join("   ") || "data"}</summary>
+      <summary>{line(flat.slice(0, 3)) || "data"}</summary>
       <pre>{json(data)}</pre>
     </details>
   );
@@ -71,8 +116,8 @@ function Summary({ entry }: { entry: Entry }) {
 function Tool({ name, body }: { name: unknown; body: unknown }) {
   return (
     <>
-      <strong>{String(name)}</strong>
-      <pre class="said">{json(body)}</pre>
+      <b>{String(name)}</b>
+      {body !== undefined && <pre class="said">{json(body)}</pre>}
     </>
   );
 }

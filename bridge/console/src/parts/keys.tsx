@@ -1,0 +1,34 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { keys, PAGES } from "../keys";
+
+const NAMES: Record<string, string> = { now: "Now", dispatches: "Dispatches", adapters: "Adapters", deliveries: "Deliveries", events: "Events", try: "Try it" };
+
+/** The keys, and the switch that turns them off. */
+export function KeysDialog({ open, close }: { open: boolean; close: () => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const [on, setOn] = useState(keys.on);
+  useEffect(() => {
+    if (open) dialog.current?.showModal();
+  }, [open]);
+  const turn = (wanted: boolean) => {
+    keys.on = wanted;
+    setOn(wanted);
+  };
+  return (
+    <dialog ref={dialog} aria-labelledby="keys-title" onClose={close}>
+      <form method="dialog">
+        <h2 id="keys-title">Keys</h2>
+        <dl class="keys">
+          {Object.entries(PAGES).map(([key, page]) => (
+            <div key={key}><dt><kbd>g</kbd> <kbd>{key}</kbd></dt><dd>{NAMES[page]}</dd></div>
+          ))}
+          <div><dt><kbd>/</kbd></dt><dd>the search field of the page</dd></div>
+          <div><dt><kbd>p</kbd></dt><dd>pause the events, or go on</dd></div>
+          <div><dt><kbd>?</kbd></dt><dd>this list</dd></div>
+        </dl>
+        <label class="check"><input type="checkbox" checked={on} onChange={(event) => turn(event.currentTarget.checked)} /> Keys are on</label>
+        <div class="actions"><button type="submit" class="primary">Close</button></div>
+      </form>
+    </dialog>
+  );
+}

@@ -1,0 +1,77 @@
+import type { Dispatch, RoutingStep } from "@forge-bridge/client";
+import type { ComponentChildren } from "preact";
+import { dollars, json, number } from "../format";
+import { link } from "../router";
+import { Copy, Id } from "./copy";
+import { Time } from "./time";
+
+/** What came of it: output, structured output, tool calls. Nothing before it is finished. */
+export function Outcome({ dispatch }: { dispatch: Dispatch }) {
+  const result = dispatch.result;
+  if (!result) return null;
+  const truncated = result["outputTruncated"] as { bytes: number; href: string } | undefined;
+  if (!result.output && result.structuredOutput === undefined && !result.toolCalls?.length) return null;
+  return (
+    <section aria-labelledby="result">
+      <div class="title"><h2 id="result">Result</h2> {result.output && <Copy text={result.output} name="the output" />}</div>
+      {result.output && <pre class="said" tabIndex={0} aria-label="Output">{result.output}</pre>}
+      {truncated && <p class="dim">This is its beginning; the whole has {number(truncated.bytes)} bytes and is at <code>{truncated.href}</code>.</p>}
+      {result.structuredOutput !== undefined && <details open><summary>Structured output</summary><pre class="said" tabIndex={0}>{json(result.structuredOutput)}</pre></details>}
+      {result.toolCalls?.map((call) => (
+        <div key={call.toolCallId} class="call"><span class="dim">hands back</span> <b>{call.name}</b><pre class="said" tabIndex={0}>{json(call.input)}</pre></div>
+      ))}
+    </section>
+  );
+}
+
+export function Facts({ dispatch }: { dispatch: Dispatch }) {
+  const result = dispatch.result;
+  const session = result?.sessionId ?? dispatch.sessionId;
+  const facts: [string, ComponentChildren][] = [
+    ["Agent", <a href={link("dispatches", undefined, { agentId: dispatch.agentId })}>{dispatch.agentId}</a>],
+    ["Adapter", <a href={link("dispatches", undefined, { provider: dispatch.provider })}>{dispatch.provider}</a>],
+    ["Model", result?.model],
+    ["Run", dispatch.runId && <a href={link("dispatches", undefined, { runId: dispatch.runId })}>{dispatch.runId}</a>],
+    ["Attempt", dispatch.attempt > 1 ? dispatch.attempt : undefined],
+    ["Priority", dispatch.priority || undefined],
+    ["Accepted", <Time at={dispatch.acceptedAt} />],
+    ["Not before", dispatch.notBefore && <Time at={dispatch.notBefore} />],
+    ["Started", dispatch.startedAt && <Time at={dispatch.startedAt} />],
+    ["Finished", dispatch.finishedAt && <Time at={dispatch.finishedAt} />],
+    ["Tokens", result?.usage && `${number(result.usage.inputTokens)} in, ${number(result.usage.outputTokens)} out`],
+    ["Cost", result && dollars(result.costUsd)],
+    ["Retry of", dispatch.retryOf && <a href={link("dispatch", dispatch.retryOf)}>{dispatch.retryOf}</a>],
+    ["Session", session && <Id value={session} name="the session" />],
+    ["Dispatch", <Id value={dispatch.dispatchId} name="the dispatch id" />],
+    ["Trace", <Id value={dispatch.traceId} name="the trace id" />],
+  ];
+  return (
+    <section aria-labelledby="facts">
+      <h2 id="facts">Record</h2>
+      <dl>
+        {facts.filter(([, value]) => value).map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}
+      </dl>
+    </section>
+  );
+}
+
+/** Why this adapter: the stages that dropped somebody, and in a line those that did not. */
+export function Routing({ steps }: { steps: RoutingStep[] }) {
+  const chosen = steps.at(-1)?.kept ?? [];
+  const idle = steps.filter((step) => step.dropped.length === 0);
+  return (
+    <section aria-labelledby="routing">
+      <h2 id="routing">Routing</h2>
+      <ol class="routing">
+        {steps.filter((step) => step.dropped.length > 0).map((step, index) => (
+          <li key={index}>
+            <b>{step.name}</b> <span class="dim">kept {step.kept.join(", ") || "nobody"}</span>
+            {step.dropped.map((drop, at) => <div key={at} class="drop"><s>{drop.provider}</s> {drop.reason}</div>)}
+          </li>
+        ))}
+        {chosen.length > 0 && <li>→ <b>{chosen.join(", ")}</b></li>}
+      </ol>
+      {idle.length > 0 && <p class="dim small">Changed nothing: {idle.map((step) => step.name).join(", ")}.</p>}
+    </section>
+  );
+}
