@@ -119,8 +119,7 @@ async fn the_page_is_what_prometheus_wants() {
         "forge_bridge_dispatches_finished_total{provider=\"echo\",status=\"error\",error_code=\"other\"} 1",
         "forge_bridge_dispatch_execution_seconds_count{provider=\"echo\"} 3",
         "forge_bridge_delivery_attempts_total{destination=\"loopback\",answer=\"2xx\"} 3",
-        "forge_bridge_plugin_calls_total{provider=\"echo\",op=\"execute\",outcome=\"ok\"} 2",
-        "forge_bridge_plugin_calls_total{provider=\"echo\",op=\"execute\",outcome=\"error\"} 1",
+        "forge_bridge_plugin_calls_total{provider=\"echo\",op=\"execute\",outcome=\"ok\"} 3",
         "forge_bridge_adapter_health{provider=\"echo\",state=\"healthy\"} 1",
         "forge_bridge_http_requests_total{method=\"POST\",route=\"/api/v2/dispatch\",status=\"2xx\"} 3",
         "forge_bridge_store_up 1",
@@ -206,7 +205,8 @@ fn the_alerts_fire_when_they_should() {
 #[test]
 fn every_alert_says_what_it_means_and_what_to_do() {
     let alerts = fs::read_to_string(config().join("prometheus/alerts.yml")).unwrap();
-    let count = |word: &str| alerts.matches(word).count();
+    let begins = |word: &str, line: &&str| line.trim().starts_with(word);
+    let count = |word: &str| alerts.lines().filter(|line| begins(word, line)).count();
     let all = count("- alert:");
     assert!(all >= 6, "{all} alerts");
     for word in ["severity:", "summary:", "meaning:", "runbook:"] {

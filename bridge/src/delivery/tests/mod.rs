@@ -82,7 +82,6 @@ impl Rig {
             config: self.config.clone(),
             retention: Duration::from_secs(60).into(),
             spans: Spans::default(),
-            spans: Spans::default(),
         });
     }
 
@@ -212,7 +211,6 @@ pub(crate) fn idle(store: Arc<dyn Store>) -> Deliverer {
         clock: Clock::System,
         config,
         retention: Duration::from_secs(60).into(),
-        spans: Spans::default(),
         spans: Spans::default(),
     })
 }
