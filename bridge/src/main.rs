@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use forge_bridge::{cli, process};
+use forge_bridge::{cli, plugin, process};
 use mimalloc::MiMalloc;
 
 /// Takes a third of the time of the system's, which was a sixth of a dispatch.
@@ -11,10 +11,11 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os();
-    // The supervisor of child processes starts before anything else exists in the process.
+    // What runs as a child of the bridge starts before anything else exists in the process.
     let first = args.nth(1);
     match first.as_ref().and_then(|first| first.to_str()) {
         Some("exec") => return process::exec::run(args),
+        Some("adapter-host") => return plugin::process::host::run(args),
         Some("relay") => return process::relay::run(args),
         Some(_) | None => {}
     }

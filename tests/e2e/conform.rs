@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use super::harness::library::{compile, file_name};
+use super::harness::library::{compile, file_name, root};
 use super::harness::plugins;
 
 /// Exit code, report and complaint.
@@ -19,6 +19,7 @@ fn test(library: &Path, arguments: &[&str]) -> (i32, Value, String) {
     } = Command::new(env!("CARGO_BIN_EXE_forge-bridge"))
         .env_clear()
         .env("HOME", home.path())
+        .env("PATH", path())
         .args(["adapters", "test", "--json"])
         .arg(library)
         .args(arguments)
@@ -27,6 +28,13 @@ fn test(library: &Path, arguments: &[&str]) -> (i32, Value, String) {
     let report = serde_json::from_slice(&stdout).unwrap_or_default();
     let complaint = String::from_utf8(stderr).unwrap();
     (status.code().unwrap(), report, complaint)
+}
+
+/// That of the tests, the Node of the tests first.
+fn path() -> String {
+    let node = forge_test_runtimes::node();
+    let rest = std::env::var("PATH").unwrap();
+    format!("{}:{rest}", node.parent().unwrap().display())
 }
 
 fn with<'a>(report: &'a Value, outcome: &str) -> Vec<&'a Value> {
@@ -54,6 +62,38 @@ fn a_good_library_keeps_every_rule() {
     let unchecked = with(&report, "unchecked");
     assert_eq!(unchecked.len(), 1, "{unchecked:?}");
     assert!(with(&report, "ok").len() > 18, "{report}");
+}
+
+#[test]
+fn the_examples_keep_every_rule() {
+    let examples = root().join("plugins/examples");
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join(file_name("c-echo"));
+    compile(
+        &library,
+        examples.join("c-echo/adapter.c").to_str().unwrap(),
+        &[],
+    );
+    for (file, slow) in [
+        (
+            examples.join("python-echo/forge-adapter-python-echo"),
+            "slow:60000",
+        ),
+        (
+            examples.join("node-echo/forge-adapter-node-echo"),
+            "slow:60000",
+        ),
+        (library, ""),
+    ] {
+        let mut arguments = Vec::new();
+        if !slow.is_empty() {
+            arguments.extend(["--slow-model", slow, "--failing-model", "fail"]);
+        }
+        let (code, report, complaint) = test(&file, &arguments);
+        assert_eq!(code, 0, "{}: {report:#} {complaint}", file.display());
+        assert_eq!(with(&report, "failed"), Vec::<&Value>::new());
+        assert!(with(&report, "ok").len() >= 13, "{report:#}");
+    }
 }
 
 #[test]

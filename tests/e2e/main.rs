@@ -29,6 +29,7 @@ mod harness;
 mod hostile;
 mod http;
 mod idempotency;
+mod isolation;
 mod keys;
 mod kill_matrix;
 mod langgraph;

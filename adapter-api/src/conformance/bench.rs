@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::recorder::{Ending, Recorder};
+use super::spoken::{Entry, Line};
 use super::{Options, Outcome};
-use crate::export::{CEntryV1, Loopback};
 use crate::host::Create;
 use crate::manage::Interface;
 use crate::profile::SCHEMA;
@@ -20,14 +20,14 @@ pub(super) struct Bench {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) interfaces: Vec<Interface>,
-    pub(super) entry: CEntryV1,
+    pub(super) entry: Entry,
     pub(super) options: Options,
 }
 
 /// One instance of it.
 pub(super) struct Subject<'a> {
     bench: &'a Bench,
-    loopback: Loopback,
+    line: Line,
     calls: AtomicU64,
 }
 
@@ -55,10 +55,10 @@ impl Bench {
             store_id: "conformance".to_owned(),
             ..Create::default()
         };
-        match Loopback::create(&self.entry, bytes(&create)) {
-            Ok(loopback) => Ok(Subject {
+        match self.entry.create(bytes(&create)) {
+            Ok(line) => Ok(Subject {
                 bench: self,
-                loopback,
+                line,
                 calls: AtomicU64::new(1),
             }),
             Err(error) => failed(format!("create: {}: {error}", error.code)),
@@ -93,7 +93,7 @@ impl Subject<'_> {
     /// Starts a call and gives its number.
     pub(super) fn start(&self, op: &str, payload: Vec<u8>) -> Result<u64, Outcome> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        match self.loopback.start(call, op, payload) {
+        match self.line.start(call, op, payload) {
             0 => Ok(call),
             refused => failed(format!("{op}: start answered {refused}")),
         }
@@ -178,11 +178,11 @@ impl Subject<'_> {
     }
 
     pub(super) fn drop_call(&self, call: u64) -> i32 {
-        self.loopback.cancel(call)
+        self.line.cancel(call)
     }
 
     pub(super) fn recorder(&self) -> &'static Recorder {
-        self.loopback.recorder()
+        self.line.recorder()
     }
 
     /// Nothing happened that no adapter may do.

@@ -19,6 +19,7 @@ mod boundary;
 mod executing;
 mod living;
 pub(crate) mod recorder;
+mod spoken;
 
 use std::fmt;
 use std::time::Duration;
@@ -30,6 +31,8 @@ use crate::manage::Interface;
 use crate::{ExecutionAdapter, ExecutionRequest, HealthStatus, Manifest, Profile};
 
 use bench::Bench;
+use spoken::Entry;
+pub use spoken::{Heard, Peer, Spoken};
 
 /// What the checks need to know of the adapter. What is absent leaves rows unchecked, which the
 /// report says.
@@ -75,7 +78,7 @@ pub fn check<A: ExecutionAdapter>(options: Options) -> Report {
         name: A::NAME.to_owned(),
         version: A::VERSION.to_owned(),
         interfaces: A::INTERFACES.to_vec(),
-        entry: c_entry::<A>(),
+        entry: Entry::Table(c_entry::<A>()),
         options,
     };
     run(bench, &mut |_| {})
@@ -89,6 +92,25 @@ pub fn check_library(
     options: Options,
     watch: &mut dyn FnMut(Step<'_>),
 ) -> Report {
+    check_entry(manifest, Entry::Table(entry.0), options, watch)
+}
+
+/// The same for an adapter that is no library.
+pub fn check_peer(
+    manifest: &Manifest,
+    peer: Box<dyn Peer>,
+    options: Options,
+    watch: &mut dyn FnMut(Step<'_>),
+) -> Report {
+    check_entry(manifest, Entry::Peer(peer), options, watch)
+}
+
+fn check_entry(
+    manifest: &Manifest,
+    entry: Entry,
+    options: Options,
+    watch: &mut dyn FnMut(Step<'_>),
+) -> Report {
     let declared = |interface: &Interface| {
         let declared = interface.declaration();
         manifest.interfaces.iter().any(|name| name == declared)
@@ -97,7 +119,7 @@ pub fn check_library(
         name: manifest.provider.clone(),
         version: manifest.version.clone(),
         interfaces: Interface::ALL.into_iter().filter(declared).collect(),
-        entry: entry.0,
+        entry,
         options,
     };
     run(bench, watch)

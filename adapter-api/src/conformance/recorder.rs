@@ -37,6 +37,16 @@ pub(crate) enum Ending {
     Abandoned,
 }
 
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    Yes,
+    /// Not now.
+    Full,
+    /// The call has ended, or nobody listens.
+    Closed,
+}
+
 /// How events are received.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Sink {
@@ -91,13 +101,21 @@ impl Recorder {
     }
 
     pub(crate) fn emit(&self, call: u64, event: &[u8]) -> i32 {
+        match self.take(call, event) {
+            Taken::Yes => EMIT_OK,
+            Taken::Full => EMIT_FULL,
+            Taken::Closed => EMIT_CLOSED,
+        }
+    }
+
+    pub(crate) fn take(&self, call: u64, event: &[u8]) -> Taken {
         let mut state = self.state();
         match state.sink {
             Sink::Open | Sink::FullFor(0) => {}
-            Sink::Closed => return EMIT_CLOSED,
+            Sink::Closed => return Taken::Closed,
             Sink::FullFor(times) => {
                 state.sink = Sink::FullFor(times - 1);
-                return EMIT_FULL;
+                return Taken::Full;
             }
         }
         let event = match serde_json::from_slice::<AdapterEvent>(event) {
@@ -106,19 +124,19 @@ impl Recorder {
                 state
                     .faults
                     .push(format!("an event of call {call}: {error}"));
-                return EMIT_CLOSED;
+                return Taken::Closed;
             }
         };
         if call == 0 {
-            return EMIT_OK;
+            return Taken::Yes;
         }
         match state.calls.get_mut(&call) {
             Some(open) if open.ended.is_none() => {
                 open.events.push(event);
-                EMIT_OK
+                Taken::Yes
             }
             // Tasks that an adapter left behind may try; being refused is the rule, not a fault.
-            Some(_) | None => EMIT_CLOSED,
+            Some(_) | None => Taken::Closed,
         }
     }
 
@@ -128,15 +146,34 @@ impl Recorder {
     }
 
     pub(crate) fn complete(&self, call: u64, status: i32, payload: Vec<u8>) -> i32 {
-        let answer = if status == STATUS_OK {
-            Ok(payload)
-        } else {
-            Err(serde_json::from_slice(&payload).unwrap_or_else(|error| {
+        self.answer(
+            call,
+            if status == STATUS_OK {
+                Ok(payload)
+            } else {
+                Err(payload)
+            },
+        )
+    }
+
+    pub(crate) fn answer(&self, call: u64, answer: std::result::Result<Vec<u8>, Vec<u8>>) -> i32 {
+        let answer = answer.map_err(|error| {
+            serde_json::from_slice(&error).unwrap_or_else(|error| {
                 let text = format!("an error that is none: {error}");
                 AdapterError::new("protocol_violation", text)
-            }))
-        };
+            })
+        });
         self.end(call, Ending::Answered(answer))
+    }
+
+    pub(crate) fn is_open(&self, call: u64) -> bool {
+        let state = self.state();
+        let call = state.calls.get(&call);
+        call.is_some_and(|call| call.ended.is_none())
+    }
+
+    pub(crate) fn fault(&self, what: &str) {
+        self.state().faults.push(what.to_owned());
     }
 
     pub(crate) fn abandon(&self, call: u64) -> i32 {

@@ -11,10 +11,14 @@ use crate::mcp::Servers;
 use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Registry};
+use crate::process::Children;
 use crate::registration::Endpoint;
 use crate::store::sqlite::Sqlite;
 
 use super::{HALT, Options, open_vault};
+
+/// Instead of a store's id: what is started to look at adapters belongs to no store.
+const CHECK: &str = "check";
 
 /// What receivers check our signatures with; also while a bridge runs on the same store.
 pub async fn signing_secrets(config: &Config) -> anyhow::Result<Vec<Described>> {
@@ -64,9 +68,9 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
         },
         tables: config.adapters.clone(),
         env: options.environment.clone(),
-        store_id: "check".to_owned(),
+        store_id: CHECK.to_owned(),
         state_dir: state.path().to_owned(),
-        supervisor: Vec::new(),
+        supervisor: Children::new(&config.process, CHECK)?.supervisor().to_vec(),
         relay: Vec::new(),
         tracker: tracker.clone(),
     });

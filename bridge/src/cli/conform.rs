@@ -23,7 +23,7 @@ const SILENCE: Duration = Duration::from_secs(90);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The library, named libforge_adapter_<name>.so
+    /// The library or program, named libforge_adapter_<name>.so or forge-adapter-<name>
     file: PathBuf,
     /// A setting, as the table [adapters.<name>] would have it; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]

@@ -31,11 +31,14 @@ use super::stages::Stages;
 /// Why an attempt did not end by itself when the process does.
 const STOPPED: &str = "the bridge was stopped while it ran";
 
+/// The error of a call whose adapter's process ended.
+const CRASHED: &str = "adapter_crashed";
+
 /// What becomes of an attempt.
 enum Outcome {
     Conclude(Box<Conclusion>),
-    /// The process ends and the recovery policy wants another attempt.
-    Requeue(&'static str),
+    /// The process ends, or the adapter's did, and the recovery policy wants another attempt.
+    Requeue(String),
     /// Somebody else has it.
     Nothing,
 }
@@ -60,12 +63,17 @@ impl Inner {
         let run = async {
             match self.run(&begun, request, adapter, stop).await {
                 Outcome::Conclude(conclusion) => conclude(*conclusion).await,
-                Outcome::Requeue(why) => match self.give_back(&begun, request, why).await {
+                Outcome::Requeue(why) => match self.give_back(&begun, request, &why).await {
                     // A cancel was recorded while it stopped.
                     Err(store::Error::InvalidState(_)) => {
                         silent(Ending::Cancelled { answer: None }).await
                     }
-                    requeued => requeued.map(|()| None),
+                    Ok(()) => {
+                        // The scheduler has to look for it.
+                        self.backlog.add(adapter.provider());
+                        Ok(None)
+                    }
+                    Err(error) => Err(error),
                 },
                 Outcome::Nothing => Ok(None),
             }
@@ -158,6 +166,17 @@ impl Inner {
         self.tell_end(begun, request, &mut observer);
         let (ending, mut file) = match end {
             End::Answered(Ok(answer)) => (Ending::Answered(answer), None),
+            End::Answered(Err(error)) if error.code == CRASHED => {
+                let (number, most) = (begun.lease.attempt, self.config.max_attempts);
+                match recover::fate(request.recovery, false, number, most) {
+                    Fate::Again => {
+                        return self
+                            .once_more(&attempt, &mut observer, &error.message)
+                            .await;
+                    }
+                    Fate::Cancelled | Fate::Interrupted => (Ending::Failed(error), None),
+                }
+            }
             End::Answered(Err(error)) => (Ending::Failed(error), None),
             End::Cut { why, answer } => match why {
                 Cut::Cancelled => (Ending::Cancelled { answer }, None),
@@ -171,13 +190,7 @@ impl Inner {
                     let (number, most) = (begun.lease.attempt, self.config.max_attempts);
                     match recover::fate(request.recovery, false, number, most) {
                         Fate::Again => {
-                            // What it used and its session count for the next attempt.
-                            return match attempt.write(&mut observer, attempt.deadline).await {
-                                Written::Lost => Outcome::Nothing,
-                                Written::Yes | Written::Stopped | Written::Late => {
-                                    Outcome::Requeue(STOPPED)
-                                }
-                            };
+                            return self.once_more(&attempt, &mut observer, STOPPED).await;
                         }
                         Fate::Cancelled => (Ending::Cancelled { answer }, None),
                         Fate::Interrupted => (Ending::Interrupted(STOPPED.to_owned()), None),
@@ -260,6 +273,19 @@ impl Inner {
             self.finisher.tell_requeued(&begun.dispatch, request);
         }
         requeued
+    }
+
+    /// Another attempt, for which counts what this one used, and its session.
+    async fn once_more(
+        &self,
+        attempt: &Attempt<'_>,
+        observer: &mut Observer,
+        why: &str,
+    ) -> Outcome {
+        match attempt.write(observer, attempt.deadline).await {
+            Written::Lost => Outcome::Nothing,
+            Written::Yes | Written::Stopped | Written::Late => Outcome::Requeue(why.to_owned()),
+        }
     }
 
     /// Reads the file that the run should have written.

@@ -9,6 +9,7 @@ use super::auth::{Admin, Reader};
 use super::error::{Code, Failure};
 use super::{Life, Phase};
 use crate::dispatch::Dispatcher;
+use crate::plugin::process::Isolation;
 use crate::plugin::{Adapter, HealthReport, Leaving, LoadError, PauseError, Registry, ReloadError};
 
 pub(super) async fn list(_: Reader, State(registry): State<Registry>) -> Json<Value> {
@@ -99,7 +100,7 @@ struct View {
     version: Option<String>,
     path: Option<String>,
     digest: Option<String>,
-    isolation: &'static str,
+    isolation: Isolation,
     interfaces: Vec<String>,
     profile: Value,
     running: usize,
@@ -117,7 +118,7 @@ impl View {
             version: adapter.version(),
             path: adapter.path().map(|path| path.display().to_string()),
             digest: adapter.digest(),
-            isolation: "in_process",
+            isolation: adapter.isolation(),
             interfaces: adapter.interfaces(),
             profile: json!(adapter.profile().as_deref()),
             running: adapter.running(),

@@ -11,13 +11,14 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::edition::{Edition, Permit, Post};
+use super::edition::{Edition, Permit, Post, Start};
 use super::health::HealthReport;
 use super::instance::Boot;
 use super::load::LoadError;
 use super::meters::Meters;
 use super::pause::Mark;
 use super::plan::Plan;
+use super::process::Isolation;
 use crate::crash;
 
 /// What an edition gets for its own `shutdown` once nothing runs on it.
@@ -107,9 +108,13 @@ pub struct PauseError {
 
 impl Adapter {
     /// Loads, initialises and asks for capabilities and health; whatever fails becomes its health.
-    pub(super) async fn start(plan: Plan, boot: Result<Boot, LoadError>, post: Post) -> Self {
+    pub(super) async fn start(
+        plan: Plan,
+        boot: Result<(Boot, Start), LoadError>,
+        post: Post,
+    ) -> Self {
         let opened = match boot {
-            Ok(boot) => Edition::open(boot, plan.start(), &post).await,
+            Ok((boot, start)) => Edition::open(boot, start, &post).await,
             Err(error) => Err(error),
         };
         let mut board = Board {
@@ -180,6 +185,12 @@ impl Adapter {
     /// The file's SHA-256 in hexadecimal digits.
     pub fn digest(&self) -> Option<String> {
         Some(self.edition()?.facts.digest.clone())
+    }
+
+    /// Where it runs, once it is loaded.
+    pub fn isolation(&self) -> Isolation {
+        self.edition()
+            .map_or_else(Isolation::default, |edition| edition.facts.isolation)
     }
 
     /// Why the library was not loaded, in one line.
@@ -261,7 +272,8 @@ impl Adapter {
         if board.paused.is_some() || board.running() >= board.max_concurrent() {
             return None;
         }
-        Some(board.serving.as_ref()?.admit())
+        let serving = board.serving.as_ref()?;
+        serving.is_there().then(|| serving.admit())
     }
 
     /// Since when nothing starts.
@@ -373,7 +385,10 @@ impl Adapter {
 
     async fn replace(&self) -> Result<(), ReloadError> {
         let Shared { plan, post, .. } = &*self.shared;
-        let (next, health) = Edition::open(plan.boot()??, plan.start(), post).await?;
+        let (next, health) = {
+            let (boot, start) = plan.boot()??;
+            Edition::open(boot, start, post).await?
+        };
         if health.status == HealthStatus::Offline {
             next.end(END_GRACE).await;
             let why = health.message.unwrap_or_else(|| "it is offline".to_owned());
@@ -459,7 +474,7 @@ impl Adapter {
 }
 
 /// An error and its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

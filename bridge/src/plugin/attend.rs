@@ -13,6 +13,7 @@ use super::Relayed;
 use super::health::{Monitor, Speaker};
 use super::instance::Handle;
 use super::listen::Item;
+use super::process::Restart;
 use crate::event::kind;
 
 /// What runs beside an instance: its log, its news, and an eye on its threads.
@@ -25,11 +26,18 @@ pub(super) struct Attendant {
     pub provider: String,
     pub patience: Duration,
     pub health_timeout: Duration,
+    pub initialize_timeout: Duration,
+    pub restart: Restart,
 }
 
 impl Attendant {
     pub(super) async fn run(&self) {
-        tokio::join!(self.handle.write_logs(), self.relay(), self.watch());
+        tokio::join!(
+            self.handle.write_logs(),
+            self.relay(),
+            self.watch(),
+            self.keep()
+        );
     }
 
     async fn relay(&self) {
@@ -58,6 +66,13 @@ impl Attendant {
         loop {
             let what = self.handle.overdue(self.patience).await;
             self.tell(Health::offline(format!("blocked in {what}")));
+            // In a process of its own it need not be waited for, unless it is we who do not listen.
+            if let Some(remote) = self.handle.remote()
+                && !remote.is_held_back()
+            {
+                let patience = self.patience;
+                remote.kill(&format!("it was blocked in {what} for {patience:?}"));
+            }
             self.handle.back().await;
             if self.monitor.hears(self.speaker) {
                 self.tell(ask(&self.handle, self.health_timeout).await);
@@ -65,7 +80,7 @@ impl Attendant {
         }
     }
 
-    fn tell(&self, health: Health) {
+    pub(super) fn tell(&self, health: Health) {
         self.monitor.record(self.speaker, health, Timestamp::now());
     }
 }
@@ -87,6 +102,12 @@ pub(super) async fn ask(handle: &Handle, timeout: Duration) -> Health {
         }),
         // An adapter that does not judge itself works until it shows otherwise.
         Err(error) if error.code == "unsupported_op" => Health::healthy(),
+        Err(error) if error.code == "timeout" => {
+            if let Some(remote) = handle.remote() {
+                remote.is_silent();
+            }
+            Health::offline(error.message)
+        }
         Err(error) => match handle.blocked() {
             Some(what) => Health::offline(format!("blocked in {what}")),
             None => Health::offline(error.message),

@@ -62,34 +62,32 @@ impl Host {
         let _ = self.cancels.send(Cancel::Call(ticket));
     }
 
-    fn emit(&self, ticket: Ticket, event: &[u8]) -> i32 {
+    /// An event of a call, or of the instance itself when the ticket is 0.
+    pub(super) fn emit(&self, ticket: Ticket, event: &[u8]) -> Emitted {
         if ticket.0 == 0 {
-            return match self.news.emit(event, Instant::now()) {
-                Emitted::Taken => EMIT_OK,
-                Emitted::Full => EMIT_FULL,
-                Emitted::Closed | Emitted::TooMuch => EMIT_CLOSED,
-            };
+            return self.news.emit(event, Instant::now());
         }
         let Some(queue) = self.tickets.find(ticket) else {
-            return EMIT_CLOSED;
+            return Emitted::Closed;
         };
-        match queue.emit(event, Instant::now()) {
-            Emitted::Taken => EMIT_OK,
-            Emitted::Full => EMIT_FULL,
-            Emitted::Closed => EMIT_CLOSED,
-            Emitted::TooMuch => {
-                queue.answer(Err(AdapterError::new(
-                    "output_too_large",
-                    "the execution emitted more events than it may",
-                )));
-                self.give_up(ticket, &queue);
-                EMIT_CLOSED
-            }
+        let emitted = queue.emit(event, Instant::now());
+        if emitted == Emitted::TooMuch {
+            queue.answer(Err(AdapterError::new(
+                "output_too_large",
+                "the execution emitted more events than it may",
+            )));
+            self.give_up(ticket, &queue);
         }
+        emitted
     }
 
     /// `answer` is made only for the one who spends the ticket.
-    fn complete(&self, ticket: Ticket, what: &str, answer: impl FnOnce() -> Answer) -> i32 {
+    pub(super) fn complete(
+        &self,
+        ticket: Ticket,
+        what: &str,
+        answer: impl FnOnce() -> Answer,
+    ) -> i32 {
         match self.tickets.spend(ticket) {
             Used::Now(queue) => {
                 let answer = answer();
@@ -124,28 +122,51 @@ impl Host {
                 len: found.min(prefix::LOOKED_AT_BYTES),
             };
             // SAFETY: passed on from the caller; the bytes are not freed before the next statement.
-            let details = prefix::details(unsafe { head.as_bytes() }, found);
+            let error = self.too_large(unsafe { head.as_bytes() }, found);
             // SAFETY: passed on from the caller.
             unsafe { payload.release() };
-            return Err(AdapterError {
-                details: Some(details),
-                ..AdapterError::new(
-                    "output_too_large",
-                    format!(
-                        "the answer has {found} bytes, at most {} are taken",
-                        self.payload_bytes
-                    ),
-                )
-            });
+            return Err(error);
         }
         // SAFETY: passed on from the caller.
         let bytes = unsafe { payload.into_vec() }.map_err(|_| {
             breach("the answer's bytes contradict themselves (length, capacity, pointer or free)")
         })?;
         match status {
-            STATUS_OK => Ok(bytes),
-            STATUS_ERROR => Err(read_error(&bytes)),
+            STATUS_OK => self.judge(Ok(bytes)),
+            STATUS_ERROR => self.judge(Err(bytes)),
             unknown => Err(breach(&format!("unknown completion status {unknown}"))),
+        }
+    }
+
+    /// What these bytes of an answer, or of an error, mean.
+    pub(super) fn judge(&self, said: Result<Vec<u8>, Vec<u8>>) -> Answer {
+        let (Ok(bytes) | Err(bytes)) = &said;
+        if bytes.len() > self.payload_bytes {
+            let head = &bytes[..bytes.len().min(prefix::LOOKED_AT_BYTES)];
+            return Err(self.too_large(head, bytes.len()));
+        }
+        said.map_err(|bytes| read_error(&bytes))
+    }
+
+    /// The error about an answer of `found` bytes that begins like this.
+    pub(super) fn too_large(&self, head: &[u8], found: usize) -> AdapterError {
+        AdapterError {
+            details: Some(prefix::details(head, found)),
+            ..AdapterError::new(
+                "output_too_large",
+                format!(
+                    "the answer has {found} bytes, at most {} are taken",
+                    self.payload_bytes
+                ),
+            )
+        }
+    }
+
+    /// Ends a call that the adapter will not answer any more.
+    pub(super) fn fail(&self, ticket: Ticket, error: AdapterError) {
+        if let Some(queue) = self.tickets.find(ticket) {
+            queue.answer(Err(error));
+            self.tickets.give_up(ticket);
         }
     }
 }
@@ -180,7 +201,11 @@ unsafe fn host(ctx: *const ()) -> &'static Host {
 unsafe extern "C" fn emit(ctx: *const (), call: u64, event: FSlice) -> i32 {
     // SAFETY: the contract of the table: our context, and bytes lent for this call.
     let (host, event) = unsafe { (host(ctx), event.as_bytes()) };
-    host.emit(Ticket(call), event)
+    match host.emit(Ticket(call), event) {
+        Emitted::Taken => EMIT_OK,
+        Emitted::Full => EMIT_FULL,
+        Emitted::Closed | Emitted::TooMuch => EMIT_CLOSED,
+    }
 }
 
 unsafe extern "C" fn log(ctx: *const (), _call: u64, level: i32, record: FSlice) {
@@ -424,9 +449,9 @@ mod tests {
         let queue = Arc::new(Queue::new(BOUNDS));
         let ticket = host.tickets.open(Arc::clone(&queue));
         queue.begin();
-        assert_eq!(host.emit(ticket, &[b'x'; 100]), EMIT_OK);
-        assert_eq!(host.emit(ticket, &[b'x'; 100]), EMIT_CLOSED);
-        assert_eq!(host.emit(ticket, b"x"), EMIT_CLOSED);
+        assert_eq!(host.emit(ticket, &[b'x'; 100]), Emitted::Taken);
+        assert_eq!(host.emit(ticket, &[b'x'; 100]), Emitted::TooMuch);
+        assert_eq!(host.emit(ticket, b"x"), Emitted::Closed);
         assert!(matches!(inbox.try_recv(), Ok(Cancel::Call(call)) if call == ticket));
         assert!(matches!(queue.next().await, Said::Event(_)));
         assert!(

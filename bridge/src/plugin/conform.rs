@@ -1,11 +1,14 @@
-//! The conformance checks on a library in a file. They call it as the bridge does, in this process.
+//! The conformance checks on an adapter in a file. A library is called as the bridge does it, in this
+//! process; a program is spoken to.
 
 use std::path::Path;
 
 use forge_adapter_api::conformance::{Options, Report, Step};
 
 use super::images::Images;
+use super::instance::is_program;
 use super::load::{self, LoadError};
+use super::process;
 use super::trust::{Rules, Trust};
 
 /// Holds the library against every rule; it may end the process. Blocks.
@@ -28,17 +31,24 @@ pub fn conform(
     };
     let provider = provider(&path).ok_or_else(|| {
         LoadError::NotFound(format!(
-            "{} is not named libforge_adapter_<name>.{}, as the bridge would look for it",
+            "{} is not named libforge_adapter_<name>.{} or forge-adapter-<name>, as the bridge would \
+             look for it",
             path.display(),
             std::env::consts::DLL_EXTENSION
         ))
     })?;
+    if is_program(&path) {
+        return process::conform::conform(&path, &provider, &rules, options, watch);
+    }
     load::conform(&path, &provider, &rules, options, watch)
 }
 
-/// What the library in a file of this name has to call itself.
+/// What the adapter in a file of this name has to call itself.
 fn provider(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
+    if let Some(program) = name.strip_prefix("forge-adapter-") {
+        return (!program.is_empty()).then(|| program.to_owned());
+    }
     let stem = name.strip_prefix("libforge_adapter_")?;
     let stem = stem.strip_suffix(std::env::consts::DLL_EXTENSION)?;
     let stem = stem.strip_suffix('.')?;
@@ -55,8 +65,10 @@ mod tests {
         let end = std::env::consts::DLL_EXTENSION;
         let wanted = Some("acme-ai".to_owned());
         assert_eq!(named(&format!("libforge_adapter_acme_ai.{end}")), wanted);
+        assert_eq!(named("forge-adapter-acme-ai"), wanted);
         for other in [
             "acme.so".to_owned(),
+            "forge-adapter-".to_owned(),
             format!("libforge_adapter_.{end}"),
             "libforge_adapter_a".to_owned(),
         ] {

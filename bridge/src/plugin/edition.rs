@@ -17,6 +17,7 @@ use super::instance::{Boot, Facts, Handle};
 use super::listen::Call;
 use super::load::LoadError;
 use super::meters::Meters;
+use super::settings::Settings;
 use super::{Config, Relayed};
 use crate::crash;
 
@@ -68,8 +69,8 @@ struct Traffic {
 
 /// What an edition is started with.
 pub(super) struct Start {
-    /// What `initialize` receives.
-    pub settings: Map<String, Value>,
+    /// What `initialize` receives is made of it.
+    pub settings: Settings,
     /// The table's bound, which can only lower the profile's.
     pub max_concurrent: Option<u32>,
 }
@@ -96,6 +97,8 @@ impl Edition {
             provider: post.provider.clone(),
             patience: config.start_patience,
             health_timeout: config.health_timeout,
+            initialize_timeout: config.initialize_timeout,
+            restart: config.restart.clone(),
         };
         let attended = CancellationToken::new();
         let guard = attended.clone().drop_guard();
@@ -104,8 +107,13 @@ impl Edition {
             stop.run_until_cancelled(attendant.run()).await;
             attendant.handle.write_rest_of_logs();
         });
-        let (ready, health) = match initialize(&handle, start, config).await {
-            Ok(ready) => (Some(ready), ask(&handle, config.health_timeout).await),
+        let settings = start.settings.object(&facts.manifest.env);
+        let initialized = initialize(&handle, settings, start.max_concurrent, config);
+        let (ready, health) = match initialized.await {
+            Ok(ready) => {
+                handle.settle();
+                (Some(ready), ask(&handle, config.health_timeout).await)
+            }
             Err(why) => (None, Health::offline(why)),
         };
         crash::point("adapter.initialize.after");
@@ -125,6 +133,11 @@ impl Edition {
 
     pub(super) fn ready(&self) -> Option<&Ready> {
         self.ready.as_ref()
+    }
+
+    /// Whether a call would reach it, as far as is known.
+    pub(super) fn is_there(&self) -> bool {
+        self.handle.is_there()
     }
 
     pub(super) fn executions(&self) -> usize {
@@ -289,8 +302,13 @@ impl Drop for Visit<'_> {
 }
 
 /// The adapter's start; the error says why it is offline.
-async fn initialize(handle: &Handle, start: Start, config: &Config) -> Result<Ready, String> {
-    let settings = Value::Object(start.settings).to_string().into_bytes();
+async fn initialize(
+    handle: &Handle,
+    settings: Map<String, Value>,
+    max_concurrent: Option<u32>,
+    config: &Config,
+) -> Result<Ready, String> {
+    let settings = Value::Object(settings).to_string().into_bytes();
     answer(handle, "initialize", settings, config.initialize_timeout)
         .await
         .map_err(|error| format!("initialize failed: {error}"))?;
@@ -302,7 +320,7 @@ async fn initialize(handle: &Handle, start: Start, config: &Config) -> Result<Re
     if profile.max_concurrent == 0 {
         return Err("its profile says maxConcurrent 0; wanted at least 1".to_owned());
     }
-    let bound = start.max_concurrent.unwrap_or(u32::MAX);
+    let bound = max_concurrent.unwrap_or(u32::MAX);
     Ok(Ready {
         max_concurrent: bound.min(profile.max_concurrent) as usize,
         profile: Arc::new(profile),

@@ -1,10 +1,11 @@
 //! One instance of an adapter and its two threads: the first makes every call into it, from a bounded
-//! queue; the second only cancels. What the adapter does to them is never felt elsewhere.
+//! queue; the second only cancels. What the adapter does to them is never felt elsewhere. Where the
+//! instance is, in this process or another, only `Side` knows.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forge_adapter_api::{AdapterError, Manifest};
@@ -14,33 +15,57 @@ use super::call::{Cancel, Host, Instance};
 use super::images::Images;
 use super::listen::{Call, Item};
 use super::load::{self, LoadError};
-use super::log::Logs;
+use super::log::{Line, Logs};
 use super::meters::Meters;
+use super::process::Isolation;
+use super::process::launch::Launcher;
+use super::process::remote::{Remote, Standing};
 use super::pulse::Pulse;
-use super::queue::{Bounds, Queue};
+use super::queue::{Bounds, Queue, Said};
 use super::ticket::{Ticket, Tickets};
-use super::trust::{Rules, Trust};
+use super::trust::{self, Rules, Trust, Vetted};
 
 /// Calls that wait for the first thread.
 const WAITING: usize = 256;
 const FULL: &str = "too much waits for the adapter's thread";
 const ENDED: &str = "the bridge has shut the adapter down";
+/// What a new process may be asked before it serves.
+const BEFORE_SERVING: [&str; 3] = ["initialize", "events.start", "health"];
 
 /// What an instance is made of.
 pub(super) struct Boot {
     pub id: String,
     /// What the library has to call itself.
     pub library: String,
-    pub path: PathBuf,
-    pub copies: PathBuf,
-    pub trust: Trust,
-    pub digest: Option<String>,
-    pub images: Arc<Images>,
+    pub source: Source,
     /// The payload of `create`.
     pub create: Vec<u8>,
     pub bounds: Limits,
     /// For loading and `create` together.
     pub deadline: Duration,
+}
+
+/// Where an instance comes from.
+pub(super) enum Source {
+    /// A file that was found: a library, or a program that speaks lines.
+    Found(Found),
+    /// A library that the bridge has checked and copied; for its child.
+    Verified {
+        path: PathBuf,
+        copy: PathBuf,
+        digest: String,
+    },
+}
+
+pub(super) struct Found {
+    pub path: PathBuf,
+    pub copies: PathBuf,
+    pub trust: Trust,
+    pub digest: Option<String>,
+    pub images: Arc<Images>,
+    pub isolation: Isolation,
+    /// Absent when there is no program that could hold an adapter: then nothing is probed either.
+    pub launcher: Option<Launcher>,
 }
 
 /// The bounds of everything an instance may hand over, in bytes.
@@ -57,6 +82,7 @@ pub(super) struct Facts {
     pub manifest: Manifest,
     pub path: PathBuf,
     pub digest: String,
+    pub isolation: Isolation,
 }
 
 /// A running instance.
@@ -73,6 +99,8 @@ struct Shared {
     ended: AtomicBool,
     first: Pulse,
     second: Pulse,
+    /// When it is in another process.
+    remote: OnceLock<Arc<Remote>>,
 }
 
 enum Work {
@@ -111,6 +139,7 @@ impl Handle {
             ended: AtomicBool::new(false),
             first: Pulse::default(),
             second: Pulse::default(),
+            remote: OnceLock::new(),
         });
         let deadline = boot.deadline;
         let first = FirstThread {
@@ -141,9 +170,12 @@ impl Handle {
     pub(super) fn call(&self, op: &str, payload: Vec<u8>) -> Result<Call, AdapterError> {
         let shared = &self.shared;
         let meter = shared.host.meters.calls.row(op);
-        if let Some(error) = self.away() {
+        if let Some(error) = self.away(op) {
             meter.refused.one();
             return Err(error);
+        }
+        if let Some(remote) = shared.remote.get() {
+            remote.remember(op, &payload);
         }
         let size = payload.len();
         let before = shared.waiting.fetch_add(size, Ordering::AcqRel);
@@ -175,16 +207,23 @@ impl Handle {
             TrySendError::Disconnected(_) => refused(ENDED),
         })?;
         // It may have gone away in between, after it had failed what waited then.
-        if let Some(error) = self.away() {
+        if let Some(error) = self.away(op) {
             self.fail_waiting(&error);
         }
         Ok(call)
     }
 
-    /// Why no call is taken now.
-    fn away(&self) -> Option<AdapterError> {
+    /// Why this call is not taken now.
+    fn away(&self, op: &str) -> Option<AdapterError> {
         if self.shared.ended.load(Ordering::SeqCst) {
             return Some(unavailable(ENDED));
+        }
+        match self.remote().map(|remote| remote.standing()) {
+            Some(Standing::Down(why)) => return Some(unavailable(&why)),
+            Some(Standing::Starting(why)) if !BEFORE_SERVING.contains(&op) => {
+                return Some(unavailable(&why));
+            }
+            Some(Standing::Starting(_) | Standing::Up) | None => {}
         }
         self.blocked().map(blocked_in)
     }
@@ -205,6 +244,24 @@ impl Handle {
     /// What waits for the adapter's thread, in bytes.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.shared.waiting.load(Ordering::Acquire)
+    }
+
+    /// It came to serve: from now on it is brought back when its process ends.
+    pub(super) fn settle(&self) {
+        if let Some(remote) = self.remote() {
+            remote.settle();
+        }
+    }
+
+    /// Whether a call would reach it, as far as is known.
+    pub(super) fn is_there(&self) -> bool {
+        let remote = self.remote();
+        remote.is_none_or(|remote| remote.standing() == Standing::Up)
+    }
+
+    /// The instance in another process, when it is in one.
+    pub(super) fn remote(&self) -> Option<&Arc<Remote>> {
+        self.shared.remote.get()
     }
 
     /// The function of the adapter that does not return.
@@ -235,6 +292,16 @@ impl Handle {
     /// The next event outside any call. For one reader.
     pub(super) async fn news(&self) -> Item {
         self.shared.host.hear(&self.shared.host.news).await
+    }
+
+    /// The same as it was said. For one reader.
+    pub(super) async fn next_news(&self) -> Said {
+        self.shared.host.news.next().await
+    }
+
+    /// The next record of the adapter's log, for who does not write it here. For one reader.
+    pub(super) async fn next_log(&self) -> Line {
+        self.shared.host.logs.next().await
     }
 
     /// Writes the adapter's log until dropped. For one task.
@@ -296,7 +363,7 @@ struct FirstThread {
 impl FirstThread {
     fn run(self, boot: Boot, ready: oneshot::Sender<Result<Facts, LoadError>>) {
         let host = self.shared.host;
-        let (instance, facts) = match make(boot, host) {
+        let (side, facts) = match make(boot, host) {
             Ok(made) => made,
             Err(error) => {
                 // Nobody waits any more when the deadline has passed: then it was reported as that.
@@ -304,15 +371,19 @@ impl FirstThread {
                 return;
             }
         };
+        if let Side::There(remote) = &side {
+            self.shared.remote.get_or_init(|| Arc::clone(remote));
+        }
         let second = Arc::clone(&self.shared);
         let canceller = self.canceller;
+        let cancelled = side.clone();
         let thread = std::thread::Builder::new()
             .name(format!("cancel {}", host.provider))
-            .spawn(move || cancel_calls(instance, &canceller, &second.second));
+            .spawn(move || cancel_calls(&cancelled, &canceller, &second.second));
         let thread = match thread {
             Ok(thread) => thread,
             Err(error) => {
-                instance.destroy();
+                side.destroy();
                 let _ = ready.send(Err(LoadError::Thread(error)));
                 return;
             }
@@ -325,9 +396,9 @@ impl FirstThread {
                         queue,
                         op,
                         payload,
-                    } => self.shared.start(instance, ticket, &queue, &op, payload),
+                    } => self.shared.start(&side, ticket, &queue, &op, payload),
                     Work::Destroy(done) => {
-                        instance.destroy();
+                        side.destroy();
                         let _ = done.send(());
                         return;
                     }
@@ -337,36 +408,142 @@ impl FirstThread {
         // Nobody is left who could call or shut it down: too late, or dropped.
         let (stop, _) = oneshot::channel();
         if host.cancels.send(Cancel::Stop(stop)).is_ok() && thread.join().is_ok() {
-            instance.destroy();
+            side.destroy();
         }
     }
 }
 
-fn make(boot: Boot, host: &'static Host) -> Result<(Instance, Facts), LoadError> {
-    let rules = Rules {
-        trust: boot.trust,
-        digest: boot.digest.as_deref(),
-        copies: &boot.copies,
-        images: &boot.images,
-    };
-    let image = load::open(&boot.path, &boot.library, &rules)?;
-    let instance = Instance::create(image.create, host, boot.create)?;
+/// Where the instance is.
+#[derive(Clone)]
+enum Side {
+    Here(Instance),
+    There(Arc<Remote>),
+}
+
+impl Side {
+    fn start(&self, ticket: Ticket, op: &str, payload: Vec<u8>) {
+        match self {
+            // A refusal is an answer, which was given.
+            Self::Here(instance) => drop(instance.start(ticket, op, payload)),
+            Self::There(remote) => remote.start(ticket, op, &payload),
+        }
+    }
+
+    fn cancel(&self, ticket: Ticket) {
+        match self {
+            Self::Here(instance) => instance.cancel(ticket),
+            Self::There(remote) => remote.cancel(ticket),
+        }
+    }
+
+    fn destroy(&self) {
+        match self {
+            Self::Here(instance) => instance.destroy(),
+            Self::There(remote) => remote.destroy(),
+        }
+    }
+}
+
+fn make(boot: Boot, host: &'static Host) -> Result<(Side, Facts), LoadError> {
+    match &boot.source {
+        Source::Verified { path, copy, digest } => {
+            let vetted = Vetted::known(copy, digest).ok_or_else(|| {
+                LoadError::Refused(format!(
+                    "{} was changed since it was checked",
+                    copy.display()
+                ))
+            })?;
+            open(&boot, host, path, vetted)
+        }
+        Source::Found(found) if is_program(&found.path) => found.run_program(&boot, host),
+        Source::Found(found) => found.load(&boot, host),
+    }
+}
+
+/// Whether the file speaks lines; libraries are told by their names.
+pub(super) fn is_program(path: &Path) -> bool {
+    path.extension()
+        .is_none_or(|end| end != std::env::consts::DLL_EXTENSION)
+}
+
+/// Loads a copy into this process.
+fn open(
+    boot: &Boot,
+    host: &'static Host,
+    path: &Path,
+    vetted: Vetted,
+) -> Result<(Side, Facts), LoadError> {
+    let image = load::open_vetted(path, &boot.library, vetted)?;
+    let instance = Instance::create(image.create, host, boot.create.clone())?;
     let facts = Facts {
         manifest: image.manifest,
         path: image.path,
         digest: image.digest,
+        isolation: Isolation::InProcess,
     };
-    Ok((instance, facts))
+    Ok((Side::Here(instance), facts))
+}
+
+impl Found {
+    fn rules(&self) -> Rules<'_> {
+        Rules {
+            trust: self.trust,
+            digest: self.digest.as_deref(),
+            copies: &self.copies,
+            images: &self.images,
+        }
+    }
+
+    fn load(&self, boot: &Boot, host: &'static Host) -> Result<(Side, Facts), LoadError> {
+        let vetted = trust::vet(&self.path, &self.rules())?;
+        let manifest = match &self.launcher {
+            Some(launcher) => Some(launcher.probe(boot, host, self, &vetted)?),
+            None => None,
+        };
+        match (self.isolation, &self.launcher, manifest) {
+            (Isolation::InProcess, _, _) => {
+                load::admit(&self.path, &self.rules(), &vetted)?;
+                open(boot, host, &self.path, vetted)
+            }
+            (Isolation::Process, Some(launcher), Some(manifest)) => {
+                let (remote, manifest) = launcher.hold(boot, host, self, &vetted, &manifest)?;
+                Ok(self.there(remote, manifest, vetted.digest))
+            }
+            (Isolation::Process, _, _) => Err(no_launcher()),
+        }
+    }
+
+    fn run_program(&self, boot: &Boot, host: &'static Host) -> Result<(Side, Facts), LoadError> {
+        let digest = trust::vet_program(&self.path, &self.rules())?;
+        let launcher = self.launcher.as_ref().ok_or_else(no_launcher)?;
+        let (remote, manifest) = launcher.run(boot, host, self)?;
+        Ok(self.there(remote, manifest, digest))
+    }
+
+    fn there(&self, remote: Arc<Remote>, manifest: Manifest, digest: String) -> (Side, Facts) {
+        let facts = Facts {
+            manifest,
+            path: self.path.clone(),
+            digest,
+            isolation: Isolation::Process,
+        };
+        (Side::There(remote), facts)
+    }
+}
+
+fn no_launcher() -> LoadError {
+    let text = "there is no supervisor that could start a process for it; see process.supervisor";
+    LoadError::Process(text.to_owned())
 }
 
 impl Shared {
-    fn start(&self, instance: Instance, ticket: Ticket, queue: &Queue, op: &str, payload: Vec<u8>) {
+    fn start(&self, side: &Side, ticket: Ticket, queue: &Queue, op: &str, payload: Vec<u8>) {
         self.waiting.fetch_sub(payload.len(), Ordering::AcqRel);
         if !queue.is_open() {
             return;
         }
         self.first.enter("start");
-        instance.start(ticket, op, payload);
+        side.start(ticket, op, payload);
         self.first.leave();
         queue.begin();
         // Given up while the adapter did not know it yet: now it can be told.
@@ -376,12 +553,12 @@ impl Shared {
     }
 }
 
-fn cancel_calls(instance: Instance, inbox: &Receiver<Cancel>, pulse: &Pulse) {
+fn cancel_calls(side: &Side, inbox: &Receiver<Cancel>, pulse: &Pulse) {
     while let Ok(cancel) = inbox.recv() {
         match cancel {
             Cancel::Call(ticket) => {
                 pulse.enter("cancel");
-                instance.cancel(ticket);
+                side.cancel(ticket);
                 pulse.leave();
             }
             Cancel::Stop(stopped) => {

@@ -19,7 +19,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use super::call::RawCreateResult;
 use super::images::Full;
 use super::manifest;
-use super::trust::{self, Rules};
+use super::trust::{self, Rules, Vetted};
 
 /// The library stays in memory although nobody holds it. The same number on Linux, musl included;
 /// `libloading` does not name it.
@@ -52,6 +52,8 @@ pub enum LoadError {
     NotAllowed { name: String },
     #[error("{0} is a symbolic link; put the library itself there")]
     Symlink(PathBuf),
+    #[error("{0} may not be executed; make it a program (chmod +x)")]
+    NoProgram(PathBuf),
     #[error("{0} is not a regular file")]
     NoRegularFile(PathBuf),
     #[error("{path} (mode {mode:04o}, uid {uid}) is not trusted: {why}")]
@@ -149,6 +151,16 @@ pub enum LoadError {
     Create(AdapterError),
     #[error("loading it took longer than {0:?}; it blocks in its initialisers, manifest or create")]
     Timeout(Duration),
+    #[error(
+        "{path} did not survive its first look, made in a process of its own, so it was not loaded: \
+         {message}; mend it, or use another build of it"
+    )]
+    Probe { path: PathBuf, message: String },
+    #[error("{0}")]
+    Process(String),
+    /// What the process that was to hold it says.
+    #[error("{0}")]
+    Refused(String),
     #[error("no thread could be started for it")]
     Thread(#[source] io::Error),
 }
@@ -178,11 +190,21 @@ pub(super) fn conform(
 /// Checks, copies and opens the library at `path`, which has to call itself `provider`.
 pub(super) fn open(path: &Path, provider: &str, rules: &Rules<'_>) -> Result<Image, LoadError> {
     let vetted = trust::vet(path, rules)?;
+    admit(path, rules, &vetted)?;
+    open_vetted(path, provider, vetted)
+}
+
+/// Counts an image that is about to be loaded into this process.
+pub(super) fn admit(path: &Path, rules: &Rules<'_>, vetted: &Vetted) -> Result<(), LoadError> {
     let admitted = rules.images.admit(&vetted.digest);
     admitted.map_err(|Full(most)| LoadError::TooManyImages {
         path: path.to_owned(),
         most,
-    })?;
+    })
+}
+
+/// Opens the private copy of the library that was found at `path`.
+pub(super) fn open_vetted(path: &Path, provider: &str, vetted: Vetted) -> Result<Image, LoadError> {
     // SAFETY: this runs the library's initialisers. That is what naming an adapter allows; the file was
     // checked first and the copy cannot be exchanged.
     let library =

@@ -32,12 +32,12 @@ struct Inner {
 /// One record on its way.
 #[derive(Debug)]
 pub(super) struct Line {
-    origin: Origin,
-    text: Box<[u8]>,
+    pub origin: Origin,
+    pub text: Box<[u8]>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Origin {
+pub(super) enum Origin {
     /// Written by the adapter, at this level of the table.
     Adapter { level: i32 },
     /// What we have against it.
@@ -84,6 +84,24 @@ impl Logs {
         }
     }
 
+    /// The next record, to be written elsewhere. For one reader.
+    pub(super) async fn next(&self) -> Line {
+        loop {
+            if let Some(line) = self.pop() {
+                return line;
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// What is there and not yet written.
+    pub(super) fn pop(&self) -> Option<Line> {
+        let mut inner = self.lock();
+        let line = inner.lines.pop_front()?;
+        inner.bytes -= line.text.len() + size_of::<Line>();
+        Some(line)
+    }
+
     /// Writes what is there, at the end.
     pub(super) fn write_rest(&self, provider: &str) {
         self.flush(provider, &mut Rate::starting(Instant::now()));
@@ -92,14 +110,10 @@ impl Logs {
     fn flush(&self, provider: &str, rate: &mut Rate) {
         let mut held_back = 0;
         loop {
-            let mut inner = self.lock();
-            let line = inner.lines.pop_front();
-            let Some(line) = line else {
-                held_back += std::mem::take(&mut inner.suppressed);
+            let Some(line) = self.pop() else {
+                held_back += std::mem::take(&mut self.lock().suppressed);
                 break;
             };
-            inner.bytes -= line.text.len() + size_of::<Line>();
-            drop(inner);
             if rate.allows(Instant::now()) {
                 line.write(provider);
             } else {

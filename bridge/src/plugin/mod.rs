@@ -21,6 +21,7 @@ pub mod meters;
 mod pause;
 mod plan;
 mod prefix;
+pub mod process;
 mod pulse;
 mod queue;
 mod refused;
@@ -54,6 +55,7 @@ use health::Monitor;
 use images::Images;
 use pause::Mark;
 use plan::Plan;
+use process::Restart;
 
 /// Events and health changes that wait for whoever records them.
 const RELAYED: usize = 256;
@@ -100,6 +102,8 @@ pub struct Config {
     pub queue_bytes: usize,
     /// All events of one execution; beyond it the execution ends as `output_too_large`.
     pub execution_bytes: usize,
+    /// For adapters with a process of their own.
+    pub restart: Restart,
 }
 
 impl Default for Config {
@@ -120,6 +124,7 @@ impl Default for Config {
             event_bytes: 1024 * 1024,
             queue_bytes: 4 * 1024 * 1024,
             execution_bytes: 256 * 1024 * 1024,
+            restart: Restart::default(),
         }
     }
 }
@@ -227,8 +232,8 @@ impl Registry {
                 store_id: setup.store_id.clone(),
                 supervisor: setup.supervisor.clone(),
                 relay: setup.relay.clone(),
-                settings: settings::object(&setup.env, &table),
-                max_concurrent: table.max_concurrent,
+                env: setup.env.clone(),
+                table,
                 images: Arc::new(Images::default()),
                 mark: Mark::of(&named.id, &state.join("paused")),
                 named,

@@ -135,6 +135,16 @@ impl Queue {
         Emitted::Taken
     }
 
+    /// Events were lost before they came here.
+    pub(super) fn lose(&self, count: u64) {
+        let mut inner = self.lock();
+        if inner.phase == Phase::Open {
+            inner.drop_here(count);
+        }
+        drop(inner);
+        self.changed.notify_one();
+    }
+
     /// The one answer; false when there was one already or nobody reads.
     pub(super) fn answer(&self, answer: Answer) -> bool {
         let mut inner = self.lock();

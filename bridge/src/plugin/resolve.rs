@@ -62,7 +62,6 @@ pub(super) fn find(
         std::env::consts::DLL_EXTENSION
     );
     let program = format!("forge-adapter-{library}");
-    let mut program_found = None;
     for folder in folders {
         let shared = Some(folder.join(&file)).filter(|path| exists(path));
         let executable = Some(folder.join(&program)).filter(|path| exists(path));
@@ -74,27 +73,20 @@ pub(super) fn find(
                     second,
                 });
             }
-            (Some(path), None) => return Ok(Ok(path)),
-            (None, found) => program_found = program_found.or(found),
+            (Some(path), None) | (None, Some(path)) => return Ok(Ok(path)),
+            (None, None) => {}
         }
     }
-    Ok(Err(LoadError::NotFound(match program_found {
-        Some(path) => format!(
-            "found the program {}, but adapters that are programs are not supported yet; wanted \
-             the shared library {file}",
-            path.display()
-        ),
-        None => format!(
-            "no {file} in {}; put it there, or name its folder in BRIDGE_PLUGIN_PATH (adapters are in \
-             `plugins` of a release archive, or in target/release after `cargo build --release` in the \
-             sources; `cargo install` brings none)",
-            folders
-                .iter()
-                .map(|folder| folder.display().to_string())
-                .collect::<Vec<_>>()
-                .join(" or ")
-        ),
-    })))
+    let folders: Vec<_> = folders
+        .iter()
+        .map(|folder| folder.display().to_string())
+        .collect();
+    Ok(Err(LoadError::NotFound(format!(
+        "no {file} in {}, and no program {program}; put one there, or name its folder in \
+         BRIDGE_PLUGIN_PATH (adapters are in `plugins` of a release archive, or in target/release after \
+         `cargo build --release` in the sources; `cargo install` brings none)",
+        folders.join(" or ")
+    ))))
 }
 
 /// A broken symbolic link is found too: it is refused later, by name.
@@ -153,19 +145,21 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn folders_are_searched_in_order_and_a_program_is_not_supported_yet() {
+    fn the_first_folder_with_a_library_or_a_program_counts_and_two_in_one_do_not() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let folders = [one.path().to_owned(), two.path().to_owned()];
         let missing = find("a-b", &folders).unwrap().unwrap_err().to_string();
-        assert!(missing.contains("libforge_adapter_a_b.so"), "{missing}");
-
-        std::fs::write(one.path().join("forge-adapter-a-b"), "").unwrap();
-        let program = find("a-b", &folders).unwrap().unwrap_err().to_string();
-        assert!(program.contains("not supported yet"), "{program}");
+        for wanted in ["libforge_adapter_a_b.so", "forge-adapter-a-b"] {
+            assert!(missing.contains(wanted), "{missing}");
+        }
 
         let second = two.path().join("libforge_adapter_a_b.so");
         std::fs::write(&second, "").unwrap();
         assert_eq!(find("a-b", &folders).unwrap().unwrap(), second);
+
+        let program = one.path().join("forge-adapter-a-b");
+        std::fs::write(&program, "").unwrap();
+        assert_eq!(find("a-b", &folders).unwrap().unwrap(), program);
 
         let first = one.path().join("libforge_adapter_a_b.so");
         std::fs::write(&first, "").unwrap();

@@ -7,6 +7,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::process::Isolation;
+
+/// What every process of an adapter sees besides its own variables: a program has to be found, and to
+/// know where it is.
+const EVERYWHERE: [&str; 6] = ["HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ"];
+
 /// `[adapters.<id>]` of the configuration.
 #[derive(Clone, Default, Deserialize, Serialize)]
 #[serde(default)]
@@ -17,6 +23,13 @@ pub struct AdapterTable {
     /// Lowers what the adapter's profile declares.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u32>,
+    /// Where the library runs. A program always has a process of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// The data of the adapter's process, in bytes; what it starts has the same limit each. Without a
+    /// process of its own it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
     /// Everything else is the adapter's own and given to it.
     #[serde(flatten)]
     pub own: Map<String, Value>,
@@ -28,25 +41,68 @@ impl fmt::Debug for AdapterTable {
         f.debug_struct("AdapterTable")
             .field("library", &self.library)
             .field("max_concurrent", &self.max_concurrent)
+            .field("isolation", &self.isolation)
+            .field("memory_limit_bytes", &self.memory_limit_bytes)
             .field("own", &self.own.keys().collect::<Vec<_>>())
             .finish()
     }
 }
 
-/// The configuration object of one adapter.
-pub(super) fn object(env: &BTreeMap<String, String>, table: &AdapterTable) -> Map<String, Value> {
-    let mut object: Map<String, Value> = env
-        .iter()
-        .filter(|(name, _)| !is_ours(name))
-        .map(|(name, value)| (name.clone(), Value::String(value.clone())))
-        .collect();
-    object.extend(
-        table
-            .own
-            .iter()
-            .map(|(name, value)| (name.clone(), value.clone())),
-    );
-    object
+/// What one adapter is configured from.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub id: String,
+    pub env: BTreeMap<String, String>,
+    pub table: AdapterTable,
+    /// It has a process of its own.
+    pub apart: bool,
+}
+
+impl Settings {
+    /// What `initialize` receives. `named` are the variables that the library asks for.
+    pub(super) fn object(&self, named: &[String]) -> Map<String, Value> {
+        let variables = self.env.iter().filter(|(name, _)| match self.apart {
+            true => self.is_its_own(name, named),
+            false => !is_ours(name),
+        });
+        let mut object: Map<String, Value> = variables
+            .map(|(name, value)| (name.clone(), Value::String(value.clone())))
+            .collect();
+        let own = self.table.own.iter();
+        object.extend(
+            own.filter(|(name, value)| !is_list_of_names(name, value))
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
+        object
+    }
+
+    /// The environment of its process.
+    pub(super) fn environment(&self, named: &[String]) -> BTreeMap<String, String> {
+        let variables = self.env.iter().filter(|(name, _)| {
+            EVERYWHERE.contains(&name.as_str()) || self.is_its_own(name, named)
+        });
+        variables
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
+    }
+
+    /// `acme-ai` owns `ACME_AI_…`, what its library asks for and what its table lists.
+    fn is_its_own(&self, name: &str, named: &[String]) -> bool {
+        let prefix = format!("{}_", self.id.replace('-', "_").to_uppercase());
+        let listed = || match self.table.own.get(ENV) {
+            Some(Value::Array(names)) => names.iter().any(|listed| listed == name),
+            Some(_) | None => false,
+        };
+        !is_ours(name)
+            && (name.starts_with(&prefix) || named.iter().any(|named| named == name) || listed())
+    }
+}
+
+/// In an adapter's table: a list of names is the bridge's, a table of variables the adapter's own.
+const ENV: &str = "env";
+
+fn is_list_of_names(name: &str, value: &Value) -> bool {
+    name == ENV && value.is_array()
 }
 
 /// The bridge's own secrets, by the words in their names, and the tables of other adapters.
@@ -87,11 +143,49 @@ mod tests {
         .unwrap();
         let expected = json!({"ACME_AI_API_KEY": "sk-1", "BRIDGE_ADAPTERS": "acme-ai",
             "url": "http://x", "nested": {"a": 1}});
-        assert_eq!(Value::Object(object(&env, &table)), expected);
         assert_eq!(
             (table.library.as_deref(), table.max_concurrent),
             (Some("http"), Some(2))
         );
+        let settings = Settings {
+            id: "acme-ai".to_owned(),
+            env,
+            table,
+            apart: false,
+        };
+        assert_eq!(Value::Object(settings.object(&[])), expected);
+    }
+
+    #[test]
+    fn a_process_sees_its_own_variables_and_those_that_are_named() {
+        let env = [
+            ("ACME_AI_API_KEY", "sk-1"),
+            ("ACME_OTHER", "not its own"),
+            ("OPENAI_API_KEY", "named by the library"),
+            ("HTTPS_PROXY", "named by the table"),
+            ("BRIDGE_SECRET_KEY", "named, and refused all the same"),
+            ("AWS_SECRET_ACCESS_KEY", "of somebody else"),
+            ("PATH", "/bin"),
+        ];
+        let env = env
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        let table = json!({"isolation": "process", "env": ["HTTPS_PROXY", "BRIDGE_SECRET_KEY"]});
+        let settings = Settings {
+            id: "acme-ai".to_owned(),
+            env,
+            table: serde_json::from_value(table).unwrap(),
+            apart: true,
+        };
+        let named = ["OPENAI_API_KEY".to_owned()];
+        let names: Vec<_> = settings
+            .object(&named)
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        assert_eq!(names, ["ACME_AI_API_KEY", "HTTPS_PROXY", "OPENAI_API_KEY"]);
+        let names: Vec<_> = settings.environment(&[]).into_keys().collect();
+        assert_eq!(names, ["ACME_AI_API_KEY", "HTTPS_PROXY", "PATH"]);
     }
 
     #[test]

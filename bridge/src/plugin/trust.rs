@@ -1,7 +1,7 @@
 //! Whether a library file may be run at all, and the private copy that is run instead of it, so that
 //! nobody can exchange it between the check and the use.
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -44,14 +44,72 @@ pub(super) struct Rules<'a> {
     pub images: &'a Images,
 }
 
+impl Vetted {
+    /// A copy that was made before, if it still is what its digest says.
+    pub(super) fn known(copy: &Path, digest: &str) -> Option<Self> {
+        is_same(copy, digest).then(|| Self {
+            copy: copy.to_owned(),
+            digest: digest.to_owned(),
+        })
+    }
+}
+
 /// Checks the file at an absolute path and copies it. Everything is done on one open file.
 pub(super) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
     let unreadable = |source: io::Error| LoadError::Read {
         path: path.to_owned(),
         source,
     };
+    let (mut file, metadata) = open_trusted(path, rules)?;
+    let mut head = [0; format::HEAD];
+    let read = read_head(&mut file, &mut head).map_err(unreadable)?;
+    let length = metadata.len();
+    format::check(&head[..read], length, std::env::consts::ARCH).map_err(|found| {
+        LoadError::Platform {
+            path: path.to_owned(),
+            found,
+        }
+    })?;
+    file.rewind().map_err(unreadable)?;
+
+    let (copied, digest) = copy(&mut file, path, rules.copies)?;
+    check_digest(path, rules, &digest)?;
+    keep(copied, digest, path, rules.copies)
+}
+
+/// Checks a program, which runs where it lies: it may need what lies beside it. Gives its SHA-256.
+pub(super) fn vet_program(path: &Path, rules: &Rules<'_>) -> Result<String, LoadError> {
+    let (mut file, metadata) = open_trusted(path, rules)?;
+    if metadata.mode() & 0o111 == 0 {
+        return Err(LoadError::NoProgram(path.to_owned()));
+    }
+    let digest = hash(&mut file).map_err(|source| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    check_digest(path, rules, &digest)?;
+    Ok(digest)
+}
+
+fn check_digest(path: &Path, rules: &Rules<'_>, found: &str) -> Result<(), LoadError> {
+    match rules.digest {
+        Some(wanted) if !wanted.eq_ignore_ascii_case(found) => Err(LoadError::DigestMismatch {
+            path: path.to_owned(),
+            found: found.to_owned(),
+            wanted: wanted.to_owned(),
+        }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Opens a file that nobody else could have written, or warns of it.
+fn open_trusted(path: &Path, rules: &Rules<'_>) -> Result<(File, Metadata), LoadError> {
+    let unreadable = |source: io::Error| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    };
     let folder = path.parent().unwrap_or(Path::new("/"));
-    let mut file = open(path)?;
+    let file = open(path)?;
     let metadata = file.metadata().map_err(unreadable)?;
     if !metadata.is_file() {
         return Err(LoadError::NoRegularFile(path.to_owned()));
@@ -73,29 +131,7 @@ pub(super) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
             }
         }
     }
-
-    let mut head = [0; format::HEAD];
-    let read = read_head(&mut file, &mut head).map_err(unreadable)?;
-    let length = metadata.len();
-    format::check(&head[..read], length, std::env::consts::ARCH).map_err(|found| {
-        LoadError::Platform {
-            path: path.to_owned(),
-            found,
-        }
-    })?;
-    file.rewind().map_err(unreadable)?;
-
-    let (copied, digest) = copy(&mut file, path, rules.copies)?;
-    if let Some(wanted) = rules.digest
-        && !wanted.eq_ignore_ascii_case(&digest)
-    {
-        return Err(LoadError::DigestMismatch {
-            path: path.to_owned(),
-            found: digest,
-            wanted: wanted.to_owned(),
-        });
-    }
-    keep(copied, digest, path, rules.copies)
+    Ok((file, metadata))
 }
 
 fn open(path: &Path) -> Result<File, LoadError> {
@@ -249,19 +285,20 @@ fn not_copied(path: &Path, folder: &Path, source: io::Error) -> LoadError {
 
 /// Whether an earlier copy still is what its name says.
 fn is_same(copy: &Path, digest: &str) -> bool {
-    let hash = || -> io::Result<String> {
-        let mut hasher = Sha256::new();
-        let mut file = File::open(copy)?;
-        let mut buffer = vec![0; 128 * 1024];
-        loop {
-            match file.read(&mut buffer)? {
-                0 => return Ok(hex(&hasher.finalize())),
-                read => hasher.update(&buffer[..read]),
-            }
-        }
-    };
+    let found = || hash(&mut File::open(copy)?);
     // A copy that is missing or unreadable is made anew.
-    !copy.is_symlink() && hash().is_ok_and(|found| found == digest)
+    !copy.is_symlink() && found().is_ok_and(|found| found == digest)
+}
+
+fn hash(file: &mut File) -> io::Result<String> {
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 128 * 1024];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hex(&hasher.finalize())),
+            read => hasher.update(&buffer[..read]),
+        }
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {

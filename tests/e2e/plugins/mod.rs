@@ -1,9 +1,11 @@
 //! The plugin host against real libraries: good ones, hostile ones, broken ones.
 
+mod apart;
 mod broken;
 mod editions;
 mod good;
 mod hostile;
+mod lines;
 mod loading;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,196 @@
+//! The conformance checks on a program: each instance is a process of it, spoken to in lines.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use forge_adapter_api::conformance::{Heard, Options, Peer, Report, Spoken, Step, check_peer};
+use forge_adapter_api::{AdapterError, Manifest, Result};
+
+use super::program::{self, Channel, Program, Start};
+use super::wire::{Ear, Told, Writer};
+use crate::plugin::load::LoadError;
+use crate::plugin::manifest::{self, Language};
+use crate::plugin::settings::Settings;
+use crate::plugin::trust::{self, Rules};
+use crate::plugin::{AdapterTable, Config};
+
+/// Until the manifest.
+const READY: Duration = Duration::from_secs(15);
+const END_WAIT: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Holds the program against every rule. Blocks.
+pub(in crate::plugin) fn conform(
+    path: &Path,
+    provider: &str,
+    rules: &Rules<'_>,
+    options: Options,
+    watch: &mut dyn FnMut(Step<'_>),
+) -> std::result::Result<Report, LoadError> {
+    trust::vet_program(path, rules)?;
+    let failed = |error: AdapterError| LoadError::Process(format!("{}: {error}", path.display()));
+    let settings = Settings {
+        id: provider.to_owned(),
+        env: std::env::vars().collect(),
+        table: AdapterTable::default(),
+        apart: true,
+    };
+    let mut candidate = Candidate {
+        command: supervised(path).map_err(failed)?,
+        environment: settings.environment(&[]),
+        manifest: Vec::new(),
+    };
+    let (said, manifest) = mpsc::channel();
+    drop(
+        candidate
+            .begin(b"{\"schema\":1}", Ears::Deaf, said)
+            .map_err(failed)?,
+    );
+    // It was sent before `begin` came back.
+    candidate.manifest = manifest.try_recv().unwrap_or_default();
+    let manifest: Manifest = manifest::read(&candidate.manifest, path, provider, Language::Other)?;
+    Ok(check_peer(&manifest, Box::new(candidate), options, watch))
+}
+
+/// Under the supervisor that this program is, so that whatever it starts goes with it.
+fn supervised(path: &Path) -> Result<Vec<OsString>> {
+    let us = std::env::current_exe().map_err(|error| internal(&error.to_string()))?;
+    Ok(vec![us.into(), "exec".into(), "--".into(), path.into()])
+}
+
+fn internal(text: &str) -> AdapterError {
+    AdapterError::new("internal", text)
+}
+
+struct Candidate {
+    command: Vec<OsString>,
+    environment: BTreeMap<String, String>,
+    manifest: Vec<u8>,
+}
+
+/// Who hears what an instance says.
+enum Ears {
+    Deaf,
+    Of(Heard),
+}
+
+struct Process {
+    program: Arc<Program>,
+    writer: Mutex<Option<Writer>>,
+}
+
+impl Candidate {
+    /// Starts a process and gives it when it has said who it is.
+    fn begin(&self, payload: &[u8], ears: Ears, said: mpsc::Sender<Vec<u8>>) -> Result<Process> {
+        let start = Start {
+            command: self.command.clone(),
+            environment: self.environment.clone(),
+            channel: Channel::Pipes,
+        };
+        let (program, reader, to) = program::start(&start, |_line| {})
+            .map_err(|error| internal(&format!("it cannot be started: {error}")))?;
+        let program = Arc::new(program);
+        let mut ear = Ear::new(reader, Channel::Pipes, Config::default().payload_bytes);
+        let mut writer = Writer::new(to, Channel::Pipes);
+        // What cannot be written is told by the end that is read.
+        let _ = writer.open(payload);
+        let process = Process {
+            program: Arc::clone(&program),
+            writer: Mutex::new(Some(writer)),
+        };
+        ear.reader().deadline = Some(Instant::now() + READY);
+        let manifest = loop {
+            match ear.next() {
+                Ok(Some(Told::Ready(manifest))) => break manifest,
+                Ok(Some(Told::Log { record, .. })) => {
+                    if let Ears::Of(heard) = &ears {
+                        heard.log(&record);
+                    }
+                }
+                Ok(Some(other)) => {
+                    let text = format!("it said something before its manifest: {other:?}");
+                    return Err(internal(&text));
+                }
+                Ok(None) => return Err(internal(&program.epitaph())),
+                Err(error) => return Err(internal(&format!("no manifest: {error}"))),
+            }
+        };
+        ear.reader().deadline = None;
+        // Nobody may want to know it.
+        let _ = said.send(manifest);
+        if let Ears::Of(heard) = ears {
+            std::thread::Builder::new()
+                .name("hear".to_owned())
+                .spawn(move || listen(ear, &heard, &program))
+                .map_err(|error| internal(&error.to_string()))?;
+        }
+        Ok(process)
+    }
+}
+
+impl Peer for Candidate {
+    fn manifest(&self) -> Vec<u8> {
+        self.manifest.clone()
+    }
+
+    fn create(&self, payload: &[u8], heard: Heard) -> Result<Box<dyn Spoken>> {
+        let (said, _) = mpsc::channel();
+        Ok(Box::new(self.begin(payload, Ears::Of(heard), said)?))
+    }
+}
+
+fn listen(mut ear: Ear, heard: &Heard, program: &Program) {
+    while let Ok(Some(told)) = ear.next() {
+        match told {
+            Told::Event { id, event } => {
+                while !heard.event(id, &event) {
+                    std::thread::sleep(PAUSE);
+                }
+            }
+            Told::Done { id, answer } => heard.answer(id, answer),
+            Told::TooLarge { id, bytes, .. } => {
+                heard.fault(&format!("the answer of call {id} has {bytes} bytes"));
+            }
+            Told::Log { record, .. } => heard.log(&record),
+            Told::Breach(why) | Told::Failed(why) => heard.fault(&why),
+            Told::Ready(_) | Told::Refused(_) => heard.fault("it said twice who it is"),
+            Told::Dropped { .. } => {}
+        }
+    }
+    program.bury();
+}
+
+impl Process {
+    fn write(&self, what: impl FnOnce(&mut Writer) -> std::io::Result<()>) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(writer) = writer.as_mut() {
+            // It has ended: then nothing is answered, which the checks see.
+            let _ = what(writer);
+        }
+    }
+}
+
+impl Spoken for Process {
+    fn start(&self, call: u64, op: &str, payload: &[u8]) {
+        self.write(|writer| writer.start(call, op, payload));
+    }
+
+    fn drop_call(&self, call: u64) {
+        self.write(|writer| writer.drop_call(call));
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(writer.take());
+        if !self.program.ends_within(END_WAIT) {
+            self.program.kill();
+        }
+        self.program.bury();
+    }
+}

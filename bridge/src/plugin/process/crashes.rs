@@ -1,0 +1,94 @@
+//! Whether a process that ended is started again, and when. Pure but for the jitter of the `backoff` crate.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use backoff::backoff::Backoff;
+use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
+
+use super::Restart;
+
+/// The ends of one adapter's process.
+pub(in crate::plugin) struct Crashes {
+    limit: usize,
+    window: Duration,
+    waits: ExponentialBackoff,
+    recent: VecDeque<Instant>,
+}
+
+/// What to do after an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::plugin) enum Next {
+    /// Start it again after this time.
+    Restart(Duration),
+    /// It ended so many times within the window.
+    Quarantine(usize),
+}
+
+impl Crashes {
+    pub(in crate::plugin) fn new(config: &Restart) -> Self {
+        Self {
+            limit: config.crash_limit.max(1),
+            window: config.crash_window,
+            waits: ExponentialBackoffBuilder::new()
+                .with_initial_interval(config.backoff)
+                .with_multiplier(2.0)
+                .with_randomization_factor(0.2)
+                .with_max_interval(config.backoff_max)
+                .with_max_elapsed_time(None)
+                .build(),
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// It ended.
+    pub(in crate::plugin) fn note(&mut self, now: Instant) -> Next {
+        let window = self.window;
+        self.recent
+            .retain(|then| now.saturating_duration_since(*then) < window);
+        self.recent.push_back(now);
+        match self.recent.len() {
+            count if count >= self.limit => Next::Quarantine(count),
+            1 => {
+                self.waits.reset();
+                Next::Restart(Duration::ZERO)
+            }
+            _ => Next::Restart(self.waits.next_backoff().unwrap_or(self.waits.max_interval)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_first_restart_is_at_once_the_next_ever_later_the_fifth_never() {
+        let mut crashes = Crashes::new(&Restart::default());
+        let now = Instant::now();
+        assert_eq!(crashes.note(now), Next::Restart(Duration::ZERO));
+        for expected in [100, 200, 400] {
+            let Next::Restart(wait) = crashes.note(now) else {
+                panic!("too early");
+            };
+            let wait = wait.as_millis();
+            assert!(
+                (expected * 8 / 10..=expected * 12 / 10).contains(&wait),
+                "{wait}"
+            );
+        }
+        assert_eq!(crashes.note(now), Next::Quarantine(5));
+    }
+
+    #[test]
+    fn ends_that_are_long_ago_do_not_count() {
+        let mut crashes = Crashes::new(&Restart::default());
+        let start = Instant::now();
+        for n in 0..100 {
+            let next = crashes.note(start + n * 20 * SECOND);
+            assert!(matches!(next, Next::Restart(_)), "{n}: {next:?}");
+        }
+    }
+}

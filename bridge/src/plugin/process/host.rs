@@ -1,0 +1,355 @@
+//! The child: `forge-bridge adapter-host`. It loads one library, as the bridge would, and passes on what
+//! is said between the two; everything the bridge bounds is bounded here already, by the same code. Ends
+//! with the bridge, whose socket is its stdin.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio_util::task::TaskTracker;
+
+use super::frame::{Frame, Kind};
+use super::lines;
+use crate::plugin::adapter::chain;
+use crate::plugin::instance::{Boot, Handle, Limits, Source};
+use crate::plugin::listen::Call;
+use crate::plugin::log::Origin;
+use crate::plugin::queue::{Bounds, Said};
+
+/// Frames that wait in either direction.
+const WAITING: usize = 16;
+const ORDER_BYTES: usize = 1024 * 1024;
+/// What the instance gets to end; the bridge waits a little longer.
+const END_WAIT: Duration = Duration::from_millis(800);
+
+/// What the bridge wants held.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) id: String,
+    /// What the library has to call itself.
+    pub(super) library: String,
+    /// Where it was found, for messages.
+    pub(super) path: PathBuf,
+    /// The private copy of what was checked there.
+    pub(super) copy: PathBuf,
+    pub(super) digest: String,
+    /// The payload of `create`.
+    pub(super) create: String,
+    pub(super) payload_bytes: usize,
+    pub(super) event_bytes: usize,
+    pub(super) queue_bytes: usize,
+    pub(super) execution_bytes: Option<usize>,
+    pub(super) waiting_bytes: usize,
+    pub(super) deadline_ms: u64,
+    pub(super) patience_ms: u64,
+    /// For data of the process: heap, stacks of threads, private mappings.
+    pub(super) memory_limit_bytes: Option<u64>,
+}
+
+/// Runs the child to its end. `args` are those behind `adapter-host`: nothing, `--probe`, or
+/// `--memory=<bytes> -- program args…`, which limits itself and becomes that program.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut args = args.into_iter();
+    let first = args.next();
+    let done = match first.as_ref().and_then(|first| first.to_str()) {
+        None => hold(Purpose::Serve),
+        Some("--probe") => hold(Purpose::Probe),
+        Some(limit) => become_program(limit, args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing is left to tell when even stderr is gone.
+            let _ = writeln!(io::stderr(), "forge-bridge adapter-host: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Serve,
+    /// Only to see whether it can.
+    Probe,
+}
+
+fn become_program(limit: &str, mut args: impl Iterator<Item = OsString>) -> io::Result<()> {
+    let bytes = limit.strip_prefix("--memory=").and_then(|n| n.parse().ok());
+    let rest = args.next().filter(|rest| rest == "--");
+    let (Some(bytes), Some(_), Some(program)) = (bytes, rest, args.next()) else {
+        return Err(io::Error::other(
+            "this command is the bridge's own; use: adapter-host --memory=<bytes> -- program args…",
+        ));
+    };
+    limit_memory(bytes)?;
+    let error = Command::new(&program).args(args).exec();
+    let text = format!("cannot start {}: {error}", program.display());
+    Err(io::Error::new(error.kind(), text))
+}
+
+fn limit_memory(bytes: u64) -> io::Result<()> {
+    let limit = Rlimit {
+        current: Some(bytes),
+        maximum: Some(bytes),
+    };
+    Ok(setrlimit(Resource::Data, limit)?)
+}
+
+fn hold(purpose: Purpose) -> io::Result<()> {
+    let socket = take_stdin()?;
+    let mut from = BufReader::new(socket.try_clone()?);
+    let order = match Frame::read(&mut from, ORDER_BYTES)? {
+        Some(frame) if frame.kind == Kind::Order => frame,
+        Some(_) | None => {
+            let text = "this command is the bridge's own, which tells it on stdin what to hold";
+            return Err(io::Error::other(text));
+        }
+    };
+    let order: Order = serde_json::from_slice(&order.body)?;
+    if let Some(bytes) = order.memory_limit_bytes {
+        limit_memory(bytes)?;
+    }
+    // What the plugin host itself says goes to stderr, and from there to the bridge's log.
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .without_time()
+        .init();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (out, frames) = mpsc::channel(WAITING);
+    let writing = std::thread::Builder::new()
+        .name("to bridge".to_owned())
+        .spawn(move || write(frames, socket))?;
+    let served = runtime.block_on(serve(order, purpose, from, out));
+    // Tasks hold the way out, too.
+    drop(runtime);
+    served?;
+    // What was said last is still on its way.
+    let _ = writing.join();
+    Ok(())
+}
+
+/// The adapter and what it starts shall not find our socket where they look for an input.
+fn take_stdin() -> io::Result<File> {
+    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let null = OpenOptions::new().read(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    Ok(File::from(socket))
+}
+
+fn write(mut frames: mpsc::Receiver<Frame>, mut socket: File) {
+    while let Some(frame) = frames.blocking_recv() {
+        if frame.write(&mut socket).is_err() {
+            // The bridge is gone, which its end of the socket tells those who read.
+            return;
+        }
+    }
+}
+
+async fn serve(
+    order: Order,
+    purpose: Purpose,
+    from: BufReader<File>,
+    out: mpsc::Sender<Frame>,
+) -> io::Result<()> {
+    let most = order.payload_bytes + lines::AROUND;
+    let patience = Duration::from_millis(order.patience_ms);
+    let said = match Handle::boot(boot(order)).await {
+        Ok((handle, facts)) => {
+            let manifest = serde_json::to_vec(&facts.manifest)?;
+            Ok((handle, Frame::new(0, Kind::Ready, manifest)))
+        }
+        Err(error) => Err(Frame::new(0, Kind::Refused, chain(&error))),
+    };
+    let handle = match said {
+        Ok((handle, ready)) => {
+            tell(&out, ready).await;
+            handle
+        }
+        Err(refused) => {
+            tell(&out, refused).await;
+            return Ok(());
+        }
+    };
+    if purpose == Purpose::Serve {
+        let held = Held {
+            handle: handle.clone(),
+            out,
+            running: Arc::default(),
+            tracker: TaskTracker::new(),
+        };
+        held.attend(patience);
+        held.follow(listen(from, most)?).await;
+    }
+    handle.end(END_WAIT).await;
+    Ok(())
+}
+
+/// What cannot be told is told to nobody: the bridge is gone.
+async fn tell(out: &mpsc::Sender<Frame>, frame: Frame) {
+    let _ = out.send(frame).await;
+}
+
+fn boot(order: Order) -> Boot {
+    Boot {
+        id: order.id,
+        library: order.library,
+        source: Source::Verified {
+            path: order.path,
+            copy: order.copy,
+            digest: order.digest,
+        },
+        create: order.create.into_bytes(),
+        bounds: Limits {
+            payload: order.payload_bytes,
+            execution: Bounds {
+                queued: order.queue_bytes,
+                event: order.event_bytes,
+                total: order.execution_bytes,
+            },
+            waiting: order.waiting_bytes,
+        },
+        deadline: Duration::from_millis(order.deadline_ms),
+    }
+}
+
+/// The bridge's frames, read on a thread of their own.
+fn listen(mut from: BufReader<File>, most: usize) -> io::Result<mpsc::Receiver<Frame>> {
+    let (to, frames) = mpsc::channel(WAITING);
+    std::thread::Builder::new()
+        .name("from bridge".to_owned())
+        .spawn(move || {
+            while let Ok(Some(frame)) = Frame::read(&mut from, most) {
+                if to.blocking_send(frame).is_err() {
+                    return;
+                }
+            }
+        })?;
+    Ok(frames)
+}
+
+struct Held {
+    handle: Handle,
+    out: mpsc::Sender<Frame>,
+    /// By the bridge's numbers.
+    running: Arc<Mutex<HashMap<u64, AbortHandle>>>,
+    tracker: TaskTracker,
+}
+
+impl Held {
+    /// What goes on beside calls: the log, events outside of calls, and an eye on the threads.
+    fn attend(&self, patience: Duration) {
+        let (handle, out) = (self.handle.clone(), self.out.clone());
+        self.tracker.spawn(async move {
+            loop {
+                let line = handle.next_log().await;
+                let frame = match line.origin {
+                    Origin::Adapter { level } => Frame::log(level, &line.text),
+                    Origin::Breach => Frame::new(0, Kind::Breach, line.text),
+                };
+                tell(&out, frame).await;
+            }
+        });
+        let (handle, out) = (self.handle.clone(), self.out.clone());
+        self.tracker.spawn(async move {
+            loop {
+                match handle.next_news().await {
+                    Said::Event(event) => tell(&out, Frame::new(0, Kind::Event, event)).await,
+                    Said::Dropped(count) => tell(&out, dropped(0, count)).await,
+                    // Only calls are answered.
+                    Said::Answer(_) => return,
+                }
+            }
+        });
+        let (handle, out) = (self.handle.clone(), self.out.clone());
+        self.tracker.spawn(async move {
+            let what = handle.overdue(patience).await;
+            let text = format!("it was blocked in {what} for {patience:?}");
+            tell(&out, Frame::new(0, Kind::Failed, text)).await;
+        });
+    }
+
+    /// Does what the bridge says, until it says the end or is gone.
+    async fn follow(&self, mut frames: mpsc::Receiver<Frame>) {
+        while let Some(frame) = frames.recv().await {
+            match frame.kind {
+                Kind::Start => match frame.call() {
+                    Some((op, payload)) => self.start(frame.id, &op, payload).await,
+                    None => return,
+                },
+                Kind::Drop => {
+                    let running = self.running().remove(&frame.id);
+                    running.inspect(AbortHandle::abort);
+                }
+                Kind::End => return,
+                Kind::Order
+                | Kind::Ready
+                | Kind::Refused
+                | Kind::Event
+                | Kind::Dropped
+                | Kind::Answer
+                | Kind::Error
+                | Kind::Log
+                | Kind::Breach
+                | Kind::Failed => return,
+            }
+        }
+    }
+
+    fn running(&self) -> std::sync::MutexGuard<'_, HashMap<u64, AbortHandle>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn start(&self, id: u64, op: &str, payload: Vec<u8>) {
+        let call = match self.handle.call(op, payload) {
+            Ok(call) => call,
+            Err(error) => {
+                let error = serde_json::to_vec(&error).unwrap_or_default();
+                return tell(&self.out, Frame::new(id, Kind::Error, error)).await;
+            }
+        };
+        let (running, out) = (Arc::clone(&self.running), self.out.clone());
+        // Held until the entry is in, so that a call that ends at once finds it.
+        let mut entries = self.running();
+        let task = self.tracker.spawn(async move {
+            relay(id, call, &out).await;
+            let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+            running.remove(&id);
+        });
+        entries.insert(id, task.abort_handle());
+    }
+}
+
+/// Passes on what a call says. Dropped before its end, it drops the call in the adapter.
+async fn relay(id: u64, call: Call, out: &mpsc::Sender<Frame>) {
+    loop {
+        let frame = match call.queue.next().await {
+            Said::Event(event) => Frame::new(id, Kind::Event, event),
+            Said::Dropped(count) => dropped(id, count),
+            Said::Answer(Ok(answer)) => {
+                return tell(out, Frame::new(id, Kind::Answer, answer)).await;
+            }
+            Said::Answer(Err(error)) => {
+                let error = serde_json::to_vec(&error).unwrap_or_default();
+                return tell(out, Frame::new(id, Kind::Error, error)).await;
+            }
+        };
+        tell(out, frame).await;
+    }
+}
+
+fn dropped(id: u64, count: u64) -> Frame {
+    Frame::new(id, Kind::Dropped, count.to_le_bytes())
+}

@@ -1,0 +1,156 @@
+//! How the processes of one adapter are started: under the supervisor, with few variables, within limits.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use forge_adapter_api::Manifest;
+
+use super::host::Order;
+use super::probe;
+use super::program::{Channel, Start};
+use super::remote::{Remote, Spec};
+use crate::plugin::call::Host;
+use crate::plugin::instance::{Boot, Found};
+use crate::plugin::load::LoadError;
+use crate::plugin::manifest::{self, Language};
+use crate::plugin::settings::Settings;
+use crate::plugin::trust::Vetted;
+
+/// What is needed to start processes for one adapter.
+pub(in crate::plugin) struct Launcher {
+    /// The command that starts a program under the supervisor. Its first part is a `forge-bridge`.
+    pub supervisor: Vec<String>,
+    pub settings: Settings,
+    pub memory_limit_bytes: Option<u64>,
+    /// How long the adapter may keep a thread.
+    pub patience: Duration,
+}
+
+impl Launcher {
+    /// The manifest of a library, which is probed when it was never seen.
+    pub(in crate::plugin) fn probe(
+        &self,
+        boot: &Boot,
+        host: &'static Host,
+        found: &Found,
+        vetted: &Vetted,
+    ) -> Result<Manifest, LoadError> {
+        let folder = &found.copies;
+        probe::manifest(host, &found.path, folder, &vetted.digest, || {
+            let arguments = ["adapter-host", "--probe"].map(OsString::from);
+            Ok(Spec {
+                start: Start {
+                    command: self.command(arguments),
+                    environment: self.settings.environment(&[]),
+                    channel: Channel::Socket,
+                },
+                opening: self.order(boot, found, vetted)?,
+                deadline: boot.deadline / 3,
+            })
+        })
+    }
+
+    /// A library in a child of this binary.
+    pub(in crate::plugin) fn hold(
+        &self,
+        boot: &Boot,
+        host: &'static Host,
+        found: &Found,
+        vetted: &Vetted,
+        manifest: &Manifest,
+    ) -> Result<(Arc<Remote>, Manifest), LoadError> {
+        let spec = Spec {
+            start: Start {
+                command: self.command([OsString::from("adapter-host")]),
+                environment: self.settings.environment(&manifest.env),
+                channel: Channel::Socket,
+            },
+            opening: self.order(boot, found, vetted)?,
+            deadline: boot.deadline / 2,
+        };
+        open(boot, host, found, spec)
+    }
+
+    /// A program that speaks lines.
+    pub(in crate::plugin) fn run(
+        &self,
+        boot: &Boot,
+        host: &'static Host,
+        found: &Found,
+    ) -> Result<(Arc<Remote>, Manifest), LoadError> {
+        let program = found.path.clone().into_os_string();
+        let command = match self.memory_limit_bytes {
+            None => {
+                let supervisor = self.supervisor.iter().map(OsString::from);
+                supervisor.chain([program]).collect()
+            }
+            Some(bytes) => {
+                let limit = format!("--memory={bytes}").into();
+                self.command(["adapter-host".into(), limit, "--".into(), program])
+            }
+        };
+        let spec = Spec {
+            start: Start {
+                command,
+                environment: self.settings.environment(&[]),
+                channel: Channel::Pipes,
+            },
+            opening: boot.create.clone(),
+            deadline: boot.deadline / 2,
+        };
+        open(boot, host, found, spec)
+    }
+
+    /// A command of our own binary, under the supervisor that it is, too.
+    fn command(&self, arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+        let supervisor = self.supervisor.iter().map(OsString::from);
+        let program = self.supervisor.first().map(OsString::from);
+        supervisor.chain(program).chain(arguments).collect()
+    }
+
+    fn order(&self, boot: &Boot, found: &Found, vetted: &Vetted) -> Result<Vec<u8>, LoadError> {
+        let order = Order {
+            id: boot.id.clone(),
+            library: boot.library.clone(),
+            path: found.path.clone(),
+            copy: vetted.copy.clone(),
+            digest: vetted.digest.clone(),
+            create: String::from_utf8_lossy(&boot.create).into_owned(),
+            payload_bytes: boot.bounds.payload,
+            event_bytes: boot.bounds.execution.event,
+            queue_bytes: boot.bounds.execution.queued,
+            execution_bytes: boot.bounds.execution.total,
+            waiting_bytes: boot.bounds.waiting,
+            deadline_ms: millis(boot.deadline),
+            patience_ms: millis(self.patience),
+            memory_limit_bytes: self.memory_limit_bytes,
+        };
+        serde_json::to_vec(&order)
+            .map_err(|error| LoadError::Process(format!("its path cannot be told: {error}")))
+    }
+}
+
+fn open(
+    boot: &Boot,
+    host: &'static Host,
+    found: &Found,
+    spec: Spec,
+) -> Result<(Arc<Remote>, Manifest), LoadError> {
+    let (remote, bytes) = Remote::open(host, spec).map_err(|error| match error {
+        LoadError::Process(why) => LoadError::Process(format!("{}: {why}", found.path.display())),
+        other => other,
+    })?;
+    let read = manifest::read(&bytes, &found.path, &boot.library, Language::Other);
+    match read {
+        Ok(manifest) => Ok((remote, manifest)),
+        Err(error) => {
+            remote.destroy();
+            Err(error)
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

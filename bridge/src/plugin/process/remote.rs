@@ -1,0 +1,382 @@
+//! An instance in another process, as the instance's threads and its attendant use it. It stays the same
+//! while processes come and go below it: whoever has a handle need not know. Bringing it back is decided
+//! elsewhere.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use forge_adapter_api::AdapterError;
+use tokio::sync::{Notify, watch};
+
+use super::program::{self, Program, Start};
+use super::wire::{Ear, Told, Writer};
+use crate::plugin::call::Host;
+use crate::plugin::load::LoadError;
+use crate::plugin::queue::Emitted;
+use crate::plugin::ticket::Ticket;
+
+/// How long a full queue is left alone before the same event is offered again.
+const PAUSE: Duration = Duration::from_millis(2);
+/// What a process gets to end by itself.
+const END_WAIT: Duration = Duration::from_secs(1);
+/// The level at which what it writes to stderr is logged.
+const STDERR_LEVEL: i32 = 3;
+const STDERR_TEXT_BYTES: usize = 8 * 1024;
+
+/// How processes of this instance are made.
+pub(in crate::plugin) struct Spec {
+    pub(super) start: Start,
+    /// What it is told first.
+    pub(super) opening: Vec<u8>,
+    /// Until it is ready.
+    pub(super) deadline: Duration,
+}
+
+/// Whether calls can be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::plugin) enum Standing {
+    Up,
+    /// A new process is there and not yet initialised; why the last one ended.
+    Starting(String),
+    /// Why there is no process.
+    Down(String),
+}
+
+pub(in crate::plugin) struct Remote {
+    host: &'static Host,
+    spec: Spec,
+    state: Mutex<State>,
+    standing: watch::Sender<Standing>,
+    settled: AtomicBool,
+    silent: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Arc<Connection>>,
+    /// No process shall be there any more.
+    closing: bool,
+    /// What a new process has to be told as the first one was.
+    initialize: Option<Vec<u8>>,
+    relaying: bool,
+}
+
+struct Connection {
+    program: Program,
+    /// Absent once its end was asked for.
+    writer: Mutex<Option<Writer>>,
+    /// Its events are not taken just now, so that it may have to wait.
+    held_back: AtomicBool,
+    /// Why we killed it.
+    killed: Mutex<Option<String>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Remote {
+    /// Starts the first process. Blocks. Gives the manifest, too.
+    pub(in crate::plugin) fn open(
+        host: &'static Host,
+        spec: Spec,
+    ) -> Result<(Arc<Self>, Vec<u8>), LoadError> {
+        let remote = Arc::new(Self {
+            host,
+            spec,
+            state: Mutex::default(),
+            standing: watch::Sender::new(Standing::Up),
+            settled: AtomicBool::new(false),
+            silent: Notify::new(),
+        });
+        let manifest = remote.connect()?;
+        Ok((remote, manifest))
+    }
+
+    /// Starts a process and waits until its instance stands. Blocks.
+    pub(super) fn connect(self: &Arc<Self>) -> Result<Vec<u8>, LoadError> {
+        let failed = |why: String| LoadError::Process(why);
+        let channel = self.spec.start.channel;
+        let host = self.host;
+        let log = move |line: &[u8]| {
+            let text = String::from_utf8_lossy(&line[..line.len().min(STDERR_TEXT_BYTES)]);
+            let record = serde_json::json!({"message": text, "stream": "stderr"});
+            host.logs.push(STDERR_LEVEL, record.to_string().as_bytes());
+        };
+        let (program, reader, to) = program::start(&self.spec.start, log)
+            .map_err(|error| failed(format!("its process cannot be started: {error}")))?;
+        let mut ear = Ear::new(reader, channel, host.payload_bytes);
+        let mut writer = Writer::new(to, channel);
+        // What cannot be written is told by the end that is read.
+        let _ = writer.open(&self.spec.opening);
+        ear.reader().deadline = Some(Instant::now() + self.spec.deadline);
+        let manifest = loop {
+            let told = match ear.next() {
+                Ok(Some(told)) => told,
+                Ok(None) => {
+                    let why = program.epitaph();
+                    return Err(failed(format!("it was not ready: {why}")));
+                }
+                Err(error) => {
+                    program.kill();
+                    program.bury();
+                    return Err(match error.kind() {
+                        std::io::ErrorKind::TimedOut => LoadError::Timeout(self.spec.deadline),
+                        _ => failed(format!("it was not ready: {error}")),
+                    });
+                }
+            };
+            match told {
+                Told::Ready(manifest) => break manifest,
+                Told::Refused(why) => {
+                    program.bury();
+                    return Err(LoadError::Refused(why));
+                }
+                Told::Log { level, record } => host.logs.push(level, &record),
+                Told::Breach(why) => host.logs.breach(&why),
+                Told::Failed(why) => {
+                    program.kill();
+                    program.bury();
+                    return Err(failed(format!("it was not ready: {why}")));
+                }
+                Told::Event { .. }
+                | Told::Dropped { .. }
+                | Told::Done { .. }
+                | Told::TooLarge { .. } => {
+                    program.kill();
+                    program.bury();
+                    let why = "it spoke before it said who it is (its manifest)";
+                    return Err(failed(why.to_owned()));
+                }
+            }
+        };
+        ear.reader().deadline = None;
+        let connection = Arc::new(Connection {
+            program,
+            writer: Mutex::new(Some(writer)),
+            held_back: AtomicBool::new(false),
+            killed: Mutex::default(),
+        });
+        {
+            let mut state = lock(&self.state);
+            if state.closing {
+                connection.program.kill();
+            }
+            state.connection = Some(Arc::clone(&connection));
+        }
+        let remote = Arc::clone(self);
+        let listening = Arc::clone(&connection);
+        std::thread::Builder::new()
+            .name(format!("hear {}", host.provider))
+            .spawn(move || remote.listen(&listening, ear))
+            .map_err(|error| {
+                connection.program.kill();
+                LoadError::Thread(error)
+            })?;
+        Ok(manifest)
+    }
+
+    fn connection(&self) -> Option<Arc<Connection>> {
+        lock(&self.state).connection.clone()
+    }
+
+    /// Sends a call. It fails when there is nobody to send it to.
+    pub(in crate::plugin) fn start(&self, ticket: Ticket, op: &str, payload: &[u8]) {
+        let sent = self.connection().is_some_and(|connection| {
+            let mut writer = lock(&connection.writer);
+            let sent = writer
+                .as_mut()
+                .map(|writer| writer.start(ticket.0, op, payload));
+            matches!(sent, Some(Ok(())))
+        });
+        if !sent {
+            let text = "the adapter's process ended before the call reached it";
+            self.host.fail(ticket, crashed(text));
+        }
+    }
+
+    /// Tells it to drop a call.
+    pub(in crate::plugin) fn cancel(&self, ticket: Ticket) {
+        if let Some(connection) = self.connection()
+            && let Some(writer) = lock(&connection.writer).as_mut()
+        {
+            // It has ended: then the call has, too.
+            let _ = writer.drop_call(ticket.0);
+        }
+    }
+
+    /// Ends the process, by force when it does not end soon. Blocks.
+    pub(in crate::plugin) fn destroy(&self) {
+        let connection = {
+            let mut state = lock(&self.state);
+            state.closing = true;
+            state.connection.clone()
+        };
+        let Some(connection) = connection else {
+            return;
+        };
+        if let Some(mut writer) = lock(&connection.writer).take() {
+            // It has ended: which is what is wanted.
+            let _ = writer.end();
+        }
+        if !connection.program.ends_within(END_WAIT) {
+            connection.program.kill();
+            connection.program.ends_within(END_WAIT);
+        }
+    }
+
+    /// Kills the process, as if it had crashed; `why` is what is told then.
+    pub(in crate::plugin) fn kill(&self, why: &str) {
+        if let Some(connection) = self.connection() {
+            *lock(&connection.killed) = Some(why.to_owned());
+            connection.program.kill();
+        }
+    }
+
+    /// Kills the process without further notice.
+    pub(super) fn abandon(&self) {
+        let connection = lock(&self.state).connection.take();
+        connection.inspect(|connection| connection.program.kill());
+    }
+
+    /// Whether it may have reason to be slow: we do not take its events just now.
+    pub(in crate::plugin) fn is_held_back(&self) -> bool {
+        let connection = self.connection();
+        connection.is_some_and(|connection| connection.held_back.load(Ordering::Acquire))
+    }
+
+    /// Everything it says, until its end.
+    fn listen(&self, connection: &Arc<Connection>, mut ear: Ear) {
+        let why = loop {
+            match ear.next() {
+                Ok(Some(told)) => {
+                    if let Err(why) = self.take(connection, told) {
+                        break Some(why);
+                    }
+                }
+                Ok(None) => break None,
+                Err(error) => break Some(format!("it was stopped, because it sent {error}")),
+            }
+        };
+        if let Some(why) = why {
+            lock(&connection.killed).get_or_insert(why);
+        }
+        let missed = {
+            let mut state = lock(&self.state);
+            let current = state.connection.as_ref();
+            let current = current.is_some_and(|current| Arc::ptr_eq(current, connection));
+            if current {
+                state.connection = None;
+            }
+            current && !state.closing
+        };
+        // A writer may be waiting for it to read.
+        if !connection.program.ends_within(Duration::from_millis(20)) {
+            connection.program.kill();
+        }
+        if missed {
+            let killed = lock(&connection.killed).take();
+            let line = killed.unwrap_or_else(|| connection.program.epitaph());
+            self.standing.send_replace(Standing::Down(line.clone()));
+            for (ticket, _) in self.host.tickets.all() {
+                self.host.fail(ticket, crashed(&line));
+            }
+        }
+        connection.program.bury();
+    }
+
+    /// The error says why nothing more is taken from it.
+    fn take(&self, connection: &Connection, told: Told) -> Result<(), String> {
+        let host = self.host;
+        match told {
+            Told::Event { id, event } => {
+                while host.emit(Ticket(id), &event) == Emitted::Full {
+                    connection.held_back.store(true, Ordering::Release);
+                    std::thread::sleep(PAUSE);
+                }
+                connection.held_back.store(false, Ordering::Release);
+            }
+            Told::Dropped { id: 0, count } => host.news.lose(count),
+            Told::Dropped { id, count } => {
+                if let Some(queue) = host.tickets.find(Ticket(id)) {
+                    queue.lose(count);
+                }
+            }
+            Told::Done { id, answer } => {
+                host.complete(Ticket(id), "completion", || host.judge(answer));
+            }
+            Told::TooLarge { id, head, bytes } => {
+                host.complete(Ticket(id), "completion", || {
+                    Err(host.too_large(&head, bytes))
+                });
+            }
+            Told::Log { level, record } => host.logs.push(level, &record),
+            Told::Breach(why) => host.logs.breach(&why),
+            Told::Failed(why) => return Err(format!("it was stopped: {why}")),
+            Told::Ready(_) | Told::Refused(_) => {
+                host.logs.breach("it said twice who it is");
+            }
+        }
+        Ok(())
+    }
+
+    pub(in crate::plugin) fn standing(&self) -> Standing {
+        self.standing.borrow().clone()
+    }
+
+    pub(super) fn stand(&self, standing: Standing) {
+        self.standing.send_replace(standing);
+    }
+
+    /// Resolves when there is no process, and says why.
+    pub(super) async fn ended(&self) -> String {
+        let mut standing = self.standing.subscribe();
+        let down = standing
+            .wait_for(|standing| matches!(standing, Standing::Down(_)))
+            .await;
+        match down.as_deref() {
+            Ok(Standing::Down(why)) => why.clone(),
+            // The sender is ours.
+            Ok(Standing::Up | Standing::Starting(_)) | Err(_) => String::new(),
+        }
+    }
+
+    /// From now on there is something to bring back.
+    pub(in crate::plugin) fn settle(&self) {
+        self.settled.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    /// A question about its health was not answered.
+    pub(in crate::plugin) fn is_silent(&self) {
+        self.silent.notify_one();
+    }
+
+    pub(super) async fn silence(&self) {
+        self.silent.notified().await;
+    }
+
+    /// Notes what the next process has to be told, too.
+    pub(in crate::plugin) fn remember(&self, op: &str, payload: &[u8]) {
+        match op {
+            "initialize" => lock(&self.state).initialize = Some(payload.to_vec()),
+            "events.start" => lock(&self.state).relaying = true,
+            "events.stop" => lock(&self.state).relaying = false,
+            _ => {}
+        }
+    }
+
+    /// The payload of `initialize`, and whether its events are wanted.
+    pub(super) fn remembered(&self) -> (Option<Vec<u8>>, bool) {
+        let state = lock(&self.state);
+        (state.initialize.clone(), state.relaying)
+    }
+}
+
+fn crashed(line: &str) -> AdapterError {
+    AdapterError::new("adapter_crashed", line).retryable()
+}

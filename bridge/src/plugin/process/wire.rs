@@ -1,0 +1,243 @@
+//! What is said through a channel, in either of its two forms: frames to our own child, lines to a
+//! program.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+
+use super::frame::{Frame, Kind};
+use super::lines::{self, Line};
+use super::program::{Channel, Reader};
+use crate::plugin::prefix;
+
+/// Lines that are no messages, after which a program is not believed to speak the contract.
+const MOST_BREACHES: u32 = 100;
+
+/// What the other side says.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// There is an instance; its manifest.
+    Ready(Vec<u8>),
+    /// There will be none; why.
+    Refused(String),
+    Event {
+        id: u64,
+        event: Vec<u8>,
+    },
+    Dropped {
+        id: u64,
+        count: u64,
+    },
+    /// Ended well or with an error.
+    Done {
+        id: u64,
+        answer: Result<Vec<u8>, Vec<u8>>,
+    },
+    /// An answer that is too long to be read: its beginning and its length.
+    TooLarge {
+        id: u64,
+        head: Vec<u8>,
+        bytes: usize,
+    },
+    Log {
+        level: i32,
+        record: Vec<u8>,
+    },
+    /// It did what it must not do.
+    Breach(String),
+    /// It cannot go on; why.
+    Failed(String),
+}
+
+/// The way there.
+pub(super) struct Writer {
+    to: File,
+    channel: Channel,
+}
+
+impl Writer {
+    pub(super) fn new(to: File, channel: Channel) -> Self {
+        Self { to, channel }
+    }
+
+    /// The first thing said: an order to our child, the payload of `create` to a program.
+    pub(super) fn open(&mut self, payload: &[u8]) -> io::Result<()> {
+        match self.channel {
+            Channel::Socket => Frame::new(0, Kind::Order, payload).write(&mut self.to),
+            Channel::Pipes => self.to.write_all(&lines::create(payload)),
+        }
+    }
+
+    pub(super) fn start(&mut self, id: u64, op: &str, payload: &[u8]) -> io::Result<()> {
+        match self.channel {
+            Channel::Socket => Frame::start(id, op, payload).write(&mut self.to),
+            Channel::Pipes => self.to.write_all(&lines::start(id, op, payload)),
+        }
+    }
+
+    pub(super) fn drop_call(&mut self, id: u64) -> io::Result<()> {
+        match self.channel {
+            Channel::Socket => Frame::new(id, Kind::Drop, "").write(&mut self.to),
+            Channel::Pipes => self.to.write_all(&lines::drop(id)),
+        }
+    }
+
+    /// Asks for its end. A program is asked by the end of its stdin, which the caller brings about.
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        match self.channel {
+            Channel::Socket => Frame::new(0, Kind::End, "").write(&mut self.to),
+            Channel::Pipes => Ok(()),
+        }
+    }
+}
+
+/// The way back.
+pub(super) struct Ear {
+    from: BufReader<Reader>,
+    channel: Channel,
+    /// The longest payload that is read.
+    most: usize,
+    breaches: u32,
+}
+
+impl Ear {
+    pub(super) fn new(from: Reader, channel: Channel, payload_bytes: usize) -> Self {
+        Self {
+            from: BufReader::with_capacity(64 * 1024, from),
+            channel,
+            most: payload_bytes + lines::AROUND,
+            breaches: 0,
+        }
+    }
+
+    pub(super) fn reader(&mut self) -> &mut Reader {
+        self.from.get_mut()
+    }
+
+    /// The next thing; `None` at the end. An error is the end, too.
+    pub(super) fn next(&mut self) -> io::Result<Option<Told>> {
+        match self.channel {
+            Channel::Socket => {
+                let frame = Frame::read(&mut self.from, self.most)?;
+                Ok(frame.map(told))
+            }
+            Channel::Pipes => self.next_line(),
+        }
+    }
+
+    fn next_line(&mut self) -> io::Result<Option<Told>> {
+        let mut line = Vec::new();
+        let most = self.most as u64;
+        if (&mut self.from).take(most).read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        if line.last() != Some(&b'\n') && line.len() as u64 == most {
+            return self.skip(line);
+        }
+        let told = match lines::read(line.trim_ascii()) {
+            Ok(line) => told_by(line),
+            Err(why) => {
+                self.breaches += 1;
+                match self.breaches {
+                    ..MOST_BREACHES => Told::Breach(why),
+                    _ => Told::Failed(format!(
+                        "it wrote {} lines that are no messages",
+                        self.breaches
+                    )),
+                }
+            }
+        };
+        Ok(Some(told))
+    }
+
+    /// Reads on to the end of a line that is too long; as far again and again as it is long, no further.
+    fn skip(&mut self, mut line: Vec<u8>) -> io::Result<Option<Told>> {
+        let mut bytes = line.len();
+        loop {
+            let there = self.from.fill_buf()?;
+            let end = there.iter().position(|byte| *byte == b'\n');
+            let (count, ended) = match end {
+                Some(at) => (at + 1, true),
+                None => (there.len(), there.is_empty()),
+            };
+            self.from.consume(count);
+            bytes += count;
+            if ended {
+                break;
+            }
+            if bytes > 8 * self.most {
+                let most = self.most;
+                let text = format!("it wrote a line without end; at most {most} bytes are taken");
+                return Ok(Some(Told::Failed(text)));
+            }
+        }
+        Ok(Some(match lines::id_of(&line) {
+            Some(id) => {
+                let start = line.iter().position(|byte| *byte == b':').unwrap_or(0);
+                let answer = line[start + 1..].iter().position(|byte| *byte == b':');
+                let start = answer.map_or(line.len(), |answer| start + 1 + answer + 1);
+                line.drain(..start);
+                line.truncate(prefix::LOOKED_AT_BYTES);
+                Told::TooLarge {
+                    id,
+                    head: line,
+                    bytes,
+                }
+            }
+            None => Told::Failed(format!(
+                "it wrote a line of {bytes} bytes that does not begin with its \"id\"; at most {} are taken",
+                self.most
+            )),
+        }))
+    }
+}
+
+fn told(frame: Frame) -> Told {
+    let unreadable = || Told::Failed(format!("it sent an unreadable frame ({:?})", frame.kind));
+    let id = frame.id;
+    match frame.kind {
+        Kind::Ready => Told::Ready(frame.body),
+        Kind::Refused => Told::Refused(frame.text()),
+        Kind::Event => Told::Event {
+            id,
+            event: frame.body,
+        },
+        Kind::Dropped => match frame.count() {
+            Some(count) => Told::Dropped { id, count },
+            None => unreadable(),
+        },
+        Kind::Answer => Told::Done {
+            id,
+            answer: Ok(frame.body),
+        },
+        Kind::Error => Told::Done {
+            id,
+            answer: Err(frame.body),
+        },
+        Kind::Log => match frame.record() {
+            Some((level, record)) => Told::Log {
+                level,
+                record: record.to_vec(),
+            },
+            None => unreadable(),
+        },
+        Kind::Breach => Told::Breach(frame.text()),
+        Kind::Failed => Told::Failed(frame.text()),
+        Kind::Order | Kind::Start | Kind::Drop | Kind::End => unreadable(),
+    }
+}
+
+fn told_by(line: Line) -> Told {
+    match line {
+        Line::Manifest(manifest) => Told::Ready(manifest),
+        Line::Event { id, event } => Told::Event { id, event },
+        Line::Answer { id, answer } => Told::Done {
+            id,
+            answer: Ok(answer),
+        },
+        Line::Error { id, error } => Told::Done {
+            id,
+            answer: Err(error),
+        },
+        Line::Log { level, record } => Told::Log { level, record },
+    }
+}
