@@ -54,6 +54,7 @@ mod secrets;
 mod shutdown;
 mod store_faults;
 mod template;
+mod terminal;
 mod tidy;
 mod tls;
 mod tools;

@@ -1,18 +1,25 @@
 //! `forge-bridge dispatch`: posts one and follows it to its end. The answer's text goes to standard
 //! output as it comes, everything about it to standard error.
 
+use std::fmt;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::{Map, Value, json};
+use tokio::time::interval;
 
 use super::client::{Client, Target};
-use super::screen::{Screen, Tone, text};
+use super::screen::{Screen, Tone, harmless, text};
 use super::stream::{Events, Query};
-use super::{Context, FAILED, block_on};
+use super::{Context, FAILED, block_on, tail};
+
+/// How often the line that says how it goes is written anew.
+const BEAT: Duration = Duration::from_millis(500);
+const LONGEST_DOING: usize = 60;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -156,7 +163,8 @@ fn announce(screen: &Screen, accepted: &Value) -> std::io::Result<()> {
         text(accepted, "/taskId"),
     ))?;
     for warning in accepted["warnings"].as_array().into_iter().flatten() {
-        screen.aside(format_args!("warning: {}", text(warning, "")))?;
+        let word = screen.paint_aside(Tone::Strong, "warning:");
+        screen.aside(format_args!("{word} {}", text(warning, "")))?;
     }
     Ok(())
 }
@@ -185,28 +193,94 @@ async fn record(client: &Client, id: &str) -> anyhow::Result<Value> {
 /// Shows what happens; the text that was streamed.
 async fn follow(client: &Client, screen: &Screen, id: &str) -> anyhow::Result<String> {
     let mut events = events(client, id);
-    let mut streamed = String::new();
-    while let Some(event) = events.next().await? {
-        let kind = text(&event, "/type");
-        if kind == "assistant.text" {
+    let (mut streamed, mut progress, mut state) = (String::new(), screen.progress(), State::new());
+    let mut beat = interval(BEAT);
+    loop {
+        let event = {
+            let mut next = std::pin::pin!(events.next());
+            loop {
+                tokio::select! {
+                    event = &mut next => break event?,
+                    _ = beat.tick() => progress.show(&state, &streamed)?,
+                }
+            }
+        };
+        let Some(event) = event else { break };
+        if text(&event, "/type") == "assistant.text" {
             if let Some(delta) = event.pointer("/data/delta").and_then(Value::as_str) {
+                progress.clear()?;
                 screen.piece(delta)?;
                 streamed.push_str(delta);
             }
             continue;
         }
-        let note = match kind.as_str() {
-            "execution.started" => format!("started, attempt {}", text(&event, "/attempt")),
-            "execution.retrying" => "will be tried again".to_owned(),
-            "tool.invoked" => format!("tool {}", text(&event, "/data/name")),
-            "tool.completed" => format!("tool {} done", text(&event, "/data/name")),
-            "exec.progress" => format!("progress {}", text(&event, "/data")),
-            _ => continue,
-        };
-        end_line(screen, &streamed)?;
-        screen.aside(note)?;
+        if let Some((tone, note)) = state.take(&event) {
+            progress.clear()?;
+            end_line(screen, &streamed)?;
+            screen.aside(screen.paint_aside(tone, harmless(&note)))?;
+        }
     }
+    progress.clear()?;
     Ok(streamed)
+}
+
+/// Where a dispatch is, as far as its events have told.
+struct State {
+    begun: Instant,
+    doing: String,
+    tokens: Option<u64>,
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            begun: Instant::now(),
+            doing: "accepted".to_owned(),
+            tokens: None,
+        }
+    }
+
+    /// What of it is worth a line that stays.
+    fn take(&mut self, event: &Value) -> Option<(Tone, String)> {
+        let name = || text(event, "/data/name");
+        let (tone, note) = match event["type"].as_str()? {
+            "execution.queued" => {
+                self.doing = "queued".to_owned();
+                return None;
+            }
+            "execution.started" => (
+                Tone::Quiet,
+                format!("started, attempt {}", text(event, "/attempt")),
+            ),
+            "execution.retrying" => (Tone::Bad, "will be tried again".to_owned()),
+            "tool.invoked" => (Tone::Name, format!("tool {}", name())),
+            "tool.completed" if event["data"]["isError"] == true => {
+                (Tone::Bad, format!("tool {} failed", name()))
+            }
+            "tool.completed" => (Tone::Name, format!("tool {} done", name())),
+            "exec.progress" => (Tone::Quiet, format!("progress {}", text(event, "/data"))),
+            "usage" => {
+                let count = |member: &str| event["data"][member].as_u64();
+                let sum = [count("inputTokens"), count("outputTokens")];
+                self.tokens = sum.into_iter().flatten().reduce(|one, other| one + other);
+                return None;
+            }
+            _ => return None,
+        };
+        self.doing.clone_from(&note);
+        Some((tone, note))
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let doing = tail::shortened(&harmless(&self.doing), LONGEST_DOING);
+        write!(f, "{doing}, {} s", self.begun.elapsed().as_secs())?;
+        match self.tokens {
+            Some(tokens) => write!(f, ", {tokens} tokens"),
+            None => Ok(()),
+        }
+    }
 }
 
 fn end_line(screen: &Screen, streamed: &str) -> std::io::Result<()> {
@@ -223,18 +297,61 @@ fn conclude(screen: &Screen, record: &Value, streamed: &str) -> std::io::Result<
         let structured = Some(&result["structuredOutput"]).filter(|value| !value.is_null());
         match (structured, result["output"].as_str()) {
             (Some(structured), _) => screen.value(structured)?,
-            (None, Some(output)) => screen.line(output)?,
+            (None, Some(output)) => screen.piece(&format!("{output}\n"))?,
             (None, None) => {}
         }
     }
     let duration = text(result, "/durationMs");
     if result["status"] == "ok" {
-        screen.aside(format_args!("ok in {duration} ms"))
+        let ok = screen.paint_aside(Tone::Good, "ok");
+        let cost = match result["costUsd"].as_f64() {
+            Some(cost) => format!(", {cost} USD"),
+            None => String::new(),
+        };
+        screen.aside(format_args!("{ok} in {duration} ms{cost}"))
     } else {
-        let code = screen.paint(Tone::Strong, text(result, "/errorCode"));
+        let code = screen.paint_aside(Tone::Bad, text(result, "/errorCode"));
         screen.aside(format_args!(
             "{code} after {duration} ms: {}",
-            text(result, "/error")
+            harmless(&text(result, "/error"))
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stays_is_told_once_and_the_rest_moves_the_state() {
+        let mut state = State::new();
+        for (event, note, doing) in [
+            (json!({"type": "execution.queued"}), None, "queued, 0 s"),
+            (
+                json!({"type": "execution.started", "attempt": 2}),
+                Some("started, attempt 2"),
+                "started, attempt 2, 0 s",
+            ),
+            (
+                json!({"type": "usage", "data": {"inputTokens": 3, "outputTokens": 4}}),
+                None,
+                "started, attempt 2, 0 s, 7 tokens",
+            ),
+            (
+                json!({"type": "tool.completed", "data": {"name": "sh", "isError": true}}),
+                Some("tool sh failed"),
+                "tool sh failed, 0 s, 7 tokens",
+            ),
+            (
+                json!({"type": "somebody.else"}),
+                None,
+                "tool sh failed, 0 s, 7 tokens",
+            ),
+        ] {
+            let told = state.take(&event).map(|(_, note)| note);
+            assert_eq!(told.as_deref(), note, "{event}");
+            state.begun = Instant::now();
+            assert_eq!(state.to_string(), doing);
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Standard output for people: colour only on a terminal, and a reader that goes away is no error
-//! of ours.
+//! Standard output and standard error for people: colour and progress only on a terminal, and a reader
+//! that goes away is no error of ours.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -8,8 +8,18 @@ use serde_json::Value;
 
 use super::Environment;
 
-/// Where a command writes its answer.
+/// Where a command writes its answer, and beside it what is to be said about that.
 pub(super) struct Screen {
+    answers: Stream,
+    asides: Stream,
+}
+
+/// What somebody sees of one of the two.
+#[derive(Clone, Copy)]
+struct Stream {
+    terminal: bool,
+    /// Whether what was written can be written over.
+    moves: bool,
     colour: bool,
 }
 
@@ -25,24 +35,45 @@ pub(super) enum Tone {
 
 impl Screen {
     pub(super) fn new(environment: &Environment) -> Self {
-        let wanted = environment.get("NO_COLOR").is_none_or(String::is_empty);
+        Self::seen(
+            environment,
+            io::stdout().is_terminal(),
+            io::stderr().is_terminal(),
+        )
+    }
+
+    fn seen(environment: &Environment, answers: bool, asides: bool) -> Self {
+        let unwanted = environment
+            .get("NO_COLOR")
+            .is_some_and(|text| !text.is_empty());
+        let dumb = environment.get("TERM").is_some_and(|term| term == "dumb");
+        let stream = |terminal| Stream {
+            terminal,
+            moves: terminal && !dumb,
+            colour: terminal && !dumb && !unwanted,
+        };
         Self {
-            colour: wanted && io::stdout().is_terminal(),
+            answers: stream(answers),
+            asides: stream(asides),
         }
     }
 
-    /// The text, coloured where there is colour.
+    /// The text, coloured where there is colour; for an answer.
     pub(super) fn paint(&self, tone: Tone, text: impl Display) -> String {
-        let code = match tone {
-            Tone::Strong => "1",
-            Tone::Quiet => "2",
-            Tone::Good => "32",
-            Tone::Bad => "31",
-            Tone::Name => "36",
-        };
-        match self.colour {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_string(),
+        self.answers.paint(tone, text)
+    }
+
+    /// The same for [`Screen::aside`].
+    pub(super) fn paint_aside(&self, tone: Tone, text: impl Display) -> String {
+        self.asides.paint(tone, text)
+    }
+
+    /// Where it can be shown how it goes without getting into what is written.
+    pub(super) fn progress(&self) -> Progress {
+        Progress {
+            stream: self.asides,
+            beside: self.answers,
+            shown: false,
         }
     }
 
@@ -50,10 +81,14 @@ impl Screen {
         writeln!(io::stdout(), "{text}")
     }
 
-    /// Text without an end, shown at once.
+    /// Text of an agent without an end, shown at once: as it is for a program, without orders to the
+    /// terminal for a person.
     pub(super) fn piece(&self, text: &str) -> io::Result<()> {
         let mut out = io::stdout();
-        out.write_all(text.as_bytes())?;
+        match self.answers.terminal {
+            true => out.write_all(harmless(text).as_bytes())?,
+            false => out.write_all(text.as_bytes())?,
+        }
         out.flush()
     }
 
@@ -82,6 +117,63 @@ impl Screen {
         }
         Ok(())
     }
+}
+
+impl Stream {
+    fn paint(self, tone: Tone, text: impl Display) -> String {
+        let code = match tone {
+            Tone::Strong => "1",
+            Tone::Quiet => "2",
+            Tone::Good => "32",
+            Tone::Bad => "31",
+            Tone::Name => "36",
+        };
+        match self.colour {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_string(),
+        }
+    }
+}
+
+/// One line on standard error that says how it goes, until there is something else to say. Only on a
+/// terminal.
+pub(super) struct Progress {
+    stream: Stream,
+    beside: Stream,
+    shown: bool,
+}
+
+impl Progress {
+    /// `written` is what went to standard output so far: in the middle of its line there is no place.
+    pub(super) fn show(&mut self, text: impl Display, written: &str) -> io::Result<()> {
+        let between_lines = written.is_empty() || written.ends_with('\n');
+        if !self.stream.moves || (self.beside.terminal && !between_lines) {
+            return Ok(());
+        }
+        self.shown = true;
+        let text = self.stream.paint(Tone::Quiet, text);
+        write!(io::stderr(), "\r\x1b[K{text}")?;
+        io::stderr().flush()
+    }
+
+    /// Before anything else is written.
+    pub(super) fn clear(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.shown) {
+            write!(io::stderr(), "\r\x1b[K")?;
+            io::stderr().flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// Without what a terminal takes as orders: to move, to colour, to write into its title or the clipboard.
+pub(super) fn harmless(text: &str) -> String {
+    let shown = |letter: char| match letter {
+        '\n' | '\t' => letter,
+        letter if letter.is_control() => '\u{fffd}',
+        letter => letter,
+    };
+    text.chars().map(shown).collect()
 }
 
 /// The text at a JSON pointer, or a dash.
@@ -129,6 +221,32 @@ mod tests {
     fn columns_are_as_wide_as_what_is_in_them() {
         let rows = [["id", "state"], ["dlv_1", "ok"]].map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(aligned(&rows), ["id     state", "dlv_1  ok"]);
+    }
+
+    #[test]
+    fn there_is_colour_on_a_terminal_alone_and_only_where_it_is_wanted() {
+        let on = |name: &str, value: &str| Environment::from([(name.to_owned(), value.to_owned())]);
+        for (environment, terminal, expected) in [
+            (Environment::new(), true, "\x1b[32mok\x1b[0m"),
+            (Environment::new(), false, "ok"),
+            (on("NO_COLOR", "1"), true, "ok"),
+            (on("NO_COLOR", ""), true, "\x1b[32mok\x1b[0m"),
+            (on("TERM", "dumb"), true, "ok"),
+        ] {
+            let screen = Screen::seen(&environment, terminal, !terminal);
+            assert_eq!(screen.paint(Tone::Good, "ok"), expected, "{environment:?}");
+            let screen = Screen::seen(&environment, !terminal, terminal);
+            assert_eq!(screen.paint_aside(Tone::Good, "ok"), expected);
+        }
+    }
+
+    #[test]
+    fn orders_to_the_terminal_are_only_shown() {
+        let text = "a\tb\n\x1b]52;c;aGk=\x07\u{9b}2J\r\x7f";
+        assert_eq!(
+            harmless(text),
+            "a\tb\n\u{fffd}]52;c;aGk=\u{fffd}\u{fffd}2J\u{fffd}\u{fffd}"
+        );
     }
 
     #[test]

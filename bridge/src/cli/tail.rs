@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::screen::{Screen, Tone, text};
+use super::screen::{Screen, Tone, harmless, text};
 use super::stream::{Events, Query};
 use super::{Context, block_on};
 
@@ -87,7 +87,7 @@ pub(super) fn line(screen: &Screen, event: &Value) -> String {
     };
     let data = match &event["data"] {
         Value::Null => String::new(),
-        data => shortened(&data.to_string(), LONGEST_DATA),
+        data => shortened(&said(&kind, data), LONGEST_DATA),
     };
     format!(
         "{}  {}  {whose}  {}",
@@ -97,6 +97,18 @@ pub(super) fn line(screen: &Screen, event: &Value) -> String {
     )
     .trim_end()
     .to_owned()
+}
+
+/// What an event says: text as such, on one line and without orders to a terminal, the rest as it is.
+fn said(kind: &str, data: &Value) -> String {
+    let delta = match kind {
+        "assistant.text" | "assistant.thinking" => data["delta"].as_str(),
+        _ => None,
+    };
+    match delta {
+        Some(delta) => delta.escape_debug().to_string(),
+        None => harmless(&data.to_string()),
+    }
 }
 
 /// The beginning, cut between characters.
@@ -123,7 +135,7 @@ mod tests {
         });
         insta::assert_snapshot!(
             line(&screen, &event),
-            @r#"02:41:12.123  assistant.text        t-1  {"delta":"two\nlines"}"#
+            @r"02:41:12.123  assistant.text        t-1  two\nlines"
         );
     }
 

@@ -1,0 +1,104 @@
+//! `dispatch` and `tail` on a terminal and in a pipe: colour, progress, text as it comes.
+
+use std::process::{Command, Output, Stdio};
+
+use super::harness::process::{Home, Process};
+
+/// Runs its arguments on a terminal of their own, and prints what came out of it.
+const ON_A_TERMINAL: &str = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
+
+fn program(home: &Home, bridge: &Process) -> Command {
+    let mut command = home.command();
+    command.args(["--url", &bridge.api.url]);
+    command
+}
+
+/// The same on a terminal.
+fn on_a_terminal(command: &Command) -> Command {
+    let mut python = Command::new("python3");
+    python
+        .args(["-c", ON_A_TERMINAL])
+        .arg(command.get_program());
+    python
+        .args(command.get_args())
+        .env_clear()
+        .stdin(Stdio::null());
+    python.env("PATH", std::env::var_os("PATH").unwrap());
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            python.env(name, value);
+        }
+    }
+    python
+}
+
+fn said(command: &mut Command) -> (String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let (out, err) = (text(stdout), text(stderr));
+    assert!(status.success(), "{out}{err}");
+    (out, err)
+}
+
+#[test]
+fn a_pipe_gets_the_answer_and_nothing_else() {
+    let home = Home::new(&[]);
+    let bridge = home.start();
+    let message = "red \x1b[31mis not\tours\n";
+    let (out, err) = said(program(&home, &bridge).args(["dispatch", message]));
+    assert_eq!(out, message, "as it came");
+    assert!(
+        err.contains("started, attempt 1") && err.contains("ok in "),
+        "{err}"
+    );
+    assert!(!err.contains('\x1b') && !err.contains('\r'), "{err:?}");
+
+    let stream = [
+        "dispatch",
+        "one two three",
+        "--model",
+        "stream:3",
+        "--task",
+        "t-1",
+    ];
+    let (out, _) = said(program(&home, &bridge).args(stream));
+    assert!(out.ends_with('\n') && out.lines().count() == 1, "{out:?}");
+    let (told, _) = said(program(&home, &bridge).args(["tail", "t-1"]));
+    assert!(
+        told.contains("execution.completed") && !told.contains('\x1b'),
+        "{told}"
+    );
+    assert!(!told.contains("\"delta\""), "{told}");
+}
+
+#[test]
+fn a_terminal_gets_colour_unless_it_is_not_wanted_and_no_orders_of_agents() {
+    let home = Home::new(&[]);
+    let bridge = home.start();
+    let dispatch = |model: &str| {
+        let mut command = program(&home, &bridge);
+        command.args(["dispatch", "title \x1b]0;mine\x07", "--model", model]);
+        command
+    };
+    let (out, _) = said(&mut on_a_terminal(&dispatch("slow:1200")));
+    for wanted in [
+        "\x1b[32mok\x1b[0m in ",
+        "title \u{fffd}]0;mine\u{fffd}",
+        // How it goes, and gone again.
+        "\r\x1b[K\x1b[2mstarted, attempt 1, ",
+    ] {
+        assert!(out.contains(wanted), "{wanted:?} is not in {out:?}");
+    }
+    assert!(!out.contains("\x1b]0;"), "{out:?}");
+    let (out, _) = said(on_a_terminal(&dispatch("ok")).env("NO_COLOR", "1"));
+    assert!(
+        out.contains("ok in ") && !out.contains("\x1b[32m"),
+        "{out:?}"
+    );
+    let (out, _) = said(on_a_terminal(&dispatch("ok")).env("TERM", "dumb"));
+    assert!(out.contains("ok in ") && !out.contains('\x1b'), "{out:?}");
+}
