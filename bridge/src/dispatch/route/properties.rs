@@ -114,6 +114,7 @@ proptest! {
                 max_concurrent: 4,
                 has_agent: adapter.has_agent,
                 away_for: adapter.away_for,
+                paused: false,
             })
             .collect();
         let policy = Policy {

@@ -147,7 +147,7 @@ mod tests {
     async fn it_takes_a_token_unless_it_is_public() {
         let auth = auth::Config {
             tokens: vec!["token".to_owned().into()],
-            token: Vec::new(),
+            ..auth::Config::default()
         };
         let edge = Edge::with(super::super::Config::default(), &auth).await;
         assert_eq!(edge.get("/metrics").await.status, 401);
