@@ -38,6 +38,7 @@ mod manage;
 mod metrics;
 mod model;
 mod openai;
+mod orphans;
 mod output;
 mod plugins;
 mod queue;

@@ -24,6 +24,8 @@ pub(crate) struct Process {
 pub(crate) struct Home {
     pub(crate) dir: TempDir,
     pub(crate) variables: BTreeMap<String, String>,
+    /// A program that is given the bridge's own as its arguments; the bridge itself when empty.
+    pub(crate) wrapper: Vec<String>,
 }
 
 impl Home {
@@ -39,6 +41,7 @@ impl Home {
         Self {
             dir,
             variables: settings,
+            wrapper: Vec::new(),
         }
     }
 
@@ -60,7 +63,10 @@ impl Home {
 
     /// The program in this home.
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forge-bridge"));
+        let bridge = env!("CARGO_BIN_EXE_forge-bridge").to_owned();
+        let mut words = self.wrapper.iter().chain([&bridge]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words);
         command
             .env_clear()
             .envs(&self.variables)
