@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -49,10 +50,18 @@ pub async fn serve(
     let cut = CancellationToken::new();
     let permits = Arc::new(Semaphore::new(most_connections(config)));
     loop {
-        let accepted = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => break,
-            accepted = accept(&listener, &permits) => accepted,
+        let accepted = if shutdown.is_cancelled() {
+            // Who has connected by now is still answered.
+            match accept(&listener, &permits).now_or_never() {
+                Some(accepted) => accepted,
+                None => break,
+            }
+        } else {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => continue,
+                accepted = accept(&listener, &permits) => accepted,
+            }
         };
         match accepted {
             Ok((stream, peer, permit)) => {
@@ -311,6 +320,30 @@ mod tests {
         let answer = exchange(served.address, head.into()).await;
         assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
         assert!(answer.contains("REQUEST_TIMEOUT"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn who_connected_before_the_end_is_answered() {
+        let edge = Edge::with(Config::default(), &auth::Config::default()).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut early = Vec::new();
+        for _ in 0..20 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(&with_headers("")).await.unwrap();
+            early.push(stream);
+        }
+        edge.closing.cancel();
+        let (config, router) = (Config::default(), edge.router.clone());
+        let serving = serve(listener, router, &config, None, edge.closing.clone());
+        let reading = async {
+            for mut stream in early {
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).await.unwrap();
+                assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}");
+            }
+        };
+        tokio::join!(serving, reading);
     }
 
     #[tokio::test]
