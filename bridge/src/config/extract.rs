@@ -296,7 +296,8 @@ fn example(examples: &serde_json::Value, path: &[String]) -> String {
     }
 }
 
-/// Whether a value under this key may be a secret. An adapter's own table may hold anything.
+/// Whether a value under this key may be a secret. An adapter's own table may hold anything, and so may what
+/// a server of tools is started with.
 fn is_secret(path: &[String]) -> bool {
     let named = path.iter().any(|step| {
         let step = step.to_lowercase();
@@ -305,5 +306,8 @@ fn is_secret(path: &[String]) -> bool {
             .any(|word| step.contains(word))
     });
     let key_file = path.last().is_some_and(|step| step == "key_file");
-    (named && !key_file) || path.first().is_some_and(|step| step == "adapters")
+    let open = path
+        .first()
+        .is_some_and(|step| ["adapters", "mcp"].contains(&step.as_str()));
+    (named && !key_file) || open
 }
