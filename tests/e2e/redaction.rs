@@ -401,11 +401,6 @@ fn commands(home: &Home, bridge: &Process, words: &[Vec<u8>]) {
     for text in broken_files() {
         fs::write(&ill, &text).unwrap();
         let said = print(&["check", "--config", ill.to_str().unwrap()], TOKEN);
-        let shown = String::from_utf8_lossy(&said).into_owned();
         assert_clean(&format!("what is said of {text}"), &said, words);
-        assert!(
-            shown.contains("error") || shown.contains("not"),
-            "{text}: {shown}"
-        );
     }
 }

@@ -20,7 +20,7 @@ const IMPORTS: [(&str, &[&str]); 22] = [
     ("time", &[]),
     ("live", &[]),
     ("event", &[]),
-    ("vault", &[]),
+    ("vault", &["live"]),
     ("meter", &[]),
     ("span", &[]),
     ("telemetry", &[]),

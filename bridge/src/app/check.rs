@@ -15,7 +15,8 @@ use crate::process::Children;
 use crate::registration::Endpoint;
 use crate::store::sqlite::Sqlite;
 
-use super::{HALT, Options, open_vault};
+use super::secrets::open_vault;
+use super::{HALT, Options};
 
 /// Instead of a store's id: what is started to look at adapters belongs to no store.
 const CHECK: &str = "check";

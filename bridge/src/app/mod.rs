@@ -7,6 +7,7 @@ pub mod receiver;
 mod reload;
 mod reseal;
 pub mod secrets;
+mod sweep;
 pub mod upkeep;
 
 use std::collections::BTreeMap;
@@ -46,16 +47,16 @@ use crate::registration::{self, Endpoint, Gateway, Registrar};
 use crate::store::Store;
 use crate::store::sqlite::Sqlite;
 use crate::time::Clock;
-use crate::vault::{KeySource, Vault};
+use crate::vault::Vault;
 
 use reseal::Resealer;
+use secrets::open_vault;
+use sweep::sweep;
 
 /// Events of adapters outside of any execution are written in batches of at most so many.
 const RELAY_BATCH: usize = 128;
 /// How often adapters are asked for their health when nobody else asks.
 const HEALTH_EVERY: Duration = Duration::from_secs(15);
-/// However often is asked for, what is past its retention is not looked for more often.
-const SHORTEST_ROUND: Duration = Duration::from_millis(10);
 /// What those still running get after their grace, to be told and to write how they ended.
 const HALT: Duration = Duration::from_secs(5);
 
@@ -400,20 +401,6 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     Ok(Arc::new(opened))
 }
 
-fn key_source(config: &Config) -> KeySource {
-    KeySource {
-        key: config.secret.key.clone(),
-        previous: config.secret.previous.clone(),
-        file: config.secret.key_file.clone(),
-        data_dir: config.data_dir.clone(),
-    }
-}
-
-async fn open_vault(config: &Config) -> anyhow::Result<Vault> {
-    let source = key_source(config);
-    Ok(tokio::task::spawn_blocking(move || Vault::open(&source)).await??)
-}
-
 /// Kills what an earlier bridge on this store left behind.
 async fn reap(children: &Children) -> anyhow::Result<()> {
     let children = children.clone();
@@ -479,32 +466,6 @@ async fn poll_health(registry: Registry, ending: CancellationToken) {
         tokio::select! {
             () = ending.cancelled() => return,
             _ = round.tick() => registry.refresh_health().await,
-        }
-    }
-}
-
-/// Removes what is past its retention, in small steps.
-async fn sweep(store: Arc<dyn Store>, retention: Live<Retention>, ending: CancellationToken) {
-    loop {
-        let Retention { every, step, .. } = *retention.get();
-        loop {
-            crash::point("sweep.before");
-            let begun = Instant::now();
-            let swept = store.sweep(Timestamp::now(), step).await;
-            crash::point("sweep.after");
-            match swept {
-                // At most half of the time, so that those who write are not held up.
-                Ok(swept) if swept.more && !ending.is_cancelled() => sleep(begun.elapsed()).await,
-                Ok(_) => break,
-                Err(error) => {
-                    tracing::warn!("nothing was removed: {error}");
-                    break;
-                }
-            }
-        }
-        tokio::select! {
-            () = ending.cancelled() => return,
-            () = sleep(every.max(SHORTEST_ROUND)) => {}
         }
     }
 }

@@ -217,7 +217,7 @@ impl Receiver {
 }
 
 fn configured(config: &Config) -> anyhow::Result<(Vault, Signer)> {
-    let vault = Vault::open(&super::key_source(config))?;
+    let vault = Vault::open(&super::secrets::key_source(config))?;
     let sealed = Sqlite::peek_sealed(&config.data_dir, sign::STORED)?;
     let signer = Signer::with_sealed(&config.callback, sealed.as_deref(), &vault)?;
     Ok((vault, signer))

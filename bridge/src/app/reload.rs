@@ -8,7 +8,8 @@ use crate::http::auth::Auth;
 use crate::http::tls::Tls;
 use crate::net::guard::Guard;
 
-use super::{Bridge, open_vault, reseal};
+use super::secrets::open_vault;
+use super::{Bridge, reseal};
 
 impl Bridge {
     /// Takes all of it or, when something in it cannot be used, nothing. Gives back the keys that

@@ -41,8 +41,14 @@ fn ids(keys: &[KeyId]) -> String {
 
 /// Has what fingerprints are made with kept in the store, and sees that the keys fit the store.
 pub(super) async fn fit(store: &dyn Store, vault: &Vault) -> anyhow::Result<()> {
-    let kept = store.seal_once(vault::FINGERPRINTS, vault.sealed_fingerprints());
-    vault.take_fingerprints(&kept.await?)?;
+    let kept = match store.sealed(vault::FINGERPRINTS).await? {
+        Some(kept) => kept,
+        None => {
+            let first = vault.sealed_fingerprints();
+            store.seal_once(vault::FINGERPRINTS, first).await?
+        }
+    };
+    vault.take_fingerprints(&kept)?;
     if let Some(mark) = store.sealed(MARK).await? {
         vault.unseal(MARK, &mark)?;
     }

@@ -11,12 +11,11 @@ use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest as _, Sha256};
 
-use super::{key_source, open_vault};
 use crate::config::Config;
-use crate::http::auth::{self, Scope, TokenHash};
+use crate::http::token::{self, Scope, TokenHash};
 use crate::store::sqlite::Sqlite;
 use crate::time;
-use crate::vault::{self, KeyId, Vault};
+use crate::vault::{self, KeyId, KeySource, Vault};
 
 /// Tells one of ours from other secrets, also for programs that look for leaked ones.
 const PREFIX: &str = "fbt_";
@@ -42,16 +41,19 @@ pub fn mint(
             .collect::<anyhow::Result<_>>()?,
     };
     let random = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
-    let token = SecretString::from(format!("{PREFIX}{random}"));
-    let hash = Sha256::digest(token.expose_secret()).into();
+    let minted = SecretString::from(format!("{PREFIX}{random}"));
+    let hash = Sha256::digest(minted.expose_secret()).into();
     let entry = TokenHash {
-        hash: auth::hex(&hash),
+        hash: token::hex(&hash),
         name,
         scopes,
         expires: life.map(|life| time::after(Timestamp::now(), life)),
         requests_per_minute: None,
     };
-    Ok(Minted { token, entry })
+    Ok(Minted {
+        token: minted,
+        entry,
+    })
 }
 
 fn scope(name: &str) -> anyhow::Result<Scope> {
@@ -133,6 +135,20 @@ pub async fn retire(config: &Config) -> anyhow::Result<Vec<KeyId>> {
     Ok(vault::file::retire(&key_source(config), &used)?)
 }
 
+pub(super) fn key_source(config: &Config) -> KeySource {
+    KeySource {
+        key: config.secret.key.clone(),
+        previous: config.secret.previous.clone(),
+        file: config.secret.key_file.clone(),
+        data_dir: config.data_dir.clone(),
+    }
+}
+
+pub(super) async fn open_vault(config: &Config) -> anyhow::Result<Vault> {
+    let source = key_source(config);
+    Ok(tokio::task::spawn_blocking(move || Vault::open(&source)).await??)
+}
+
 fn refuse_configured_key(config: &Config) -> anyhow::Result<()> {
     if config.secret.key.is_some() {
         bail!(
@@ -156,7 +172,7 @@ mod tests {
         let token = minted.token.expose_secret();
         assert!(token.starts_with(PREFIX) && token.len() > 40, "{token}");
         let hash = Sha256::digest(token).into();
-        assert_eq!(minted.entry.hash, auth::hex(&hash));
+        assert_eq!(minted.entry.hash, token::hex(&hash));
         let other = mint(None, Vec::new(), None).unwrap();
         assert_eq!(other.entry.scopes, Scope::all());
         assert_ne!(other.token.expose_secret(), token);

@@ -11,13 +11,13 @@ use jiff::Timestamp;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
 use crate::live::Live;
 
 use super::error::{Code, Failure};
 use super::limit::{Failed, Hash, Meter, Peer, Peers, Rate};
 use super::ticket::Tickets;
+use super::token::{Scope, Token, TokenHash, Tokens, bits, hex, parse_hash};
 
 /// A plain token that is shorter can be guessed.
 const SHORT: usize = 16;
@@ -58,78 +58,12 @@ impl Config {
     }
 }
 
-#[derive(Debug, Clone, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct TokenHash {
-    /// SHA-256 of the token, hexadecimal; a leading `sha256:` is fine.
-    pub hash: String,
-    /// Whose it is; for people alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    #[serde(default = "Scope::all")]
-    pub scopes: Vec<Scope>,
-    /// From then on it is refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires: Option<Timestamp>,
-    /// Goes before that of all tokens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub requests_per_minute: Option<u32>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// Send and cancel dispatches, replay one delivery.
-    Dispatch,
-    /// Look at everything.
-    Read,
-    /// Reload, management, replaying many.
-    Admin,
-}
-
-impl Scope {
-    pub fn all() -> Vec<Scope> {
-        vec![Scope::Dispatch, Scope::Read, Scope::Admin]
-    }
-
-    fn bit(self) -> u8 {
-        match self {
-            Scope::Dispatch => 1,
-            Scope::Read => 2,
-            Scope::Admin => 4,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Scope::Dispatch => "dispatch",
-            Scope::Read => "read",
-            Scope::Admin => "admin",
-        }
-    }
-}
-
 /// The valid tokens, and how often somebody may try. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Auth {
     tokens: Live<Tokens>,
     peers: Arc<Peers>,
     since: Instant,
-}
-
-#[derive(Debug)]
-struct Tokens {
-    list: Vec<Token>,
-    failures: Option<Rate>,
-}
-
-#[derive(Debug)]
-struct Token {
-    hash: Hash,
-    scopes: u8,
-    expires: Option<Timestamp>,
-    rate: Option<Rate>,
-    meter: Meter,
 }
 
 /// Who calls.
@@ -285,43 +219,9 @@ impl Auth {
     }
 }
 
-impl Tokens {
-    /// The token with this hash, compared with every known one in constant time.
-    fn find(&self, hash: &Hash) -> Option<&Token> {
-        let mut place = u64::MAX;
-        for (index, known) in (0_u64..).zip(&self.list) {
-            place.conditional_assign(&index, known.hash.ct_eq(hash));
-        }
-        self.list.get(usize::try_from(place).ok()?)
-    }
-}
-
-impl Token {
-    fn permits(&self, scope: Scope, now: Timestamp) -> Result<(), Failure> {
-        if self.expires.is_some_and(|expires| expires <= now) {
-            let message = "this token has expired";
-            return Err(Failure::new(Code::Unauthorized, message));
-        }
-        if self.scopes & scope.bit() == 0 {
-            let message = format!("this token lacks the scope {:?}", scope.name());
-            return Err(Failure::new(Code::Forbidden, message));
-        }
-        Ok(())
-    }
-}
-
-fn bits(scopes: &[Scope]) -> u8 {
-    scopes.iter().fold(0, |all, scope| all | scope.bit())
-}
-
 fn too_often(wait: Duration) -> Failure {
     let message = "this token asks more often than it may (auth.requests_per_minute)";
     Failure::new(Code::RateLimited, message).after(wait)
-}
-
-/// In digits, as it stands in a configuration.
-pub fn hex(hash: &Hash) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn bearer(parts: &Parts) -> Option<&[u8]> {
@@ -329,20 +229,6 @@ fn bearer(parts: &Parts) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked("bearer ".len())?;
     let token = token.trim_ascii();
     (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
-}
-
-fn parse_hash(text: &str) -> Option<[u8; 32]> {
-    let digits = text.strip_prefix("sha256:").unwrap_or(text).as_bytes();
-    let mut hash = [0; 32];
-    if digits.len() != 64 {
-        return None;
-    }
-    for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
-        let high = char::from(pair[0]).to_digit(16)?;
-        let low = char::from(pair[1]).to_digit(16)?;
-        *byte = u8::try_from(high * 16 + low).ok()?;
-    }
-    Some(hash)
 }
 
 macro_rules! caller {

@@ -271,8 +271,9 @@ fn relative(path: &str) -> Result<&str, Failure> {
 mod tests {
     use axum::http::Request;
 
-    use super::super::auth::{Config, Scope, TokenHash};
+    use super::super::auth::Config;
     use super::super::testing::Edge;
+    use super::super::token::{Scope, TokenHash};
     use super::*;
 
     /// Of `reader`.

@@ -31,6 +31,7 @@ mod socket;
 #[cfg(test)]
 mod testing;
 mod ticket;
+pub mod token;
 mod traffic;
 
 use std::net::SocketAddr;

@@ -1,0 +1,123 @@
+//! A token as the configuration names it and as it is known here: by its hash, with what it may do and until
+//! when.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
+
+use super::error::{Code, Failure};
+use super::limit::{Hash, Meter, Rate};
+
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenHash {
+    /// SHA-256 of the token, hexadecimal; a leading `sha256:` is fine.
+    pub hash: String,
+    /// Whose it is; for people alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default = "Scope::all")]
+    pub scopes: Vec<Scope>,
+    /// From then on it is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+    /// Goes before that of all tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_minute: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Send and cancel dispatches, replay one delivery.
+    Dispatch,
+    /// Look at everything.
+    Read,
+    /// Reload, management, replaying many.
+    Admin,
+}
+
+impl Scope {
+    pub fn all() -> Vec<Scope> {
+        vec![Scope::Dispatch, Scope::Read, Scope::Admin]
+    }
+
+    fn bit(self) -> u8 {
+        match self {
+            Scope::Dispatch => 1,
+            Scope::Read => 2,
+            Scope::Admin => 4,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::Dispatch => "dispatch",
+            Scope::Read => "read",
+            Scope::Admin => "admin",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Tokens {
+    pub(super) list: Vec<Token>,
+    pub(super) failures: Option<Rate>,
+}
+
+#[derive(Debug)]
+pub(super) struct Token {
+    pub(super) hash: Hash,
+    pub(super) scopes: u8,
+    pub(super) expires: Option<Timestamp>,
+    pub(super) rate: Option<Rate>,
+    pub(super) meter: Meter,
+}
+
+impl Tokens {
+    /// The token with this hash, compared with every known one in constant time.
+    pub(super) fn find(&self, hash: &Hash) -> Option<&Token> {
+        let mut place = u64::MAX;
+        for (index, known) in (0_u64..).zip(&self.list) {
+            place.conditional_assign(&index, known.hash.ct_eq(hash));
+        }
+        self.list.get(usize::try_from(place).ok()?)
+    }
+}
+
+impl Token {
+    pub(super) fn permits(&self, scope: Scope, now: Timestamp) -> Result<(), Failure> {
+        if self.expires.is_some_and(|expires| expires <= now) {
+            let message = "this token has expired";
+            return Err(Failure::new(Code::Unauthorized, message));
+        }
+        if self.scopes & scope.bit() == 0 {
+            let message = format!("this token lacks the scope {:?}", scope.name());
+            return Err(Failure::new(Code::Forbidden, message));
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn bits(scopes: &[Scope]) -> u8 {
+    scopes.iter().fold(0, |all, scope| all | scope.bit())
+}
+
+pub(super) fn parse_hash(text: &str) -> Option<[u8; 32]> {
+    let digits = text.strip_prefix("sha256:").unwrap_or(text).as_bytes();
+    let mut hash = [0; 32];
+    if digits.len() != 64 {
+        return None;
+    }
+    for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
+        let high = char::from(pair[0]).to_digit(16)?;
+        let low = char::from(pair[1]).to_digit(16)?;
+        *byte = u8::try_from(high * 16 + low).ok()?;
+    }
+    Some(hash)
+}
+
+/// In digits, as it stands in a configuration.
+pub fn hex(hash: &Hash) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
