@@ -75,7 +75,7 @@ class Bridge:
 
     def dispatch(self, task, model, callback=None):
         status, body = self.ask("POST", "/api/v2/dispatch", {
-            "taskId": task, "agentId": "agent", "message": "m" * 700, "model": model, "callbackUrl": callback,
+            "taskId": task, "agentId": "agent", "message": "m" * 100, "model": model, "callbackUrl": callback,
         })
         assert status == 202, body
         return task
