@@ -211,11 +211,14 @@ def main():
     parser.add_argument("--pending", type=int, default=0)
     parser.add_argument("--expired", action="store_true", help="what is finished is past its retention")
     parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--home", type=os.path.abspath, help="keep the store there, or use the one that is there")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as home:
-        make(given.program, home)
-        began = time.monotonic()
-        fill(home, given.finished, given.pending, given.expired)
+    with tempfile.TemporaryDirectory() as other:
+        home, began = given.home or other, time.monotonic()
+        os.makedirs(home, exist_ok=True)
+        if not os.path.exists(f"{home}/data"):
+            make(given.program, home)
+            fill(home, given.finished, given.pending, given.expired)
         size = os.path.getsize(f"{home}/data/bridge.db") / 2**20
         print(f"{given.finished:,} finished, {given.pending:,} pending: {size:,.0f} MiB, "
               f"made in {time.monotonic() - began:.0f} s", flush=True)
