@@ -16,7 +16,7 @@ const ADMIN: &str = "admin";
 const NOBODY: &str = "";
 
 /// Every documented route; `reference.rs` sees that every route is documented.
-const ROUTES: [(&str, &str, &str); 44] = [
+const ROUTES: [(&str, &str, &str); 49] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/output", READ),
@@ -26,11 +26,16 @@ const ROUTES: [(&str, &str, &str); 44] = [
     ("GET", "/api/v2/events", READ),
     ("POST", "/api/v2/stream-tickets", READ),
     ("GET", "/api/v2/deliveries", READ),
+    ("GET", "/api/v2/deliveries/destinations", READ),
     ("GET", "/api/v2/deliveries/{id}", READ),
     ("POST", "/api/v2/deliveries/{id}/retry", DISPATCH),
     ("POST", "/api/v2/deliveries/retry", ADMIN),
     ("GET", "/api/v2/adapters", READ),
     ("GET", "/api/v2/adapters/{provider}", READ),
+    ("POST", "/api/v2/adapters/{provider}/reload", ADMIN),
+    ("POST", "/api/v2/adapters/{provider}/pause", ADMIN),
+    ("POST", "/api/v2/adapters/{provider}/resume", ADMIN),
+    ("GET", "/metrics", READ),
     ("GET", "/api/health", NOBODY),
     ("GET", "/api/health/live", NOBODY),
     ("GET", "/api/health/ready", NOBODY),

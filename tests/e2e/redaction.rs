@@ -23,6 +23,7 @@ const MCP_ENV: &str = "planted-mcp-env-8e52";
 const MCP_HEADER: &str = "planted-mcp-header-c370";
 const ORIGIN_BEARER: &str = "planted-origin-bearer-a61f";
 const REGISTRATION: &str = "planted-registration-2b94";
+const OTLP: &str = "planted-otlp-header-d9c6";
 const BEARER: &str = "planted-callback-bearer-55d8";
 const HEADER: &str = "planted-callback-header-e7a0";
 const MALFORMED: &str = "planted-malformed-f18c";
@@ -50,6 +51,7 @@ fn planted() -> Vec<Vec<u8>> {
         MCP_HEADER,
         ORIGIN_BEARER,
         REGISTRATION,
+        OTLP,
         BEARER,
         HEADER,
         MALFORMED,
@@ -109,7 +111,7 @@ fn assert_folder_clean(folder: &Path, words: &[Vec<u8>]) {
     }
 }
 
-fn file(registry: &CallbackSink, receiver: &CallbackSink) -> String {
+fn file(registry: &CallbackSink, collector: &CallbackSink, receiver: &CallbackSink) -> String {
     format!(
         r#"
 auth.tokens = ["{TOKEN}"]
@@ -117,6 +119,8 @@ callback.secrets = ["{}"]
 callback.allow = ["loopback"]
 registration.url = "{}"
 registration.token = "{REGISTRATION}"
+otlp.endpoint = "{}"
+otlp.headers = ["x-otlp-key={OTLP}"]
 secret.previous = ["{}"]
 [callback.origins."{}"]
 bearer = "{ORIGIN_BEARER}"
@@ -131,6 +135,7 @@ headers = {{ authorization = "Bearer {MCP_HEADER}" }}
 "#,
         signing(SIGNING),
         registry.url("/gateways"),
+        collector.url("/otlp"),
         BASE64.encode(FORMER_KEY),
         receiver.url(""),
         receiver.url("/mcp"),
@@ -241,17 +246,20 @@ async fn refusals(bridge: &Process) -> Vec<(String, String)> {
 #[tokio::test]
 async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
     let (registry, receiver) = (CallbackSink::start().await, CallbackSink::start().await);
+    let collector = CallbackSink::start().await;
     receiver.answer_with(|request| match request.path.as_str() {
         "/cb" if request.number % 2 == 0 => Answer::status(503),
         _ => Answer::status(200),
     });
-    let mut home = home(&file(&registry, &receiver));
+    let mut home = home(&file(&registry, &collector, &receiver));
     home.variables.remove("BRIDGE_CALLBACK_ALLOW");
     let (data, mut words) = (home.dir.path().join("data"), planted());
     let bridge = home.start();
     let ids = work(&bridge, &receiver).await;
     registry.until(1).await;
     assert!(registry.received()[0].headers["authorization"].contains(REGISTRATION));
+    collector.until(1).await;
+    assert_eq!(collector.received()[0].headers["x-otlp-key"], OTLP);
     let callbacks = receiver.received();
     let callback = callbacks
         .iter()
@@ -284,6 +292,8 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
         "/api/v2/adapters/echo",
         "/api/v2/dispatches",
         "/api/v2/deliveries",
+        "/api/v2/deliveries/destinations",
+        "/metrics",
         "/api/v2/events?after=0&limit=1000",
         "/api/v2/models?provider=echo",
         "/openapi.json",
@@ -357,6 +367,7 @@ fn broken_files() -> Vec<String> {
         "callback.origins.\"https://a.example\".bearer = [\"PLANTED\"]",
         "callback.origins.\"https://a.example\".secrets = \"PLANTED\"",
         "registration.token = { a = \"PLANTED\" }",
+        "otlp.headers = { a = \"PLANTED\" }",
         "mcp.servers.program.env = \"PLANTED\"",
         "mcp.servers.program.env.A = [\"PLANTED\"]",
         "mcp.servers.remote.headers = [\"PLANTED\"]",

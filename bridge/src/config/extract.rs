@@ -301,9 +301,11 @@ fn example(examples: &serde_json::Value, path: &[String]) -> String {
 fn is_secret(path: &[String]) -> bool {
     let named = path.iter().any(|step| {
         let step = step.to_lowercase();
-        ["secret", "token", "bearer", "password", "api_key"]
-            .iter()
-            .any(|word| step.contains(word))
+        [
+            "secret", "token", "bearer", "password", "api_key", "headers",
+        ]
+        .iter()
+        .any(|word| step.contains(word))
     });
     let key_file = path.last().is_some_and(|step| step == "key_file");
     let open = path

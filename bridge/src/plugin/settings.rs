@@ -107,8 +107,8 @@ fn is_list_of_names(name: &str, value: &Value) -> bool {
 
 /// The bridge's own secrets, by the words in their names, and the tables of other adapters.
 fn is_ours(name: &str) -> bool {
-    const SECRET: [&str; 9] = [
-        "KEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "STORE", "BEARER", "MCP",
+    const SECRET: [&str; 10] = [
+        "KEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "STORE", "BEARER", "MCP", "OTLP",
     ];
     name.strip_prefix("BRIDGE_").is_some_and(|rest| {
         rest.starts_with("ADAPTERS_") || rest.split('_').any(|word| SECRET.contains(&word))
