@@ -127,6 +127,34 @@ async fn a_killed_bridge_takes_its_programs_along() {
     nobody_lives(&home).await;
 }
 
+#[tokio::test]
+async fn the_second_signal_takes_the_programs_along() {
+    let mut home = home();
+    for bound in ["BRIDGE_DRAIN_ACCEPT", "BRIDGE_DRAIN_GRACE"] {
+        home.variables.insert(bound.to_owned(), "1h".to_owned());
+    }
+    let bridge = home.start();
+    for n in 0..5 {
+        bridge
+            .api
+            .dispatch(task(&format!("t{n}"), "slow one"))
+            .await;
+    }
+    until("the programs and their children", || async {
+        (pids(&home).len() == 10).then_some(())
+    })
+    .await;
+    bridge.terminate();
+    until("the drain to begin", || async {
+        let (_, answer) = bridge.api.get("/api/health/ready").await;
+        (answer["status"] == "draining").then_some(())
+    })
+    .await;
+    bridge.terminate();
+    assert_eq!(bridge.ended().await.code(), Some(130));
+    nobody_lives(&home).await;
+}
+
 fn pids(home: &Home) -> Vec<String> {
     let pids = fs::read_to_string(home.dir.path().join("pids")).unwrap_or_default();
     pids.lines().map(str::to_owned).collect()

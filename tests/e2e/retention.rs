@@ -157,3 +157,40 @@ async fn what_is_still_owed_is_kept() {
     assert_eq!(status, StatusCode::ACCEPTED);
     gone(api, &undelivered).await;
 }
+
+#[tokio::test]
+async fn killed_between_two_steps_it_goes_on_and_takes_nothing_that_is_owed() {
+    let (well, ill) = (CallbackSink::start().await, CallbackSink::start().await);
+    ill.answer(Answer::status(503).header("retry-after", "3600"));
+    let mut home = Home::new(&[
+        ("BRIDGE_RETENTION_RECORDS", "1ms"),
+        ("BRIDGE_RETENTION_EVERY", "1h"),
+    ]);
+    let mut set =
+        |name: &str, value: &str| home.variables.insert(name.to_owned(), value.to_owned());
+    // Steps of one, the first round at the start, before there is anything.
+    set("BRIDGE_RETENTION_STEP", "1");
+    let bridge = home.start();
+    let (owing, _) = done(&bridge, "owing", &ill).await;
+    let mut ids = Vec::new();
+    for number in 0..12 {
+        ids.push(done(&bridge, &format!("t{number}"), &well).await.0);
+    }
+    for id in &ids {
+        bridge.api.delivery_is(id, "delivered").await;
+    }
+    bridge.kill();
+    home.variables
+        .insert("BRIDGE_CRASH_POINT".to_owned(), "sweep.after:5".to_owned());
+    home.run_to_its_end();
+    home.variables.remove("BRIDGE_CRASH_POINT");
+    home.variables
+        .insert("BRIDGE_RETENTION_EVERY".to_owned(), "50ms".to_owned());
+    let bridge = home.start();
+    for id in &ids {
+        gone(&bridge.api, id).await;
+    }
+    let (status, record) = bridge.api.get(&format!("/api/v2/dispatch/{owing}")).await;
+    assert_eq!(status, StatusCode::OK, "{record}");
+    assert_eq!(record["deliveries"][0]["status"], "pending", "{record}");
+}
