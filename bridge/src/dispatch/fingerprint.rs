@@ -115,6 +115,8 @@ mod tests {
             let mut without = full.clone();
             match name.as_str() {
                 "taskId" | "agentId" | "message" => without[name] = "another".into(),
+                // Without one there would be nobody whose calls are answered.
+                "sessionId" => without[name] = "another".into(),
                 "callbackUrl" => without[name] = "https://b.example/".into(),
                 _ => drop(without.as_object_mut().unwrap().remove(name)),
             }

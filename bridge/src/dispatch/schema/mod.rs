@@ -105,7 +105,7 @@ mod tests {
             compile(&json!({ "prefixItems": items }))
         };
         assert!(all("^[a-z]+$").is_ok());
-        assert!(all(r"^\w{1,50}$").is_err());
+        assert!(all(r"^\p{L}{1,200}$").is_err());
     }
 
     #[test]

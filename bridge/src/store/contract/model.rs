@@ -15,13 +15,13 @@ use super::sample::{
 use super::{OnDisk, Subject, on_disk};
 use crate::event::kind;
 use crate::id::{DeliveryId, DispatchId};
-use crate::store::Store;
 use crate::store::memory::Memory;
 use crate::store::record::{
     Acceptance, AfterAttempt, Claim, DeliveryFilter, DeliveryState, DispatchFilter, DueQuery,
     EventFilter, Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress,
     Replay, Requeue, Reroute, Status,
 };
+use crate::store::{Error, Store};
 
 /// Numbers choose among what there is, modulo how much there is.
 #[derive(Clone, Debug)]
@@ -393,7 +393,11 @@ impl Pair {
         }
         for id in self.deliveries.clone() {
             both!(self, store => store.delivery(id)).unwrap();
-            let _ = both!(self, store => store.payload(id));
+            let _ = both!(self, store => async {
+                let payload = store.payload(id).await?;
+                let body = String::from_utf8_lossy(&payload.body).into_owned();
+                Ok::<_, Error>((body, payload.trace_id, payload.request, payload.secrets))
+            });
         }
         for n in 0..3 {
             both!(self, store => store.by_task(&format!("task-{n}"), 3)).unwrap();
