@@ -8,6 +8,7 @@ mod callback;
 mod config;
 mod cursor;
 mod dispatch;
+mod frames;
 mod lines;
 mod mcp;
 mod message;
@@ -40,6 +41,7 @@ targets![
     config,
     cursor,
     dispatch,
+    frames,
     lines,
     mcp,
     message,

@@ -92,6 +92,16 @@ fn every_ending_has_its_code_and_keeps_what_there_is() {
             "partial",
         ),
         (
+            answered(&json!({"status": "error", "errorCode": "can\u{0}celled"})),
+            Some("adapter_error"),
+            "partial",
+        ),
+        (
+            answered(&json!({"status": "error", "errorCode": "\u{1}"})),
+            Some("adapter_error"),
+            "partial",
+        ),
+        (
             answered(
                 &json!({"status": "ok", "output": "x", "toolCalls": [{"toolCallId": "1", "name": "t", "input": {}}]}),
             ),

@@ -253,8 +253,7 @@ struct Failure {
 
 impl Failure {
     fn new(code: &str, text: impl Into<String>) -> Self {
-        let mut code: String = code.chars().filter(|c| !c.is_control()).collect();
-        code.truncate(code.floor_char_boundary(CODE_BYTES));
+        let code = printable(code);
         let mut text = output::clean(text.into());
         text.truncate(text.floor_char_boundary(ERROR_BYTES));
         Self { code, text }
@@ -282,7 +281,7 @@ impl Draft {
             Ending::Failed(error) => {
                 let code = adapter_code(Some(&error.code), subject);
                 let text = or_silent(Some(&error.message));
-                (Some(Failure::new(code, text)), None)
+                (Some(Failure::new(&code, text)), None)
             }
             Ending::Cancelled { answer } => {
                 // An answer that cannot be read changes nothing: it was cancelled.
@@ -416,19 +415,27 @@ fn failure_of(result: &ExecutionResult, subject: &Subject<'_>) -> Option<Failure
         Status::Ok => None,
         Status::Error => {
             let code = adapter_code(result.error_code.as_deref(), subject);
-            Some(Failure::new(code, or_silent(result.error.as_deref())))
+            Some(Failure::new(&code, or_silent(result.error.as_deref())))
         }
     }
 }
 
 /// The adapter's code as it is, but nobody cancelled: an abort after the timeout is one, and any other
 /// `cancelled` would keep the step from ever being tried again.
-fn adapter_code<'a>(code: Option<&'a str>, subject: &Subject<'_>) -> &'a str {
-    match code {
-        Some("cancelled") if subject.elapsed >= subject.dispatch.timeout => "timeout",
-        None | Some("" | "cancelled") => "adapter_error",
-        Some(code) => code,
+fn adapter_code(code: Option<&str>, subject: &Subject<'_>) -> String {
+    // Looked at as it will be seen.
+    let code = printable(code.unwrap_or_default());
+    match code.as_str() {
+        "cancelled" if subject.elapsed >= subject.dispatch.timeout => "timeout".to_owned(),
+        "" | "cancelled" => "adapter_error".to_owned(),
+        _ => code,
     }
+}
+
+fn printable(code: &str) -> String {
+    let mut code: String = code.chars().filter(|c| !c.is_control()).collect();
+    code.truncate(code.floor_char_boundary(CODE_BYTES));
+    code
 }
 
 fn or_silent(text: Option<&str>) -> &str {

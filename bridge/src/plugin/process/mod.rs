@@ -5,6 +5,9 @@
 pub(super) mod conform;
 mod crashes;
 mod frame;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod host;
 pub(super) mod keep;
 pub(super) mod launch;
