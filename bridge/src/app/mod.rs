@@ -4,6 +4,7 @@
 pub mod check;
 pub mod conform;
 pub mod receiver;
+mod relay;
 mod reload;
 mod reseal;
 pub mod secrets;
@@ -32,7 +33,6 @@ use crate::delivery::{self, Deliverer};
 use crate::dispatch::finish::Finisher;
 use crate::dispatch::recover::recover;
 use crate::dispatch::{self, Dispatcher};
-use crate::event::{NewEvent, kind};
 use crate::http::auth::Auth;
 use crate::http::tls::Tls;
 use crate::http::{self, Life, Phase};
@@ -49,12 +49,11 @@ use crate::store::sqlite::Sqlite;
 use crate::time::Clock;
 use crate::vault::Vault;
 
+use relay::Relay;
 use reseal::Resealer;
 use secrets::open_vault;
 use sweep::sweep;
 
-/// Events of adapters outside of any execution are written in batches of at most so many.
-const RELAY_BATCH: usize = 128;
 /// How often adapters are asked for their health when nobody else asks.
 const HEALTH_EVERY: Duration = Duration::from_secs(15);
 /// What those still running get after their grace, to be told and to write how they ended.
@@ -426,37 +425,6 @@ async fn settle_interrupted(finisher: &Finisher) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-/// Records what adapters say outside of executions.
-struct Relay {
-    store: Arc<dyn Store>,
-    dispatcher: Dispatcher,
-}
-
-impl Relay {
-    async fn run(self, mut relayed: mpsc::Receiver<Relayed>) {
-        let mut batch = Vec::with_capacity(RELAY_BATCH);
-        while relayed.recv_many(&mut batch, RELAY_BATCH).await > 0 {
-            let mut by_provider: BTreeMap<String, Vec<NewEvent>> = BTreeMap::new();
-            for Relayed { provider, event } in batch.drain(..) {
-                if event.kind == kind::ADAPTER_HEALTH {
-                    // An adapter that came back may have a queue.
-                    self.dispatcher.wake();
-                }
-                let new = NewEvent::new(&event.kind, Timestamp::now(), event.data);
-                by_provider.entry(provider).or_default().push(new);
-            }
-            for (provider, events) in by_provider {
-                if let Err(error) = self.store.append_unbound(&provider, events).await {
-                    tracing::warn!(
-                        adapter.id = provider,
-                        "events of {provider} are lost: {error}"
-                    );
-                }
-            }
-        }
-    }
 }
 
 async fn poll_health(registry: Registry, ending: CancellationToken) {

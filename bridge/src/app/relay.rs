@@ -1,0 +1,46 @@
+//! What adapters say outside of executions, on its way into the log of events.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+
+use crate::dispatch::Dispatcher;
+use crate::event::{NewEvent, kind};
+use crate::plugin::Relayed;
+use crate::store::Store;
+
+/// Events of adapters outside of any execution are written in batches of at most so many.
+const RELAY_BATCH: usize = 128;
+
+/// Records what adapters say outside of executions.
+pub(super) struct Relay {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) dispatcher: Dispatcher,
+}
+
+impl Relay {
+    pub(super) async fn run(self, mut relayed: mpsc::Receiver<Relayed>) {
+        let mut batch = Vec::with_capacity(RELAY_BATCH);
+        while relayed.recv_many(&mut batch, RELAY_BATCH).await > 0 {
+            let mut by_provider: BTreeMap<String, Vec<NewEvent>> = BTreeMap::new();
+            for Relayed { provider, event } in batch.drain(..) {
+                if event.kind == kind::ADAPTER_HEALTH {
+                    // An adapter that came back may have a queue.
+                    self.dispatcher.wake();
+                }
+                let new = NewEvent::new(&event.kind, Timestamp::now(), event.data);
+                by_provider.entry(provider).or_default().push(new);
+            }
+            for (provider, events) in by_provider {
+                if let Err(error) = self.store.append_unbound(&provider, events).await {
+                    tracing::warn!(
+                        adapter.id = provider,
+                        "events of {provider} are lost: {error}"
+                    );
+                }
+            }
+        }
+    }
+}
