@@ -19,7 +19,9 @@ pub(super) struct Made {
     /// The outcome in a few words.
     pub(super) reason: String,
     pub(super) record: DeliveryAttempt,
-    /// The dispatch's own span.
+    /// Exactly, where the record has milliseconds.
+    pub(super) took: Duration,
+    /// The dispatch's own place in its trace.
     pub(super) trace: Option<Context>,
 }
 
@@ -47,6 +49,7 @@ impl Made {
                     sign: Some(Sign::of_status(answer.status)),
                     reason: format!("answered {}", answer.status),
                     record,
+                    took,
                     trace: None,
                 }
             }
@@ -68,6 +71,7 @@ impl Made {
                     sign,
                     reason,
                     record,
+                    took,
                     trace: None,
                 }
             }
@@ -84,6 +88,7 @@ impl Made {
             sign: None,
             reason,
             record,
+            took: Duration::ZERO,
             trace: None,
         }
     }

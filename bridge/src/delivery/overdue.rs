@@ -41,6 +41,7 @@ impl Deliverer {
         let idle = found.iter().filter(|due| !self.shared.flights.has(due.id));
         let retention = *setup.retention.get();
         let ended = try_join_all(idle.map(|due| self.end(due, now, retention))).await?;
+        self.shared.meters.dead.add(ended.len() as u64);
         if !ended.is_empty() {
             let count = ended.len();
             tracing::warn!(

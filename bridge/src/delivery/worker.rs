@@ -274,9 +274,9 @@ impl Deliverer {
         };
         crash::point("delivery.send.before");
         let (made, policy) = self.send(due, payload).await;
-        let took = Duration::from_millis(made.record.duration_ms);
         let origin = due.callback.origin.as_str();
-        self.shared.meters.attempted(origin, &made.outcome, took);
+        let meters = &self.shared.meters;
+        meters.attempted(origin, &made.outcome, made.took);
         crash::point("delivery.send.after");
         let now = setup.clock.now();
         let report = made.sign.map(|sign| Report {
@@ -308,30 +308,27 @@ impl Deliverer {
             at: setup.clock.now(),
             timeout: setup.config.timeout,
         };
-        let started = Instant::now();
-        let mut context = None;
-        let wishes = Wishes::read(&payload.request);
-        let policy = wishes.as_ref().map_or(Policy::Default, Wishes::policy);
-        let request = wishes.and_then(|wishes| {
-            context = wishes.context();
-            attempt.request(&wishes, payload, &setup.signer, &setup.vault)
-        });
+        let wishes = match Wishes::read(&payload.request) {
+            Ok(wishes) => wishes,
+            Err(error) => return (Made::unsent(&attempt, &error), Policy::Default),
+        };
+        let request = attempt.request(&wishes, payload, &setup.signer, &setup.vault);
         let mut made = match request {
             Ok(outgoing) => {
                 let confidential = Confidential::of(&outgoing.headers);
+                let started = Instant::now();
                 let answer = setup.client.send(outgoing).await;
                 Made::new(&attempt, started.elapsed(), answer, &confidential)
             }
             Err(error) => Made::unsent(&attempt, &error),
         };
-        made.trace = context;
-        if let Some(dispatch) = setup.spans.wanted(context) {
+        made.trace = wishes.context();
+        if let Some(dispatch) = setup.spans.wanted(made.trace) {
             let end = setup.clock.now();
-            setup
-                .spans
-                .put(trace::span(&attempt, dispatch, &made.outcome, end));
+            let span = trace::span(&attempt, dispatch, &made.outcome, end);
+            setup.spans.put(span);
         }
-        (made, policy)
+        (made, wishes.policy())
     }
 
     /// Which attempt this is since the delivery was first made due or replayed.
@@ -359,7 +356,7 @@ impl Deliverer {
         loop {
             let settlement = Settlement {
                 at: record.at,
-                events: events(due, &record, verdict, setup.clock.now()),
+                events: events(due, record, verdict, setup.clock.now()),
                 attempt: Some(record.clone()),
                 next: verdict.next(),
                 retention: *setup.retention.get(),

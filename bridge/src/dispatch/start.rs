@@ -142,11 +142,15 @@ impl Dispatcher {
                         run.instrument(log).await;
                     }
                     Err(error) => {
+                        let log = log_span(id, &begun.dispatch.trace_id);
                         let claim = Claim::Attempt(begun.lease);
-                        let ended = finisher.end_unreadable(claim, &begun.dispatch, &error);
+                        let ended = finisher
+                            .end_unreadable(claim, &begun.dispatch, &error)
+                            .instrument(log);
                         if let Err(error) = ended.await {
                             tracing::error!(
                                 dispatch.id = %id,
+                                trace.id = begun.dispatch.trace_id,
                                 "the end of {id} was not recorded, which the next start settles: {error}",
                             );
                         }
