@@ -5,6 +5,7 @@ use std::fmt;
 
 use forge_adapter_api::HealthStatus;
 
+use crate::delivery::State;
 use crate::dispatch::meters::Provider;
 use crate::http::Phase;
 use crate::meter::Histogram;
@@ -259,6 +260,18 @@ impl Scrape {
             "From the finish, or the replay, to the delivery",
         );
         page.times(about, |to| to.spread(&[], &meters.delay.read()))?;
+        let broken = self.parties.deliverer.snapshot();
+        let about = (
+            "delivery_breakers",
+            "Receivers to which little or nothing is sent, by state",
+        );
+        page.gauge(about, |to| {
+            for (state, name) in [(State::Open, "open"), (State::HalfOpen, "half_open")] {
+                let count = broken.iter().filter(|of| of.state == state).count();
+                to.level(&[("state", name)], count as u64)?;
+            }
+            Ok(())
+        })?;
         let counts = self.parties.store.counts();
         let about = ("deliveries_pending", "Deliveries that are owed");
         page.gauge(about, |to| to.level(&[], counts.deliveries_pending))?;
