@@ -154,11 +154,14 @@ impl Histogram {
     }
 }
 
+/// Empty until its label comes for the first time.
+type Row<T> = OnceLock<(Box<str>, T)>;
+
 /// Meters by label. The first labels that come get a row of their own; when there is no room, the rest
 /// share one, so that nobody outside can make it grow.
 #[derive(Debug)]
 pub struct Table<T> {
-    rows: Box<[OnceLock<(Box<str>, T)>]>,
+    rows: Box<[Row<T>]>,
     other: T,
     is_full: AtomicBool,
 }

@@ -28,6 +28,36 @@ impl fmt::Debug for Scrape {
     }
 }
 
+/// A counter of a provider, with its name and what it means.
+type Count = ((&'static str, &'static str), fn(&Provider) -> u64);
+
+const COUNTS: [Count; 5] = [
+    (
+        ("dispatches_accepted", "Dispatches that are on disk"),
+        |of| of.accepted.get(),
+    ),
+    (
+        (
+            "dispatches_requeued",
+            "Attempts that went back into the queue",
+        ),
+        |of| of.requeued.get(),
+    ),
+    (("events", "Events that executions emitted"), |of| {
+        of.events.get()
+    }),
+    (
+        (
+            "events_dropped",
+            "Events that were lost because an adapter did not wait",
+        ),
+        |of| of.events_dropped.get(),
+    ),
+    (("tool_calls", "Tool calls that executions told of"), |of| {
+        of.tool_calls.get()
+    }),
+];
+
 /// A histogram of a provider, with its name and what it means.
 type Times = ((&'static str, &'static str), fn(&Provider) -> &Histogram);
 
@@ -90,33 +120,7 @@ impl Scrape {
 
     fn dispatches(&self, page: &mut Page<'_>) -> fmt::Result {
         let providers = || self.parties.dispatcher.meters().providers.rows();
-        let counters: [(_, fn(&Provider) -> u64); 5] = [
-            (
-                ("dispatches_accepted", "Dispatches that are on disk"),
-                |of| of.accepted.get(),
-            ),
-            (
-                (
-                    "dispatches_requeued",
-                    "Attempts that went back into the queue",
-                ),
-                |of| of.requeued.get(),
-            ),
-            (("events", "Events that executions emitted"), |of| {
-                of.events.get()
-            }),
-            (
-                (
-                    "events_dropped",
-                    "Events that were lost because an adapter did not wait",
-                ),
-                |of| of.events_dropped.get(),
-            ),
-            (("tool_calls", "Tool calls that executions told of"), |of| {
-                of.tool_calls.get()
-            }),
-        ];
-        for (about, read) in counters {
+        for (about, read) in COUNTS {
             page.counter(about, |to| {
                 providers().try_for_each(|(name, of)| to.count(&[("provider", name)], read(of)))
             })?;

@@ -150,7 +150,7 @@ impl Samples<'_> {
     pub(super) fn count(
         &mut self,
         labels: Labels<'_>,
-        value: impl EncodeCounterValue,
+        value: impl EncodeCounterValue + Copy,
     ) -> fmt::Result {
         match labels {
             [] => self.0.encode_counter::<NoLabelSet, _, f64>(&value, None),
@@ -164,7 +164,7 @@ impl Samples<'_> {
     pub(super) fn level(
         &mut self,
         labels: Labels<'_>,
-        value: impl EncodeGaugeValue,
+        value: impl EncodeGaugeValue + Copy,
     ) -> fmt::Result {
         match labels {
             [] => self.0.encode_gauge(&value),
