@@ -10,6 +10,7 @@ use crate::http::tls::Tls;
 use crate::mcp::Servers;
 use crate::net;
 use crate::net::guard::Guard;
+use crate::otlp::Exporter;
 use crate::plugin::{self, Registry};
 use crate::process::Children;
 use crate::registration::Endpoint;
@@ -60,6 +61,8 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
     );
     let endpoint = Endpoint::open(&config.registration, config.listen, &config.net);
     note(endpoint.map(drop).map_err(Into::into));
+    let exporter = Exporter::open(&config.otlp, &config.net, "check");
+    note(exporter.map(drop).map_err(Into::into));
     let state = tempfile::tempdir()?;
     let tracker = TaskTracker::new();
     let started = Registry::start(plugin::Setup {

@@ -35,6 +35,9 @@ fn secrets(config: &Config) -> BTreeMap<String, &SecretString> {
             secrets.insert(key.to_owned(), secret);
         }
     }
+    for (at, header) in config.otlp.headers.iter().enumerate() {
+        secrets.insert(format!("otlp.headers[{at}]"), header);
+    }
     for (name, server) in &config.mcp.servers {
         for (group, entries) in [("env", &server.env), ("headers", &server.headers)] {
             for (entry, secret) in entries {
