@@ -478,3 +478,16 @@ fn speak_mcp(request: &Received) -> Answer {
         .header("content-type", "application/json")
         .body(answer.to_string())
 }
+
+#[tokio::test]
+async fn a_server_is_told_where_in_the_trace_it_works() {
+    let pids = Pids::new();
+    let bridge = bridge(&pids, "", &[]).await;
+    let message = r#"{"mcp__fixture__variable":{"name":"TRACEPARENT"}}"#;
+    let result = bridge.api.run(calls(message)).await;
+    let trace = result["traceId"].as_str().unwrap();
+    let told = result["output"].as_str().unwrap();
+    assert!(told.starts_with(&format!("00-{trace}-")), "{result}");
+    pids.until_gone().await;
+    bridge.stop().await;
+}

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::crash;
 use crate::event::kind;
-use crate::mcp::{Answer, Session};
+use crate::mcp::{Answer, Caller, Session};
 
 use super::Inner;
 use super::execute::{Attempt, Cut, End, Written, execute};
@@ -55,10 +55,14 @@ impl Inner {
     ) -> End {
         // They may hold secrets, and this adapter has no use for them.
         let servers = std::mem::take(&mut request.mcp_servers);
+        let caller = Caller {
+            execution: &request.execution_id,
+            traceparent: request.meta.traceparent.as_deref(),
+        };
         crash::point("tool.open.before");
         let opened = tokio::select! {
             why = attempt.cut() => return End::Cut { why, answer: None },
-            opened = self.mcp.open(servers.keys(), &request.execution_id) => opened,
+            opened = self.mcp.open(servers.keys(), caller) => opened,
         };
         crash::point("tool.open.after");
         let profile = attempt.adapter.profile();

@@ -56,10 +56,17 @@ impl Remote {
     pub(super) fn transport(
         &self,
         client: &net::Client,
+        traceparent: Option<&str>,
     ) -> Result<StreamableHttpClientTransport<reqwest::Client>, Refused> {
         let client = client.for_streams(&self.url)?;
+        let mut headers = self.headers.clone();
+        let trace = traceparent.and_then(|trace| HeaderValue::from_str(trace).ok());
+        if let Some(trace) = trace {
+            let name = HeaderName::from_static("traceparent");
+            headers.entry(name).or_insert(trace);
+        }
         let config = StreamableHttpClientTransportConfig::with_uri(self.url.as_str())
-            .custom_headers(self.headers.clone());
+            .custom_headers(headers);
         Ok(StreamableHttpClientTransport::with_client(client, config))
     }
 }

@@ -147,7 +147,7 @@ impl Servers {
     pub async fn open<'a>(
         &self,
         names: impl Iterator<Item = &'a String>,
-        execution: &str,
+        caller: Caller<'_>,
     ) -> Result<Session, Error> {
         let mut named = Vec::new();
         for name in names {
@@ -155,8 +155,17 @@ impl Servers {
             let endpoint = endpoint.ok_or_else(|| Error::Unknown(name.clone()))?;
             named.push((name.as_str(), endpoint));
         }
-        Session::open(&self.inner.setup, named, execution).await
+        Session::open(&self.inner.setup, named, caller).await
     }
+}
+
+/// Whom a server works for.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller<'a> {
+    /// `<dispatch>/<attempt>`.
+    pub execution: &'a str,
+    /// The execution's place in its trace.
+    pub traceparent: Option<&'a str>,
 }
 
 impl Server {

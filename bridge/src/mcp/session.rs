@@ -13,7 +13,7 @@ use rmcp::{RoleClient, model};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::{Endpoint, Error, Setup, answer, stdio};
+use super::{Caller, Endpoint, Error, Setup, answer, stdio};
 
 /// Tools of one server beyond this are a mistake, and no model could choose among them.
 const MOST_TOOLS: usize = 512;
@@ -65,7 +65,7 @@ impl Session {
     pub(super) async fn open(
         setup: &Setup,
         named: Vec<(&str, &Endpoint)>,
-        execution: &str,
+        caller: Caller<'_>,
     ) -> Result<Self, Error> {
         let mut session = Self {
             connections: Vec::new(),
@@ -76,8 +76,11 @@ impl Session {
         };
         for (name, endpoint) in named {
             // Of its own, so that what sweeps up after one program leaves the others alone.
-            let execution = format!("{execution}/mcp/{name}");
-            let (connection, tools) = connect(setup, name, endpoint, &execution).await?;
+            let caller = Caller {
+                execution: &format!("{}/mcp/{name}", caller.execution),
+                ..caller
+            };
+            let (connection, tools) = connect(setup, name, endpoint, caller).await?;
             session.connections.push(connection);
             session.offer(name, tools);
         }
@@ -170,13 +173,13 @@ async fn connect(
     setup: &Setup,
     name: &str,
     endpoint: &Endpoint,
-    execution: &str,
+    caller: Caller<'_>,
 ) -> Result<(Connection, Vec<model::Tool>), Error> {
     let limit = setup.config.start_timeout;
     let name = name.to_owned();
     let (transport, mut program) = match endpoint {
         Endpoint::Program(program) => {
-            let started = program.start(setup, execution);
+            let started = program.start(setup, caller);
             let (running, stdout, stdin) = started.map_err(|error| Error::Start {
                 name: name.clone(),
                 reason: error.to_string(),
@@ -184,7 +187,7 @@ async fn connect(
             (Transport::Stdio(stdout, stdin), Some(running))
         }
         Endpoint::Url(remote) => {
-            let transport = remote.transport(&setup.client);
+            let transport = remote.transport(&setup.client, caller.traceparent);
             let refused = |reason| Error::Refused {
                 name: name.clone(),
                 reason,

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::process::{EXECUTION_VARIABLE, STORE_VARIABLE};
 
-use super::Setup;
+use super::{Caller, Setup};
 
 /// So much of the end of its stderr is kept for error texts.
 const TAIL_BYTES: usize = 4 * 1024;
@@ -44,13 +44,14 @@ pub(super) struct Running {
 }
 
 impl Program {
-    /// Starts it with a name in the environment that tells it from others: `execution` is its own.
+    /// Starts it with a name in the environment that tells it from others: `caller.execution` is its own.
     pub(super) fn start(
         &self,
         setup: &Setup,
-        execution: &str,
+        caller: Caller<'_>,
     ) -> std::io::Result<(Running, ChildStdout, ChildStdin)> {
         let mut command = self.command(&setup.supervisor);
+        let trace = caller.traceparent;
         command
             .env_clear()
             .envs(
@@ -58,13 +59,14 @@ impl Program {
                     .iter()
                     .filter_map(|name| Some((name, std::env::var_os(name)?))),
             )
+            .envs(trace.map(|trace| ("TRACEPARENT", trace)))
             .envs(
                 self.env
                     .iter()
                     .map(|(name, value)| (name, value.expose_secret())),
             )
             .env(STORE_VARIABLE, &setup.store_id)
-            .env(EXECUTION_VARIABLE, execution)
+            .env(EXECUTION_VARIABLE, caller.execution)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
