@@ -1,8 +1,11 @@
 //! Which addresses the bridge may call: the public internet, and what the operator allows by name.
 //! A pure rule on URLs and addresses; the resolver at the end applies it to every address of a name.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
@@ -209,21 +212,32 @@ impl Rule {
     }
 }
 
+/// Looks a name up; ports are filled in by the connector.
+pub(super) type Lookup =
+    Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
+
+/// As the system does it.
+pub(super) fn system_lookup() -> Lookup {
+    Arc::new(|name| {
+        Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) })
+    })
+}
+
 /// Resolves names and lets only those addresses through that the guard allows, so that the address
 /// that was checked is the one that is connected to.
 pub(super) struct GuardedResolver {
     pub(super) guard: Guard,
+    pub(super) lookup: Lookup,
 }
 
 impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let guard = self.guard.clone();
+        let found = (self.lookup)(name.as_str().to_owned());
         Box::pin(async move {
-            // The port is filled in by the connector.
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
             let mut refused = None;
             let mut passed = Vec::new();
-            for endpoint in found {
+            for endpoint in found.await? {
                 match guard.check_address(endpoint.ip()) {
                     Ok(()) => passed.push(endpoint),
                     Err(why) => refused = Some(why),
@@ -401,6 +415,7 @@ mod tests {
         let resolve = async |allow: &[&str]| {
             let resolver = GuardedResolver {
                 guard: guard(allow),
+                lookup: system_lookup(),
             };
             let found = resolver.resolve("localhost".parse().unwrap()).await;
             found.map(|addresses| addresses.collect::<Vec<_>>())

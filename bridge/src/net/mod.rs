@@ -1,6 +1,8 @@
 //! The one HTTP client for everything the bridge calls: guarded addresses, no proxy of the system's,
 //! no redirects, a timeout and a bound on every answer. Must not know what is sent or why.
 
+#[cfg(test)]
+mod attempts;
 pub mod backoff;
 pub mod guard;
 mod special;
@@ -16,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-use guard::{Guard, GuardedResolver, Refused, Trust};
+use guard::{Guard, GuardedResolver, Lookup, Refused, Trust};
 
 /// So much of an answer's body is read; the rest is never fetched.
 pub const ANSWER_BYTES: usize = 20_000;
@@ -112,9 +114,14 @@ pub enum SendError {
 impl Client {
     /// The guard is shared with those who check URLs before they are stored.
     pub fn new(config: &Config, guard: Guard) -> Result<Self, Error> {
+        Self::looking_up(config, guard, guard::system_lookup())
+    }
+
+    fn looking_up(config: &Config, guard: Guard, lookup: Lookup) -> Result<Self, Error> {
         let tls = tls::config().map_err(Error::Tls)?;
         let resolver = GuardedResolver {
             guard: guard.clone(),
+            lookup,
         };
         let builder = || config.builder(tls.clone());
         let checked = match &config.proxy {
