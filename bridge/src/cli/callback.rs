@@ -5,12 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::screen::{Screen, Tone};
 use super::{Context, FAILED, block_on};
 use crate::app::receiver::{Answer, Owed, Receiver, Signed};
 use crate::delivery::verdict::Verdict;
+use crate::net::backoff;
 
 /// Deliveries whose time is taken.
 const TIMED: usize = 5;
@@ -79,11 +81,7 @@ async fn examine(receiver: &Receiver) -> anyhow::Result<Vec<Row>> {
     let mut owed = Owed::new();
     let first = receiver.send(&mut owed, Signed::Rightly).await?;
     let mut rows = vec![taken("takes a signed callback", &first)];
-    rows.extend(first.retry_after.as_ref().map(|asked| Row {
-        rule: "says when to come again",
-        grade: Grade::Good,
-        seen: format!("Retry-After: {asked}, which is kept to, up to a day"),
-    }));
+    rows.extend(comes_again(&first));
     if first.verdict != Verdict::Delivered {
         // Of a receiver that takes nothing, the rest says nothing.
         return Ok(rows);
@@ -121,6 +119,33 @@ fn taken(rule: &'static str, answer: &Answer) -> Row {
         ),
     };
     Row { rule, grade, seen }
+}
+
+/// Of a receiver that does not take it now: whether it says when it will.
+fn comes_again(answer: &Answer) -> Option<Row> {
+    let now = Timestamp::now();
+    let (grade, seen) = match (&answer.status, &answer.retry_after) {
+        (_, Some(value)) => match backoff::retry_after(value, now) {
+            Some(wait) => (
+                Grade::Good,
+                format!("Retry-After: {value}: it would not come before {wait:.0?}"),
+            ),
+            None => (
+                Grade::Poor,
+                format!("Retry-After: {value} is neither seconds nor a date, and not regarded"),
+            ),
+        },
+        (Ok(429 | 503), None) => (
+            Grade::Poor,
+            "no Retry-After: it would come after 1 s, 2 s, 4 s …".to_owned(),
+        ),
+        (Ok(_) | Err(_), None) => return None,
+    };
+    Some(Row {
+        rule: "says when to come again",
+        grade,
+        seen,
+    })
 }
 
 fn refused(rule: &'static str, answer: &Answer, otherwise: Grade) -> Row {
