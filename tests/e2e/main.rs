@@ -6,6 +6,7 @@ mod absent;
 mod access;
 mod acme;
 mod acp;
+mod breaker;
 mod callbacks;
 mod children;
 mod claude;
