@@ -2,14 +2,19 @@
 //! called. Says what has changed, so that the worker can store it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::store::record::{MAX_BREAKERS, OpenBreaker};
 
+use crate::time;
+
 use super::breaker::{Breaker, Change, Config, Phase, Sign, Trip};
 
+/// When all are down that fit, nobody is looked for who could go before so long.
+const FULL_FOR: Duration = Duration::from_secs(1);
 /// What stands as the reason, in bytes.
 const REASON_BYTES: usize = 200;
 
@@ -24,6 +29,8 @@ pub(super) struct Destinations {
     overdue: BTreeSet<String>,
     /// When the first of those that are open is tried.
     next_probe: Option<Timestamp>,
+    /// No further one fits before.
+    full_until: Timestamp,
 }
 
 /// A receiver whose breaker is not closed.
@@ -61,6 +68,7 @@ impl Destinations {
             changed: BTreeSet::new(),
             overdue: BTreeSet::new(),
             next_probe: None,
+            full_until: Timestamp::MIN,
         }
     }
 
@@ -157,8 +165,7 @@ impl Destinations {
         now: Timestamp,
     ) -> Option<Change> {
         if !self.known.contains_key(origin) {
-            self.make_room(now);
-            if self.known.len() >= MAX_BREAKERS {
+            if !self.has_room(now) {
                 return None;
             }
             self.known.insert(origin.to_owned(), Breaker::closed());
@@ -183,7 +190,10 @@ impl Destinations {
     }
 
     /// Forgets receivers of which little is lost. One that is not called is never forgotten for another.
-    fn make_room(&mut self, now: Timestamp) {
+    fn has_room(&mut self, now: Timestamp) -> bool {
+        if now < self.full_until {
+            return false;
+        }
         let Self {
             config,
             known,
@@ -196,6 +206,11 @@ impl Destinations {
         if known.len() >= MAX_BREAKERS {
             known.retain(|origin, _| tripped.contains_key(origin));
         }
+        let has_room = known.len() < MAX_BREAKERS;
+        if !has_room {
+            self.full_until = time::after(now, FULL_FOR);
+        }
+        has_room
     }
 
     /// What is to be stored: those that are open, and those that are not any more.
@@ -261,10 +276,7 @@ impl From<Destination> for OpenBreaker {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::time;
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
@@ -284,7 +296,7 @@ mod tests {
         for number in 0..100 {
             trip(&mut all, &origin(number));
         }
-        for number in 100..3 * MAX_BREAKERS {
+        for number in 100..2 * MAX_BREAKERS {
             let sign = if number % 2 == 0 {
                 Sign::Up
             } else {
@@ -294,11 +306,11 @@ mod tests {
             assert!(all.known.len() <= MAX_BREAKERS);
         }
         assert_eq!(all.snapshot().len(), 100);
-        for number in 0..2 * MAX_BREAKERS {
+        for number in 0..MAX_BREAKERS + 100 {
             trip(&mut all, &origin(number));
         }
         assert_eq!(all.snapshot().len(), MAX_BREAKERS);
-        assert_eq!(all.room(&origin(2 * MAX_BREAKERS), 32), 32);
+        assert_eq!(all.room(&origin(MAX_BREAKERS), 32), 32, "it is called");
     }
 
     #[test]

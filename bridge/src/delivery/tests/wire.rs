@@ -9,7 +9,7 @@ use standardwebhooks::Webhook;
 use super::super::{Config, Origin};
 use super::{Rig, TRACE, header, vault};
 use crate::event::kind;
-use crate::net::sink::CallbackSink;
+use crate::net::sink::{Answer, CallbackSink};
 use crate::store::Store;
 use crate::store::record::DeliveryState;
 
@@ -131,4 +131,39 @@ async fn a_dispatch_whose_secrets_cannot_be_opened_waits_for_the_key() {
     rig.next_round().await;
     assert_eq!(rig.delivery(id).await.status, DeliveryState::Delivered);
     assert_eq!(header(&sink.received()[0], "authorization"), "Bearer b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_that_echoes_does_not_make_secrets_visible() {
+    let sink = CallbackSink::start().await;
+    sink.answer_with(|received| {
+        let echo = format!("{:?}", received.headers);
+        Answer::status(500).body(echo)
+    });
+    let config = Config {
+        origins: [(
+            sink.url(""),
+            Origin {
+                secrets: Vec::new(),
+                bearer: Some("of-the-origin".into()),
+            },
+        )]
+        .into(),
+        ..Config::default()
+    };
+    let rig = Rig::with(config).await;
+    let callback = json!({ "headers": { "x-api-key": "of-the-header" } });
+    let secrets = json!({ "bearer": "of-the-dispatch" });
+    let ids = [
+        rig.owe_with_secrets(&sink.url("/a"), callback.clone(), Some(secrets))
+            .await,
+        rig.owe(&sink.url("/b"), callback).await,
+    ];
+    rig.round().await;
+    for (id, path) in ids.iter().zip(["/a", "/b"]) {
+        let answer = rig.delivery(*id).await.attempts[0].answer.clone().unwrap();
+        assert_eq!(answer.matches("[REDACTED]").count(), 2, "{path} {answer}");
+        assert!(!answer.contains("of-the"), "{path} {answer}");
+        assert!(answer.contains(&id.to_string()), "{path} {answer}");
+    }
 }
