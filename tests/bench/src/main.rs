@@ -2,6 +2,7 @@
 //! rounds, medians and ratios. What is absolute here depends on the machine; ratios and processor time
 //! for each dispatch are to be compared.
 
+mod fairness;
 mod floor;
 mod load;
 mod machine;

@@ -74,7 +74,7 @@ const FIGURES: [(&str, Figure); 7] = [
     ("memory under load, MiB", |m| m.rss_mib.1),
 ];
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 
 use super::report::Sample;
 use super::target::{Kind, Target};
-use super::{floor, load, machine, report};
+use super::{fairness, floor, load, machine, report};
 
 #[derive(Parser)]
 #[command(about)]
@@ -39,6 +39,8 @@ enum Command {
         #[arg(long)]
         listen: SocketAddr,
     },
+    /// Measures what one receiver that is down costs the others.
+    Fairness(fairness::Plan),
 }
 
 #[expect(clippy::print_stdout, reason = "its output is what it is for")]
@@ -54,6 +56,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
     };
     std::fs::create_dir_all(&arguments.folder)?;
     println!("{}", machine::describe(&arguments.folder)?);
+    if let Some(Command::Fairness(plan)) = &arguments.command {
+        return fairness::run(plan, &here, &bridge, &arguments.folder);
+    }
     let mut samples = Vec::new();
     for round in 0..arguments.rounds {
         // In every second round the other way round, so that nobody always comes after the same.

@@ -1,0 +1,261 @@
+//! What one receiver that is down costs the others: dispatches at a steady pace to many receivers, with
+//! one of them down and without, in turn. All of it on loopback. Times are of those that are never down,
+//! from the moment at which a dispatch was to be sent, so that waiting to send counts as well.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use axum::http::{Request, Response, header};
+use bytes::Bytes;
+use clap::{Args, ValueEnum};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde::Deserialize;
+use tokio::net::TcpListener;
+use tokio::task::{LocalSet, spawn_local};
+
+use super::report::median;
+use super::target::{Kind, Target};
+
+/// How long callbacks are waited for when the last dispatch has been sent.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Args)]
+pub(crate) struct Plan {
+    /// How often it is measured with one down and without.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// How long each measurement sends.
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// How long it sends before anything is counted.
+    #[arg(long, default_value_t = 3.0)]
+    warm_up: f64,
+    /// Dispatches a second.
+    #[arg(long, default_value_t = 200.0)]
+    rate: f64,
+    #[arg(long, default_value_t = 1000)]
+    destinations: usize,
+    /// Every so-manieth dispatch goes to the one that is down; the others have the rest in turn.
+    #[arg(long, default_value_t = 10)]
+    every: usize,
+    /// In which way it is down.
+    #[arg(long, value_enum, default_value_t = Manner::Hang)]
+    manner: Manner,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Manner {
+    /// It takes the request and never answers.
+    Hang,
+    /// Nobody listens.
+    Refuse,
+    /// It answers 503.
+    Fail,
+}
+
+struct Sample {
+    p50_us: f64,
+    p99_us: f64,
+    count: usize,
+}
+
+struct Board {
+    waiting: RefCell<HashMap<String, Instant>>,
+    times: RefCell<Vec<Duration>>,
+    refused: Cell<usize>,
+}
+
+#[expect(clippy::print_stdout, reason = "its output is what it is for")]
+pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> anyhow::Result<()> {
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for round in 0..plan.rounds {
+        // In every second round the other way round, so that nobody always comes after the same.
+        let mut order = [None, Some(plan.manner)];
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for down in order {
+            let target = Target::start(Kind::Bridge, here, bridge, folder)?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            let sample = LocalSet::new().block_on(&runtime, measure(plan, &target, down))?;
+            let name = down.map_or("all up".to_owned(), |manner| {
+                format!("one down ({manner:?})")
+            });
+            println!(
+                "{name:18}  p50 {:7.0} µs  p99 {:7.0} µs  of {} callbacks to the others, rss {:.0} MiB",
+                sample.p50_us,
+                sample.p99_us,
+                sample.count,
+                target.used()?.rss_kib as f64 / 1024.0
+            );
+            match down {
+                None => without.push(sample),
+                Some(_) => with.push(sample),
+            }
+        }
+    }
+    let figures: [(&str, fn(&Sample) -> f64, f64); 2] =
+        [("p50", |s| s.p50_us, 1.15), ("p99", |s| s.p99_us, 1.5)];
+    println!(
+        "\n| figure (median of {}) | all up | one down | ratio | may be |",
+        plan.rounds
+    );
+    println!("|---|---|---|---|---|");
+    let mut fair = true;
+    for (name, figure, limit) in figures {
+        let [up, down] = [&without, &with].map(|samples| median(samples.iter().map(figure)));
+        let ratio = down / up;
+        fair &= ratio <= limit;
+        println!("| {name} µs | {up:.0} | {down:.0} | {ratio:.3} | {limit} |");
+    }
+    ensure!(
+        fair,
+        "one receiver that is down costs the others more than it may"
+    );
+    Ok(())
+}
+
+async fn measure(plan: &Plan, target: &Target, down: Option<Manner>) -> anyhow::Result<Sample> {
+    let board = Rc::new(Board {
+        waiting: RefCell::default(),
+        times: RefCell::default(),
+        refused: Cell::default(),
+    });
+    let mut urls = Vec::with_capacity(plan.destinations);
+    for number in 0..plan.destinations {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        urls.push(format!("http://{}/callback", listener.local_addr()?));
+        match (number, down) {
+            (0, Some(Manner::Refuse)) => drop(listener),
+            (0, down) => drop(spawn_local(receive(listener, Rc::clone(&board), down))),
+            (_, _) => drop(spawn_local(receive(listener, Rc::clone(&board), None))),
+        }
+    }
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    let client = Client::builder(TokioExecutor::new()).build(connector);
+    let all = (plan.rate * (plan.warm_up + plan.seconds)) as usize;
+    let warm_up = (plan.rate * plan.warm_up) as usize;
+    let begun = Instant::now();
+    let mut next = 1;
+    for number in 0..all {
+        let at = begun + Duration::from_secs_f64(number as f64 / plan.rate);
+        tokio::time::sleep_until(at.into()).await;
+        let id = format!("fair-{number}");
+        let to = match number % plan.every {
+            0 => 0,
+            _ => {
+                next = next % (plan.destinations - 1) + 1;
+                next
+            }
+        };
+        if number >= warm_up && to != 0 {
+            board.waiting.borrow_mut().insert(id.clone(), at);
+        }
+        let body = format!(
+            r#"{{"taskId":"{id}","agentId":"bench","message":"fair","model":"ok","provider":"echo","callbackUrl":"{}"}}"#,
+            urls[to]
+        );
+        let request = Request::post(&target.url)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))?;
+        let (client, board) = (client.clone(), Rc::clone(&board));
+        spawn_local(async move {
+            let accepted = match client.request(request).await {
+                Ok(response) => {
+                    let status = response.status();
+                    // Read to its end, so that the connection is used again.
+                    let _ = response.into_body().collect().await;
+                    status == 202
+                }
+                Err(_) => false,
+            };
+            if !accepted {
+                board.refused.set(board.refused.get() + 1);
+            }
+        });
+    }
+    let end = Instant::now() + PATIENCE;
+    while !board.waiting.borrow().is_empty() && Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let lost = board.waiting.borrow().len();
+    ensure!(
+        lost == 0,
+        "{lost} callbacks to receivers that are up did not come"
+    );
+    let refused = board.refused.get();
+    ensure!(refused == 0, "{refused} dispatches were not accepted");
+    let mut times = board.times.borrow_mut();
+    times.sort_unstable();
+    let at = |part: f64| {
+        let place = (times.len() as f64 * part) as usize;
+        let time = times.get(place.min(times.len().saturating_sub(1)));
+        time.map(|time| time.as_secs_f64() * 1e6)
+    };
+    Ok(Sample {
+        p50_us: at(0.5).context("nothing was called back")?,
+        p99_us: at(0.99).context("nothing was called back")?,
+        count: times.len(),
+    })
+}
+
+async fn receive(listener: TcpListener, board: Rc<Board>, down: Option<Manner>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        // Without it figures would only be worse.
+        let _ = stream.set_nodelay(true);
+        let board = Rc::clone(&board);
+        spawn_local(async move {
+            let service = service_fn(|request| take(request, &board, down));
+            // A server that ends takes its connections along.
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Callback<'a> {
+    task_id: &'a str,
+}
+
+async fn take(
+    request: Request<Incoming>,
+    board: &Board,
+    down: Option<Manner>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let now = Instant::now();
+    let mut response = Response::new(Full::default());
+    match down {
+        Some(Manner::Hang) => std::future::pending().await,
+        Some(Manner::Refuse | Manner::Fail) => {
+            *response.status_mut() = axum::http::StatusCode::SERVICE_UNAVAILABLE;
+        }
+        None => {
+            if let Ok(body) = request.into_body().collect().await
+                && let Ok(callback) = serde_json::from_slice::<Callback<'_>>(&body.to_bytes())
+                && let Some(sent) = board.waiting.borrow_mut().remove(callback.task_id)
+            {
+                board
+                    .times
+                    .borrow_mut()
+                    .push(now.saturating_duration_since(sent));
+            }
+        }
+    }
+    Ok(response)
+}
