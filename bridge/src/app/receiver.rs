@@ -15,7 +15,7 @@ use crate::delivery::send::{Attempt, Wishes};
 use crate::delivery::sign::{self, Signer, SigningSecret};
 use crate::delivery::verdict::{self, Outcome, Series, Verdict};
 use crate::id::{DeliveryId, DispatchId};
-use crate::net::backoff::Policy;
+use crate::net::backoff::{self, Policy};
 use crate::net::guard::Guard;
 use crate::net::{self, Client};
 use crate::store::record::{Callback, DeliveryPayload, DueDelivery};
@@ -64,6 +64,8 @@ pub struct Answer {
     pub took: Duration,
     pub verdict: Verdict,
     pub retry_after: Option<String>,
+    /// What that header asks for, if it can be read.
+    pub comes_after: Option<Duration>,
 }
 
 impl Owed {
@@ -185,6 +187,9 @@ impl Receiver {
             status,
             took,
             verdict: verdict::judge(&outcome, series, now, 0.5),
+            comes_after: retry_after
+                .as_deref()
+                .and_then(|value| backoff::retry_after(value, now)),
             retry_after,
         })
     }

@@ -5,14 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::screen::{Screen, Tone};
 use super::{Context, FAILED, block_on};
 use crate::app::receiver::{Answer, Owed, Receiver, Signed};
 use crate::delivery::verdict::Verdict;
-use crate::net::backoff;
 
 /// Deliveries whose time is taken.
 const TIMED: usize = 5;
@@ -123,9 +121,8 @@ fn taken(rule: &'static str, answer: &Answer) -> Row {
 
 /// Of a receiver that does not take it now: whether it says when it will.
 fn comes_again(answer: &Answer) -> Option<Row> {
-    let now = Timestamp::now();
     let (grade, seen) = match (&answer.status, &answer.retry_after) {
-        (_, Some(value)) => match backoff::retry_after(value, now) {
+        (_, Some(value)) => match answer.comes_after {
             Some(wait) => (
                 Grade::Good,
                 format!("Retry-After: {value}: it would not come before {wait:.0?}"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::store::record::{MAX_BREAKERS, OpenBreaker};
+use crate::store::destination::{MAX_BREAKERS, OpenBreaker};
 
 use crate::time;
 

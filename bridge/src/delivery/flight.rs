@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use crate::id::DeliveryId;
-use crate::store::record::{DeliveryPayload, DueDelivery, DueQuery};
+use crate::store::destination::DueQuery;
+use crate::store::record::{DeliveryPayload, DueDelivery};
 
 use super::breaker::{Change, Sign};
 use super::destinations::{Destination, Destinations};

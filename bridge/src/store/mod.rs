@@ -4,6 +4,7 @@
 
 #[cfg(test)]
 mod contract;
+pub mod destination;
 pub mod memory;
 pub mod meters;
 pub mod record;
@@ -22,12 +23,13 @@ use tokio::sync::watch;
 use crate::event::{Event, LogName, NewEvent};
 use crate::id::{DeliveryId, DispatchId};
 
+use destination::{DueQuery, OpenBreaker};
 use meters::Meters;
 use record::{
     Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
-    Dispatch, DispatchFilter, DueDelivery, DueQuery, EventFilter, EventPage, Finish, Finished,
-    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, OpenBreaker, Output, Page,
-    Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
+    Dispatch, DispatchFilter, DueDelivery, EventFilter, EventPage, Finish, Finished,
+    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
+    Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
 use sealed::{Resealed, Sealed};
 
@@ -168,7 +170,7 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
         limit: usize,
     ) -> Result<Vec<DueDelivery>>;
-    /// Receivers that are not called for the time being, at most `record::MAX_BREAKERS`.
+    /// Receivers that are not called for the time being, at most `destination::MAX_BREAKERS`.
     async fn open_breakers(&self) -> Result<Vec<OpenBreaker>>;
     /// Notes those that are open now, and forgets those of the origins that are not any more. Beyond the
     /// bound, those that would be tried first are not kept.

@@ -1,7 +1,6 @@
 //! What goes into the store and what comes out of it. Requests, results and secrets are opaque bytes
 //! here; only what is searched, ordered or compared is a field.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -256,17 +255,6 @@ pub struct Interrupted {
     pub spent: Option<Box<RawValue>>,
 }
 
-#[derive(Clone, Debug)]
-pub struct DueQuery {
-    pub now: Timestamp,
-    /// Origins that are at their limit.
-    pub exclude: Vec<String>,
-    pub per_origin: usize,
-    pub limit: usize,
-    /// Already under way in this process.
-    pub in_flight: HashSet<DeliveryId>,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DueDelivery {
     pub id: DeliveryId,
@@ -326,23 +314,6 @@ pub struct DeliveryAttempt {
     /// The first 20 kB of the answer's body, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<String>,
-}
-
-/// So many breakers are kept at most, in memory and in the store.
-pub const MAX_BREAKERS: usize = 4096;
-
-/// A receiver that is not called for the time being.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenBreaker {
-    pub origin: String,
-    /// When it was given up.
-    pub opened_at: Timestamp,
-    /// Nothing is sent before.
-    pub until: Timestamp,
-    /// How often it was tried in vain.
-    pub times: u32,
-    /// What went wrong last.
-    pub reason: String,
 }
 
 /// What to deliver again.

@@ -3,7 +3,7 @@
 use super::sample::at;
 use super::{Subject, on_every_store};
 use crate::store::Store;
-use crate::store::record::{MAX_BREAKERS, OpenBreaker};
+use crate::store::destination::{MAX_BREAKERS, OpenBreaker};
 
 on_every_store! {
     what_is_open_survives_a_restart_until_it_closes;

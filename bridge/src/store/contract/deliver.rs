@@ -7,9 +7,8 @@ use super::sample::{
 };
 use super::{Subject, on_every_store};
 use crate::id::DeliveryId;
-use crate::store::record::{
-    AfterAttempt, Claim, DeliveryState, DueQuery, Finish, NewDelivery, Replay,
-};
+use crate::store::destination::DueQuery;
+use crate::store::record::{AfterAttempt, Claim, DeliveryState, Finish, NewDelivery, Replay};
 use crate::store::{Error, Store};
 
 on_every_store! {

@@ -15,11 +15,12 @@ use super::sample::{
 use super::{OnDisk, Subject, on_disk};
 use crate::event::kind;
 use crate::id::{DeliveryId, DispatchId};
+use crate::store::destination::DueQuery;
 use crate::store::memory::Memory;
 use crate::store::record::{
-    Acceptance, AfterAttempt, Claim, DeliveryFilter, DeliveryState, DispatchFilter, DueQuery,
-    EventFilter, Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress,
-    Replay, Requeue, Reroute, Status,
+    Acceptance, AfterAttempt, Claim, DeliveryFilter, DeliveryState, DispatchFilter, EventFilter,
+    Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress, Replay, Requeue,
+    Reroute, Status,
 };
 use crate::store::{Error, Store};
 

@@ -14,12 +14,13 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
+use super::destination::{DueQuery, OpenBreaker};
 use super::meters::Meters;
 use super::record::{
     Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
-    Dispatch, DispatchFilter, DueDelivery, DueQuery, EventFilter, EventPage, Finish, Finished,
-    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, OpenBreaker, Output, Page,
-    Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
+    Dispatch, DispatchFilter, DueDelivery, EventFilter, EventPage, Finish, Finished,
+    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
+    Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
 use super::sealed::{Resealed, Sealed};
 use super::{Result, Store};

@@ -6,10 +6,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::id::{DeliveryId, DispatchId};
+use crate::store::destination::{DueQuery, MAX_BREAKERS, OpenBreaker};
 use crate::store::record::{
     AfterAttempt, Callback, Delivery, DeliveryAttempt, DeliveryFilter, DeliveryPayload,
-    DeliveryState, DueDelivery, DueQuery, MAX_BREAKERS, NewDelivery, OpenBreaker, Page, Replay,
-    Settlement,
+    DeliveryState, DueDelivery, NewDelivery, Page, Replay, Settlement,
 };
 use crate::store::{Error, Result, rules};
 

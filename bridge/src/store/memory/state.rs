@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::event::LogName;
 use crate::id::DispatchId;
+use crate::store::destination::OpenBreaker;
 use crate::store::record::{
     self, Acceptance, Counts, DeliveryState, Dispatch, DispatchFilter, Fingerprint, IdempotencyKey,
     KeySpace, KeyVerdict, Known, LogBounds, NewDispatch, Output, Page, Status, Swept,
@@ -28,7 +29,7 @@ pub(super) struct State {
     pub(super) bounds: LogBounds,
     pub(super) sealed: BTreeMap<String, Vec<u8>>,
     /// By origin.
-    pub(super) breakers: BTreeMap<String, record::OpenBreaker>,
+    pub(super) breakers: BTreeMap<String, OpenBreaker>,
     /// The origin that `due` served last.
     pub(super) served: std::cell::RefCell<String>,
     last_dispatch: u64,

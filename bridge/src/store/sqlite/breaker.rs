@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::table::{self, nanos};
 use super::writer::{Failure, Tx};
-use crate::store::record::{MAX_BREAKERS, OpenBreaker};
+use crate::store::destination::{MAX_BREAKERS, OpenBreaker};
 
 pub(super) fn open(connection: &Connection) -> rusqlite::Result<Vec<OpenBreaker>> {
     let sql = "SELECT origin, opened_at, until, times, reason FROM breaker

@@ -10,8 +10,9 @@ use super::events::{self, Owner};
 use super::table::{self, nanos, state_code};
 use super::writer::{Failure, Tx};
 use crate::id::DeliveryId;
+use crate::store::destination::DueQuery;
 use crate::store::record::{
-    AfterAttempt, Callback, DeliveryAttempt, DeliveryPayload, DeliveryState, DueDelivery, DueQuery,
+    AfterAttempt, Callback, DeliveryAttempt, DeliveryPayload, DeliveryState, DueDelivery,
     NewDelivery, Settlement,
 };
 use crate::store::{Error, rules};
