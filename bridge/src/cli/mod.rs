@@ -45,7 +45,12 @@ const REFUSED: u8 = 4;
 /// As a shell says it of a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 
-const EXIT_CODES: &str = "\
+const AFTERWORD: &str = "\
+The bridge starts itself as these, which are nobody else's:
+  exec          the supervisor of a child process
+  relay         joins a program with a socket
+  adapter-host  holds one adapter in a process of its own
+
 Exit codes:
   0    done
   1    failed, or what is reported is a failure: a dispatch that ended with an error,
@@ -59,7 +64,7 @@ Exit codes:
 ///
 /// Without a command it serves.
 #[derive(Debug, Parser)]
-#[command(name = "forge-bridge", version, after_help = EXIT_CODES, after_long_help = EXIT_CODES)]
+#[command(name = "forge-bridge", version, after_help = AFTERWORD, after_long_help = AFTERWORD)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

@@ -133,7 +133,7 @@ impl Children {
         self.sweep_tag(Some(execution))
     }
 
-    /// How many processes of this store live now, supervisors not counted. Reads all of `/proc`.
+    /// How many processes of this store live now; supervisors and adapter hosts are not counted. Reads all of `/proc`.
     pub fn living(&self) -> usize {
         reaper::count(Tag {
             store: &self.inner.store_id,

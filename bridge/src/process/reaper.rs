@@ -31,12 +31,13 @@ impl Tag<'_> {
     }
 }
 
-/// How many processes carry the tag, supervisors not counted.
+/// How many processes carry the tag; what is our own binary is not counted.
 pub(super) fn count(tag: Tag<'_>) -> usize {
     let spared = proc::ancestry();
     proc::ours()
         .into_iter()
-        .filter(|pid| !spared.contains(pid) && tag.is_on(*pid) && !is_supervisor(*pid))
+        .filter(|pid| !spared.contains(pid) && tag.is_on(*pid))
+        .filter(|pid| !is_supervisor(*pid) && !holds_adapter(*pid))
         .count()
 }
 
@@ -152,6 +153,10 @@ fn is_supervisor(pid: Pid) -> bool {
         proc::arguments(pid).get(1..3),
         Some([exec, bridge]) if exec == "exec" && bridge.starts_with("--bridge=")
     )
+}
+
+fn holds_adapter(pid: Pid) -> bool {
+    proc::arguments(pid).get(1).map(String::as_str) == Some("adapter-host")
 }
 
 #[cfg(test)]

@@ -138,7 +138,6 @@ async fn a_crash_ends_what_runs_there_and_the_next_call_finds_it_again() {
     let place = Place::new();
     let (registry, echo, _relayed) = echoes(&place).await;
     let bystander = execute(&echo, "hang").unwrap();
-    let began = Instant::now();
     let mut crash = execute(&echo, "crash").unwrap();
     let Item::Done(Err(error)) = crash.next().await else {
         panic!("it survived");
@@ -147,7 +146,6 @@ async fn a_crash_ends_what_runs_there_and_the_next_call_finds_it_again() {
     assert!(error.message.contains("signal 6 (SIGABRT)"), "{error}");
     assert_eq!(listen(bystander).await.1.unwrap_err(), "adapter_crashed");
     serves_again(&echo, "ok").await;
-    eprintln!("from the crash to serving again: {:?}", began.elapsed());
     assert_well(&registry.get("here").unwrap()).await;
     let told: Vec<_> = echo
         .history()
@@ -239,6 +237,34 @@ async fn rogue(place: &Place, memory: u64) -> (Registry, Adapter, mpsc::Receiver
         rogue.health()
     );
     (registry, rogue, relayed)
+}
+
+/// Says what a process costs: `cargo test -p forge-bridge --test e2e costs -- --nocapture`.
+#[tokio::test]
+async fn what_a_process_costs_is_told() {
+    let place = Place::new();
+    let (registry, echo, _relayed) = echoes(&place).await;
+    for adapter in [registry.get("here").unwrap(), echo.clone()] {
+        let mut rounds = Vec::new();
+        for _ in 0..200 {
+            let began = Instant::now();
+            assert!(run(&adapter, "ok").await.1.is_ok());
+            rounds.push(began.elapsed());
+        }
+        rounds.sort_unstable();
+        let (best, median) = (rounds[0], rounds[100]);
+        eprintln!("{:?}: best {best:?}, median {median:?}", adapter.isolation());
+    }
+    let mut back = Vec::new();
+    for _ in 0..3 {
+        let began = Instant::now();
+        assert!(run(&echo, "crash").await.1.is_err());
+        let told = began.elapsed();
+        serves_again(&echo, "ok").await;
+        back.push((told, began.elapsed()));
+    }
+    eprintln!("a crash: until it is told, and until it serves again: {back:?}");
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]

@@ -52,7 +52,7 @@ pub(super) struct Order {
     pub(super) waiting_bytes: usize,
     pub(super) deadline_ms: u64,
     pub(super) patience_ms: u64,
-    /// For data of the process: heap, stacks of threads, private mappings.
+    /// For the data that the library adds: heap, stacks of threads, private mappings.
     pub(super) memory_limit_bytes: Option<u64>,
 }
 
@@ -91,13 +91,22 @@ fn become_program(limit: &str, mut args: impl Iterator<Item = OsString>) -> io::
             "this command is the bridge's own; use: adapter-host --memory=<bytes> -- program args…",
         ));
     };
-    limit_memory(bytes)?;
+    limit_data(bytes)?;
     let error = Command::new(&program).args(args).exec();
     let text = format!("cannot start {}: {error}", program.display());
     Err(io::Error::new(error.kind(), text))
 }
 
-fn limit_memory(bytes: u64) -> io::Result<()> {
+/// What the library may add to what this process has by itself: an allocator reserves much at once.
+fn limit_growth(bytes: u64) -> io::Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    let own = kibibytes.ok_or_else(|| io::Error::other("no VmData in /proc/self/status"))?;
+    limit_data(bytes.saturating_add(own * 1024))
+}
+
+fn limit_data(bytes: u64) -> io::Result<()> {
     let limit = Rlimit {
         current: Some(bytes),
         maximum: Some(bytes),
@@ -117,7 +126,7 @@ fn hold(purpose: Purpose) -> io::Result<()> {
     };
     let order: Order = serde_json::from_slice(&order.body)?;
     if let Some(bytes) = order.memory_limit_bytes {
-        limit_memory(bytes)?;
+        limit_growth(bytes)?;
     }
     // What the plugin host itself says goes to stderr, and from there to the bridge's log.
     tracing_subscriber::fmt()

@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 /// One line on stderr; the rest is cut off.
 const LINE_BYTES: usize = 8 * 1024;
 /// How long its end is waited for before it is told without its status.
-const STATUS_WAIT: Duration = Duration::from_secs(1);
+const STATUS_WAIT: Duration = Duration::from_secs(3);
 /// How long the last words of an ended process are waited for.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
