@@ -174,10 +174,8 @@ async fn a_killed_bridge_leaves_no_host_and_no_grandchild() {
         })
     })
     .await;
-    assert_eq!(
-        (there("adapter-host"), there("forge-adapter-lines")),
-        (1, 1)
-    );
+    let kept = (there("adapter-host"), there("forge-adapter-lines"));
+    assert_eq!(kept, (2, 2), "each with its supervisor");
     bridge.kill();
     until("all of them to be gone", || async {
         living(&home).is_empty().then_some(())

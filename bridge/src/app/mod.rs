@@ -18,7 +18,6 @@ use std::time::{Duration, Instant as SteadyInstant};
 
 use anyhow::Context;
 use forge_adapter_api::Profile;
-use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};

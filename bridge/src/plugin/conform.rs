@@ -6,9 +6,9 @@ use std::path::Path;
 use forge_adapter_api::conformance::{Options, Report, Step};
 
 use super::images::Images;
-use super::instance::is_program;
 use super::load::{self, LoadError};
 use super::process;
+use super::side::is_program;
 use super::trust::{Rules, Trust};
 
 /// Holds the library against every rule; it may end the process. Blocks.

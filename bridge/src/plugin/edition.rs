@@ -13,11 +13,12 @@ use tokio_util::task::TaskTracker;
 
 use super::attend::{Attendant, answer, ask, empty};
 use super::health::{Monitor, Speaker};
-use super::instance::{Boot, Facts, Handle};
+use super::instance::{Boot, Handle};
 use super::listen::Call;
 use super::load::LoadError;
 use super::meters::Meters;
 use super::settings::Settings;
+use super::side::Facts;
 use super::{Config, Relayed};
 use crate::crash;
 

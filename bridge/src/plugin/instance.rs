@@ -1,29 +1,25 @@
 //! One instance of an adapter and its two threads: the first makes every call into it, from a bounded
 //! queue; the second only cancels. What the adapter does to them is never felt elsewhere. Where the
-//! instance is, in this process or another, only `Side` knows.
+//! instance is, in this process or another, only `side` knows.
 
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use forge_adapter_api::{AdapterError, Manifest};
+use forge_adapter_api::AdapterError;
 use tokio::sync::oneshot;
 
-use super::call::{Cancel, Host, Instance};
-use super::images::Images;
+use super::call::{Cancel, Host};
 use super::listen::{Call, Item};
-use super::load::{self, LoadError};
+use super::load::LoadError;
 use super::log::{Line, Logs};
 use super::meters::Meters;
-use super::process::Isolation;
-use super::process::launch::Launcher;
 use super::process::remote::{Remote, Standing};
 use super::pulse::Pulse;
 use super::queue::{Bounds, Queue, Said};
+use super::side::{self, Facts, Side, Source};
 use super::ticket::{Ticket, Tickets};
-use super::trust::{self, Rules, Trust, Vetted};
 
 /// Calls that wait for the first thread.
 const WAITING: usize = 256;
@@ -45,29 +41,6 @@ pub(super) struct Boot {
     pub deadline: Duration,
 }
 
-/// Where an instance comes from.
-pub(super) enum Source {
-    /// A file that was found: a library, or a program that speaks lines.
-    Found(Found),
-    /// A library that the bridge has checked and copied; for its child.
-    Verified {
-        path: PathBuf,
-        copy: PathBuf,
-        digest: String,
-    },
-}
-
-pub(super) struct Found {
-    pub path: PathBuf,
-    pub copies: PathBuf,
-    pub trust: Trust,
-    pub digest: Option<String>,
-    pub images: Arc<Images>,
-    pub isolation: Isolation,
-    /// Absent when there is no program that could hold an adapter: then nothing is probed either.
-    pub launcher: Option<Launcher>,
-}
-
 /// The bounds of everything an instance may hand over, in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
@@ -75,14 +48,6 @@ pub(super) struct Limits {
     pub execution: Bounds,
     /// Requests that wait for the first thread.
     pub waiting: usize,
-}
-
-/// What is known of a loaded library.
-pub(super) struct Facts {
-    pub manifest: Manifest,
-    pub path: PathBuf,
-    pub digest: String,
-    pub isolation: Isolation,
 }
 
 /// A running instance.
@@ -363,7 +328,7 @@ struct FirstThread {
 impl FirstThread {
     fn run(self, boot: Boot, ready: oneshot::Sender<Result<Facts, LoadError>>) {
         let host = self.shared.host;
-        let (side, facts) = match make(boot, host) {
+        let (side, facts) = match side::make(&boot, host) {
             Ok(made) => made,
             Err(error) => {
                 // Nobody waits any more when the deadline has passed: then it was reported as that.
@@ -411,129 +376,6 @@ impl FirstThread {
             side.destroy();
         }
     }
-}
-
-/// Where the instance is.
-#[derive(Clone)]
-enum Side {
-    Here(Instance),
-    There(Arc<Remote>),
-}
-
-impl Side {
-    fn start(&self, ticket: Ticket, op: &str, payload: Vec<u8>) {
-        match self {
-            // A refusal is an answer, which was given.
-            Self::Here(instance) => drop(instance.start(ticket, op, payload)),
-            Self::There(remote) => remote.start(ticket, op, &payload),
-        }
-    }
-
-    fn cancel(&self, ticket: Ticket) {
-        match self {
-            Self::Here(instance) => instance.cancel(ticket),
-            Self::There(remote) => remote.cancel(ticket),
-        }
-    }
-
-    fn destroy(&self) {
-        match self {
-            Self::Here(instance) => instance.destroy(),
-            Self::There(remote) => remote.destroy(),
-        }
-    }
-}
-
-fn make(boot: Boot, host: &'static Host) -> Result<(Side, Facts), LoadError> {
-    match &boot.source {
-        Source::Verified { path, copy, digest } => {
-            let vetted = Vetted::known(copy, digest).ok_or_else(|| {
-                LoadError::Refused(format!(
-                    "{} was changed since it was checked",
-                    copy.display()
-                ))
-            })?;
-            open(&boot, host, path, vetted)
-        }
-        Source::Found(found) if is_program(&found.path) => found.run_program(&boot, host),
-        Source::Found(found) => found.load(&boot, host),
-    }
-}
-
-/// Whether the file speaks lines; libraries are told by their names.
-pub(super) fn is_program(path: &Path) -> bool {
-    path.extension()
-        .is_none_or(|end| end != std::env::consts::DLL_EXTENSION)
-}
-
-/// Loads a copy into this process.
-fn open(
-    boot: &Boot,
-    host: &'static Host,
-    path: &Path,
-    vetted: Vetted,
-) -> Result<(Side, Facts), LoadError> {
-    let image = load::open_vetted(path, &boot.library, vetted)?;
-    let instance = Instance::create(image.create, host, boot.create.clone())?;
-    let facts = Facts {
-        manifest: image.manifest,
-        path: image.path,
-        digest: image.digest,
-        isolation: Isolation::InProcess,
-    };
-    Ok((Side::Here(instance), facts))
-}
-
-impl Found {
-    fn rules(&self) -> Rules<'_> {
-        Rules {
-            trust: self.trust,
-            digest: self.digest.as_deref(),
-            copies: &self.copies,
-            images: &self.images,
-        }
-    }
-
-    fn load(&self, boot: &Boot, host: &'static Host) -> Result<(Side, Facts), LoadError> {
-        let vetted = trust::vet(&self.path, &self.rules())?;
-        let manifest = match &self.launcher {
-            Some(launcher) => Some(launcher.probe(boot, host, self, &vetted)?),
-            None => None,
-        };
-        match (self.isolation, &self.launcher, manifest) {
-            (Isolation::InProcess, _, _) => {
-                load::admit(&self.path, &self.rules(), &vetted)?;
-                open(boot, host, &self.path, vetted)
-            }
-            (Isolation::Process, Some(launcher), Some(manifest)) => {
-                let (remote, manifest) = launcher.hold(boot, host, self, &vetted, &manifest)?;
-                Ok(self.there(remote, manifest, vetted.digest))
-            }
-            (Isolation::Process, _, _) => Err(no_launcher()),
-        }
-    }
-
-    fn run_program(&self, boot: &Boot, host: &'static Host) -> Result<(Side, Facts), LoadError> {
-        let digest = trust::vet_program(&self.path, &self.rules())?;
-        let launcher = self.launcher.as_ref().ok_or_else(no_launcher)?;
-        let (remote, manifest) = launcher.run(boot, host, self)?;
-        Ok(self.there(remote, manifest, digest))
-    }
-
-    fn there(&self, remote: Arc<Remote>, manifest: Manifest, digest: String) -> (Side, Facts) {
-        let facts = Facts {
-            manifest,
-            path: self.path.clone(),
-            digest,
-            isolation: Isolation::Process,
-        };
-        (Side::There(remote), facts)
-    }
-}
-
-fn no_launcher() -> LoadError {
-    let text = "there is no supervisor that could start a process for it; see process.supervisor";
-    LoadError::Process(text.to_owned())
 }
 
 impl Shared {

@@ -27,6 +27,7 @@ mod queue;
 mod refused;
 mod resolve;
 mod settings;
+mod side;
 mod ticket;
 mod trust;
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::edition::Start;
 use super::images::Images;
-use super::instance::{Boot, Found, Limits, Source, is_program};
+use super::instance::{Boot, Limits};
 use super::load::LoadError;
 use super::pause::Mark;
 use super::process::Isolation;
@@ -16,6 +16,7 @@ use super::process::launch::Launcher;
 use super::queue::Bounds;
 use super::resolve::{self, Named};
 use super::settings::Settings;
+use super::side::{Found, Source, is_program};
 use super::{AdapterTable, Allowed, Config, Error, manifest};
 
 pub(super) struct Plan {

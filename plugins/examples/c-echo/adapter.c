@@ -36,6 +36,7 @@ typedef struct adapter {
     pthread_cond_t idle;
     run *runs;
     int pause_ms;
+    bool ready, closing;
 } adapter;
 
 /* Constant texts need no freeing, but what has a capacity must have a free. */
@@ -151,35 +152,51 @@ static int stop(adapter *self, const char *task, uint64_t call) {
     return found;
 }
 
+#define OP(name) (op.len == strlen(name) && memcmp(op.ptr, name, op.len) == 0)
+
+static bool known(forge_slice op) {
+    return OP("health") || OP("capabilities") || OP("execute") || OP("cancel") || OP("events.start") ||
+           OP("events.stop") || OP("shutdown");
+}
+
+/* Only one thread of the bridge calls start. */
 static int32_t start(void *data, uint64_t call, forge_slice op, forge_bytes payload, forge_completion done) {
     adapter *self = data;
     (void)call;
     char *request = calloc(1, payload.len + 1);
     if (payload.len) memcpy(request, payload.ptr, payload.len);
     if (payload.free) payload.free(payload.ptr, payload.len, payload.cap);
-#define OP(name) (op.len == strlen(name) && memcmp(op.ptr, name, op.len) == 0)
-    if (OP("execute")) {
-        begin(self, request, done);
-        return 0;
-    }
-    if (OP("initialize")) {
+    if (OP("initialize") && request[0] != '{') {
+        fail(done, "{\"code\":\"invalid_config\",\"message\":\"the configuration is no object\"}");
+    } else if (OP("initialize")) {
         const char *pause = strstr(request, "\"pause\":");
         self->pause_ms = pause ? atoi(pause + strlen("\"pause\":")) : 0;
         const char *record = "{\"level\":\"info\",\"message\":\"c-echo initialized\"}";
         self->host->log(self->host->ctx, 0, 3, (forge_slice){(const uint8_t *)record, strlen(record)});
+        self->ready = true;
         answer(done, "null");
+    } else if (!self->ready && known(op)) {
+        fail(done, "{\"code\":\"invalid_request\",\"message\":\"the adapter is not initialized\"}");
+    } else if (OP("execute") && self->closing) {
+        fail(done, "{\"code\":\"adapter_unavailable\",\"message\":\"shutting down\",\"retryable\":true}");
+    } else if (OP("execute")) {
+        begin(self, request, done);
+        return 0;
     } else if (OP("health")) {
         answer(done, "{\"status\":\"healthy\"}");
     } else if (OP("capabilities")) {
         answer(done, PROFILE);
     } else if (OP("cancel")) {
         char *task = member(request, "taskId");
-        int found = task ? stop(self, task, 0) : 0;
-        answer(done, found ? "{\"cancelled\":true}" : "{\"cancelled\":false}");
+        if (!task)
+            fail(done, "{\"code\":\"invalid_request\",\"message\":\"taskId is required\"}");
+        else
+            answer(done, stop(self, task, 0) ? "{\"cancelled\":true}" : "{\"cancelled\":false}");
         free(task);
     } else if (OP("events.start") || OP("events.stop")) {
         answer(done, "null");
     } else if (OP("shutdown")) {
+        self->closing = true;
         stop(self, NULL, 0);
         answer(done, "null");
     } else {

@@ -253,7 +253,10 @@ async fn what_a_process_costs_is_told() {
         }
         rounds.sort_unstable();
         let (best, median) = (rounds[0], rounds[100]);
-        eprintln!("{:?}: best {best:?}, median {median:?}", adapter.isolation());
+        eprintln!(
+            "{:?}: best {best:?}, median {median:?}",
+            adapter.isolation()
+        );
     }
     let mut back = Vec::new();
     for _ in 0..3 {

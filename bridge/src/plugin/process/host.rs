@@ -21,10 +21,11 @@ use tokio_util::task::TaskTracker;
 use super::frame::{Frame, Kind};
 use super::lines;
 use crate::plugin::adapter::chain;
-use crate::plugin::instance::{Boot, Handle, Limits, Source};
+use crate::plugin::instance::{Boot, Handle, Limits};
 use crate::plugin::listen::Call;
 use crate::plugin::log::Origin;
 use crate::plugin::queue::{Bounds, Said};
+use crate::plugin::side::Source;
 
 /// Frames that wait in either direction.
 const WAITING: usize = 16;
@@ -101,7 +102,8 @@ fn become_program(limit: &str, mut args: impl Iterator<Item = OsString>) -> io::
 fn limit_growth(bytes: u64) -> io::Result<()> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    let kibibytes =
+        line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     let own = kibibytes.ok_or_else(|| io::Error::other("no VmData in /proc/self/status"))?;
     limit_data(bytes.saturating_add(own * 1024))
 }
