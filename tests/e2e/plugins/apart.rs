@@ -221,7 +221,7 @@ async fn a_crash_loop_is_quarantined_until_somebody_ends_it() {
 async fn rogue(place: &Place, memory: u64) -> (Registry, Adapter, mpsc::Receiver<Relayed>) {
     place.compile("rogue", "rogue/rogue.c", &[]);
     let mut setup = setup(place, &["rogue"]);
-    setup.config.start_patience = Duration::from_millis(500);
+    setup.config.start_patience = Duration::from_secs(2);
     setup.config.health_timeout = Duration::from_millis(500);
     setup.config.health_age = Duration::ZERO;
     setup.config.restart.crash_limit = 100;
@@ -273,7 +273,7 @@ async fn what_a_process_costs_is_told() {
 #[tokio::test]
 async fn a_fault_a_limit_or_a_thread_that_does_not_return_costs_one_adapter_and_is_named() {
     let place = Place::new();
-    let (registry, rogue, _relayed) = rogue(&place, 256 << 20).await;
+    let (registry, rogue, _relayed) = rogue(&place, 32 << 20).await;
     for (model, wanted) in [
         ("segfault", "signal 11 (SIGSEGV)"),
         ("exit:3", "exit code 3"),
