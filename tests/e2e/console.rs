@@ -19,6 +19,9 @@ async fn an_operator_can_do_everything_in_the_console() {
         if request.path.ends_with("?again") {
             told.store(true, Ordering::Relaxed);
         }
+        if request.path.ends_with("?refuse") {
+            told.store(false, Ordering::Relaxed);
+        }
         Answer::status(if told.load(Ordering::Relaxed) {
             200
         } else {

@@ -8,15 +8,37 @@ export interface Loaded<T> {
   reload: () => void;
 }
 
-/** Loads now, when `dependencies` change, when the token changes, and every `everyMs`. The last data stay while it loads. */
-export function useLoad<T>(load: () => Promise<T>, dependencies: unknown[], everyMs?: number): Loaded<T> {
-  const [state, setState] = useState<Omit<Loaded<T>, "reload">>({ data: undefined, error: undefined, loading: true });
+/** What pages showed last, so that one that is opened again shows it until it knows better. */
+const kept = new Map<string, unknown>();
+const MOST_KEPT = 40;
+
+function keep(address: string, data: unknown): void {
+  kept.delete(address);
+  kept.set(address, data);
+  const [oldest] = kept.keys();
+  if (kept.size > MOST_KEPT && oldest !== undefined) kept.delete(oldest);
+}
+
+/**
+ * Loads now, when `dependencies` change, when the token changes, and every `everyMs`. The last data stay while
+ * it loads; with a `name` they are there again when the same address is opened again.
+ */
+export function useLoad<T>(load: () => Promise<T>, dependencies: unknown[], everyMs?: number, name?: string): Loaded<T> {
+  const [state, setState] = useState<Omit<Loaded<T>, "reload">>(() => {
+    const data = name === undefined ? undefined : (kept.get(`${name} ${location.hash}`) as T | undefined);
+    return { data, error: undefined, loading: true };
+  });
   const turn = useRef(0);
   const reload = useCallback(() => {
     const mine = ++turn.current;
+    const address = `${name} ${location.hash}`;
     setState((last) => ({ ...last, loading: true }));
     load().then(
-      (data) => turn.current === mine && setState({ data, error: undefined, loading: false }),
+      (data) => {
+        if (turn.current !== mine) return;
+        if (name !== undefined) keep(address, data);
+        setState({ data, error: undefined, loading: false });
+      },
       (error: unknown) => turn.current === mine && setState((last) => ({ ...last, error, loading: false })),
     );
   }, dependencies);

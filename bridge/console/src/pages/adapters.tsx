@@ -12,7 +12,7 @@ import { link } from "../router";
 import { bridge } from "../session";
 
 export function Adapters() {
-  const page = useLoad(() => bridge.adapters(), [], 5000);
+  const page = useLoad(() => bridge.adapters(), [], 5000, "adapters");
   useReloadOn(["adapter."], page.reload);
   return (
     <>

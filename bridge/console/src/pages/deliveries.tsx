@@ -2,7 +2,7 @@ import type { Delivery, DeliveryFilter, Destination } from "@forge-bridge/client
 import { useState } from "preact/hooks";
 import { number, plural, time } from "../format";
 import { useHealth } from "../health";
-import { useLoad, useReloadOn } from "../load";
+import { type Loaded, useLoad, useReloadOn } from "../load";
 import { Ask } from "../parts/ask";
 import { Badge } from "../parts/badge";
 import { Empty, Problem, Skeleton } from "../parts/notice";
@@ -18,19 +18,25 @@ const LOOKED_AT = 200;
 export function Deliveries({ route }: { route: Route }) {
   const ask = (name: string) => route.query.get(name) ?? undefined;
   const filter = { status: ask("status"), host: ask("host"), cursor: ask("cursor") };
-  const page = useLoad(() => bridge.deliveries({ ...filter, limit: 50 } as DeliveryFilter), Object.values(filter));
+  const page = useLoad(() => bridge.deliveries({ ...filter, limit: 50 } as DeliveryFilter), Object.values(filter), undefined, "deliveries");
   const [said, setSaid] = useState("");
   const [problem, setProblem] = useState<unknown>();
   const health = useHealth();
-  useReloadOn(["callback."], () => filter.cursor || page.reload());
+  const trouble = useTrouble(filter.status === undefined || filter.status === "dead" || filter.status === "pending");
+  useReloadOn(["callback."], () => {
+    if (!filter.cursor) page.reload();
+    trouble.reload();
+  });
   const act = (action: () => Promise<number>) => {
     setProblem(undefined);
-    action().then((count) => { setSaid(`${number(count)} will be sent again.`); page.reload(); health.reload(); }, setProblem);
+    action().then((count) => { setSaid(`${number(count)} will be sent again.`); page.reload(); trouble.reload(); health.reload(); }, setProblem);
   };
   const set = (name: string) => (event: Event) =>
     setQuery(route, { [name]: (event.currentTarget as HTMLInputElement).value.trim(), cursor: undefined });
   const counts: Record<string, number | undefined> = { ...health.data?.deliveries };
   const filtered = filter.status || filter.host;
+  // Both at once, so that the list does not move under the pointer.
+  const ready = page.data && (trouble.data || trouble.error);
   return (
     <>
       <h1>Deliveries</h1>
@@ -46,12 +52,12 @@ export function Deliveries({ route }: { route: Route }) {
         {filtered && <a class="button" href={link("deliveries")}>Show all</a>}
       </form>
       <p role="status" class={said ? "notice good" : "hidden"}>{said}</p>
-      <Problem error={problem ?? page.error} />
-      <Destinations status={filter.status} act={act} dead={counts["dead"] ?? 0} />
+      <Problem error={problem ?? page.error ?? trouble.error} />
+      {trouble.data && <Destinations {...trouble.data} act={act} dead={counts["dead"] ?? 0} />}
       {filter.status === "dead" && <RetryAll host={filter.host} act={act} />}
-      {!page.data && !page.error && <Skeleton lines={12} />}
-      {page.data?.items.length ? <DeliveryTable items={page.data.items} retry={(id) => act(() => bridge.retry(id))} /> : null}
-      {page.data?.items.length === 0 && !page.data.nextCursor && (
+      {!ready && !page.error && <Skeleton lines={12} />}
+      {ready && page.data?.items.length ? <DeliveryTable items={page.data.items} retry={(id) => act(() => bridge.retry(id))} /> : null}
+      {ready && page.data?.items.length === 0 && !page.data.nextCursor && (
         <Empty>{filter.status === "dead" && !filter.host ? "No dead letters." : filtered ? "None like that." : "No callback was owed yet."}</Empty>
       )}
       <Pager route={route} next={page.data?.nextCursor} shown={page.data?.items.length ?? 0} />
@@ -80,19 +86,23 @@ interface Group {
   breaker: Destination | undefined;
 }
 
-/** Which receivers are in trouble: how many dead letters, what they said, whether they are left alone. */
-function Destinations({ status, act, dead }: { status: string | undefined; act: (action: () => Promise<number>) => void; dead: number }) {
-  const wanted = status === undefined || status === "dead" || status === "pending";
+interface Trouble {
+  letters: Delivery[];
+  breakers: Destination[];
+}
+
+function useTrouble(wanted: boolean): Loaded<Trouble> {
   const load = async () => {
-    const page = wanted ? await bridge.deliveries({ status: "dead", limit: LOOKED_AT }) : { items: [], nextCursor: null };
-    // Dead letters are shown also where nobody can say which receivers are left alone.
-    const breakers = await bridge.destinations().catch((): Destination[] => []);
-    return { items: page.items, breakers };
+    if (!wanted) return { letters: [], breakers: [] };
+    const [page, breakers] = await Promise.all([bridge.deliveries({ status: "dead", limit: LOOKED_AT }), bridge.destinations()]);
+    return { letters: page.items, breakers };
   };
-  const state = useLoad(load, [wanted], 5000);
-  useReloadOn(["callback."], state.reload);
-  if (!wanted || !state.data) return <Problem error={state.error} />;
-  const groups = group(state.data.items, state.data.breakers);
+  return useLoad(load, [wanted], 5000, "trouble");
+}
+
+/** Which receivers are in trouble: how many dead letters, what they said, whether they are left alone. */
+function Destinations({ letters, breakers, act, dead }: Trouble & { act: (action: () => Promise<number>) => void; dead: number }) {
+  const groups = group(letters, breakers);
   if (groups.length === 0) return null;
   return (
     <section aria-labelledby="destinations">
@@ -128,7 +138,7 @@ function Destinations({ status, act, dead }: { status: string | undefined; act: 
           </tbody>
         </table>
       </div>
-      {dead > state.data.items.length && <p class="dim">Of the newest {plural(state.data.items.length, "dead letter")}; there are {number(dead)}.</p>}
+      {dead > letters.length && <p class="dim">Of the newest {plural(letters.length, "dead letter")}; there are {number(dead)}.</p>}
     </section>
   );
 }

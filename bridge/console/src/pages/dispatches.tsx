@@ -19,7 +19,7 @@ export function Dispatches({ route }: { route: Route }) {
     const since = hours && new Date(Date.now() - Number(hours) * 3_600_000).toISOString();
     return bridge.dispatches({ ...filter, ...(since && { since }), limit: 50 } as DispatchFilter);
   };
-  const page = useLoad(load, [...Object.values(filter), hours]);
+  const page = useLoad(load, [...Object.values(filter), hours], undefined, "dispatches");
   const adapters = useLoad(() => bridge.adapters(), []);
   useReloadOn(["execution."], () => filter.cursor || page.reload());
   const set = (name: string) => (event: Event) =>

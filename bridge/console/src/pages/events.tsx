@@ -27,7 +27,8 @@ export function Events() {
   const shown = useRef<BridgeEvent[]>([]);
   const filter = useRef<Filter>({ kind: "", provider: "", text: "" });
   const counted = useRef({ seen: 0, matched: 0, whilePaused: 0 });
-  const stopped = useRef(false);
+  /** What was kept when it was paused; nothing newer is looked at until it goes on. */
+  const stopped = useRef<BridgeEvent[] | undefined>(undefined);
   const [, draw] = useState(0);
   const again = () => draw((turn) => turn + 1);
   useLive((events) => {
@@ -47,7 +48,7 @@ export function Events() {
   const sift = () => {
     shown.current = [];
     counted.current.matched = 0;
-    take(kept.current);
+    take(stopped.current ?? kept.current);
     again();
   };
   const set = (name: keyof Filter) => (event: Event) => {
@@ -55,7 +56,7 @@ export function Events() {
     sift();
   };
   const pause = () => {
-    stopped.current = !stopped.current;
+    stopped.current = stopped.current ? undefined : kept.current;
     counted.current.whilePaused = 0;
     if (stopped.current) again();
     else sift();
@@ -80,7 +81,7 @@ export function Events() {
           <datalist id="seen">{providers.map((name) => <option key={name} value={name} />)}</datalist>
         </label>
         <label class="grow">Containing <input type="search" value={filter.current.text} onInput={set("text")} placeholder="a task, an error, a word" /></label>
-        <button type="button" aria-pressed={stopped.current} onClick={pause}>{stopped.current ? "Go on" : "Pause"}</button>
+        <button type="button" aria-pressed={stopped.current !== undefined} onClick={pause}>{stopped.current ? "Go on" : "Pause"}</button>
       </form>
       <p class="dim number counts">
         {number(seen)} since this page was opened

@@ -30,8 +30,8 @@ const ROWS = 8;
 /** What goes on at this moment. */
 export function Now() {
   const health = useHealth();
-  const running = useLoad(() => bridge.dispatches({ status: "running", limit: ROWS }), [], 5000);
-  const latest = useLoad(() => bridge.dispatches({ limit: ROWS }), [], 10_000);
+  const running = useLoad(() => bridge.dispatches({ status: "running", limit: ROWS }), [], 5000, "running");
+  const latest = useLoad(() => bridge.dispatches({ limit: ROWS }), [], 10_000, "latest");
   useReloadOn(["execution.accepted", "execution.started", "execution.completed", "execution.failed"], () => {
     running.reload();
     latest.reload();

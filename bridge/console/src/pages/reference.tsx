@@ -1,4 +1,5 @@
 import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
 import { useLoad } from "../load";
 import { Empty, Problem } from "../parts/notice";
 import { type Operation, type Parameter, type Reference, type Schema, operations, shape } from "../reference";
@@ -74,10 +75,9 @@ function Card({ reference, one }: { reference: Reference; one: Operation }) {
               <dd>
                 <Prose text={whole.description} />
                 {status.startsWith("2") && Object.entries(whole.content ?? {}).map(([kind, { schema }]) => (
-                  <details key={kind}>
-                    <summary><code>{kind}</code></summary>
+                  <Fold key={kind} summary={<code>{kind}</code>}>
                     {schema && <Members reference={reference} schema={schema} />}
-                  </details>
+                  </Fold>
                 ))}
               </dd>
             </div>
@@ -122,7 +122,7 @@ function Members({ reference, schema, depth = 0 }: { reference: Reference; schem
               <dt><code>{name}</code> {whole.required?.includes(name) && <span class="dim">required</span>}</dt>
               <dd>
                 <Prose text={inner.description} /> <Facts schema={inner} />
-                {nested && depth < 3 && <details><summary>members</summary><Members reference={reference} schema={inner} depth={depth + 1} /></details>}
+                {nested && depth < 3 && <Fold summary="members"><Members reference={reference} schema={inner} depth={depth + 1} /></Fold>}
               </dd>
             </div>
           );
@@ -130,6 +130,12 @@ function Members({ reference, schema, depth = 0 }: { reference: Reference; schem
       </dl>
     </>
   );
+}
+
+/** Holds nothing until it is opened: together these are most of the page. */
+function Fold({ summary, children }: { summary: ComponentChildren; children: ComponentChildren }) {
+  const [opened, setOpened] = useState(false);
+  return <details onToggle={() => setOpened(true)}><summary>{summary}</summary>{opened && children}</details>;
 }
 
 /** A text whose `names` are set as code. */

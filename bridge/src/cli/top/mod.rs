@@ -58,23 +58,28 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
         let mut terminal = ratatui::try_init()?;
         let outcome: anyhow::Result<()> = async {
             loop {
-                terminal.draw(|frame| view::draw(frame, &now, palette))?;
+                // Drawn each second and after a key: thousands may end between two ticks.
                 tokio::select! {
                     _ = ticks.tick() => {
                         now.next_second();
                         now.trouble = now.ask(&client).await.err().map(|error| error.to_string());
                     }
-                    Some(outcome) = events.next() => match outcome {
-                        Ok(()) => now.count(),
-                        Err(error) => now.trouble = Some(error.to_string()),
-                    },
+                    Some(outcome) = events.next() => {
+                        match outcome {
+                            Ok(()) => now.count(),
+                            Err(error) => now.trouble = Some(error.to_string()),
+                        }
+                        continue;
+                    }
                     key = keys.next() => match key {
                         Some(Ok(Event::Key(key))) if ends(key) => return Ok(()),
+                        // Another size of the terminal among them.
                         Some(Ok(_)) => {}
                         Some(Err(error)) => return Err(error.into()),
                         None => return Ok(()),
                     },
                 }
+                terminal.draw(|frame| view::draw(frame, &now, palette))?;
             }
         }
         .await;

@@ -5,7 +5,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Cell, Row, Sparkline, Table};
+use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Sparkline, Table};
 use serde_json::Value;
 
 use super::Now;
@@ -42,66 +42,91 @@ impl Palette {
         match state {
             "healthy" | "ok" => self.colour(Color::Green),
             "running" => self.colour(Color::Blue),
-            "degraded" | "queued" | "accepted" => self.colour(Color::Yellow),
+            // Somebody wanted it so.
+            "cancelled" => self.dim(),
+            "degraded" | "queued" | "accepted" | "input_required" => self.colour(Color::Yellow),
             _ => self.colour(Color::Red),
         }
     }
 }
 
+/// Below this height the throughput goes, below the next one the adapters go too.
+const LOW: u16 = 22;
+const LOWEST: u16 = 14;
+/// Below this width a list has no adapter and no agent.
+const NARROW: u16 = 80;
+
 pub(super) fn draw(frame: &mut Frame<'_>, now: &Now, palette: Palette) {
+    let area = frame.area();
     let adapters = now.health["adapters"]
         .as_object()
         .map_or(0, |all| all.len());
     let adapters = u16::try_from(adapters).unwrap_or(u16::MAX).clamp(1, 8);
+    let health = if area.height < LOWEST {
+        0
+    } else {
+        adapters + 1
+    };
+    let rate = if area.height < LOW { 0 } else { 6 };
+    // What runs takes the room it needs and leaves half of the rest.
+    let left = area.height.saturating_sub(3 + health + rate);
+    let running = u16::try_from(now.running.len()).unwrap_or(u16::MAX);
+    let running = running.clamp(1, 50).saturating_add(2).min(left / 2);
     let areas = Layout::vertical([
         Constraint::Length(2),
-        Constraint::Length(adapters.saturating_add(2)),
-        Constraint::Length(6),
-        Constraint::Min(4),
-        Constraint::Min(6),
+        Constraint::Length(health),
+        Constraint::Length(rate),
+        Constraint::Length(running),
+        Constraint::Min(0),
         Constraint::Length(1),
     ]);
-    let [head, health, rate, running, latest, foot] = areas.areas(frame.area());
-    frame.render_widget(headline(now, palette), head);
+    let [head, health, rate, running, latest, foot] = areas.areas(area);
+    frame.render_widget(Paragraph::new(headlines(now, palette)), head);
     frame.render_widget(adapter_table(now, palette), health);
     throughput(frame, now, palette, rate);
-    frame.render_widget(dispatches("Running", &now.running, palette), running);
-    frame.render_widget(dispatches("Latest", &now.latest, palette), latest);
+    let width = area.width;
+    frame.render_widget(dispatches("Running", &now.running, palette, width), running);
+    frame.render_widget(dispatches("Latest", &now.latest, palette, width), latest);
     let keys = "q ends it   ·   the console is at the same address";
     frame.render_widget(Line::styled(keys, palette.dim()), foot);
 }
 
-fn headline(now: &Now, palette: Palette) -> Line<'static> {
+/// How the bridge is, and below it how much there is to do.
+fn headlines(now: &Now, palette: Palette) -> Vec<Line<'static>> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let mut spans = vec![
-        Span::styled(
-            format!("forge-bridge {}  ", text(&now.health, "/version")),
-            bold,
-        ),
-        Span::styled(format!("{}  ", now.url), palette.dim()),
-    ];
+    let version = format!("forge-bridge {}  ", text(&now.health, "/version"));
+    let mut first = vec![Span::styled(version, bold)];
     match &now.trouble {
-        Some(trouble) => spans.push(Span::styled(trouble.clone(), palette.state("offline"))),
+        Some(trouble) => first.push(Span::styled(trouble.clone(), palette.state("offline"))),
         None => {
             let state = text(&now.health, "/status");
-            spans.push(Span::styled(format!("{state}  "), palette.state(&state)));
-            let draining = now.health["draining"] == true;
-            let draining = if draining { "draining  " } else { "" };
-            spans.push(Span::styled(draining, palette.state("degraded")));
+            first.push(Span::styled(format!("{state}  "), palette.state(&state)));
+            if now.health["draining"] == true {
+                first.push(Span::styled("draining  ", palette.state("degraded")));
+            }
             let seconds = now.health["uptimeSeconds"].as_i64().unwrap_or(0);
-            spans.push(Span::raw(format!("up {}  ", rough(seconds))));
-            let owed = |name: &str| now.health["deliveries"][name].as_u64().unwrap_or(0);
-            spans.push(Span::raw(format!("{} callbacks owed  ", owed("pending"))));
-            let dead = owed("dead");
-            let style = if dead > 0 {
-                palette.state("offline")
-            } else {
-                Style::new()
-            };
-            spans.push(Span::styled(format!("{dead} dead letters"), style));
+            first.push(Span::raw(format!("up {}  ", rough(seconds))));
+            first.push(Span::styled(now.url.clone(), palette.dim()));
         }
     }
-    Line::from(spans)
+    let sum = |name: &str| -> u64 {
+        let adapters = now.health["adapters"].as_object().into_iter().flatten();
+        adapters.filter_map(|(_, one)| one[name].as_u64()).sum()
+    };
+    let owed = |name: &str| now.health["deliveries"][name].as_u64().unwrap_or(0);
+    let dead = owed("dead");
+    let style = if dead > 0 {
+        palette.state("offline")
+    } else {
+        Style::new()
+    };
+    let work = format!("{} running  {} queued  ", sum("running"), sum("queued"));
+    let second = vec![
+        Span::raw(work),
+        Span::raw(format!("{} callbacks owed  ", owed("pending"))),
+        Span::styled(format!("{dead} dead letters"), style),
+    ];
+    vec![Line::from(first), Line::from(second)]
 }
 
 fn adapter_table(now: &Now, palette: Palette) -> Table<'static> {
@@ -156,34 +181,44 @@ fn throughput(frame: &mut Frame<'_>, now: &Now, palette: Palette, area: Rect) {
     frame.render_widget(line, area);
 }
 
-fn dispatches(title: &str, items: &[Value], palette: Palette) -> Table<'static> {
+fn dispatches(title: &str, items: &[Value], palette: Palette, width: u16) -> Table<'static> {
     let rows = items.iter().map(|dispatch| {
         let state = match dispatch["outcome"].as_str() {
             Some("ok") => "ok".to_owned(),
             Some(_) => text(dispatch, "/errorCode"),
             None => text(dispatch, "/status"),
         };
-        Row::new([
+        let cells = [
             Cell::new(text(dispatch, "/taskId")),
             Cell::new(state.clone()).style(palette.state(&state)),
             Cell::new(text(dispatch, "/provider")),
             Cell::new(text(dispatch, "/agentId")),
             Cell::new(clock(dispatch)),
-            Cell::new(took(dispatch)),
-        ])
+            Cell::new(took(dispatch, Timestamp::now())),
+        ];
+        Row::new(columns(cells, width))
     });
     let widths = [
         Constraint::Fill(2),
-        Constraint::Length(18),
+        Constraint::Length(16),
         Constraint::Length(18),
         Constraint::Fill(1),
         Constraint::Length(9),
         Constraint::Length(11),
     ];
     let header = ["Task", "State", "Adapter", "Agent", "Accepted", "Took"];
-    Table::new(rows, widths)
-        .header(Row::new(header).style(palette.dim()))
+    Table::new(rows, columns(widths, width))
+        .header(Row::new(columns(header, width)).style(palette.dim()))
         .block(titled(title))
+}
+
+/// What a narrow terminal has room for.
+fn columns<T>(all: [T; 6], width: u16) -> Vec<T> {
+    let [task, state, provider, agent, accepted, took] = all;
+    match width < NARROW {
+        true => vec![task, state, took],
+        false => vec![task, state, provider, agent, accepted, took],
+    }
 }
 
 fn titled(title: &str) -> Block<'static> {
@@ -198,11 +233,18 @@ fn clock(dispatch: &Value) -> String {
     accepted.get(11..19).unwrap_or_default().to_owned()
 }
 
-/// From its start to its end.
-fn took(dispatch: &Value) -> String {
+/// From its start to its end, or until now.
+fn took(dispatch: &Value, now: Timestamp) -> String {
     let time = |name: &str| dispatch[name].as_str()?.parse::<Timestamp>().ok();
-    let (Some(started), Some(finished)) = (time("startedAt"), time("finishedAt")) else {
+    let Some(started) = time("startedAt") else {
         return String::new();
+    };
+    let Some(finished) = time("finishedAt") else {
+        let seconds = now.duration_since(started).as_secs().max(0);
+        return match dispatch["status"] == "running" {
+            true => rough(seconds),
+            false => String::new(),
+        };
     };
     let took: SignedDuration = finished.duration_since(started);
     match took.as_millis() {
@@ -252,7 +294,7 @@ mod tests {
             }),
             running: vec![json!({
                 "taskId": "review-1", "agentId": "coder", "provider": "echo", "status": "running",
-                "acceptedAt": "2026-11-21T02:41:12.123Z", "startedAt": "2026-11-21T02:41:12.123Z",
+                "acceptedAt": "2026-11-21T02:41:12.123Z",
             })],
             latest: vec![json!({
                 "taskId": "review-0", "agentId": "coder", "provider": "echo", "status": "finished",
@@ -267,6 +309,39 @@ mod tests {
     #[test]
     fn everything_is_on_one_screen() {
         insta::assert_snapshot!(shown(&now(), 100, 24));
+    }
+
+    #[test]
+    fn a_small_terminal_keeps_tasks_states_and_what_is_owed() {
+        let shown = shown(&now(), 50, 12);
+        for said in [
+            "2 running",
+            "3 callbacks owed",
+            "1 dead letters",
+            "review-1",
+            "review-0",
+            "timeout",
+        ] {
+            assert!(shown.contains(said), "{said} is missing in\n{shown}");
+        }
+    }
+
+    #[test]
+    fn what_runs_has_run_until_now() {
+        let at = |text: &str| text.parse().unwrap();
+        let running = json!({"status": "running", "startedAt": "2026-11-21T02:41:12.123Z"});
+        assert_eq!(took(&running, at("2026-11-21T02:43:13Z")), "2 min");
+        assert_eq!(took(&running, at("2026-11-21T02:41:00Z")), "0 s");
+    }
+
+    #[test]
+    fn without_colour_states_are_still_words() {
+        let palette = Palette::of(&[("NO_COLOR".to_owned(), "1".to_owned())].into());
+        let mut terminal = Terminal::new(TestBackend::new(100, 24)).unwrap();
+        terminal.draw(|frame| draw(frame, &now(), palette)).unwrap();
+        let cells = &terminal.backend().buffer().content;
+        assert!(cells.iter().all(|cell| cell.fg == Color::Reset));
+        assert!(terminal.backend().to_string().contains("degraded"));
     }
 
     #[test]
