@@ -1,6 +1,7 @@
-//! What one receiver that is down costs the others: dispatches at a steady pace to many receivers, with
-//! one of them down and without, in turn. All of it on loopback. Times are of those that are never down,
-//! from the moment at which a dispatch was to be sent, so that waiting to send counts as well.
+//! What one receiver that is down costs the others: dispatches at a steady pace to many receivers, by one
+//! bridge with one of them down and by one without, both at the same time, so that whatever else the machine
+//! does hits both. All of it on loopback. Times are of those that are never down, from the moment at which a
+//! dispatch was to be sent, so that waiting to send counts as well.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -63,17 +64,29 @@ enum Manner {
     Fail,
 }
 
+/// One of the two bridges, and its receivers.
+struct Side {
+    target: Target,
+    down: Option<Manner>,
+    urls: Vec<String>,
+    board: Rc<Board>,
+}
+
 struct Sample {
     p50_us: f64,
     p99_us: f64,
     count: usize,
 }
 
+#[derive(Default)]
 struct Board {
+    /// By task, when it was to be sent.
     waiting: RefCell<HashMap<String, Instant>>,
     times: RefCell<Vec<Duration>>,
     refused: Cell<usize>,
 }
+
+type Http = Client<HttpConnector, Full<Bytes>>;
 
 #[expect(clippy::print_stdout, reason = "its output is what it is for")]
 pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> anyhow::Result<()> {
@@ -84,21 +97,24 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
         if round % 2 == 1 {
             order.reverse();
         }
-        for down in order {
-            let target = Target::start(Kind::Bridge, here, bridge, folder)?;
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            let sample = LocalSet::new().block_on(&runtime, measure(plan, &target, down))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let samples = LocalSet::new().block_on(&runtime, async {
+            let mut sides = Vec::new();
+            for down in order {
+                let target = Target::start(Kind::Bridge, here, bridge, folder)?;
+                sides.push(Side::new(plan, target, down).await?);
+            }
+            measure(plan, &sides).await
+        })?;
+        for (down, sample) in order.into_iter().zip(samples) {
             let name = down.map_or("all up".to_owned(), |manner| {
                 format!("one down ({manner:?})")
             });
             println!(
-                "{name:18}  p50 {:7.0} µs  p99 {:7.0} µs  of {} callbacks to the others, rss {:.0} MiB",
-                sample.p50_us,
-                sample.p99_us,
-                sample.count,
-                target.used()?.rss_kib as f64 / 1024.0
+                "{name:18}  p50 {:7.0} µs  p99 {:7.0} µs  of {} callbacks to the others",
+                sample.p50_us, sample.p99_us, sample.count,
             );
             match down {
                 None => without.push(sample),
@@ -106,19 +122,26 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
             }
         }
     }
-    let figures: [(&str, fn(&Sample) -> f64, f64); 2] =
-        [("p50", |s| s.p50_us, 1.15), ("p99", |s| s.p99_us, 1.5)];
+    report(plan, &without, &with)
+}
+
+#[expect(clippy::print_stdout, reason = "its output is what it is for")]
+fn report(plan: &Plan, without: &[Sample], with: &[Sample]) -> anyhow::Result<()> {
     println!(
-        "\n| figure (median of {}) | all up | one down | ratio | may be |",
+        "\n| figure (median of {}) | all up | one down | ratio of the medians | median of the ratios | may be |",
         plan.rounds
     );
-    println!("|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|");
+    let figures: [(&str, fn(&Sample) -> f64, f64); 2] =
+        [("p50", |s| s.p50_us, 1.15), ("p99", |s| s.p99_us, 1.5)];
     let mut fair = true;
     for (name, figure, limit) in figures {
-        let [up, down] = [&without, &with].map(|samples| median(samples.iter().map(figure)));
+        let [up, down] = [without, with].map(|samples| median(samples.iter().map(figure)));
+        let pairs = without.iter().zip(with);
+        let each = median(pairs.map(|(without, with)| figure(with) / figure(without)));
         let ratio = down / up;
         fair &= ratio <= limit;
-        println!("| {name} µs | {up:.0} | {down:.0} | {ratio:.3} | {limit} |");
+        println!("| {name} µs | {up:.0} | {down:.0} | {ratio:.3} | {each:.3} | {limit} |");
     }
     ensure!(
         fair,
@@ -127,51 +150,46 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
     Ok(())
 }
 
-async fn measure(plan: &Plan, target: &Target, down: Option<Manner>) -> anyhow::Result<Sample> {
-    let board = Rc::new(Board {
-        waiting: RefCell::default(),
-        times: RefCell::default(),
-        refused: Cell::default(),
-    });
-    let mut urls = Vec::with_capacity(plan.destinations);
-    for number in 0..plan.destinations {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        urls.push(format!("http://{}/callback", listener.local_addr()?));
-        match (number, down) {
-            (0, Some(Manner::Refuse)) => drop(listener),
-            (0, down) => drop(spawn_local(receive(listener, Rc::clone(&board), down))),
-            (_, _) => drop(spawn_local(receive(listener, Rc::clone(&board), None))),
-        }
-    }
-    let mut connector = HttpConnector::new();
-    connector.set_nodelay(true);
-    let client = Client::builder(TokioExecutor::new()).build(connector);
-    let all = (plan.rate * (plan.warm_up + plan.seconds)) as usize;
-    let warm_up = (plan.rate * plan.warm_up) as usize;
-    let begun = Instant::now();
-    let mut next = 1;
-    for number in 0..all {
-        let at = begun + Duration::from_secs_f64(number as f64 / plan.rate);
-        tokio::time::sleep_until(at.into()).await;
-        let id = format!("fair-{number}");
-        let to = match number % plan.every {
-            0 => 0,
-            _ => {
-                next = next % (plan.destinations - 1) + 1;
-                next
+impl Side {
+    async fn new(plan: &Plan, target: Target, down: Option<Manner>) -> anyhow::Result<Self> {
+        let board = Rc::new(Board::default());
+        let mut urls = Vec::with_capacity(plan.destinations);
+        for number in 0..plan.destinations {
+            let listener = TcpListener::bind("127.0.0.1:0").await?;
+            urls.push(format!("http://{}/callback", listener.local_addr()?));
+            match (number, down) {
+                (0, Some(Manner::Refuse)) => drop(listener),
+                (0, down) => drop(spawn_local(receive(listener, Rc::clone(&board), down))),
+                (_, _) => drop(spawn_local(receive(listener, Rc::clone(&board), None))),
             }
-        };
-        if number >= warm_up && to != 0 {
-            board.waiting.borrow_mut().insert(id.clone(), at);
         }
+        Ok(Self {
+            target,
+            down,
+            urls,
+            board,
+        })
+    }
+
+    /// Does not wait for the answer: the pace is the plan's.
+    fn send(
+        &self,
+        client: &Http,
+        id: String,
+        to: usize,
+        counted_from: Option<Instant>,
+    ) -> anyhow::Result<()> {
         let body = format!(
             r#"{{"taskId":"{id}","agentId":"bench","message":"fair","model":"ok","provider":"echo","callbackUrl":"{}"}}"#,
-            urls[to]
+            self.urls[to]
         );
-        let request = Request::post(&target.url)
+        let request = Request::post(&self.target.url)
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body)))?;
-        let (client, board) = (client.clone(), Rc::clone(&board));
+        if let Some(at) = counted_from {
+            self.board.waiting.borrow_mut().insert(id, at);
+        }
+        let (client, board) = (client.clone(), Rc::clone(&self.board));
         spawn_local(async move {
             let accepted = match client.request(request).await {
                 Ok(response) => {
@@ -186,30 +204,67 @@ async fn measure(plan: &Plan, target: &Target, down: Option<Manner>) -> anyhow::
                 board.refused.set(board.refused.get() + 1);
             }
         });
+        Ok(())
+    }
+
+    fn sample(&self) -> anyhow::Result<Sample> {
+        let lost = self.board.waiting.borrow().len();
+        ensure!(
+            lost == 0,
+            "{lost} callbacks to receivers that are up did not come ({:?})",
+            self.down
+        );
+        let refused = self.board.refused.get();
+        ensure!(refused == 0, "{refused} dispatches were not accepted");
+        let mut times = self.board.times.borrow_mut();
+        times.sort_unstable();
+        let at = |part: f64| {
+            let place = (times.len() as f64 * part) as usize;
+            let time = times.get(place.min(times.len().saturating_sub(1)));
+            time.map(|time| time.as_secs_f64() * 1e6)
+        };
+        Ok(Sample {
+            p50_us: at(0.5).context("nothing was called back")?,
+            p99_us: at(0.99).context("nothing was called back")?,
+            count: times.len(),
+        })
+    }
+}
+
+/// Sends the same to both at the same moments.
+async fn measure(plan: &Plan, sides: &[Side]) -> anyhow::Result<Vec<Sample>> {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    let client: Http = Client::builder(TokioExecutor::new()).build(connector);
+    let all = (plan.rate * (plan.warm_up + plan.seconds)) as usize;
+    let warm_up = (plan.rate * plan.warm_up) as usize;
+    let begun = Instant::now();
+    let mut next = 1;
+    for number in 0..all {
+        let at = begun + Duration::from_secs_f64(number as f64 / plan.rate);
+        tokio::time::sleep_until(at.into()).await;
+        let to = match number % plan.every {
+            0 => 0,
+            _ => {
+                next = next % (plan.destinations - 1) + 1;
+                next
+            }
+        };
+        let counted_from = (number >= warm_up && to != 0).then_some(at);
+        for side in sides {
+            side.send(&client, format!("fair-{number}"), to, counted_from)?;
+        }
     }
     let end = Instant::now() + PATIENCE;
-    while !board.waiting.borrow().is_empty() && Instant::now() < end {
+    let waits = || {
+        sides
+            .iter()
+            .any(|side| !side.board.waiting.borrow().is_empty())
+    };
+    while waits() && Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let lost = board.waiting.borrow().len();
-    ensure!(
-        lost == 0,
-        "{lost} callbacks to receivers that are up did not come"
-    );
-    let refused = board.refused.get();
-    ensure!(refused == 0, "{refused} dispatches were not accepted");
-    let mut times = board.times.borrow_mut();
-    times.sort_unstable();
-    let at = |part: f64| {
-        let place = (times.len() as f64 * part) as usize;
-        let time = times.get(place.min(times.len().saturating_sub(1)));
-        time.map(|time| time.as_secs_f64() * 1e6)
-    };
-    Ok(Sample {
-        p50_us: at(0.5).context("nothing was called back")?,
-        p99_us: at(0.99).context("nothing was called back")?,
-        count: times.len(),
-    })
+    sides.iter().map(Side::sample).collect()
 }
 
 async fn receive(listener: TcpListener, board: Rc<Board>, down: Option<Manner>) {
