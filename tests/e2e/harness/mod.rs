@@ -36,11 +36,6 @@ pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
         ("BRIDGE_SECRET_KEY_FILE", format!("{home}/secret.key")),
         ("BRIDGE_PLUGIN_PATH", plugins().display().to_string()),
         ("BRIDGE_ADAPTERS", "echo".to_owned()),
-        // A bridge in the test's process is not the program that has the supervisor.
-        (
-            "BRIDGE_PROCESS_SUPERVISOR",
-            env!("CARGO_BIN_EXE_forge-bridge").to_owned(),
-        ),
         ("BRIDGE_CALLBACK_ALLOW", "loopback".to_owned()),
         ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
         ("BRIDGE_DRAIN_GRACE", "5s".to_owned()),
@@ -99,6 +94,9 @@ impl Bridge {
         let path = home.path().join("forge-bridge.toml");
         std::fs::write(&path, file).unwrap();
         let mut environment = settings(home.path());
+        // The test's own program, which the bridge would take, has no supervisor.
+        let supervisor = env!("CARGO_BIN_EXE_forge-bridge").to_owned();
+        environment.insert("BRIDGE_PROCESS_SUPERVISOR".to_owned(), supervisor);
         environment.extend(
             variables
                 .iter()
