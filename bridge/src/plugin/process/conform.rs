@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
-use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,14 +43,11 @@ pub(in crate::plugin) fn conform(
         environment: settings.environment(&[]),
         manifest: Vec::new(),
     };
-    let (said, manifest) = mpsc::channel();
-    drop(
-        candidate
-            .begin(b"{\"schema\":1}", Ears::Deaf, said)
-            .map_err(failed)?,
-    );
-    // It was sent before `begin` came back.
-    candidate.manifest = manifest.try_recv().unwrap_or_default();
+    let (process, said) = candidate
+        .begin(b"{\"schema\":1}", Ears::Deaf)
+        .map_err(failed)?;
+    drop(process);
+    candidate.manifest = said;
     let manifest: Manifest = manifest::read(&candidate.manifest, path, provider, Language::Other)?;
     Ok(check_peer(&manifest, Box::new(candidate), options, watch))
 }
@@ -84,8 +80,8 @@ struct Process {
 }
 
 impl Candidate {
-    /// Starts a process and gives it when it has said who it is.
-    fn begin(&self, payload: &[u8], ears: Ears, said: mpsc::Sender<Vec<u8>>) -> Result<Process> {
+    /// Starts a process and gives it, and its manifest, when it has said who it is.
+    fn begin(&self, payload: &[u8], ears: Ears) -> Result<(Process, Vec<u8>)> {
         let start = Start {
             command: self.command.clone(),
             environment: self.environment.clone(),
@@ -120,15 +116,13 @@ impl Candidate {
             }
         };
         ear.reader().deadline = None;
-        // Nobody may want to know it.
-        let _ = said.send(manifest);
         if let Ears::Of(heard) = ears {
             std::thread::Builder::new()
                 .name("hear".to_owned())
                 .spawn(move || listen(ear, &heard, &program))
                 .map_err(|error| internal(&error.to_string()))?;
         }
-        Ok(process)
+        Ok((process, manifest))
     }
 }
 
@@ -138,8 +132,8 @@ impl Peer for Candidate {
     }
 
     fn create(&self, payload: &[u8], heard: Heard) -> Result<Box<dyn Spoken>> {
-        let (said, _) = mpsc::channel();
-        Ok(Box::new(self.begin(payload, Ears::Of(heard), said)?))
+        let (process, _manifest) = self.begin(payload, Ears::Of(heard))?;
+        Ok(Box::new(process))
     }
 }
 

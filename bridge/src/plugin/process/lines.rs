@@ -38,19 +38,19 @@ pub(super) enum Line {
 
 /// The first line a program gets.
 pub(super) fn create(payload: &[u8]) -> Vec<u8> {
-    line(json!({"op": "create"}), Some(payload))
+    line(&json!({"op": "create"}), Some(payload))
 }
 
 pub(super) fn start(id: u64, op: &str, payload: &[u8]) -> Vec<u8> {
-    line(json!({"id": id.to_string(), "op": op}), Some(payload))
+    line(&json!({"id": id.to_string(), "op": op}), Some(payload))
 }
 
 pub(super) fn drop(id: u64) -> Vec<u8> {
-    line(json!({"drop": id.to_string()}), None)
+    line(&json!({"drop": id.to_string()}), None)
 }
 
 /// A payload is put in as it is: a line break in JSON that is no escape is only white space.
-fn line(head: Value, payload: Option<&[u8]>) -> Vec<u8> {
+fn line(head: &Value, payload: Option<&[u8]>) -> Vec<u8> {
     let mut line = head.to_string().into_bytes();
     if let Some(payload) = payload.filter(|payload| !payload.is_empty()) {
         line.pop();

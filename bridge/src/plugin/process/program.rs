@@ -63,6 +63,8 @@ pub(super) fn start(
     command
         .arg0("forge-bridge")
         .args(arguments)
+        // Ctrl-C in a terminal is for the bridge, which drains first.
+        .process_group(0)
         .env_clear()
         .envs(&start.environment);
     let (stderr, errors) = io::pipe()?;
