@@ -67,6 +67,9 @@ class Bridge:
         while self.ask("GET", "/api/health/ready")[0] != 200:
             time.sleep(0.002)
         self.ready_after = time.monotonic() - began
+        with open(f"/proc/{self.process.pid}/stat") as file:
+            user, system = file.read().rsplit(")", 1)[1].split()[11:13]
+        self.spent = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def ask(self, method, path, body=None):
         self.connection.request(method, path, body and json.dumps(body), {"content-type": "application/json"})
@@ -227,8 +230,8 @@ def main():
             return
         for number in range(given.starts):
             bridge = Bridge(given.program, home)
-            print(f"start {number + 1}: ready after {bridge.ready_after:.2f} s, {bridge.resident():.0f} MiB",
-                  flush=True)
+            print(f"start {number + 1}: ready after {bridge.ready_after:.2f} s, of the processor "
+                  f"{bridge.spent:.2f} s, {bridge.resident():.0f} MiB", flush=True)
             bridge.end(signal.SIGKILL if number % 2 == 0 else signal.SIGTERM)
 
 

@@ -30,7 +30,7 @@ pub struct Minted {
 /// A token that nobody else knows.
 pub fn mint(
     name: Option<String>,
-    scopes: Vec<String>,
+    scopes: &[String],
     life: Option<Duration>,
 ) -> anyhow::Result<Minted> {
     let scopes = match scopes.is_empty() {
@@ -166,16 +166,16 @@ mod tests {
     #[test]
     fn a_token_has_the_scopes_and_the_life_that_are_asked_for() {
         let day = Duration::from_secs(24 * 60 * 60);
-        let minted = mint(Some("ci".to_owned()), vec!["read".to_owned()], Some(day)).unwrap();
+        let minted = mint(Some("ci".to_owned()), &["read".to_owned()], Some(day)).unwrap();
         assert_eq!(minted.entry.scopes, [Scope::Read]);
         assert!(minted.entry.expires.unwrap() > Timestamp::now());
         let token = minted.token.expose_secret();
         assert!(token.starts_with(PREFIX) && token.len() > 40, "{token}");
         let hash = Sha256::digest(token).into();
         assert_eq!(minted.entry.hash, token::hex(&hash));
-        let other = mint(None, Vec::new(), None).unwrap();
+        let other = mint(None, &[], None).unwrap();
         assert_eq!(other.entry.scopes, Scope::all());
         assert_ne!(other.token.expose_secret(), token);
-        assert!(mint(None, vec!["root".to_owned()], None).is_err());
+        assert!(mint(None, &["root".to_owned()], None).is_err());
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn run(context: &Context, arguments: Arguments) -> anyhow::Result<Exi
             name,
             scopes,
             expires,
-        }) => token(context, &app::secrets::mint(name, scopes, expires)?),
+        }) => token(context, &app::secrets::mint(name, &scopes, expires)?),
         Some(Command::Keys) => keys(context),
         Some(Command::Rotate) => rotate(context),
         Some(Command::Retire) => retire(context),
