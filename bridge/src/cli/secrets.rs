@@ -39,7 +39,7 @@ enum Command {
     Keys,
     /// Put a new key into the key file; the old ones still open what they sealed
     Rotate,
-    /// Take the keys out of the key file under which nothing lies any more
+    /// Take the keys out of the key file under which nothing lies any more; older backups still need theirs
     Retire,
 }
 
@@ -170,7 +170,8 @@ fn rotate(context: &Context) -> anyhow::Result<()> {
     for line in [
         "Send SIGHUP to a bridge that runs: it seals with the new key from then on, and seals anew what lies under \
          the old one. One that does not run does it at its next start.",
-        "Then: forge-bridge secrets keys, and when nothing lies under the old key, forge-bridge secrets retire.",
+        "Then: forge-bridge secrets keys, and when nothing lies under the old key, forge-bridge secrets retire. Backups \
+         of before need the old key: keep it with them.",
     ] {
         screen.line(screen.paint(Tone::Quiet, line))?;
     }
