@@ -134,14 +134,14 @@ async fn the_second_signal_takes_the_programs_along() {
         home.variables.insert(bound.to_owned(), "1h".to_owned());
     }
     let bridge = home.start();
-    for n in 0..5 {
+    for n in 0..3 {
         bridge
             .api
             .dispatch(task(&format!("t{n}"), "slow one"))
             .await;
     }
     until("the programs and their children", || async {
-        (pids(&home).len() == 10).then_some(())
+        (pids(&home).len() == 6).then_some(())
     })
     .await;
     bridge.terminate();
