@@ -392,23 +392,21 @@ fn commands(home: &Home, bridge: &Process, words: &[Vec<u8>]) {
         let output = command.stdin(Stdio::null()).output().unwrap();
         [output.stdout, output.stderr].concat()
     };
-    for token in [TOKEN, WRONG_TOKEN] {
-        for arguments in [
-            &["check"][..],
-            &["check", "--json"],
-            &["adapters", "--json"],
-            &["adapters", "inspect", "echo"],
-            &["deliveries", "list", "--json"],
-            &["dispatch", "hello", "--model", "ok", "--json"],
-            &["secrets", "keys", "--json"],
-            &["secrets", "rotate"],
-            &["secrets", "retire"],
-            &["store", "check", "--json"],
-            &["--help"],
-            &["tail", "--help"],
-        ] {
-            assert_clean(&format!("{arguments:?}"), &print(arguments, token), words);
-        }
+    for (token, arguments) in [
+        (TOKEN, &["check", "--json"][..]),
+        (TOKEN, &["adapters", "--json"]),
+        (TOKEN, &["adapters", "inspect", "echo"]),
+        (TOKEN, &["deliveries", "list", "--json"]),
+        (TOKEN, &["dispatch", "hello", "--model", "ok", "--json"]),
+        (TOKEN, &["secrets", "keys", "--json"]),
+        (TOKEN, &["secrets", "rotate"]),
+        (TOKEN, &["store", "check", "--json"]),
+        (TOKEN, &["--help"]),
+        (WRONG_TOKEN, &["adapters", "--json"]),
+        (WRONG_TOKEN, &["dispatch", "hello", "--model", "ok"]),
+    ] {
+        let said = print(arguments, token);
+        assert_clean(&format!("{arguments:?}"), &said, words);
     }
     let copy = home.dir.path().join("copy.db");
     print(&["store", "backup", copy.to_str().unwrap()], TOKEN);
