@@ -41,10 +41,18 @@ impl Intake {
             let kib = u32::try_from(most.div_ceil(1024)).unwrap_or(u32::MAX);
             let kib = kib.min(BUDGET_KIB as u32);
             let _held = self.budget.acquire_many(kib).await;
-            Limited::new(request.into_body(), limit).collect().await
+            let mut body = Limited::new(request.into_body(), limit);
+            // In one piece: each of many small ones would take more room than the bytes in it.
+            let mut whole = Vec::new();
+            while let Some(frame) = body.frame().await {
+                if let Ok(piece) = frame?.into_data() {
+                    whole.extend_from_slice(&piece);
+                }
+            }
+            Ok::<_, axum::BoxError>(Bytes::from(whole))
         };
         match tokio::time::timeout(self.config.body_timeout, reading).await {
-            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Ok(body)) => Ok(body),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
             Ok(Err(error)) => {
                 let message = format!("the body broke off: {error}");

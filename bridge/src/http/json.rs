@@ -11,6 +11,8 @@ use serde_json::{Map, Number, Value};
 pub const MAX_DEPTH: usize = 64;
 /// A tree of more values would cost many times the memory of its text.
 pub const MAX_VALUES: usize = 500_000;
+/// An object counts as so many, since it takes that much more room, however little is in it.
+const OBJECT_VALUES: usize = 8;
 /// Keys of this form mean something to serde_json when a tree is read again, so they must not come
 /// from outside.
 const RESERVED_KEY_PREFIX: &str = "$serde_json::private::";
@@ -28,7 +30,9 @@ pub enum BodyError {
     Syntax { message: String },
     #[error("the body is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
-    #[error("the body holds more than {MAX_VALUES} values")]
+    #[error(
+        "the body holds more than {MAX_VALUES} values, an object counted as {OBJECT_VALUES} of them"
+    )]
     TooManyValues,
     #[error("{path:?} is given twice; keys must be unique")]
     DuplicateKey { path: String },
@@ -134,6 +138,15 @@ impl Tree<'_> {
         }
     }
 
+    fn count<E: serde::de::Error>(&self, more: usize) -> Result<(), E> {
+        let values = self.limits.values.get() + more;
+        self.limits.values.set(values);
+        if values > MAX_VALUES {
+            return Err(self.refuse(BodyError::TooManyValues));
+        }
+        Ok(())
+    }
+
     fn check_depth<E: serde::de::Error>(&self) -> Result<(), E> {
         if self.depth < MAX_DEPTH {
             Ok(())
@@ -162,11 +175,7 @@ impl<'de> DeserializeSeed<'de> for Tree<'_> {
     type Value = Value;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, source: D) -> Result<Value, D::Error> {
-        let values = self.limits.values.get() + 1;
-        self.limits.values.set(values);
-        if values > MAX_VALUES {
-            return Err(self.refuse(BodyError::TooManyValues));
-        }
+        self.count(1)?;
         source.deserialize_any(self)
     }
 }
@@ -220,6 +229,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         self.check_depth()?;
+        self.count(OBJECT_VALUES - 1)?;
         let mut object = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             self.check_key(&object, &key)?;
@@ -395,7 +405,11 @@ mod tests {
 
     #[test]
     fn a_tree_of_very_many_small_values_is_refused() {
-        let body = format!("[{}0]", "0,".repeat(MAX_VALUES));
-        assert_eq!(parse(body.as_bytes()), Err(BodyError::TooManyValues));
+        for (value, count) in [("0,", MAX_VALUES), ("{},", MAX_VALUES / OBJECT_VALUES)] {
+            let fits = format!("[{}0]", value.repeat(count - 2));
+            assert!(parse(fits.as_bytes()).is_ok(), "{value}");
+            let body = format!("[{}0]", value.repeat(count));
+            assert_eq!(parse(body.as_bytes()), Err(BodyError::TooManyValues));
+        }
     }
 }
