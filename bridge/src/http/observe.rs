@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
@@ -65,7 +65,9 @@ fn path(route: Option<&MatchedPath>) -> &str {
     route.map_or("none", MatchedPath::as_str)
 }
 
-/// Middleware: too many or too large headers are 431 with our envelope.
+/// Middleware: too many or too large headers are 431 with our envelope. A connection ends with a body in
+/// chunks: the HTTP library hides whether a `Content-Length` stood beside it, by which somebody in front
+/// of us may have told where the next request begins (RFC 9112, section 6.3).
 pub(super) async fn limit_headers(request: Request, next: Next) -> Response {
     let headers = request.headers();
     if headers.len() > MAX_HEADERS || size(request.uri(), headers) > MAX_HEADER_BYTES {
@@ -73,7 +75,13 @@ pub(super) async fn limit_headers(request: Request, next: Next) -> Response {
             format!("more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them");
         return Failure::new(Code::HeadersTooLarge, message).into_response();
     }
-    next.run(request).await
+    let in_chunks = headers.contains_key(header::TRANSFER_ENCODING);
+    let mut response = next.run(request).await;
+    if in_chunks {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
+    response
 }
 
 fn size(uri: &Uri, headers: &HeaderMap) -> usize {
