@@ -78,6 +78,10 @@ pub(super) fn opaque(row: &Row<'_>, column: usize) -> rusqlite::Result<Box<RawVa
     Ok(found.unwrap_or_else(|| RawValue::NULL.to_owned()))
 }
 
+fn no_steps() -> Box<RawValue> {
+    RawValue::from_string("[]".to_owned()).expect("an empty list is JSON")
+}
+
 pub(super) fn opaque_option(
     row: &Row<'_>,
     column: usize,
@@ -146,7 +150,8 @@ pub(super) fn dispatch(row: &Row<'_>) -> rusqlite::Result<Dispatch> {
         trace_id: row.get(4)?,
         provider: row.get(5)?,
         pinned: row.get(6)?,
-        routing: opaque(row, 7)?,
+        // Only ever shown, so what cannot be read of it is no reason to hide the rest.
+        routing: opaque_option(row, 7)?.unwrap_or_else(no_steps),
         session: row.get(8)?,
         priority: row.get(9)?,
         state,
