@@ -281,6 +281,34 @@ fn every_key_is_documented() {
     assert!(keys.is_empty(), "not in config/forge-bridge.toml: {keys:?}");
 }
 
+#[test]
+fn the_variables_of_opentelemetry_count_below_our_own() {
+    let standard = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4318"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4318"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a=1,b=2"),
+    ];
+    let read = |more: &[(&str, &str)], file: &str| -> Config {
+        let variables = [&standard[..], more].concat();
+        let file = Some((Path::new("a.toml"), file));
+        read(DOCUMENTED, file, &environment(&variables)).unwrap().0
+    };
+    let endpoint = |config: Config| config.otlp.endpoint;
+    let plain = read(&[], "");
+    assert_eq!(plain.otlp.resource, ["a=1", "b=2"]);
+    assert_eq!(endpoint(plain).as_deref(), Some("http://traces:4318"));
+    let file = read(&[], "[otlp]\nendpoint = \"http://file:4318\"");
+    assert_eq!(endpoint(file).as_deref(), Some("http://file:4318"));
+    let ours = read(&[("BRIDGE_OTLP_ENDPOINT", "http://ours:4318")], "");
+    assert_eq!(endpoint(ours).as_deref(), Some("http://ours:4318"));
+    for off in [
+        ("OTEL_SDK_DISABLED", "TRUE"),
+        ("OTEL_TRACES_EXPORTER", "none"),
+    ] {
+        assert_eq!(endpoint(read(&[off], "")), None);
+    }
+}
+
 proptest! {
     #[test]
     fn no_secret_is_told_whether_it_fits_or_not(
@@ -299,10 +327,13 @@ proptest! {
             "[mcp.servers.x]\ncommand = \"y\"\nenv = { TOKEN = [\"#\"] }",
             "[adapters.echo]\napi_key = \"#\"",
             "[adapters.echo]\nmax_concurrent = \"#\"",
+            "[otlp]\nheaders = [\"authorization=Bearer #\"]",
+            "[otlp]\nheaders = { a = \"#\" }",
             "[auth]\ntokens = [\"#\"",
         ]),
         variable in prop::sample::select(vec![
             "BRIDGE_TOKENS", "BRIDGE_SECRET_KEY", "BRIDGE_CALLBACK_SECRETS", "BRIDGE_ADAPTERS_ECHO_API_KEY",
+            "BRIDGE_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS",
         ]),
     ) {
         let text = place.replace('#', &secret);
