@@ -203,10 +203,10 @@ await step("dispatches are filtered and found", async () => {
 await step("a list goes on to older ones and back", async () => {
   await page.evaluate(async ([task, token]) => {
     const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
-    const send = (id) => fetch("/api/v2/dispatch", { method: "POST", headers, body: JSON.stringify({ taskId: id, agentId: "many", message: "m", model: "ok", callbackUrl: null }) });
+    const send = (id) => fetch("/api/v2/dispatch", { method: "POST", headers, body: JSON.stringify({ taskId: id, agentId: `${task}-many`, message: "m", model: "ok", callbackUrl: null }) });
     await Promise.all(Array.from({ length: 51 }, (_, index) => send(`${task}-page-${index}`)));
   }, [task, token]);
-  await page.goto(`${url}/#/dispatches?agentId=many`);
+  await page.goto(`${url}/#/dispatches?agentId=${task}-many`);
   const rows = page.getByRole("table", { name: "Dispatches" }).getByRole("row");
   await page.getByRole("link", { name: "Older" }).click();
   await rows.nth(1).waitFor();
@@ -240,7 +240,7 @@ await step("events come live, wait while paused, and are filtered", async () => 
   await page.getByLabel("Kind").selectOption("callback.");
   await page.getByText("None like that so far.").waitFor();
   await page.getByLabel("Kind").selectOption("");
-  await page.getByLabel("Adapter").fill("echo");
+  await page.getByRole("combobox", { name: "Adapter" }).fill("echo");
   await list.getByText("execution.completed").waitFor();
   await page.getByRole("heading", { level: 1 }).click();
   await page.keyboard.press("p");

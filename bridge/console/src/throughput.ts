@@ -11,8 +11,12 @@ const counts = new Map<number, number[]>();
 /** By second of ours: running, queued, owed. */
 const levels = new Map<number, number[]>();
 
+/** Before this second nobody counted, which is not the same as nothing. */
+let began = Number.POSITIVE_INFINITY;
+
 /** Listens from here on. */
 export function countEvents(): () => void {
+  began = Math.floor(Date.now() / 1000);
   return live.listen(count);
 }
 
@@ -36,8 +40,8 @@ export function sample(health: Health): void {
 
 export interface Window {
   seconds: number[];
-  /** One array for each counted kind. */
-  counts: number[][];
+  /** One array for each counted kind; null where nobody counted. */
+  counts: (number | null)[][];
   /** Running, queued, owed; the last known value where nothing was asked, null before the first. */
   levels: (number | null)[][];
 }
@@ -52,7 +56,7 @@ function read(): Window {
   const rows = seconds.map((second) => (known = levels.get(second) ?? known));
   return {
     seconds,
-    counts: COUNTED.map((_, place) => seconds.map((second) => counts.get(second)?.[place] ?? 0)),
+    counts: COUNTED.map((_, place) => seconds.map((second) => counts.get(second)?.[place] ?? (second < began ? null : 0))),
     levels: [0, 1, 2].map((place) => rows.map((row) => row?.[place] ?? null)),
   };
 }

@@ -46,6 +46,24 @@ describe("requests", () => {
     expect(seen).toEqual(["/api/v2/dispatches?status=running&limit=5", "Bearer secret"]);
   });
 
+  test("name the adapter and what is wanted of it", async () => {
+    const seen: string[] = [];
+    const bridge = await serve((request, response) => {
+      seen.push(`${request.method} ${request.url}`);
+      response.end('{"provider": "acme ai", "destinations": []}');
+    });
+    for (const ask of [bridge.pause, bridge.resume, bridge.reload]) {
+      expect(await ask.call(bridge, "acme ai")).toMatchObject({ provider: "acme ai" });
+    }
+    expect(await bridge.destinations()).toEqual([]);
+    expect(seen).toEqual([
+      "POST /api/v2/adapters/acme%20ai/pause",
+      "POST /api/v2/adapters/acme%20ai/resume",
+      "POST /api/v2/adapters/acme%20ai/reload",
+      "GET /api/v2/deliveries/destinations",
+    ]);
+  });
+
   test("fail with the words of the envelope", async () => {
     const bridge = await serve((_, response) => {
       response.writeHead(429, { "Retry-After": "3" });

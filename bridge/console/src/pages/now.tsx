@@ -85,7 +85,7 @@ function Charts() {
 
 function Figures({ health }: { health: Health | undefined }) {
   const { counts } = useWindow();
-  const ended = [counts[1], counts[2]].flatMap((column) => column?.slice(-SMOOTH) ?? []).reduce((sum, count) => sum + count, 0) / SMOOTH;
+  const ended = [counts[1], counts[2]].flatMap((column) => column?.slice(-SMOOTH) ?? []).reduce<number>((sum, count) => sum + (count ?? 0), 0) / SMOOTH;
   const adapters = Object.values(health?.adapters ?? {});
   const sum = (pick: (of: (typeof adapters)[number]) => number) => (health ? adapters.reduce((all, of) => all + pick(of), 0) : undefined);
   const dead = health?.deliveries.dead;
