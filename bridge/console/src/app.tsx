@@ -35,7 +35,8 @@ export function App() {
   // The reference has an address of its own.
   const docs = location.pathname === "/docs";
   const health = useLoad(() => bridge.health(), [], 2000);
-  const access = useLoad(() => bridge.adapters(), []);
+  // Asked again of another bridge at the same address: it may want another token.
+  const access = useLoad(() => bridge.adapters(), [health.data?.instanceId]);
   const [help, setHelp] = useState(false);
   useGlobalKeys(() => setHelp(true));
   useEffect(() => (docs ? undefined : countEvents()), []);
