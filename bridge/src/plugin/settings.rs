@@ -20,7 +20,7 @@ pub struct AdapterTable {
     /// The library that serves this id, where it is not named like it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<String>,
-    /// Lowers what the adapter's profile declares.
+    /// Given to the adapter as well; what its profile then declares is never exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u32>,
     /// Where the library runs. A program always has a process of its own.
@@ -72,6 +72,12 @@ impl Settings {
         object.extend(
             own.filter(|(name, value)| !is_list_of_names(name, value))
                 .map(|(name, value)| (name.clone(), value.clone())),
+        );
+        // The bridge keeps to it, and an adapter that has the setting may go up to it.
+        object.extend(
+            self.table
+                .max_concurrent
+                .map(|most| ("max_concurrent".to_owned(), most.into())),
         );
         object
     }
@@ -142,7 +148,7 @@ mod tests {
         }))
         .unwrap();
         let expected = json!({"ACME_AI_API_KEY": "sk-1", "BRIDGE_ADAPTERS": "acme-ai",
-            "url": "http://x", "nested": {"a": 1}});
+            "url": "http://x", "nested": {"a": 1}, "max_concurrent": 2});
         assert_eq!(
             (table.library.as_deref(), table.max_concurrent),
             (Some("http"), Some(2))
