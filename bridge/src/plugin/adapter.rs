@@ -24,6 +24,9 @@ use crate::crash;
 /// What an edition gets for its own `shutdown` once nothing runs on it.
 const END_GRACE: Duration = Duration::from_secs(10);
 
+const CUT_OFF: &str =
+    "the adapter was reloaded, and this did not end within plugin.reload_drain after it";
+
 /// A handle; clones are the same adapter.
 #[derive(Clone)]
 pub struct Adapter {
@@ -450,6 +453,7 @@ impl Adapter {
                 edition.executions(),
                 post.provider,
             );
+            edition.cut_off(CUT_OFF);
         }
         crash::point("adapter.drained");
         edition.end(END_GRACE).await;

@@ -203,6 +203,11 @@ impl Edition {
         self.tell("events.stop", RELAY_TIMEOUT).await;
     }
 
+    /// Ends what is under way on it as `adapter_unavailable`.
+    pub(super) fn cut_off(&self, why: &str) {
+        self.handle.cut_off(why);
+    }
+
     /// Ends it in order, and without order when it does not answer in time; what is under way on it ends
     /// as `adapter_unavailable`. Whoever comes second waits for the first.
     pub(super) async fn end(&self, grace: Duration) {

@@ -290,14 +290,20 @@ impl Handle {
         }
     }
 
+    /// Ends every call under way with this reason; the adapter is told of each.
+    pub(super) fn cut_off(&self, why: &str) {
+        let host = self.shared.host;
+        for (ticket, queue) in host.tickets.all() {
+            queue.answer(Err(unavailable(why)));
+            host.give_up(ticket, &queue);
+        }
+    }
+
     /// Ends every call, then the instance; false when it did not return in time and was left behind.
     pub(super) async fn end(&self, grace: Duration) -> bool {
         let host = self.shared.host;
         self.shared.ended.store(true, Ordering::SeqCst);
-        for (ticket, queue) in host.tickets.all() {
-            queue.answer(Err(unavailable(ENDED)));
-            host.give_up(ticket, &queue);
-        }
+        self.cut_off(ENDED);
         host.news.close();
         let ended = async {
             let (stop, stopped) = oneshot::channel();
