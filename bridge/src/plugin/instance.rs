@@ -114,7 +114,7 @@ impl Handle {
         };
         std::thread::Builder::new()
             .name(format!("adapter {}", boot.id))
-            .spawn(move || first.run(boot, ready))
+            .spawn(move || first.run(&boot, ready))
             .map_err(LoadError::Thread)?;
         match tokio::time::timeout(deadline, booted).await {
             Ok(Ok(Ok(facts))) => Ok((Self { shared, work }, facts)),
@@ -332,9 +332,9 @@ struct FirstThread {
 }
 
 impl FirstThread {
-    fn run(self, boot: Boot, ready: oneshot::Sender<Result<Facts, LoadError>>) {
+    fn run(self, boot: &Boot, ready: oneshot::Sender<Result<Facts, LoadError>>) {
         let host = self.shared.host;
-        let (side, facts) = match side::make(&boot, host) {
+        let (side, facts) = match side::make(boot, host) {
             Ok(made) => made,
             Err(error) => {
                 // Nobody waits any more when the deadline has passed: then it was reported as that.

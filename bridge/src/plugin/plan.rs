@@ -80,7 +80,7 @@ impl Plan {
             let boot = Boot {
                 id: named.id.clone(),
                 library: named.library.clone(),
-                source: Source::Found(Found {
+                source: Source::Found(Box::new(Found {
                     path,
                     copies: self.copies.join(&named.library),
                     trust: config.trust,
@@ -88,7 +88,7 @@ impl Plan {
                     images: Arc::clone(&self.images),
                     isolation,
                     launcher: (!self.supervisor.is_empty()).then_some(launcher),
-                }),
+                })),
                 create: create.to_string().into_bytes(),
                 bounds: Limits {
                     payload: config.payload_bytes,

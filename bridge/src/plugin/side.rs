@@ -19,7 +19,7 @@ use super::trust::{self, Rules, Trust, Vetted};
 /// Where an instance comes from.
 pub(super) enum Source {
     /// A file that was found: a library, or a program that speaks lines.
-    Found(Found),
+    Found(Box<Found>),
     /// A library that the bridge has checked and copied; for its child.
     Verified {
         path: PathBuf,

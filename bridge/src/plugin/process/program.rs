@@ -96,7 +96,8 @@ pub(super) fn start(
     // It holds the writing end of stderr, without which that would never end.
     drop(command);
     let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-    let pidfds = pidfd.and_then(|pidfd| Ok((pidfd.try_clone().map_err(io_errno)?, pidfd)));
+    let pidfds =
+        pidfd.and_then(|pidfd| Ok((pidfd.try_clone().map_err(|error| io_errno(&error))?, pidfd)));
     let (pidfd, watched) = match pidfds {
         Ok(pidfds) => pidfds,
         Err(error) => {
@@ -127,8 +128,8 @@ pub(super) fn start(
     Ok((program, reader, to))
 }
 
-fn io_errno(error: io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::MFILE)
+fn io_errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::MFILE)
 }
 
 /// Tells each line, and gives the last that says anything.
