@@ -98,15 +98,14 @@ struct Round {
 impl Resealer {
     pub(super) async fn run(self, ending: CancellationToken) {
         loop {
-            let round = match ending.run_until_cancelled(self.tick()).await {
-                None => return,
-                Some(round) => round,
+            let Some(round) = ending.run_until_cancelled(self.tick()).await else {
+                return;
             };
             let rest = async {
                 match round {
                     Ok(round) => {
                         round.tell(self.vault.sealing());
-                        std::future::pending().await
+                        std::future::pending::<()>().await;
                     }
                     Err(error) => {
                         tracing::warn!("what lies under an older key stays there for now: {error}");
