@@ -140,6 +140,14 @@ impl Flights {
             if *count == asked_for {
                 table.behind.insert(origin.clone());
             }
+            if table.destinations.is_open(origin) {
+                // It opened while the store was asked.
+                continue;
+            }
+            if table.line(origin) >= table.line_limit() {
+                table.behind.insert(due.callback.origin);
+                continue;
+            }
             let payload = None;
             new += usize::from(table.enqueue(Waiting { due, payload }));
         }
@@ -155,8 +163,7 @@ impl Flights {
             // It is found in the store when the receiver is tried again.
             return;
         }
-        let line = table.waiting.get(origin).map_or(0, VecDeque::len);
-        let full = line >= table.line_limit()
+        let full = table.line(origin) >= table.line_limit()
             || table.waiting_in_all >= WAITING
             || table.waiting_bytes + size(&payload) > WAITING_BYTES;
         if full || table.behind.contains(origin) {
@@ -257,6 +264,11 @@ impl Flights {
 }
 
 impl Table {
+    /// How many wait for this origin.
+    fn line(&self, origin: &str) -> usize {
+        self.waiting.get(origin).map_or(0, VecDeque::len)
+    }
+
     /// How many may wait for one origin.
     fn line_limit(&self) -> usize {
         let left = WAITING.saturating_sub(self.waiting_in_all);

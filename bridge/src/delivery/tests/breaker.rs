@@ -205,18 +205,18 @@ async fn what_waits_beyond_its_time_is_a_dead_letter_without_another_attempt() {
 #[tokio::test(start_paused = true)]
 async fn many_receivers_that_hang_leave_room_for_others_to_wait() {
     let rig = Rig::with(crate::delivery::Config {
-        concurrency: 8.try_into().unwrap(),
+        concurrency: 21.try_into().unwrap(),
         per_origin: 1.try_into().unwrap(),
         ..crate::delivery::Config::default()
     })
     .await;
     let alive = CallbackSink::start().await;
     let mut hanging = Vec::new();
-    for _ in 0..7 {
+    for _ in 0..20 {
         let sink = CallbackSink::start().await;
         sink.answer(Answer::hang());
-        // All that fits into the waiting room, were it for one alone.
-        for _ in 0..200 {
+        // Twenty full lines are more than fits into the waiting room.
+        for _ in 0..70 {
             rig.owe(&sink.url("/"), json!({})).await;
         }
         hanging.push(sink);
