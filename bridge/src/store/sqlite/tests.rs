@@ -8,7 +8,8 @@ use rusqlite::Connection;
 use super::folder::OpenError;
 use super::*;
 use crate::store::Config;
-use crate::store::contract::sample::{accept, begin, ok, task};
+use crate::store::contract::sample::{accept, at, begin, callback, ok, run, settlement, task};
+use crate::store::record::{AfterAttempt, DeliveryState, NewDelivery};
 
 fn open(folder: &Path) -> Sqlite {
     Sqlite::open(&Config::default(), folder).unwrap()
@@ -287,4 +288,91 @@ async fn the_scheduler_never_scans() {
         assert!(plan.starts_with("SEARCH"), "{sql}: {plan}");
         assert!(!plan.contains("TEMP B-TREE"), "{sql}: {plan}");
     }
+}
+
+/// The rows of a delivery that is due, so many times.
+fn multiply_deliveries(folder: &Path, count: u32) {
+    let other = Connection::open(folder.join("bridge.db")).unwrap();
+    for (table, key, replaced) in [
+        ("dispatch", "seq", "seq + n AS seq, randomblob(16) AS id"),
+        ("body", "dispatch", "dispatch + n AS dispatch"),
+        ("result", "dispatch", "dispatch + n AS dispatch"),
+        (
+            "delivery",
+            "dispatch",
+            "dispatch + n AS dispatch, randomblob(16) AS id",
+        ),
+    ] {
+        let sql = format!("SELECT name FROM pragma_table_info('{table}')");
+        let all: Vec<String> = table::all(&other, &sql, [], |row| row.get(0)).unwrap();
+        let kept = all
+            .iter()
+            .filter(|name| !replaced.contains(&format!(" AS {name}")));
+        let kept: Vec<&str> = kept.map(String::as_str).collect();
+        let made = replaced
+            .split(", ")
+            .map(|made| made.rsplit(' ').next().unwrap());
+        let columns = made
+            .chain(kept.iter().copied())
+            .collect::<Vec<_>>()
+            .join(", ");
+        let kept: String = kept.iter().map(|name| format!(", {name}")).collect();
+        other
+            .execute_batch(&format!(
+                "WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < {count})
+                 INSERT INTO {table} ({columns})
+                 SELECT {replaced}{kept} FROM (SELECT * FROM {table} ORDER BY {key} LIMIT 1), number"
+            ))
+            .unwrap();
+    }
+    other.close().unwrap();
+}
+
+#[tokio::test]
+async fn a_hundred_thousand_due_at_one_receiver_hide_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    run(&store, task("dead"), ok(10)).await;
+    store.close().await;
+    multiply_deliveries(folder.path(), 100_000);
+
+    let store = open(folder.path());
+    assert_eq!(store.counts().deliveries_pending, 100_001);
+    let mut finish = ok(20);
+    let alive = DeliveryId::new();
+    finish.delivery = finish.delivery.map(|delivery| NewDelivery {
+        id: alive,
+        callback: callback("b.example"),
+        ..delivery
+    });
+    run(&store, task("alive"), finish).await;
+    let dead = callback("a.example").origin;
+    let query = |exclude: &[&String]| DueQuery {
+        now: at(30),
+        exclude: exclude.iter().map(|&origin| origin.clone()).collect(),
+        per_origin: 64,
+        limit: 1024,
+        in_flight: Default::default(),
+    };
+    let found = store.due(query(&[])).await.unwrap();
+    assert_eq!(found.len(), 65);
+    assert!(found.iter().any(|due| due.id == alive));
+    // Its breaker is open.
+    let found = store.due(query(&[&dead])).await.unwrap();
+    assert_eq!(found.iter().map(|due| due.id).collect::<Vec<_>>(), [alive]);
+    let next = store.next_due(std::slice::from_ref(&dead)).await.unwrap();
+    assert_eq!(next, Some(at(20)));
+
+    // Those whose time is over come in steps.
+    let over = store
+        .overdue_deliveries(&dead, at(10_000), 256)
+        .await
+        .unwrap();
+    assert_eq!(over.len(), 256);
+    let mut ended = settlement(0, 10_000, AfterAttempt::Dead);
+    ended.attempt = None;
+    store.settle(over[0].id, ended).await.unwrap();
+    let ended = store.delivery(over[0].id).await.unwrap().unwrap();
+    assert_eq!(ended.status, DeliveryState::Dead);
+    store.close().await;
 }
