@@ -91,7 +91,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, now: &Now, palette: Palette) {
     frame.render_widget(Line::styled(keys, palette.dim()), foot);
 }
 
-/// How the bridge is, and below it how much there is to do.
+/// How the bridge is, and below it how much there is to do and to deliver.
 fn headlines(now: &Now, palette: Palette) -> Vec<Line<'static>> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let version = format!("forge-bridge {}  ", text(&now.health, "/version"));
@@ -123,8 +123,8 @@ fn headlines(now: &Now, palette: Palette) -> Vec<Line<'static>> {
     let work = format!("{} running  {} queued  ", sum("running"), sum("queued"));
     let second = vec![
         Span::raw(work),
-        Span::raw(format!("{} callbacks owed  ", owed("pending"))),
-        Span::styled(format!("{dead} dead letters"), style),
+        Span::raw(format!("{} owed  ", owed("pending"))),
+        Span::styled(format!("{dead} dead"), style),
     ];
     vec![Line::from(first), Line::from(second)]
 }
@@ -316,8 +316,8 @@ mod tests {
         let shown = shown(&now(), 50, 12);
         for said in [
             "2 running",
-            "3 callbacks owed",
-            "1 dead letters",
+            "3 owed",
+            "1 dead",
             "review-1",
             "review-0",
             "timeout",
