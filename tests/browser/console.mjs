@@ -194,6 +194,13 @@ await step("dispatches are filtered and found", async () => {
   assert.equal(await page.getByLabel("Agent").inputValue(), "console");
   await page.getByLabel("Accepted").selectOption("1");
   await page.getByRole("textbox", { name: "Run" }).fill("none");
+  // What is being typed stays while the list beneath it is loaded again.
+  await page.evaluate(async ([id, token]) => {
+    const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
+    const body = JSON.stringify({ taskId: id, agentId: "console", message: "m", model: "ok", callbackUrl: null });
+    await fetch("/api/v2/dispatch", { method: "POST", headers, body });
+  }, [`${task}-typed`, token]);
+  await table.getByRole("link", { name: `${task}-typed` }).waitFor();
   await page.getByRole("textbox", { name: "Run" }).press("Tab");
   await page.getByText("None like that.").waitFor();
   await page.getByRole("link", { name: "Show all" }).click();

@@ -5,6 +5,7 @@ import { useHealth } from "../health";
 import { type Loaded, useLoad, useReloadOn } from "../load";
 import { Ask } from "../parts/ask";
 import { Badge } from "../parts/badge";
+import { Field } from "../parts/field";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Pager } from "../parts/pager";
 import { answer, DeliveryTable } from "../parts/tables";
@@ -31,8 +32,8 @@ export function Deliveries({ route }: { route: Route }) {
     setProblem(undefined);
     action().then((count) => { setSaid(`${number(count)} will be sent again.`); page.reload(); trouble.reload(); health.reload(); }, setProblem);
   };
-  const set = (name: string) => (event: Event) =>
-    setQuery(route, { [name]: (event.currentTarget as HTMLInputElement).value.trim(), cursor: undefined });
+  const put = (name: string) => (text: string) => setQuery(route, { [name]: text, cursor: undefined });
+  const set = (name: string) => (event: Event) => put(name)((event.currentTarget as HTMLSelectElement).value);
   const counts: Record<string, number | undefined> = { ...health.data?.deliveries };
   const filtered = filter.status || filter.host;
   // Both at once, so that the list does not move under the pointer.
@@ -48,7 +49,7 @@ export function Deliveries({ route }: { route: Route }) {
             {STATES.map((state) => <option key={state} value={state}>{state}{counts[state] === undefined ? "" : ` (${number(counts[state])})`}</option>)}
           </select>
         </label>
-        <label>Host <input type="search" value={filter.host ?? ""} onChange={set("host")} placeholder="hooks.example.org" /></label>
+        <label>Host <Field type="search" value={filter.host ?? ""} commit={put("host")} placeholder="hooks.example.org" /></label>
         {filtered && <a class="button" href={link("deliveries")}>Show all</a>}
       </form>
       <p role="status" class={said ? "notice good" : "hidden"}>{said}</p>

@@ -1,5 +1,6 @@
 import type { DispatchFilter } from "@forge-bridge/client";
 import { useLoad, useReloadOn } from "../load";
+import { Field } from "../parts/field";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Pager } from "../parts/pager";
 import { DispatchTable } from "../parts/tables";
@@ -22,8 +23,8 @@ export function Dispatches({ route }: { route: Route }) {
   const page = useLoad(load, [...Object.values(filter), hours], undefined, "dispatches");
   const adapters = useLoad(() => bridge.adapters(), []);
   useReloadOn(["execution."], () => filter.cursor || page.reload());
-  const set = (name: string) => (event: Event) =>
-    setQuery(route, { [name]: (event.currentTarget as HTMLInputElement).value.trim(), cursor: undefined });
+  const put = (name: string) => (text: string) => setQuery(route, { [name]: text, cursor: undefined });
+  const set = (name: string) => (event: Event) => put(name)((event.currentTarget as HTMLSelectElement).value);
   const filtered = FILTERS.some((name) => ask(name));
   return (
     <>
@@ -42,11 +43,11 @@ export function Dispatches({ route }: { route: Route }) {
         </label>
         <label>
           Adapter
-          <input list="adapters" value={filter.provider ?? ""} onChange={set("provider")} />
+          <Field list="adapters" value={filter.provider ?? ""} commit={put("provider")} />
           <datalist id="adapters">{adapters.data?.adapters.map(({ provider }) => <option key={provider} value={provider} />)}</datalist>
         </label>
-        <label>Agent <input value={filter.agentId ?? ""} onChange={set("agentId")} /></label>
-        <label>Run <input value={filter.runId ?? ""} onChange={set("runId")} /></label>
+        <label>Agent <Field value={filter.agentId ?? ""} commit={put("agentId")} /></label>
+        <label>Run <Field value={filter.runId ?? ""} commit={put("runId")} /></label>
         <label>
           Accepted
           <select value={hours ?? ""} onChange={set("hours")}>
