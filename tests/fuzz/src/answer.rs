@@ -56,7 +56,7 @@ pub(crate) fn run(data: &[u8]) {
     check(&raw, strategy, choice & 16 != 0);
 }
 
-fn dispatch(schema: Option<Value>) -> Dispatch {
+fn dispatch(schema: Option<&Value>) -> Dispatch {
     let stored = json!({
         "taskId": "t", "agentId": "a", "message": "m", "timeoutSeconds": 1.0,
         "queueTimeoutSeconds": 1.0, "traceId": "0", "traceparent": "0", "outputSchema": schema,
@@ -66,7 +66,8 @@ fn dispatch(schema: Option<Value>) -> Dispatch {
 }
 
 fn check(raw: &Raw, strategy: OutputStrategy, wants_object: bool) {
-    let dispatch = dispatch(wants_object.then(|| json!({"type": "object"})));
+    let object = json!({"type": "object"});
+    let dispatch = dispatch(wants_object.then_some(&object));
     let config = Config {
         output_inline_bytes: INLINE,
         output_limit_bytes: LIMIT,

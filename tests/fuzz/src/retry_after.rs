@@ -27,7 +27,7 @@ pub(crate) fn run(data: &[u8]) {
     };
     match judge(&outcome, series, now, 0.5) {
         Verdict::Retry { due } => {
-            assert!(due > now && due.duration_since(now) <= DAY.try_into().unwrap())
+            assert!(due > now && due.duration_since(now) <= DAY.try_into().unwrap());
         }
         other => panic!("{other:?}"),
     }
