@@ -70,6 +70,10 @@ impl Flooded {
     }
 
     /// Somebody else gets an answer, and memory is within its bound.
+    #[expect(
+        clippy::print_stdout,
+        reason = "what a flood costs is a figure to be read"
+    )]
     async fn holds(&self, flood: &str, task: &str) {
         let result = self.process.api.run(quiet(task, "ok")).await;
         assert_eq!(result["status"], "ok", "{flood}: {result}");

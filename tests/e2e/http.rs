@@ -24,8 +24,8 @@ impl Pair {
     }
 
     async fn stop(self) {
-        self.front.stop().await;
-        self.back.stop().await;
+        Box::pin(self.front.stop()).await;
+        Box::pin(self.back.stop()).await;
     }
 }
 

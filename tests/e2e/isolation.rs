@@ -164,7 +164,7 @@ async fn a_killed_bridge_leaves_no_host_and_no_grandchild() {
     bridge.api.dispatch(agent("b", "lines", "child")).await;
     until("everything to run", || async {
         let (_, health) = bridge.api.get("/api/health").await;
-        (there("sleep\0300") >= 3).then_some(()).or_else(|| {
+        (there("sleep\x00300") >= 3).then_some(()).or_else(|| {
             assert_ne!(health["adapters"]["lines"]["status"], "offline", "{health}");
             assert_ne!(
                 health["adapters"]["command"]["status"], "offline",

@@ -314,8 +314,9 @@ mod tests {
 
     #[test]
     fn it_opens_when_enough_outcomes_in_the_window_failed() {
-        // (seconds, up, down) in order, and what it comes to.
-        let cases: [(&[(u64, u32, u32)], &str); 8] = [
+        // Seconds, up and down.
+        type Outcomes = [(u64, u32, u32)];
+        let cases: [(&Outcomes, &str); 8] = [
             (&[(0, 0, 9)], "closed"),
             (&[(0, 0, 10)], "open"),
             (&[(0, 3, 6), (1, 0, 1)], "open"),

@@ -132,7 +132,8 @@ fn report(plan: &Plan, without: &[Sample], with: &[Sample]) -> anyhow::Result<()
         plan.rounds
     );
     println!("|---|---|---|---|---|---|");
-    let figures: [(&str, fn(&Sample) -> f64, f64); 2] =
+    type Figure = fn(&Sample) -> f64;
+    let figures: [(&str, Figure, f64); 2] =
         [("p50", |s| s.p50_us, 1.15), ("p99", |s| s.p99_us, 1.5)];
     let mut fair = true;
     for (name, figure, limit) in figures {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use forge_adapter_api::HealthStatus;
 use forge_bridge::plugin::{Adapter, Registry};
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use super::{Place, SOON, execute, listen, run, start, table};
 
@@ -16,6 +17,7 @@ struct Stage {
     place: Place,
     registry: Registry,
     adapter: Adapter,
+    _listening: JoinSet<()>,
 }
 
 impl Stage {
@@ -28,12 +30,14 @@ impl Stage {
         setup.tables = [("edition".to_owned(), settings)].into();
         setup.config.reload_drain = drain;
         let (registry, mut relayed) = start(setup).await;
-        tokio::spawn(async move { while relayed.recv().await.is_some() {} });
+        let mut listening = JoinSet::new();
+        listening.spawn(async move { while relayed.recv().await.is_some() {} });
         let adapter = registry.get("edition").unwrap();
         Self {
             place,
             registry,
             adapter,
+            _listening: listening,
         }
     }
 
