@@ -12,7 +12,7 @@ pub const MAX_DEPTH: usize = 64;
 /// A tree of more values would cost many times the memory of its text.
 pub const MAX_VALUES: usize = 500_000;
 /// An object counts as so many, since it takes that much more room, however little is in it.
-const OBJECT_VALUES: usize = 8;
+const OBJECT_VALUES: usize = 20;
 /// Keys of this form mean something to serde_json when a tree is read again, so they must not come
 /// from outside.
 const RESERVED_KEY_PREFIX: &str = "$serde_json::private::";

@@ -4,13 +4,13 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -33,6 +33,9 @@ use super::tls::Tls;
 /// to read the answer instead of a reset.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 32 * 1024 * 1024;
+/// Once it is to end: how long the socket still takes what has come to it, and a new connection may take to
+/// say what it wants.
+const LAST_CALL: Duration = Duration::from_millis(50);
 /// What a connection holds of what came, and of what its client has not taken yet. Above our own
 /// limit of headers, so that we are the ones to refuse them.
 const BUFFER_BYTES: usize = MAX_HEADER_BYTES + MAX_HEADER_BYTES / 2;
@@ -49,19 +52,13 @@ pub async fn serve(
     let connections = TaskTracker::new();
     let cut = CancellationToken::new();
     let permits = Arc::new(Semaphore::new(most_connections(config)));
+    // Who has connected by then is still answered.
+    let mut last_call = pin!(last_call(&shutdown));
     loop {
-        let accepted = if shutdown.is_cancelled() {
-            // Who has connected by now is still answered.
-            match accept(&listener, &permits).now_or_never() {
-                Some(accepted) => accepted,
-                None => break,
-            }
-        } else {
-            tokio::select! {
-                biased;
-                () = shutdown.cancelled() => continue,
-                accepted = accept(&listener, &permits) => accepted,
-            }
+        let accepted = tokio::select! {
+            biased;
+            () = &mut last_call => break,
+            accepted = accept(&listener, &permits) => accepted,
         };
         match accepted {
             Ok((stream, peer, permit)) => {
@@ -119,6 +116,12 @@ fn most_connections(config: &Config) -> usize {
         .clamp(1, most.min(Semaphore::MAX_PERMITS))
 }
 
+/// Ends a moment after `shutdown`.
+async fn last_call(shutdown: &CancellationToken) {
+    shutdown.cancelled().await;
+    tokio::time::sleep(LAST_CALL).await;
+}
+
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
@@ -149,6 +152,10 @@ struct Connection {
 
 impl Connection {
     async fn open(self, stream: TcpStream, tls: Option<Tls>) {
+        if self.shutdown.is_cancelled() {
+            // It is read before the connection is told to end, so that it is answered.
+            let _ = tokio::time::timeout(LAST_CALL, stream.readable()).await;
+        }
         let Some(tls) = tls else {
             return self.run(stream).await;
         };
@@ -183,10 +190,11 @@ impl Connection {
         let mut told = false;
         let ended = loop {
             tokio::select! {
+                biased;
                 ended = poll_fn(|context| serving.poll_without_shutdown(context)) => break ended,
                 () = self.shutdown.cancelled(), if !told => {
                     told = true;
-                    std::pin::Pin::new(&mut serving).graceful_shutdown();
+                    Pin::new(&mut serving).graceful_shutdown();
                 }
             }
         };
