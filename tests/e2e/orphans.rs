@@ -57,7 +57,8 @@ struct Found {
 }
 
 impl Found {
-    /// The bridge itself, or one of its supervisors: no program of an execution.
+    /// The bridge itself, one of its supervisors, or a process that holds an adapter: no program of an
+    /// execution.
     fn is_ours(&self) -> bool {
         let name = Path::new(env!("CARGO_BIN_EXE_forge-bridge"))
             .file_name()
@@ -66,7 +67,7 @@ impl Found {
         self.words
             .split(|byte| *byte == 0)
             .take(6)
-            .any(|word| word.ends_with(name))
+            .any(|word| word.ends_with(name) || word == b"adapter-host")
     }
 }
 
@@ -108,11 +109,15 @@ async fn until_programs(home: &Home, wanted: usize) {
         }
     };
     let there = tokio::time::timeout(Duration::from_secs(120), there).await;
-    assert!(
-        there.is_ok(),
-        "{} programs live, not {wanted}",
-        programs(home)
-    );
+    if there.is_err() {
+        let found = alive(home);
+        let strangers: Vec<_> = found.iter().filter(|found| !found.is_ours()).collect();
+        let words = strangers
+            .iter()
+            .map(|found| format!("{} {}", found.pid, String::from_utf8_lossy(&found.words)));
+        let list = words.collect::<Vec<_>>().join("\n");
+        panic!("{} programs live, not {wanted}:\n{list}", strangers.len());
+    }
 }
 
 /// Supervisors are gone as well.
