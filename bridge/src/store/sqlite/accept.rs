@@ -127,17 +127,11 @@ fn insert(
         attempt: 0,
         events_before: 0,
     };
-    events::append(tx, &owner, &new.events)?;
+    events::append_first(tx, &owner, &new.events, start)?;
     let Some(started) = start else {
         tx.ledger.entered_queue(&new.provider);
         return Ok(None);
     };
-    let owner = events::Owner {
-        attempt: 1,
-        events_before: new.events.len() as u64,
-        ..owner
-    };
-    events::append(tx, &owner, std::slice::from_ref(started))?;
     tx.ledger.numbers.counts.running += 1;
     Ok(Some(begun(tx, new, retry_of, started)))
 }

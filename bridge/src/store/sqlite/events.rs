@@ -1,10 +1,11 @@
 //! The event log. What one write appends is one row: its positions are `first..=last`, its body a list
-//! of `[type, time, data]`. Positions come from the writer and never come twice, because the highest
+//! of `[type, time, data]`, with the attempt where it is not the row's. Positions come from the writer and never come twice, because the highest
 //! one that was ever removed is kept in `meta`.
 
 use std::borrow::Cow;
 
 use rusqlite::{Connection, Row, params};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::table::{self, nanos};
@@ -24,21 +25,22 @@ pub(super) struct Owner<'a> {
     pub(super) events_before: u64,
 }
 
-type Line<'a> = (Cow<'a, str>, i64, Option<Cow<'a, RawValue>>);
+#[derive(Serialize, Deserialize)]
+struct Line<'a>(
+    Cow<'a, str>,
+    i64,
+    Option<Cow<'a, RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<u32>,
+);
 
-fn body(events: &[NewEvent]) -> Result<String, Failure> {
-    let lines: Vec<Line<'_>> = events
-        .iter()
-        .map(|event| {
-            let data = event.data.as_deref().map(Cow::Borrowed);
-            (
-                Cow::Borrowed(event.kind.as_str()),
-                nanos(event.timestamp),
-                data,
-            )
-        })
-        .collect();
-    serde_json::to_string(&lines)
+fn line(event: &NewEvent, attempt: Option<u32>) -> Line<'_> {
+    let data = event.data.as_deref().map(Cow::Borrowed);
+    let kind = Cow::Borrowed(event.kind.as_str());
+    Line(kind, nanos(event.timestamp), data, attempt)
+}
+
+fn body(lines: &[Line<'_>]) -> Result<String, Failure> {
+    serde_json::to_string(lines)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)).into())
 }
 
@@ -48,12 +50,30 @@ pub(super) fn append(
     owner: &Owner<'_>,
     events: &[NewEvent],
 ) -> Result<(), Failure> {
-    if events.is_empty() {
+    let lines: Vec<_> = events.iter().map(|event| line(event, None)).collect();
+    insert(tx, owner, &lines)
+}
+
+/// The events of one that is accepted, and of its first attempt when that begins at once.
+pub(super) fn append_first(
+    tx: &mut Tx<'_>,
+    owner: &Owner<'_>,
+    events: &[NewEvent],
+    started: Option<&NewEvent>,
+) -> Result<(), Failure> {
+    let started = started.map(|event| line(event, Some(1)));
+    let before = events.iter().map(|event| line(event, None));
+    let lines: Vec<_> = before.chain(started).collect();
+    insert(tx, owner, &lines)
+}
+
+fn insert(tx: &mut Tx<'_>, owner: &Owner<'_>, lines: &[Line<'_>]) -> Result<(), Failure> {
+    if lines.is_empty() {
         return Ok(());
     }
     let bounds = &mut tx.ledger.numbers.bounds;
     let first = bounds.issued + 1;
-    bounds.issued += events.len() as u64;
+    bounds.issued += lines.len() as u64;
     let last = bounds.issued;
     tx.execute(
         "INSERT INTO event (first, last, dispatch, seq, attempt, provider, body)
@@ -65,7 +85,7 @@ pub(super) fn append(
             owner.events_before + 1,
             owner.attempt,
             owner.provider,
-            body(events)?
+            body(lines)?
         ],
     )?;
     Ok(())
@@ -79,6 +99,7 @@ pub(super) fn append_unbound(
     let Some(newest) = events.iter().map(|event| event.timestamp).max() else {
         return Ok(());
     };
+    let lines: Vec<_> = events.iter().map(|event| line(event, None)).collect();
     let bounds = &mut tx.ledger.numbers.bounds;
     let first = bounds.issued + 1;
     bounds.issued += events.len() as u64;
@@ -86,7 +107,7 @@ pub(super) fn append_unbound(
     tx.execute(
         "INSERT INTO event (first, last, seq, attempt, provider, unbound_at, body)
          VALUES (?, ?, 0, 0, ?, ?, ?)",
-        params![first, last, provider, nanos(newest), body(events)?],
+        params![first, last, provider, nanos(newest), body(&lines)?],
     )?;
     Ok(())
 }
@@ -264,27 +285,25 @@ impl Batch {
         if self.is_out(filter) {
             return Ok(Vec::new().into_iter());
         }
-        let lines: Vec<(String, i64, Option<Box<RawValue>>)> = serde_json::from_str(&self.body)
-            .map_err(|error| {
-                let kind = rusqlite::types::Type::Text;
-                rusqlite::Error::FromSqlConversionFailure(5, kind, Box::new(error))
-            })?;
+        let lines: Vec<Line<'static>> = serde_json::from_str(&self.body).map_err(|error| {
+            let kind = rusqlite::types::Type::Text;
+            rusqlite::Error::FromSqlConversionFailure(5, kind, Box::new(error))
+        })?;
         let dispatch = self.dispatch.as_ref();
-        let event =
-            |(place, (kind, at, data)): (u64, (String, i64, Option<Box<RawValue>>))| Event {
-                id: log.cursor(self.first + place),
-                seq: dispatch.map_or(0, |_| self.seq + place),
-                kind,
-                task_id: dispatch.map(|d| d.task_id.clone()),
-                agent_id: dispatch.map(|d| d.agent_id.clone()),
-                dispatch_id: dispatch.map(|d| d.id),
-                provider: Some(self.provider.clone()),
-                timestamp: table::from_nanos(at),
-                run_id: dispatch.and_then(|d| d.run_id.clone()),
-                trace_id: dispatch.map(|d| d.trace_id.clone()),
-                attempt: self.attempt,
-                data,
-            };
+        let event = |(place, Line(kind, at, data, attempt)): (u64, Line<'static>)| Event {
+            id: log.cursor(self.first + place),
+            seq: dispatch.map_or(0, |_| self.seq + place),
+            kind: kind.into_owned(),
+            task_id: dispatch.map(|d| d.task_id.clone()),
+            agent_id: dispatch.map(|d| d.agent_id.clone()),
+            dispatch_id: dispatch.map(|d| d.id),
+            provider: Some(self.provider.clone()),
+            timestamp: table::from_nanos(at),
+            run_id: dispatch.and_then(|d| d.run_id.clone()),
+            trace_id: dispatch.map(|d| d.trace_id.clone()),
+            attempt: attempt.unwrap_or(self.attempt),
+            data: data.map(Cow::into_owned),
+        };
         let events: Vec<Event> = (0..).zip(lines).map(event).collect();
         Ok(events.into_iter())
     }
