@@ -12,7 +12,7 @@ use super::lock::Lock;
 use super::readers::Readers;
 use super::schema::{self, Tuning};
 use super::shared::{Published, Shared};
-use super::writer::Writer;
+use super::writer::{Writer, Written};
 use super::{Sqlite, seal};
 use crate::crash;
 use crate::store::Config;
@@ -130,6 +130,7 @@ impl Sqlite {
             connection,
             ledger,
             lock: held,
+            written: Written::default(),
         };
         std::thread::Builder::new()
             .name("store".to_owned())

@@ -196,7 +196,8 @@ impl Store for Sqlite {
     }
 
     async fn accept(&self, new: NewDispatch) -> Result<Acceptance> {
-        let bytes = new.request.get().len() + new.routing.get().len() + 512;
+        let sealed = new.secrets.as_ref().map_or(0, Vec::len);
+        let bytes = new.request.get().len() + new.routing.get().len() + sealed + 512;
         self.write(bytes, move |tx| accept::accept(tx, &new)).await
     }
 

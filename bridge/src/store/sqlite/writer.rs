@@ -36,6 +36,9 @@ const IDLE: Duration = Duration::from_secs(1);
 const CHECKPOINT_PATIENCE: Duration = Duration::from_millis(100);
 /// Frames in the WAL that are not in the file yet before the next checkpoint.
 const CHECKPOINT_FRAMES: i64 = 2000;
+/// How many changes, and how many bytes of them, are written before the WAL is looked at again.
+const LOOK_OPS: usize = 64;
+const LOOK_BYTES: usize = 256 << 10;
 
 /// Why a piece of work came to nothing.
 #[derive(Debug)]
@@ -173,6 +176,14 @@ pub(super) struct Writer {
     pub(super) connection: Connection,
     pub(super) ledger: Ledger,
     pub(super) lock: Lock,
+    pub(super) written: Written,
+}
+
+/// What was written since the WAL was looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Written {
+    ops: usize,
+    bytes: usize,
 }
 
 impl Writer {
@@ -197,6 +208,8 @@ impl Writer {
             let batch = self.collect(first, &mut closing);
             crash::point("store.batch");
             let crowded = batch.len() >= CROWD;
+            self.written.ops += batch.len();
+            self.written.bytes += batch.iter().map(|op| op.bytes).sum::<usize>();
             wal_is_empty = false;
             if let Err(error) = self
                 .commit(batch)
@@ -361,6 +374,10 @@ impl Writer {
     }
 
     fn checkpoint_if_needed(&mut self) -> rusqlite::Result<()> {
+        if self.written.ops < LOOK_OPS && self.written.bytes < LOOK_BYTES {
+            return Ok(());
+        }
+        self.written = Written::default();
         let (in_wal, in_file) = self.wal("NOOP")?;
         let limit = i64::try_from(self.tuning.wal_limit_bytes / table::PAGE_BYTES);
         if in_wal > limit.unwrap_or(i64::MAX) {
