@@ -308,7 +308,8 @@ fn write_file(request: &ExecutionRequest) -> Result<ExecutionResult> {
 
 /// A token is a word here.
 fn counted(input: &str, output: &str) -> Usage {
-    let words = |text: &str| u64::try_from(text.split_whitespace().count()).unwrap_or(u64::MAX);
+    let words =
+        |text: &str| u64::try_from(text.split_ascii_whitespace().count()).unwrap_or(u64::MAX);
     let (input, output) = (words(input), words(output));
     Usage {
         input_tokens: Some(input),
