@@ -287,10 +287,10 @@ impl Spans {
         (Self(Some(Arc::new(way))), waiting)
     }
 
-    /// The context when its spans are wanted: ask before making one.
-    pub fn wanted(&self, context: Option<Context>) -> Option<Context> {
+    /// The context when its spans are wanted: ask before making one. It is read only where spans go anywhere.
+    pub fn wanted(&self, context: impl FnOnce() -> Option<Context>) -> Option<Context> {
         self.0.as_ref()?;
-        context.filter(|context| context.is_sampled())
+        context().filter(|context| context.is_sampled())
     }
 
     /// Never waits.
@@ -403,9 +403,9 @@ mod tests {
             flags: 0,
             ..context()
         };
-        assert_eq!(spans.wanted(Some(quiet)), None);
-        assert_eq!(spans.wanted(Some(context())), Some(context()));
-        assert_eq!(Spans::default().wanted(Some(context())), None);
+        assert_eq!(spans.wanted(|| Some(quiet)), None);
+        assert_eq!(spans.wanted(|| Some(context())), Some(context()));
+        assert_eq!(Spans::default().wanted(|| Some(context())), None);
     }
 
     #[test]

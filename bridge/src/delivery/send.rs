@@ -1,6 +1,7 @@
 //! Makes the POST of one attempt out of what the store keeps: headers, signature, body. Reads only
 //! the part of the dispatch that concerns its callback.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use reqwest::header::{
     InvalidHeaderValue, USER_AGENT,
 };
 use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use url::Url;
 
@@ -50,7 +51,14 @@ pub enum Error {
 #[serde(default)]
 pub struct Wishes {
     callback: Option<Callback>,
-    traceparent: Option<String>,
+    /// The dispatch's own span.
+    #[serde(rename = "traceparent", deserialize_with = "context")]
+    context: Option<Context>,
+}
+
+fn context<'de, D: Deserializer<'de>>(text: D) -> Result<Option<Context>, D::Error> {
+    let text = Option::<Cow<'_, str>>::deserialize(text)?;
+    Ok(text.as_deref().and_then(Context::parse))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -78,7 +86,7 @@ impl Wishes {
 
     /// The dispatch's own span.
     pub fn context(&self) -> Option<Context> {
-        self.traceparent.as_deref().and_then(Context::parse)
+        self.context
     }
 
     pub fn policy(&self) -> Policy {

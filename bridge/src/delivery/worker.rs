@@ -323,7 +323,7 @@ impl Deliverer {
             Err(error) => Made::unsent(&attempt, &error),
         };
         made.trace = wishes.context();
-        if let Some(dispatch) = setup.spans.wanted(made.trace) {
+        if let Some(dispatch) = setup.spans.wanted(|| made.trace) {
             let end = setup.clock.now();
             let span = trace::span(&attempt, dispatch, &made.outcome, end);
             setup.spans.put(span);

@@ -33,7 +33,7 @@ pub(super) fn accepted(
     provider: &str,
     (from, to): (Timestamp, Timestamp),
 ) {
-    if let Some(context) = spans.wanted(trace.context()) {
+    if let Some(context) = spans.wanted(|| trace.context()) {
         let own = context.with_span(span::random_id());
         let span = Span::new(own, Some(context.span), "accept", from, to)
             .text("forge.dispatch.id", id.to_string())
@@ -65,7 +65,8 @@ pub(super) struct Ran<'a> {
 impl<'a> Stages<'a> {
     /// `None` when nobody wants its trace.
     pub(super) fn of(spans: &'a Spans, id: DispatchId, request: &'a Dispatch) -> Option<Self> {
-        spans.wanted(request.trace.context()).map(|context| Self {
+        let context = spans.wanted(|| request.trace.context())?;
+        Some(Self {
             spans,
             context,
             id,

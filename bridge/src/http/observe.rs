@@ -41,7 +41,6 @@ pub(super) async fn observe(
         request.id = %id,
         http.method = %request.method(),
         http.route = path(route.as_ref()),
-        http.status = tracing::field::Empty,
         dispatch.id = tracing::field::Empty,
         trace.id = tracing::field::Empty,
     );
@@ -52,7 +51,6 @@ pub(super) async fn observe(
         let text = HeaderValue::try_from(id.to_string()).expect("an id is visible ASCII");
         response.headers_mut().insert(REQUEST_ID, text);
         let status = response.status().as_u16();
-        tracing::Span::current().record("http.status", status);
         traffic.answered(path(route.as_ref()), &method, status, begun.elapsed());
         tracing::debug!(status, "request answered");
         response
