@@ -188,6 +188,7 @@ impl Handle {
             Some(Standing::Starting(why)) if !BEFORE_SERVING.contains(&op) => {
                 return Some(unavailable(&why));
             }
+            Some(Standing::Ending) => return Some(unavailable("the adapter's process ends")),
             Some(Standing::Starting(_) | Standing::Up) | None => {}
         }
         self.blocked().map(blocked_in)

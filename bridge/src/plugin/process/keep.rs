@@ -86,10 +86,7 @@ impl Attendant {
             tracing::warn!("adapter {} does not relay events: {error}", self.provider);
         }
         let health = ask(&self.handle, self.health_timeout).await;
-        if let Standing::Down(why) = remote.standing() {
-            return Err(why);
-        }
-        remote.stand(Standing::Up);
+        remote.serve()?;
         self.tell(health);
         Ok(())
     }

@@ -20,6 +20,9 @@ use crate::plugin::ticket::Ticket;
 const PAUSE: Duration = Duration::from_millis(2);
 /// What a process gets to end by itself.
 const END_WAIT: Duration = Duration::from_secs(1);
+/// What a process that has closed its side gets until it is killed.
+const LAST_MOMENT: Duration = Duration::from_millis(20);
+const UNREACHED: &str = "the adapter's process ended before the call reached it";
 /// The level at which what it writes to stderr is logged.
 const STDERR_LEVEL: i32 = 3;
 const STDERR_TEXT_BYTES: usize = 8 * 1024;
@@ -39,6 +42,8 @@ pub(in crate::plugin) enum Standing {
     Up,
     /// A new process is there and not yet initialised; why the last one ended.
     Starting(String),
+    /// Its process ends or is gone; how is not known yet.
+    Ending,
     /// Why there is no process.
     Down(String),
 }
@@ -60,6 +65,13 @@ struct State {
     /// What a new process has to be told as the first one was.
     initialize: Option<Vec<u8>>,
     relaying: bool,
+}
+
+impl State {
+    fn is_current(&self, connection: &Arc<Connection>) -> bool {
+        let current = self.connection.as_ref();
+        current.is_some_and(|current| Arc::ptr_eq(current, connection))
+    }
 }
 
 struct Connection {
@@ -183,7 +195,8 @@ impl Remote {
 
     /// Sends a call. It fails when there is nobody to send it to.
     pub(in crate::plugin) fn start(&self, ticket: Ticket, op: &str, payload: &[u8]) {
-        let sent = self.connection().is_some_and(|connection| {
+        let connection = self.connection();
+        let sent = connection.as_ref().is_some_and(|connection| {
             let mut writer = lock(&connection.writer);
             let sent = writer
                 .as_mut()
@@ -191,8 +204,21 @@ impl Remote {
             matches!(sent, Some(Ok(())))
         });
         if !sent {
-            let text = "the adapter's process ended before the call reached it";
-            self.host.fail(ticket, crashed(text));
+            // Out of service first: a call that is made again shall not come here again.
+            connection.inspect(|connection| self.leave_service(connection));
+            self.host.fail(ticket, crashed(UNREACHED));
+        }
+    }
+
+    /// Nothing more starts on a process that does not take what it is told; it has ended, or does now.
+    fn leave_service(&self, connection: &Arc<Connection>) {
+        let state = lock(&self.state);
+        if state.is_current(connection) {
+            self.standing.send_replace(Standing::Ending);
+        }
+        drop(state);
+        if !connection.program.ends_within(LAST_MOMENT) {
+            connection.program.kill();
         }
     }
 
@@ -264,15 +290,15 @@ impl Remote {
         }
         let missed = {
             let mut state = lock(&self.state);
-            let current = state.connection.as_ref();
-            let current = current.is_some_and(|current| Arc::ptr_eq(current, connection));
+            let current = state.is_current(connection);
             if current {
                 state.connection = None;
+                self.standing.send_replace(Standing::Ending);
             }
             current && !state.closing
         };
         // A writer may be waiting for it to read.
-        if !connection.program.ends_within(Duration::from_millis(20)) {
+        if !connection.program.ends_within(LAST_MOMENT) {
             connection.program.kill();
         }
         if missed {
@@ -329,6 +355,17 @@ impl Remote {
         self.standing.send_replace(standing);
     }
 
+    /// From now on calls can be made again, unless the process has ended meanwhile: then why.
+    pub(super) fn serve(&self) -> Result<(), String> {
+        let mut served = Ok(());
+        self.standing.send_modify(|standing| match standing {
+            Standing::Starting(_) | Standing::Up => *standing = Standing::Up,
+            Standing::Ending => served = Err("it ended again at once".to_owned()),
+            Standing::Down(why) => served = Err(why.clone()),
+        });
+        served
+    }
+
     /// Resolves when there is no process, and says why.
     pub(super) async fn ended(&self) -> String {
         let mut standing = self.standing.subscribe();
@@ -338,7 +375,7 @@ impl Remote {
         match down.as_deref() {
             Ok(Standing::Down(why)) => why.clone(),
             // The sender is ours.
-            Ok(Standing::Up | Standing::Starting(_)) | Err(_) => String::new(),
+            Ok(Standing::Up | Standing::Starting(_) | Standing::Ending) | Err(_) => String::new(),
         }
     }
 
