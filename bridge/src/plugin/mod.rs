@@ -5,6 +5,7 @@ mod adapter;
 mod attend;
 mod call;
 pub mod conform;
+mod copies;
 mod edition;
 mod format;
 #[cfg(feature = "fuzzing")]
@@ -31,7 +32,7 @@ mod side;
 mod ticket;
 mod trust;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,6 +42,7 @@ use forge_adapter_api::AdapterEvent;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tokio_util::task::TaskTracker;
 
 pub use adapter::{Adapter, Leaving, PauseError, ReloadError};
@@ -215,6 +217,7 @@ impl Registry {
         let named = resolve::names(&ids, &setup.tables)?;
         let folders: Arc<[PathBuf]> = folders(&config)?.into();
         let state = state(&setup)?;
+        let copies = state.join("adapters");
         let (relay, relayed) = mpsc::channel(RELAYED);
         let mut starts = Vec::new();
         for named in named {
@@ -229,7 +232,7 @@ impl Registry {
             let plan = Plan {
                 config: Arc::clone(&config),
                 folders: Arc::clone(&folders),
-                copies: state.join("adapters"),
+                copies: copies.clone(),
                 store_id: setup.store_id.clone(),
                 supervisor: setup.supervisor.clone(),
                 relay: setup.relay.clone(),
@@ -249,12 +252,24 @@ impl Registry {
             }),
         };
         match registry.load_failure() {
-            None => Ok((registry, relayed)),
+            None => {
+                registry.clear(copies).await;
+                Ok((registry, relayed))
+            }
             Some(error) => {
                 registry.shutdown(Duration::from_secs(5)).await;
                 Err(error)
             }
         }
+    }
+
+    /// Keeps only the copies that its adapters run from.
+    async fn clear(&self, copies: PathBuf) {
+        let adapters = self.shared.adapters.iter();
+        let digests: BTreeSet<_> = adapters.filter_map(Adapter::digest).collect();
+        let cleared = spawn_blocking(move || copies::clear(&copies, &digests)).await;
+        // A panic there has said why; what was left stays.
+        drop(cleared);
     }
 
     fn load_failure(&self) -> Option<Error> {
