@@ -286,7 +286,9 @@ impl Adapter {
 
     /// Starts nothing more, after a restart neither; what runs goes on. On disk when it returns.
     pub async fn pause(&self) -> Result<(), PauseError> {
+        crash::point("pause.before");
         let since = self.mark(Mark::set).await?;
+        crash::point("pause.after");
         self.board().paused = Some(since);
         tracing::warn!(
             adapter.id = self.provider(),
@@ -298,7 +300,9 @@ impl Adapter {
 
     /// Lets executions start again. Whoever starts them has to be told.
     pub async fn resume(&self) -> Result<(), PauseError> {
+        crash::point("resume.before");
         self.mark(Mark::remove).await?;
+        crash::point("resume.after");
         self.board().paused = None;
         tracing::info!(
             adapter.id = self.provider(),
@@ -457,6 +461,7 @@ impl Adapter {
         }
         crash::point("adapter.drained");
         edition.end(END_GRACE).await;
+        crash::point("adapter.ended");
         let mut board = self.board();
         board.leaving.retain(|other| !Arc::ptr_eq(other, edition));
     }

@@ -187,7 +187,10 @@ impl Edition {
 
     /// Lets it send events outside executions.
     pub(super) async fn start_relay(&self) {
-        if let Err(error) = answer(&self.handle, "events.start", empty(), RELAY_TIMEOUT).await
+        crash::point("adapter.relay.before");
+        let answered = answer(&self.handle, "events.start", empty(), RELAY_TIMEOUT).await;
+        crash::point("adapter.relay.after");
+        if let Err(error) = answered
             && error.code != "unsupported_op"
         {
             tracing::warn!(

@@ -14,6 +14,7 @@ use tempfile::NamedTempFile;
 use super::format;
 use super::images::Images;
 use super::load::LoadError;
+use crate::crash;
 
 /// What to do with a library that others could have written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -72,9 +73,13 @@ pub(super) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
     })?;
     file.rewind().map_err(unreadable)?;
 
+    crash::point("copy.before");
     let (copied, digest) = copy(&mut file, path, rules.copies)?;
     check_digest(path, rules, &digest)?;
-    keep(copied, digest, path, rules.copies)
+    crash::point("copy.written");
+    let vetted = keep(copied, digest, path, rules.copies)?;
+    crash::point("copy.after");
+    Ok(vetted)
 }
 
 /// Checks a program, which runs where it lies: it may need what lies beside it. Gives its SHA-256.

@@ -45,6 +45,10 @@ impl Home {
         }
     }
 
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.variables.insert(name.to_owned(), value.to_owned());
+    }
+
     /// Starts a bridge here and waits until it listens.
     pub(crate) fn start(&self) -> Process {
         match self.launch() {

@@ -2,7 +2,7 @@
 //! what real ones do: a request that was not answered is sent again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::super::harness::api::{JsonBody, owed, with};
 use super::super::harness::callback::Received;
+use super::super::harness::library;
 use super::super::harness::process::Home;
 use super::super::harness::{Answer, Api, CallbackSink, until};
 
@@ -83,32 +84,75 @@ fn needs_tools(point: &str) -> bool {
     point.starts_with("tool.")
 }
 
+/// Where the adapter runs that gets the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Bridge,
+    /// The same library in a process of its own.
+    Child,
+    /// Much the same as a program that speaks lines.
+    Program,
+}
+
+impl Place {
+    /// Whether its process is to end by itself, so that it is brought back.
+    fn crashes(self, point: &str) -> bool {
+        let hosted = point.starts_with("child.") || point.starts_with("restart.");
+        // What a reload ends shall be there until then.
+        self != Self::Bridge && hosted && !point.starts_with("child.end.")
+    }
+
+    fn prepare(self, home: &mut Home) {
+        match self {
+            Self::Bridge => return,
+            Self::Child => home.set("BRIDGE_ADAPTERS_ECHO_ISOLATION", "process"),
+            Self::Program => {
+                let plugins = home.dir.path().join("plugins");
+                std::fs::create_dir(&plugins).unwrap();
+                for program in [
+                    "plugins/examples/python-echo/forge-adapter-python-echo",
+                    "tests/fixtures/lines/forge-adapter-echo-lines",
+                ] {
+                    let from = library::root().join(program);
+                    let to = plugins.join(from.file_name().unwrap());
+                    std::fs::copy(from, &to).unwrap();
+                    library::make_safe(&to);
+                }
+                library::make_safe(&plugins);
+                home.set("BRIDGE_PLUGIN_PATH", &plugins.display().to_string());
+                home.set("BRIDGE_ADAPTERS_ECHO_LIBRARY", "echo-lines");
+                home.set("PATH", &std::env::var("PATH").unwrap_or_default());
+            }
+        }
+        home.set("BRIDGE_PLUGIN_RESTART_BACKOFF", "1ms");
+        home.set("BRIDGE_PLUGIN_RESTART_CRASH_LIMIT", "100");
+    }
+}
+
 /// The settings that the load needs.
-pub(super) fn prepare(home: &mut Home, point: &str) {
+pub(super) fn prepare(home: &mut Home, point: &str, place: Place) {
+    place.prepare(home);
     let folder = home.dir.path().to_owned();
     for policy in POLICIES {
         std::fs::create_dir(folder.join("work").join(policy)).unwrap();
     }
-    let mut set = |name: &str, value: String| home.variables.insert(name.to_owned(), value);
     let journal = folder.join("journal").display().to_string();
-    set("BRIDGE_ADAPTERS_ECHO_JOURNAL", journal);
+    home.set("BRIDGE_ADAPTERS_ECHO_JOURNAL", &journal);
     if needs_tools(point) {
-        let script =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/mcp-server/server.py");
+        let script = library::root().join("tests/fixtures/mcp-server/server.py");
         let file = folder.join("forge-bridge.toml");
         let text = format!(
             "[mcp.servers.fixture]\ncommand = \"python3\"\nargs = [{:?}, \"--normal\"]\n",
             script.display().to_string()
         );
         std::fs::write(&file, text).unwrap();
-        set("BRIDGE_CONFIG", file.display().to_string());
-        let path = std::env::var("PATH").unwrap_or_default();
-        set("PATH", path);
+        home.set("BRIDGE_CONFIG", &file.display().to_string());
+        home.set("PATH", &std::env::var("PATH").unwrap_or_default());
     }
 }
 
 impl Load {
-    pub(super) fn new(home: &Home, receiver: &Receiver, point: &str) -> Self {
+    pub(super) fn new(home: &Home, receiver: &Receiver, point: &str, place: Place) -> Self {
         let mut load = Self {
             requests: Vec::new(),
             journal: home.dir.path().join("journal"),
@@ -150,6 +194,9 @@ impl Load {
                     Wish::Nothing,
                     session,
                 );
+            }
+            if place.crashes(point) {
+                add("crash", "crash", "/ok", Wish::Nothing, json!({}));
             }
             if needs_tools(point) {
                 let call = r#"{"mcp__fixture__add":{"a":2,"b":3}}"#;

@@ -1,11 +1,14 @@
 //! The real program is killed at each named point, in the middle of work of each recovery policy, and
 //! started again; what it owes is then looked at from outside. `FORGE_KILL_ROUNDS` repeats it, each
-//! round at a later passing of the points, as far as there is one; `FORGE_KILL_POINT` chooses points.
+//! round at a later passing of the points, as far as there is one, and every second one with the adapter in a
+//! process of its own; `FORGE_KILL_POINT` chooses points.
 
 mod evidence;
 mod load;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::fmt;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -16,11 +19,13 @@ use std::time::{Duration, Instant};
 use forge_bridge::crash::{POINTS, VARIABLE};
 use reqwest::Method;
 use rustix::process::Signal;
+use serde_json::Value;
 use tokio::time::timeout;
 
+use super::harness::Api;
 use super::harness::process::{Home, Process};
 use evidence::Tally;
-use load::{Load, POLICIES, Receiver};
+use load::{Load, POLICIES, Place, Receiver};
 
 /// Bridges that are tortured at the same time; they wait more than they work.
 const LANES: usize = 6;
@@ -32,8 +37,8 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
     let rounds = std::env::var("FORGE_KILL_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
     let only = std::env::var("FORGE_KILL_POINT").unwrap_or_default();
     let chosen = POINTS.iter().filter(|point| point.starts_with(&only));
-    let cells: VecDeque<(u64, &str)> = (0..rounds)
-        .flat_map(|round| chosen.clone().map(move |point| (round, *point)))
+    let cells: VecDeque<Cell> = (0..rounds)
+        .flat_map(|round| chosen.clone().flat_map(move |point| Cell::of(point, round)))
         .collect();
     let (begun, count) = (Instant::now(), cells.len());
     let cells = Mutex::new(cells);
@@ -43,23 +48,20 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
         for _ in 0..LANES.min(count) {
             scope.spawn(|| {
                 loop {
-                    let Some((round, point)) = cells.lock().unwrap().pop_front() else {
+                    let Some(cell) = cells.lock().unwrap().pop_front() else {
                         return;
                     };
                     let runtime = tokio::runtime::Builder::new_current_thread()
                         .enable_all()
                         .build()
                         .unwrap();
-                    let passing = passing(point, round);
-                    let (died, tally, mut found) = runtime.block_on(cell(point, passing));
-                    if !died && round == 0 {
+                    let (died, tally, mut found) = runtime.block_on(cell.play());
+                    if !died && cell.round == 0 {
                         found.push("the point was not reached".to_owned());
                     }
                     kills.fetch_add(u64::from(died), Ordering::Relaxed);
                     tallies.lock().unwrap().push(tally);
-                    let named = found
-                        .iter()
-                        .map(|what| format!("{point}:{passing}: {what}"));
+                    let named = found.iter().map(|what| format!("{cell}: {what}"));
                     broken.lock().unwrap().extend(named);
                 }
             });
@@ -68,7 +70,7 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
     let total: Tally = tallies.into_inner().unwrap().into_iter().sum();
     println!(
         "{} points, {} policies, {rounds} rounds, {} kills in {:.0} s: {total}",
-        count as u64 / rounds,
+        chosen.count(),
         POLICIES.len(),
         kills.into_inner(),
         begun.elapsed().as_secs_f64(),
@@ -77,12 +79,37 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
 }
 
-/// Which passing of a point is the last. Some places are passed once in the life of a process; at others
-/// much is under way only after a while.
-fn passing(point: &str, round: u64) -> u64 {
+/// One bridge that is to be killed at one point.
+struct Cell {
+    point: &'static str,
+    place: Place,
+    round: u64,
+    /// Which passing of the point is the last.
+    passing: u64,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{} ({:?})", self.point, self.passing, self.place)
+    }
+}
+
+/// Some places are passed once in the life of a process; at others much is under way only after a while.
+fn passing(point: &str, place: Place, round: u64) -> u64 {
     let (first, step) = match point.split('.').next().unwrap_or_default() {
-        "key" | "reap" | "adapter" | "stop" | "sweep" | "replay" | "reseal" => (1, 0),
-        "recover" | "requeue" | "cancel" | "promote" | "tool" | "output" => (1, round % 3),
+        // The first child of all only looks at the library.
+        "child" if point != "child.ended" && point != "child.told" => {
+            let step = match point {
+                "child.end.before" | "child.end.after" => 0,
+                _ => round % 4,
+            };
+            (1 + u64::from(place == Place::Child), step)
+        }
+        "key" | "reap" | "adapter" | "stop" | "sweep" | "replay" | "reseal" | "copy" | "copies"
+        | "probe" | "pause" | "resume" => (1, 0),
+        "recover" | "requeue" | "cancel" | "promote" | "tool" | "output" | "child" | "restart" => {
+            (1, round % 3)
+        }
         "store" => match point {
             "store.opened" | "store.booted" => (1, 0),
             "store.checkpoint.before" | "store.checkpoint.after" => (1, 0),
@@ -93,58 +120,101 @@ fn passing(point: &str, round: u64) -> u64 {
     first + step
 }
 
-/// One bridge, killed at one point, if it comes there; what is broken then.
-async fn cell(point: &str, passing: u64) -> (bool, Tally, Vec<String>) {
-    let receiver = Receiver::start().await;
-    let mut home = Home::new(&[("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", "6")]);
-    load::prepare(&mut home, point);
-    let load = Load::new(&home, &receiver, point);
-    if ["recover", "requeue", "reap"].contains(&point.split('.').next().unwrap()) {
-        // There has to be something to recover.
-        let bridge = home.start();
-        until_some_run(&load, &bridge).await;
-        bridge.kill();
+impl Cell {
+    /// Those of one point: where it is about processes of adapters, one for each kind.
+    fn of(point: &'static str, round: u64) -> Vec<Self> {
+        let hosted = point.starts_with("child.") || point.starts_with("restart.");
+        let places = match (hosted, round % 2) {
+            (true, _) => vec![Place::Child, Place::Program],
+            (false, 0) => vec![Place::Bridge],
+            (false, _) => vec![Place::Child],
+        };
+        let cell = |place| Self {
+            point,
+            place,
+            round,
+            passing: passing(point, place, round),
+        };
+        places.into_iter().map(cell).collect()
     }
-    if point.starts_with("reseal.") {
-        // There has to be something under an older key.
-        home.start().kill();
-        let rotated = home.command().args(["secrets", "rotate"]).status();
-        assert!(rotated.unwrap().success());
-    }
-    let order = format!("{point}:{passing}");
-    home.variables.insert(VARIABLE.to_owned(), order);
-    let ended = torture(&home, &load, point).await;
-    home.variables.remove(VARIABLE);
-    let mut broken = Vec::new();
-    let died = match ended {
-        Ended::Early(log) if log.contains("error: ") => {
-            broken.push(format!("it did not start: {log}"));
-            true
-        }
-        Ended::Early(_) => true,
-        Ended::As(status) => {
-            if status.signal() != Some(Signal::KILL.as_raw()) {
-                broken.push(format!("it ended otherwise: {status}"));
-            }
-            true
-        }
-        Ended::Never(bridge) => {
+
+    /// Whether the bridge died there, and what is broken then.
+    async fn play(&self) -> (bool, Tally, Vec<String>) {
+        let Self { point, place, .. } = *self;
+        let receiver = Receiver::start().await;
+        let mut home = Home::new(&[("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", "6")]);
+        load::prepare(&mut home, point, place);
+        let load = Load::new(&home, &receiver, point, place);
+        if ["recover", "requeue", "reap"].contains(&point.split('.').next().unwrap()) {
+            // There has to be something to recover.
+            let bridge = home.start();
+            until_some_run(&load, &bridge).await;
             bridge.kill();
-            false
         }
-    };
-    let bridge = home.start();
-    load.repeat(&bridge.api).await;
-    evidence::until_quiet(&bridge.api).await;
-    let (tally, found) = evidence::examine(&bridge.api, &load, &receiver).await;
-    broken.extend(found);
-    if !broken.is_empty() {
-        let log = home.log();
-        let lines: Vec<_> = log.lines().collect();
-        let tail = &lines[lines.len().saturating_sub(30)..];
-        broken.push(format!("its log ends:\n  {}", tail.join("\n  ")));
+        if point.starts_with("reseal.") {
+            // There has to be something under an older key.
+            home.start().kill();
+            let rotated = home.command().args(["secrets", "rotate"]).status();
+            assert!(rotated.unwrap().success());
+        }
+        home.set(VARIABLE, &format!("{point}:{}", self.passing));
+        let ended = torture(&home, &load, point).await;
+        home.variables.remove(VARIABLE);
+        let mut broken = Vec::new();
+        let died = match ended {
+            Ended::Early(log) if log.contains("error: ") => {
+                broken.push(format!("it did not start: {log}"));
+                true
+            }
+            Ended::Early(_) => true,
+            Ended::As(status) => {
+                if status.signal() != Some(Signal::KILL.as_raw()) {
+                    broken.push(format!("it ended otherwise: {status}"));
+                }
+                true
+            }
+            Ended::Never(bridge) => {
+                bridge.kill();
+                false
+            }
+        };
+        let bridge = home.start();
+        if died && (point.starts_with("pause.") || point.starts_with("resume.")) {
+            broken.extend(take_back_the_pause(&bridge.api, point).await);
+        }
+        load.repeat(&bridge.api).await;
+        evidence::until_quiet(&bridge.api).await;
+        let (tally, found) = evidence::examine(&bridge.api, &load, &receiver).await;
+        broken.extend(found);
+        broken.extend(half_done(&home));
+        if !broken.is_empty() {
+            let log = home.log();
+            let lines: Vec<_> = log.lines().collect();
+            let tail = &lines[lines.len().saturating_sub(30)..];
+            broken.push(format!("its log ends:\n  {}", tail.join("\n  ")));
+        }
+        (died, tally, broken)
     }
-    (died, tally, broken)
+}
+
+/// A pause is on disk, or it is not; what is wrong with it.
+async fn take_back_the_pause(api: &Api, point: &str) -> Option<String> {
+    let wanted = ["pause.after", "resume.before"].contains(&point);
+    let (_, shown) = api.get("/api/v2/adapters/echo").await;
+    api.post("/api/v2/adapters/echo/resume", &Value::Null).await;
+    (shown["pausedAt"].is_string() != wanted).then(|| format!("paused is not {wanted}: {shown}"))
+}
+
+/// What a kill left of a copy or a note; the next start takes it away.
+fn half_done(home: &Home) -> Option<String> {
+    let copies = home.dir.path().join("data/state/adapters/echo");
+    let files = std::fs::read_dir(copies).ok()?.flatten();
+    let names: Vec<_> = files.map(|file| file.file_name()).collect();
+    let whole = |name: &OsString| {
+        let name = name.to_string_lossy();
+        name.ends_with(".json") || name.ends_with(std::env::consts::DLL_EXTENSION)
+    };
+    (!names.iter().all(whole)).then(|| format!("half a copy is left: {names:?}"))
 }
 
 /// What became of a bridge with a point to die at.
@@ -162,22 +232,29 @@ async fn torture(home: &Home, load: &Load, point: &str) -> Ended {
         Err(log) => return Ended::Early(log),
     };
     let api = bridge.api.clone();
-    let reload = async {
-        if [
-            "adapter.swap.before",
-            "adapter.swap.after",
-            "adapter.drained",
-        ]
-        .contains(&point)
-        {
+    let orders: &[&str] = match point {
+        "adapter.swap.before"
+        | "adapter.swap.after"
+        | "adapter.drained"
+        | "adapter.ended"
+        | "child.end.before"
+        | "child.end.after" => &["reload"],
+        "pause.before" | "pause.after" => &["pause"],
+        "resume.before" | "resume.after" => &["pause", "resume"],
+        _ => &[],
+    };
+    let manage = async {
+        if !orders.is_empty() {
             load.in_the_middle(&api).await;
-            let path = "/api/v2/adapters/echo/reload";
+        }
+        for order in orders {
+            let path = format!("/api/v2/adapters/echo/{order}");
             // It may not live to answer.
-            let _ = api.request(Method::POST, path).send().await;
+            let _ = api.request(Method::POST, &path).send().await;
         }
     };
     let work = async {
-        tokio::join!(load.run(&api), reload);
+        tokio::join!(load.run(&api), manage);
         evidence::until_quiet(&api).await;
     };
     let ended = if point.starts_with("stop") {

@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use super::crashes::{Crashes, Next};
 use super::remote::{Remote, Standing};
+use crate::crash;
 use crate::plugin::attend::{Attendant, answer, ask, empty};
 
 const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -62,8 +63,10 @@ impl Attendant {
     /// A new process, told what the first one was. Until it stands calls are refused with `why`.
     async fn begin_again(&self, remote: &Arc<Remote>, why: String) -> Result<(), String> {
         remote.stand(Standing::Starting(why));
+        crash::point("restart.before");
         let connecting = Arc::clone(remote);
         let connected = tokio::task::spawn_blocking(move || connecting.connect()).await;
+        crash::point("restart.connected");
         match connected {
             Ok(Ok(_manifest)) => {}
             Ok(Err(error)) => return Err(format!("it could not be started again: {error}")),
@@ -88,6 +91,7 @@ impl Attendant {
         let health = ask(&self.handle, self.health_timeout).await;
         remote.serve()?;
         self.tell(health);
+        crash::point("restart.after");
         Ok(())
     }
 

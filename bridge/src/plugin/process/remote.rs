@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use super::program::{self, Program, Start};
 use super::wire::{Ear, Told, Writer};
+use crate::crash;
 use crate::plugin::call::Host;
 use crate::plugin::load::LoadError;
 use crate::plugin::queue::Emitted;
@@ -116,8 +117,10 @@ impl Remote {
             let record = serde_json::json!({"message": text, "stream": "stderr"});
             host.logs.push(STDERR_LEVEL, record.to_string().as_bytes());
         };
+        crash::point("child.start.before");
         let (program, reader, to) = program::start(&self.spec.start, log)
             .map_err(|error| failed(format!("its process cannot be started: {error}")))?;
+        crash::point("child.start.after");
         let mut ear = Ear::new(reader, channel, host.payload_bytes);
         let mut writer = Writer::new(to, channel);
         // What cannot be written is told by the end that is read.
@@ -163,6 +166,7 @@ impl Remote {
                 }
             }
         };
+        crash::point("child.ready");
         ear.reader().deadline = None;
         let connection = Arc::new(Connection {
             program,
@@ -234,6 +238,12 @@ impl Remote {
 
     /// Ends the process, by force when it does not end soon. Blocks.
     pub(in crate::plugin) fn destroy(&self) {
+        crash::point("child.end.before");
+        self.end();
+        crash::point("child.end.after");
+    }
+
+    fn end(&self) {
         let connection = {
             let mut state = lock(&self.state);
             state.closing = true;
@@ -302,12 +312,14 @@ impl Remote {
             connection.program.kill();
         }
         if missed {
+            crash::point("child.ended");
             let killed = lock(&connection.killed).take();
             let line = killed.unwrap_or_else(|| connection.program.epitaph());
             self.standing.send_replace(Standing::Down(line.clone()));
             for (ticket, _) in self.host.tickets.all() {
                 self.host.fail(ticket, crashed(&line));
             }
+            crash::point("child.told");
         }
         connection.program.bury();
     }
