@@ -19,6 +19,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// One line on stderr; the rest is cut off.
 const LINE_BYTES: usize = 8 * 1024;
+/// What a process that has closed its side gets until it is killed.
+const LAST_MOMENT: Duration = Duration::from_millis(20);
 /// How long its end is waited for before it is told without its status.
 const STATUS_WAIT: Duration = Duration::from_secs(3);
 /// How long the last words of an ended process are waited for.
@@ -157,6 +159,13 @@ impl Program {
     pub(super) fn kill(&self) {
         // An error says that it has ended.
         let _ = pidfd_send_signal(&self.pidfd, Signal::INT);
+    }
+
+    /// Kills it unless it is about to end by itself.
+    pub(super) fn end_now(&self) {
+        if !self.ends_within(LAST_MOMENT) {
+            self.kill();
+        }
     }
 
     /// Whether it ends within this time.

@@ -21,8 +21,6 @@ use crate::plugin::ticket::Ticket;
 const PAUSE: Duration = Duration::from_millis(2);
 /// What a process gets to end by itself.
 const END_WAIT: Duration = Duration::from_secs(1);
-/// What a process that has closed its side gets until it is killed.
-const LAST_MOMENT: Duration = Duration::from_millis(20);
 const UNREACHED: &str = "the adapter's process ended before the call reached it";
 /// The level at which what it writes to stderr is logged.
 const STDERR_LEVEL: i32 = 3;
@@ -207,22 +205,24 @@ impl Remote {
                 .map(|writer| writer.start(ticket.0, op, payload));
             matches!(sent, Some(Ok(())))
         });
-        if !sent {
-            // Out of service first: a call that is made again shall not come here again.
-            connection.inspect(|connection| self.leave_service(connection));
-            self.host.fail(ticket, crashed(UNREACHED));
+        if sent {
+            return;
+        }
+        if let Some(connection) = &connection {
+            // First of all: a call that is made again shall not come here again.
+            self.leave_service(connection);
+        }
+        self.host.fail(ticket, crashed(UNREACHED));
+        if let Some(connection) = connection {
+            connection.program.end_now();
         }
     }
 
-    /// Nothing more starts on a process that does not take what it is told; it has ended, or does now.
+    /// Nothing more starts on a process that does not take what it is told.
     fn leave_service(&self, connection: &Arc<Connection>) {
         let state = lock(&self.state);
         if state.is_current(connection) {
             self.standing.send_replace(Standing::Ending);
-        }
-        drop(state);
-        if !connection.program.ends_within(LAST_MOMENT) {
-            connection.program.kill();
         }
     }
 
@@ -308,9 +308,7 @@ impl Remote {
             current && !state.closing
         };
         // A writer may be waiting for it to read.
-        if !connection.program.ends_within(LAST_MOMENT) {
-            connection.program.kill();
-        }
+        connection.program.end_now();
         if missed {
             crash::point("child.ended");
             let killed = lock(&connection.killed).take();
