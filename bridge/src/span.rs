@@ -17,6 +17,8 @@ const TEXT_BYTES: usize = 256;
 /// What a span costs besides its texts.
 const SPAN_BYTES: usize = 256;
 const SAMPLED: u8 = 1;
+/// The low bits of a trace's id that are random by W3C Trace Context.
+const RANDOM_BITS: u32 = 56;
 
 /// A place in a trace: W3C Trace Context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +88,15 @@ impl Context {
             Stage::Deliver(delivery, attempt) => mix(delivery ^ u64::from(attempt)),
         };
         self.with_span(mix(self.span ^ mix(salt)).max(1))
+    }
+
+    /// The same place, not to be recorded by anybody.
+    #[must_use]
+    fn unsampled(self) -> Self {
+        Self {
+            flags: self.flags & !SAMPLED,
+            ..self
+        }
     }
 
     /// Whether the caller wants the trace recorded.
@@ -243,6 +254,8 @@ struct Way {
     sender: UnboundedSender<Span>,
     load: Arc<Load>,
     most_bytes: usize,
+    /// A trace that begins here is recorded where its id is below this.
+    threshold: u64,
 }
 
 /// What waits to be sent, and what became of the rest.
@@ -271,8 +284,8 @@ pub struct Waiting {
 }
 
 impl Spans {
-    /// A way that holds at most so many bytes.
-    pub fn bounded(most_bytes: usize) -> (Self, Waiting) {
+    /// A way that holds at most so many bytes, for this share, from 0 to 1, of the traces that begin here.
+    pub fn bounded(most_bytes: usize, share: f64) -> (Self, Waiting) {
         let (sender, receiver) = unbounded_channel();
         let load = Arc::new(Load::default());
         let waiting = Waiting {
@@ -283,8 +296,20 @@ impl Spans {
             sender,
             load,
             most_bytes,
+            threshold: (share * (1_u64 << RANDOM_BITS) as f64) as u64,
         };
         (Self(Some(Arc::new(way))), waiting)
+    }
+
+    /// A trace that begins here, to be recorded or not. Its id decides, and so others that go by it decide
+    /// the same. Where no spans are sent others may still record it.
+    #[must_use]
+    pub fn sampled(&self, context: Context) -> Context {
+        let random = context.trace as u64 & ((1 << RANDOM_BITS) - 1);
+        match &self.0 {
+            Some(way) if random >= way.threshold => context.unsampled(),
+            Some(_) | None => context,
+        }
     }
 
     /// The context when its spans are wanted: ask before making one. It is read only where spans go anywhere.
@@ -382,7 +407,7 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_counted() {
-        let (spans, mut waiting) = Spans::bounded(2 * (SPAN_BYTES + 10));
+        let (spans, mut waiting) = Spans::bounded(2 * (SPAN_BYTES + 10), 1.0);
         for name in ["one", "two", "three"] {
             spans.put(span(name));
         }
@@ -398,7 +423,7 @@ mod tests {
 
     #[test]
     fn nobody_wants_what_the_caller_does_not_want_recorded() {
-        let (spans, _waiting) = Spans::bounded(1000);
+        let (spans, _waiting) = Spans::bounded(1000, 1.0);
         let quiet = Context {
             flags: 0,
             ..context()
@@ -406,6 +431,18 @@ mod tests {
         assert_eq!(spans.wanted(|| Some(quiet)), None);
         assert_eq!(spans.wanted(|| Some(context())), Some(context()));
         assert_eq!(Spans::default().wanted(|| Some(context())), None);
+    }
+
+    #[test]
+    fn about_the_share_of_traces_that_begin_here_is_recorded() {
+        for (share, expected) in [(0.0, 0..=0), (0.1, 850..=1150), (1.0, 10_000..=10_000)] {
+            let (spans, _waiting) = Spans::bounded(1000, share);
+            let begun = (0..10_000).map(|_| spans.sampled(Context::start()));
+            let kept = begun.filter(|context| context.is_sampled()).count();
+            assert!(expected.contains(&kept), "{share}: {kept}");
+        }
+        let other = Spans::default().sampled(context());
+        assert_eq!(other, context(), "nobody here knows better");
     }
 
     #[test]

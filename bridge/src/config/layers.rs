@@ -165,6 +165,10 @@ pub(super) fn standard_telemetry(
     if off.into_iter().any(is_off) {
         return figment;
     }
+    if let Some(ratio) = sample_ratio(set) {
+        let path = ["otlp", "sample_ratio"];
+        figment = figment.merge(Named::value("OTEL_TRACES_SAMPLER", &path, ratio));
+    }
     for (variable, key) in variables {
         let text = set(variable).filter(|_| keys.iter().any(|known| known == key));
         if let Some(text) = text {
@@ -173,6 +177,17 @@ pub(super) fn standard_telemetry(
         }
     }
     figment
+}
+
+/// The share that a sampler of OpenTelemetry records. A sampler that we do not have counts as none.
+fn sample_ratio<'a>(set: impl Fn(&str) -> Option<&'a String>) -> Option<&'a str> {
+    let sampler = set("OTEL_TRACES_SAMPLER")?;
+    match sampler.trim_start_matches("parentbased_") {
+        "always_on" => Some("1"),
+        "always_off" => Some("0"),
+        "traceidratio" => Some(set("OTEL_TRACES_SAMPLER_ARG").map_or("1", String::as_str)),
+        _ => None,
+    }
 }
 
 /// Lays the environment over a figment. An empty variable counts as not set.

@@ -307,6 +307,22 @@ fn the_variables_of_opentelemetry_count_below_our_own() {
     ] {
         assert_eq!(endpoint(read(&[off], "")), None);
     }
+    for (sampler, expected) in [
+        ("parentbased_traceidratio", 0.25),
+        ("traceidratio", 0.25),
+        ("parentbased_always_off", 0.0),
+        ("always_on", 1.0),
+        ("jaeger_remote", 1.0),
+    ] {
+        let variables = [
+            ("OTEL_TRACES_SAMPLER", sampler),
+            ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
+        ];
+        let ratio = |more: &[(&str, &str)]| read(more, "").otlp.sample_ratio;
+        assert_eq!(ratio(&variables), expected, "{sampler}");
+        let ours = [&variables[..], &[("BRIDGE_OTLP_SAMPLE_RATIO", "0.5")]].concat();
+        assert_eq!(ratio(&ours), 0.5);
+    }
 }
 
 proptest! {

@@ -152,7 +152,9 @@ impl Inner {
                     .map_err(|refused| refused.to_string())
             },
         };
-        validate(body, &envelope, &limits).map_err(Error::Invalid)
+        let (dispatch, secrets) = validate(body, &envelope, &limits).map_err(Error::Invalid)?;
+        let trace = dispatch.trace.clone().sampled(&self.finisher.spans);
+        Ok((Dispatch { trace, ..dispatch }, secrets))
     }
 
     /// What a key stands for; nothing when it is free.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::span::{self, Context, Stage};
+use crate::span::{self, Context, Spans, Stage};
 
 /// The W3C trace that the dispatch belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +39,18 @@ impl Trace {
             trace_id: format!("{:032x}", ours.trace),
             traceparent: ours.to_string(),
             parent_span_id: caller.map(|caller| format!("{:016x}", caller.span)),
+        }
+    }
+
+    /// What the caller says of recording it stays; of a trace that begins here `spans` decides.
+    #[must_use]
+    pub fn sampled(self, spans: &Spans) -> Self {
+        match self.context() {
+            Some(begun) if self.parent_span_id.is_none() => Self {
+                traceparent: spans.sampled(begun).to_string(),
+                ..self
+            },
+            Some(_) | None => self,
         }
     }
 
@@ -79,6 +91,13 @@ mod tests {
 
         let later = format!("cc-{trace}-{parent}-01-what-comes");
         assert_eq!(Trace::from_header(Some(&later)).trace_id, trace);
+
+        let (nothing, _waiting) = Spans::bounded(1000, 0.0);
+        let wanted = Trace::from_header(Some(&format!("00-{trace}-{parent}-01")));
+        assert_eq!(wanted.clone().sampled(&nothing), wanted);
+        let own = Trace::from_header(None);
+        assert!(own.traceparent.ends_with("-01"));
+        assert!(own.sampled(&nothing).traceparent.ends_with("-00"));
 
         for malformed in [
             String::new(),

@@ -34,6 +34,9 @@ pub struct Config {
     pub service_name: String,
     /// `name=value` each: what else is said of this process.
     pub resource: Vec<String>,
+    /// From 0 to 1: of the traces that begin here. One that goes on from a caller is recorded where the caller
+    /// wants it.
+    pub sample_ratio: f64,
     /// Of one request.
     #[serde(with = "crate::config::duration")]
     pub timeout: Duration,
@@ -51,6 +54,7 @@ impl Default for Config {
             headers: Vec::new(),
             service_name: "forge-bridge".to_owned(),
             resource: Vec::new(),
+            sample_ratio: 1.0,
             timeout: Duration::from_secs(10),
             every: Duration::from_secs(1),
             queue_bytes: 4 << 20,
@@ -69,6 +73,8 @@ pub enum Error {
     MalformedHeader(usize),
     #[error("otlp.resource[{0}] is not name=value")]
     MalformedAttribute(usize),
+    #[error("otlp.sample_ratio is not a number from 0 to 1")]
+    NoRatio,
     #[error("otlp.timeout and otlp.every must be longer than nothing")]
     NoTime,
     #[error("otlp.endpoint has a host that cannot be called")]
@@ -103,6 +109,9 @@ impl Exporter {
         if config.timeout.is_zero() || config.every.is_zero() {
             return Err(Error::NoTime);
         }
+        if !(0.0..=1.0).contains(&config.sample_ratio) {
+            return Err(Error::NoRatio);
+        }
         let resource = config.resource.iter().enumerate();
         let resource = resource
             .map(|(at, text)| pair(text).ok_or(Error::MalformedAttribute(at)))
@@ -111,7 +120,7 @@ impl Exporter {
         let host = url.host_str().unwrap_or_default();
         let port = url.port_or_known_default().unwrap_or_default();
         let guard = Guard::new(&[format!("{host}:{port}")]).map_err(Error::Host)?;
-        let (spans, waiting) = Spans::bounded(config.queue_bytes);
+        let (spans, waiting) = Spans::bounded(config.queue_bytes, config.sample_ratio);
         let exporter = Self {
             client: Client::new(net, guard).map_err(Error::Client)?,
             headers: headers(&config.headers)?,
@@ -209,6 +218,10 @@ mod tests {
             },
             Config {
                 every: Duration::ZERO,
+                ..good()
+            },
+            Config {
+                sample_ratio: 1.5,
                 ..good()
             },
         ];
