@@ -104,6 +104,11 @@ async fn a_crash_loop_is_shown_by_health_and_ended_by_a_reload() {
     );
     let (_, shown) = bridge.api.get("/api/v2/adapters/echo").await;
     assert_eq!(shown["health"]["message"], line);
+    let quarantine = &shown["quarantine"];
+    assert_eq!(quarantine["crashes"], 5, "{shown}");
+    assert!(line.contains(quarantine["since"].as_str().unwrap()));
+    assert!(line.contains(quarantine["reason"].as_str().unwrap()));
+    assert_eq!(&health(&bridge).await["quarantine"], quarantine);
 
     let waiting = bridge.api.dispatch(at("echo", "waiting")).await;
     let echo = bridge.app.as_ref().unwrap().registry.get("echo").unwrap();
@@ -113,6 +118,8 @@ async fn a_crash_loop_is_shown_by_health_and_ended_by_a_reload() {
         "ok"
     );
     healthy(&bridge).await;
+    let (_, shown) = bridge.api.get("/api/v2/adapters/echo").await;
+    assert_eq!(shown["quarantine"], json!(null));
     bridge.stop().await;
 }
 

@@ -10,7 +10,9 @@ use super::error::{Code, Failure};
 use super::{Life, Phase};
 use crate::dispatch::Dispatcher;
 use crate::plugin::process::Isolation;
-use crate::plugin::{Adapter, HealthReport, Leaving, LoadError, PauseError, Registry, ReloadError};
+use crate::plugin::{
+    Adapter, HealthReport, Leaving, LoadError, PauseError, Quarantine, Registry, ReloadError,
+};
 
 pub(super) async fn list(_: Reader, State(registry): State<Registry>) -> Json<Value> {
     let adapters: Vec<View> = registry.adapters().iter().map(View::of).collect();
@@ -106,6 +108,7 @@ struct View {
     running: usize,
     max_concurrent: usize,
     paused_at: Option<String>,
+    quarantine: Option<Quarantine>,
     leaving: Vec<Leaving>,
     health: Value,
     history: Vec<Value>,
@@ -124,6 +127,7 @@ impl View {
             running: adapter.running(),
             max_concurrent: adapter.max_concurrent(),
             paused_at: adapter.paused().map(crate::time::format),
+            quarantine: adapter.quarantined(),
             leaving: adapter.leaving(),
             health: report(&adapter.health()),
             history: adapter.history().iter().map(report).collect(),

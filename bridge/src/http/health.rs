@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::error::Failure;
 use super::query::Query;
 use super::{Life, Phase};
-use crate::plugin::{Adapter, Registry};
+use crate::plugin::{Adapter, Quarantine, Registry};
 use crate::store::Store;
 
 type Answer = (StatusCode, Json<Value>);
@@ -123,6 +123,8 @@ struct AdapterLine {
     #[serde(skip_serializing_if = "Option::is_none")]
     paused_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    quarantine: Option<Quarantine>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<Profile>,
 }
 
@@ -186,6 +188,7 @@ fn adapter_lines(
             queued: queues.remove(adapter.provider()).unwrap_or(0),
             max_concurrent: adapter.max_concurrent(),
             paused_at: adapter.paused().map(crate::time::format),
+            quarantine: adapter.quarantined(),
             profile: match detail {
                 Detail::Brief => None,
                 Detail::Profiles => adapter.profile().as_deref().cloned(),
@@ -211,6 +214,7 @@ fn gone(queued: u64) -> AdapterLine {
         queued,
         max_concurrent: 0,
         paused_at: None,
+        quarantine: None,
         profile: None,
     }
 }

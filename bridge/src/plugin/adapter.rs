@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::edition::{Edition, Permit, Post, Start};
-use super::health::HealthReport;
+use super::health::{HealthReport, Quarantine};
 use super::instance::Boot;
 use super::load::LoadError;
 use super::meters::Meters;
@@ -210,6 +210,11 @@ impl Adapter {
     /// As last heard.
     pub fn health(&self) -> HealthReport {
         self.shared.post.monitor.current()
+    }
+
+    /// Since when it is not started again, and why; until a reload.
+    pub fn quarantined(&self) -> Option<Quarantine> {
+        self.shared.post.monitor.quarantined()
     }
 
     /// The last changes, the newest last.

@@ -31,6 +31,18 @@ pub struct HealthReport {
     pub checked_at: Timestamp,
 }
 
+/// An adapter whose process ended so often that it is not started again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Quarantine {
+    #[serde(serialize_with = "crate::time::millis")]
+    pub since: Timestamp,
+    /// How often it ended within `plugin.restart.crash_window`.
+    pub crashes: usize,
+    /// Why it ended the last time.
+    pub reason: String,
+}
+
 /// An edition of an adapter, to its monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Speaker(u64);
@@ -49,6 +61,8 @@ struct Board {
     /// The only one whose word counts.
     speaker: Speaker,
     newcomers: u64,
+    /// Until another one is appointed.
+    quarantine: Option<Quarantine>,
     /// When each status and message was first seen; the newest last.
     history: VecDeque<HealthReport>,
 }
@@ -67,6 +81,7 @@ impl Monitor {
                 current,
                 speaker: Speaker(0),
                 newcomers: 0,
+                quarantine: None,
                 history: VecDeque::new(),
             }),
             asking: AtomicBool::new(false),
@@ -102,8 +117,24 @@ impl Monitor {
 
     /// From now on this one's word counts and nobody else's; this is how it is.
     pub(super) fn appoint(&self, speaker: Speaker, health: Health) {
-        self.lock().speaker = speaker;
+        {
+            let mut board = self.lock();
+            board.speaker = speaker;
+            board.quarantine = None;
+        }
         self.record(speaker, health, Timestamp::now());
+    }
+
+    /// Nothing is started of this one any more.
+    pub(super) fn quarantine(&self, speaker: Speaker, quarantine: Quarantine) {
+        let mut board = self.lock();
+        if board.speaker == speaker {
+            board.quarantine = Some(quarantine);
+        }
+    }
+
+    pub(super) fn quarantined(&self) -> Option<Quarantine> {
+        self.lock().quarantine.clone()
     }
 
     /// Whether this one's word counts.
@@ -229,7 +260,17 @@ mod tests {
         let (first, second) = (monitor.newcomer(), monitor.newcomer());
         monitor.appoint(first, Health::healthy());
         monitor.record(second, Health::offline("not yet"), Timestamp::now());
+        let quarantine = Quarantine {
+            since: Timestamp::now(),
+            crashes: 5,
+            reason: "SIGABRT".to_owned(),
+        };
+        monitor.quarantine(second, quarantine.clone());
+        assert_eq!(monitor.quarantined(), None, "not yet");
+        monitor.quarantine(first, quarantine.clone());
+        assert_eq!(monitor.quarantined(), Some(quarantine));
         monitor.appoint(second, Health::healthy());
+        assert_eq!(monitor.quarantined(), None);
         monitor.record(first, Health::offline("not any more"), Timestamp::now());
         assert_eq!(monitor.current().status, HealthStatus::Healthy);
         assert!(monitor.hears(second) && !monitor.hears(first));

@@ -47,7 +47,7 @@ use tokio_util::task::TaskTracker;
 
 pub use adapter::{Adapter, Leaving, PauseError, ReloadError};
 pub use edition::Permit;
-pub use health::HealthReport;
+pub use health::{HealthReport, Quarantine};
 pub use listen::{Call, Item};
 pub use load::LoadError;
 pub use settings::AdapterTable;

@@ -12,6 +12,7 @@ use super::crashes::{Crashes, Next};
 use super::remote::{Remote, Standing};
 use crate::crash;
 use crate::plugin::attend::{Attendant, answer, ask, empty};
+use crate::plugin::health::Quarantine;
 
 const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -42,12 +43,19 @@ impl Attendant {
                     sleep(wait).await;
                 }
                 Next::Quarantine(count) => {
+                    let since = Timestamp::now();
                     let line = format!(
                         "quarantined at {}: it ended {count} times within {:?}, the last time because {why}; \
                          mend or replace it, then POST /api/v2/adapters/{provider}/reload",
-                        crate::time::format(Timestamp::now()),
+                        crate::time::format(since),
                         self.restart.crash_window,
                     );
+                    let quarantine = Quarantine {
+                        since,
+                        crashes: count,
+                        reason: why,
+                    };
+                    self.monitor.quarantine(self.speaker, quarantine);
                     remote.stand(Standing::Down(line.clone()));
                     // A reload puts another edition in its place.
                     return self.tell(Health::offline(&line));
