@@ -1,4 +1,4 @@
-import type { Health } from "@forge-bridge/client";
+import type { Health, Quarantine } from "@forge-bridge/client";
 import { createContext } from "preact";
 import { useContext } from "preact/hooks";
 import type { Loaded } from "./load";
@@ -16,7 +16,6 @@ export function useHealth(): Loaded<Health> {
 }
 
 /** What keeps an adapter from starting anything, besides its health. */
-export function hold(adapter: { pausedAt?: string | null; health: { message?: string } }): "paused" | "quarantined" | undefined {
-  if (adapter.pausedAt) return "paused";
-  return adapter.health.message?.startsWith("quarantined") ? "quarantined" : undefined;
+export function hold(adapter: { pausedAt?: string | null; quarantine?: Quarantine | null }): ("paused" | "quarantined")[] {
+  return [...(adapter.quarantine ? (["quarantined"] as const) : []), ...(adapter.pausedAt ? (["paused"] as const) : [])];
 }

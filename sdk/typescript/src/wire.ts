@@ -140,6 +140,14 @@ export interface HealthReport {
   checkedAt: string;
 }
 
+/** An adapter whose process ended so often that it is not started again: nothing starts there until it is reloaded. */
+export interface Quarantine {
+  since: string;
+  crashes: number;
+  /** Why it ended the last time. */
+  reason: string;
+}
+
 export interface Profile {
   capabilities: string[];
   nativeTools: string[];
@@ -160,6 +168,7 @@ export interface Adapter {
   running: number;
   /** Since when nothing starts there. */
   pausedAt?: string | null;
+  quarantine?: Quarantine | null;
   /** Editions that a reload replaced and on which something still runs. */
   leaving?: { version: string; digest: string; running: number }[];
   health: HealthReport;
@@ -174,7 +183,7 @@ export interface Health {
   uptimeSeconds: number;
   draining: boolean;
   store: { status: HealthStatus };
-  adapters: Record<string, HealthReport & { running: number; queued: number; maxConcurrent: number; pausedAt?: string }>;
+  adapters: Record<string, HealthReport & { running: number; queued: number; maxConcurrent: number; pausedAt?: string; quarantine?: Quarantine }>;
   deliveries: { pending: number; dead: number };
   children?: { living: number };
 }

@@ -30,10 +30,9 @@ export function Adapters() {
 }
 
 function Card({ adapter, standard, changed }: { adapter: Adapter; standard: boolean; changed: () => void }) {
-  const { profile, health, provider } = adapter;
+  const { profile, health, provider, quarantine } = adapter;
   const [said, setSaid] = useState("");
   const [problem, setProblem] = useState<unknown>();
-  const held = hold(adapter);
   const act = (action: () => Promise<unknown>, done: string) => {
     setProblem(undefined);
     setSaid("…");
@@ -42,7 +41,7 @@ function Card({ adapter, standard, changed }: { adapter: Adapter; standard: bool
   return (
     <section class="card" aria-label={provider}>
       <div class="title">
-        <h2>{provider}</h2> <Badge state={health.status} /> {held && <Badge state={held} />}
+        <h2>{provider}</h2> <Badge state={health.status} /> {hold(adapter).map((held) => <Badge key={held} state={held} />)}
         <span class="number dim">{adapter.version}{standard && ", the default"}</span>
         <div class="actions">
           {adapter.pausedAt ? (
@@ -54,14 +53,21 @@ function Card({ adapter, standard, changed }: { adapter: Adapter; standard: bool
           )}
           <Ask small label="Reload" name={`Reload ${provider}`} title={`Reload ${provider}?`} yes="Reload it" act={() => act(() => bridge.reload(provider), "Reloaded.")}>
             The library file is loaded as it is now. What runs ends on the one it began on; if the new one does not start, nothing changes.
-            {held === "quarantined" && " It leaves its quarantine."}
+            {quarantine && " That ends its quarantine."}
           </Ask>
         </div>
       </div>
       <p role="status" class={said ? "dim" : "hidden"}>{said}</p>
       <Problem error={problem} />
       {adapter.pausedAt && <p class="notice warn">Paused since <Time at={adapter.pausedAt} />: nothing starts there.</p>}
-      {health.message && <p class={`notice ${health.status === "offline" ? "bad" : "warn"}`}>{health.message}</p>}
+      {quarantine && (
+        <div class="notice bad">
+          <p>In quarantine since <Time at={quarantine.since} />: its process ended {plural(quarantine.crashes, "time")} within a short time, and is not started again.</p>
+          <p>The last time {quarantine.reason}.</p>
+          <p>Mend or replace its library, then reload it: that ends the quarantine. What is accepted for it waits until then.</p>
+        </div>
+      )}
+      {health.message && !quarantine && <p class={`notice ${health.status === "offline" ? "bad" : "warn"}`}>{health.message}</p>}
       <p class="number">
         <meter value={adapter.running} max={Math.max(1, adapter.maxConcurrent)} aria-label={`${provider}: running`} /> {adapter.running} of {adapter.maxConcurrent} running,{" "}
         <a href={link("dispatches", undefined, { provider })}>its dispatches</a>

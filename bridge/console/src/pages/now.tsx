@@ -114,11 +114,10 @@ function AdapterLines({ health }: { health: Health }) {
   return (
     <ul class="adapters" aria-label="Adapters">
       {Object.entries(health.adapters).map(([provider, of]) => {
-        const held = hold({ pausedAt: of.pausedAt ?? null, health: of });
         return (
           <li key={provider}>
             <div class="title">
-              <a href={link("adapters")}><b>{provider}</b></a> <Badge state={of.status} /> {held && <Badge state={held} />}
+              <a href={link("adapters")}><b>{provider}</b></a> <Badge state={of.status} /> {hold(of).map((held) => <Badge key={held} state={held} />)}
             </div>
             <div class="number">
               <meter value={of.running} max={Math.max(1, of.maxConcurrent)} aria-label={`${provider}: running`} /> {number(of.running)} of {number(of.maxConcurrent)}
