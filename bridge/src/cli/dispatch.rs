@@ -82,7 +82,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
                 record
             }
             false => {
-                announce(&screen, &accepted)?;
+                announce(&screen, &accepted, arguments.task.as_deref())?;
                 let streamed = follow(&client, &screen, id).await?;
                 let record = record(&client, id).await?;
                 conclude(&screen, &record, &streamed)?;
@@ -151,16 +151,17 @@ fn body(arguments: &Arguments) -> anyhow::Result<Value> {
     Ok(Value::Object(body))
 }
 
-fn announce(screen: &Screen, accepted: &Value) -> std::io::Result<()> {
+/// `task` is as the caller named it: one that was made up says nothing.
+fn announce(screen: &Screen, accepted: &Value, task: Option<&str>) -> std::io::Result<()> {
     let again = match accepted["duplicate"].as_bool() {
         Some(true) => ", known already",
         Some(false) | None => "",
     };
+    let task = task.map_or_else(String::new, |task| format!(", task {}", harmless(task)));
     screen.aside(format_args!(
-        "{} accepted for {}, task {}{again}",
+        "{} accepted for {}{task}{again}",
         text(accepted, "/dispatchId"),
         text(accepted, "/provider"),
-        text(accepted, "/taskId"),
     ))?;
     for warning in accepted["warnings"].as_array().into_iter().flatten() {
         let word = screen.paint_aside(Tone::Strong, "warning:");

@@ -77,6 +77,15 @@ impl Screen {
         }
     }
 
+    /// How many letters a line of answers has room for; there is a bound on a terminal alone.
+    pub(super) fn width(&self) -> Option<usize> {
+        let size = self.answers.terminal.then(crossterm::terminal::size)?;
+        // A terminal that does not know its size says 0.
+        size.ok()
+            .map(|(width, _)| usize::from(width))
+            .filter(|width| *width > 0)
+    }
+
     pub(super) fn line(&self, text: impl Display) -> io::Result<()> {
         writeln!(io::stdout(), "{text}")
     }

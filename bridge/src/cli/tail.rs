@@ -9,8 +9,12 @@ use super::screen::{Screen, Tone, harmless, text};
 use super::stream::{Events, Query};
 use super::{Context, block_on};
 
-/// How much of an event's data a line shows.
-const LONGEST_DATA: usize = 100;
+/// How much of an event's data a line shows where there is no terminal to fit into.
+const LONGEST_DATA: usize = 200;
+/// And at least, however narrow the terminal.
+const SHORTEST_DATA: usize = 10;
+/// What the line says without it, or nobody reads.
+const UNSAID: [&str; 2] = ["deliveryId", "provider"];
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -85,9 +89,14 @@ pub(super) fn line(screen: &Screen, event: &Value) -> String {
         Some(task) => task.to_owned(),
         None => text(event, "/provider"),
     };
+    let before = clock.chars().count() + kind.chars().count().max(20) + whose.chars().count() + 6;
+    let room = screen.width().map_or(LONGEST_DATA, |width| {
+        // One more for the mark that something is missing.
+        width.saturating_sub(before + 1).max(SHORTEST_DATA)
+    });
     let data = match &event["data"] {
         Value::Null => String::new(),
-        data => shortened(&said(&kind, data), LONGEST_DATA),
+        data => shortened(&said(&kind, data), room),
     };
     format!(
         "{}  {}  {whose}  {}",
@@ -99,15 +108,29 @@ pub(super) fn line(screen: &Screen, event: &Value) -> String {
     .to_owned()
 }
 
-/// What an event says: text as such, on one line and without orders to a terminal, the rest as it is.
+/// What an event says: text as such, on one line and without orders to a terminal, the rest by name.
 fn said(kind: &str, data: &Value) -> String {
     let delta = match kind {
         "assistant.text" | "assistant.thinking" => data["delta"].as_str(),
         _ => None,
     };
-    match delta {
-        Some(delta) => delta.escape_debug().to_string(),
-        None => harmless(&data.to_string()),
+    match (delta, data) {
+        (Some(delta), _) => delta.escape_debug().to_string(),
+        (None, Value::Object(members)) => {
+            let members = members.iter();
+            let said = members.filter(|(name, _)| !UNSAID.contains(&name.as_str()));
+            let said = said.filter(|(_, value)| !value.is_null());
+            let pairs: Vec<_> = said.map(|(name, value)| pair(name, value)).collect();
+            pairs.join(", ")
+        }
+        (None, other) => harmless(&other.to_string()),
+    }
+}
+
+fn pair(name: &str, value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("{name} {}", text.escape_debug()),
+        other => format!("{name} {}", harmless(&other.to_string())),
     }
 }
 
@@ -137,6 +160,24 @@ mod tests {
             line(&screen, &event),
             @r"02:41:12.123  assistant.text        t-1  two\nlines"
         );
+    }
+
+    #[test]
+    fn data_are_said_by_name_and_nothing_twice() {
+        for (data, expected) in [
+            (json!({"provider": "echo"}), ""),
+            (
+                json!({"attempt": 1, "deliveryId": "dlv_1", "durationMs": 0, "status": 204, "error": null}),
+                "attempt 1, durationMs 0, status 204",
+            ),
+            (
+                json!({"error": "a\u{1b}[31m", "errorCode": "quota"}),
+                r"error a\u{1b}[31m, errorCode quota",
+            ),
+            (json!({"input": {"a": [1]}}), r#"input {"a":[1]}"#),
+        ] {
+            assert_eq!(said("any", &data), expected);
+        }
     }
 
     #[test]
