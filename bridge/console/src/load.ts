@@ -1,3 +1,4 @@
+import type { Page } from "@forge-bridge/client";
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { useLive } from "./live";
 
@@ -53,6 +54,16 @@ export function useLoad<T>(load: () => Promise<T>, dependencies: unknown[], ever
     };
   }, [reload]);
   return { ...state, reload };
+}
+
+/** Pages that may be empty though there are older ones; a page looks through 50,000 records. */
+const MOST_EMPTY = 10;
+
+/** The first page that has something in it: a filter that fits few records leaves many pages empty. */
+export async function firstFull<T>(load: (cursor: string | undefined) => Promise<Page<T>>, cursor: string | undefined): Promise<Page<T>> {
+  let page = await load(cursor);
+  for (let more = 1; more < MOST_EMPTY && page.items.length === 0 && page.nextCursor; more += 1) page = await load(page.nextCursor);
+  return page;
 }
 
 /** After something happened, and between two times. */

@@ -2,7 +2,7 @@ import type { Delivery, DeliveryFilter, Destination } from "@forge-bridge/client
 import { useState } from "preact/hooks";
 import { number, plural, time } from "../format";
 import { useHealth } from "../health";
-import { type Loaded, useLoad, useReloadOn } from "../load";
+import { firstFull, type Loaded, useLoad, useReloadOn } from "../load";
 import { Ask } from "../parts/ask";
 import { Badge } from "../parts/badge";
 import { Field } from "../parts/field";
@@ -19,7 +19,7 @@ const LOOKED_AT = 200;
 export function Deliveries({ route }: { route: Route }) {
   const ask = (name: string) => route.query.get(name) ?? undefined;
   const filter = { status: ask("status"), host: ask("host"), cursor: ask("cursor") };
-  const page = useLoad(() => bridge.deliveries({ ...filter, limit: 50 } as DeliveryFilter), Object.values(filter), undefined, "deliveries");
+  const page = useLoad(() => firstFull((cursor) => bridge.deliveries({ ...filter, limit: 50, cursor } as DeliveryFilter), filter.cursor), Object.values(filter), undefined, "deliveries");
   const [said, setSaid] = useState("");
   const [problem, setProblem] = useState<unknown>();
   const health = useHealth();
@@ -95,7 +95,7 @@ interface Trouble {
 function useTrouble(wanted: boolean): Loaded<Trouble> {
   const load = async () => {
     if (!wanted) return { letters: [], breakers: [] };
-    const [page, breakers] = await Promise.all([bridge.deliveries({ status: "dead", limit: LOOKED_AT }), bridge.destinations()]);
+    const [page, breakers] = await Promise.all([firstFull((cursor) => bridge.deliveries({ status: "dead", limit: LOOKED_AT, ...(cursor && { cursor }) }), undefined), bridge.destinations()]);
     return { letters: page.items, breakers };
   };
   return useLoad(load, [wanted], 5000, "trouble");

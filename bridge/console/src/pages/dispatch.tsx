@@ -12,6 +12,11 @@ import { grow, type History, Timeline } from "../parts/timeline";
 import { link } from "../router";
 import { bridge } from "../session";
 
+/** What has happened comes at once; the first picture waits so long for the rest of it. */
+const GATHER_MS = 10;
+/** Between two pictures of what happens. */
+const APART_MS = 100;
+
 /** One dispatch, from accept to delivered, as it happens. */
 export function DispatchPage({ id }: { id: string }) {
   const record = useLoad(async () => {
@@ -87,21 +92,27 @@ function useEvents(id: string, changed: () => void): { history: History; error: 
   const waiting = useRef<BridgeEvent[]>([]);
   useEffect(() => {
     const controller = new AbortController();
+    let due: ReturnType<typeof setTimeout> | undefined;
+    let last = 0;
     const hand = () => {
       const events = waiting.current;
       waiting.current = [];
-      if (events.length === 0) return;
+      due = undefined;
+      last = performance.now();
       setHistory((last) => grow(last, events));
       if (events.some((event) => /^(execution\.(started|retrying|completed|failed)|callback\.)/.test(event.type))) changed();
     };
-    const timer = setInterval(hand, 100);
+    const take = (event: BridgeEvent) => {
+      waiting.current.push(event);
+      due ??= setTimeout(hand, Math.max(GATHER_MS, last + APART_MS - performance.now()));
+    };
     const follow = async () => {
       const stream = bridge.dispatchEvents(id, { until: "delivered", signal: controller.signal, maxPauseMs: 3000 });
-      for await (const event of stream) waiting.current.push(event);
+      for await (const event of stream) take(event);
     };
     follow().catch((failure: unknown) => controller.signal.aborted || setError(failure));
     return () => {
-      clearInterval(timer);
+      clearTimeout(due);
       controller.abort();
     };
   }, [id]);

@@ -1,5 +1,5 @@
 import type { DispatchFilter } from "@forge-bridge/client";
-import { useLoad, useReloadOn } from "../load";
+import { firstFull, useLoad, useReloadOn } from "../load";
 import { Field } from "../parts/field";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Pager } from "../parts/pager";
@@ -18,7 +18,7 @@ export function Dispatches({ route }: { route: Route }) {
   const hours = ask("hours");
   const load = () => {
     const since = hours && new Date(Date.now() - Number(hours) * 3_600_000).toISOString();
-    return bridge.dispatches({ ...filter, ...(since && { since }), limit: 50 } as DispatchFilter);
+    return firstFull((cursor) => bridge.dispatches({ ...filter, ...(since && { since }), limit: 50, cursor } as DispatchFilter), filter.cursor);
   };
   const page = useLoad(load, [...Object.values(filter), hours], undefined, "dispatches");
   const adapters = useLoad(() => bridge.adapters(), []);
