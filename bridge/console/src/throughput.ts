@@ -3,7 +3,9 @@ import { useEffect, useState } from "preact/hooks";
 import { live } from "./live";
 
 /** What is kept for the charts of Now, also while another page is shown. */
-export const SECONDS = 120;
+const SECONDS = 120;
+/** What the charts show of it at first; they grow with what was counted. */
+const AT_FIRST = 30;
 const COUNTED = ["execution.accepted", "execution.completed", "execution.failed", "callback.delivered"];
 
 /** By second of the bridge's clock: a number for each of the counted kinds. */
@@ -51,7 +53,8 @@ function read(): Window {
   for (const kept of [counts, levels]) {
     for (const second of kept.keys()) if (second < last - SECONDS) kept.delete(second);
   }
-  const seconds = Array.from({ length: SECONDS }, (_, index) => last - SECONDS + 1 + index);
+  const counted = Math.min(SECONDS, Math.max(AT_FIRST, last - began + 1));
+  const seconds = Array.from({ length: counted }, (_, index) => last - counted + 1 + index);
   let known: number[] | undefined;
   const rows = seconds.map((second) => (known = levels.get(second) ?? known));
   return {

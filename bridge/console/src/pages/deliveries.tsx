@@ -55,7 +55,7 @@ export function Deliveries({ route }: { route: Route }) {
       <p role="status" class={said ? "notice good" : "hidden"}>{said}</p>
       <Problem error={problem ?? page.error ?? trouble.error} />
       {trouble.data && <Destinations {...trouble.data} act={act} dead={counts["dead"] ?? 0} />}
-      {filter.status === "dead" && <RetryAll host={filter.host} act={act} />}
+      {filter.status === "dead" && counts["dead"] !== 0 && <RetryAll host={filter.host} act={act} />}
       {!ready && !page.error && <Skeleton lines={12} />}
       {ready && page.data?.items.length ? <DeliveryTable items={page.data.items} retry={(id) => act(() => bridge.retry(id))} /> : null}
       {ready && page.data?.items.length === 0 && !page.data.nextCursor && (

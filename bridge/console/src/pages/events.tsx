@@ -108,9 +108,26 @@ function Row({ event }: { event: BridgeEvent }) {
       <span class="number dim" title={event.timestamp}>{time(event.timestamp)}</span>
       <code class="kind">{event.type}</code>
       {event.dispatchId ? <a href={link("dispatch", event.dispatchId)} title={event.taskId ?? ""}>{event.taskId}</a> : <span class="dim">{event.provider}</span>}
-      <span class="data">{event.data ? JSON.stringify(event.data) : ""}</span>
+      <span class="data">{said(event.data)}</span>
     </li>
   );
+}
+
+/** What the line says without it, or nobody reads. */
+const UNSAID = ["deliveryId", "provider"];
+
+/** Text as it is, the rest by name. */
+function said(data: BridgeEvent["data"]): string {
+  if (!data) return "";
+  if (typeof data["delta"] === "string") return data["delta"];
+  const pairs = Object.entries(data).filter(([name, value]) => value !== null && !UNSAID.includes(name));
+  return pairs.map(([name, value]) => `${name} ${word(value)}`).join(" · ");
+}
+
+function word(value: unknown): string {
+  if (typeof value === "string") return value;
+  // Sums of cents have long tails.
+  return typeof value === "number" ? String(Number(value.toFixed(6))) : JSON.stringify(value);
 }
 
 function newest(old: BridgeEvent[], more: BridgeEvent[], most: number): BridgeEvent[] {

@@ -73,11 +73,11 @@ function Charts() {
     <div class="halves">
       <section aria-labelledby="throughput">
         <h2 id="throughput">Each second</h2>
-        <Chart series={RATES} data={[seconds, ...counts] as uPlot.AlignedData} label="Dispatches accepted, completed, failed and delivered each second, for two minutes" />
+        <Chart series={RATES} data={[seconds, ...counts] as uPlot.AlignedData} label="Dispatches accepted, completed, failed and delivered each second, for the last two minutes" />
       </section>
       <section aria-labelledby="backlog">
         <h2 id="backlog">Running and waiting</h2>
-        <Chart series={LEVELS} data={[seconds, ...levels] as uPlot.AlignedData} label="Dispatches running and queued, and callbacks owed, for two minutes" />
+        <Chart series={LEVELS} data={[seconds, ...levels] as uPlot.AlignedData} label="Dispatches running and queued, and callbacks owed, for the last two minutes" />
       </section>
     </div>
   );

@@ -67,7 +67,8 @@ function options(element: HTMLElement, series: Series[]): uPlot.Options {
     height: HEIGHT,
     cursor: { show: false },
     legend: { show: false },
-    padding: [8, 12, 0, 0],
+    // Beside half of the last time below.
+    padding: [8, 30, 0, 0],
     scales: { y: { range: (_, __, most) => [0, Math.max(5, most * 1.1)] } },
     axes: [{ ...axis, space: 90, size: 28, values: (_, seconds) => seconds.map(clock) }, { ...axis, size: 48, values: (_, values) => whole(values) }],
     series: [
