@@ -1,6 +1,7 @@
 // Uses the console as an operator would: every page and every action, in light and dark, with a checker for
 // accessibility. Arguments: the folder with playwright-core and axe-core, the URL of a bridge with the echo
-// adapter, its token, and the URL of a receiver that refuses (410) until it is told "again", and anew when it is told "refuse".
+// adapter, its token, the URL of a receiver that refuses (410) until it is told "again", and anew when it is told "refuse",
+// and the URL of a bridge whose echo adapter is in quarantine.
 // Writes screenshots to a folder where `SCREENSHOTS` names one.
 
 import assert from "node:assert/strict";
@@ -8,7 +9,7 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import path from "node:path";
 
-const [modules, url, token, receiver] = process.argv.slice(2);
+const [modules, url, token, receiver, shaky] = process.argv.slice(2);
 const require = createRequire(path.join(modules, "package.json"));
 const { chromium } = require("playwright-core");
 const axe = readFileSync(require.resolve("axe-core"), "utf8");
@@ -78,6 +79,14 @@ async function send(id, model, callback, more) {
 async function sure(name, yes) {
   await page.getByRole("button", { name, exact: true }).click();
   await page.getByRole("dialog").getByRole("button", { name: yes }).click();
+}
+
+async function accessible(place) {
+  // Not through a script element: the policy of the page allows none but its own.
+  const { violations } = await page.evaluate(`(() => { ${axe}; return axe.run({ resultTypes: ["violations"] }); })()`);
+  const serious = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
+  const found = serious.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).join(" ").slice(0, 400)}`);
+  assert.deepEqual(found, [], place);
 }
 
 await step("a token is asked for, a wrong one refused, the right one kept", async () => {
@@ -292,6 +301,20 @@ await step("an adapter is paused, resumed and reloaded", async () => {
   await card.getByText("Reloaded.").waitFor();
 });
 
+await step("a quarantine says since when and why, and ends with a reload", async () => {
+  await page.goto(`${shaky}/#/adapters`);
+  const card = page.getByRole("region", { name: "echo" });
+  await card.getByText("quarantined", { exact: true }).waitFor();
+  await card.getByText(/In quarantine since .*ended 2 times/).waitFor();
+  await card.getByText(/SIGABRT/).waitFor();
+  await accessible("quarantine");
+  if (process.env.SCREENSHOTS) await page.screenshot({ path: path.join(process.env.SCREENSHOTS, "quarantine.png") });
+  await sure("Reload echo", "Reload it");
+  await card.getByText("Reloaded.").waitFor();
+  await card.getByText("quarantined", { exact: true }).waitFor({ state: "detached" });
+  await page.goto(url);
+});
+
 await step("the reference names every operation, and jumps to it", async () => {
   await page.getByRole("link", { name: "API", exact: true }).click();
   await main.getByRole("heading", { level: 1, name: "HTTP interface" }).waitFor();
@@ -358,11 +381,7 @@ for (const scheme of ["light", "dark"]) {
       await main.getByRole("heading", { level: 1 }).waitFor();
       await page.waitForLoadState("load");
       await page.locator(".skeleton").first().waitFor({ state: "detached" });
-      // Not through a script element: the policy of the page allows none but its own.
-      const { violations } = await page.evaluate(`(() => { ${axe}; return axe.run({ resultTypes: ["violations"] }); })()`);
-      const serious = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
-      const found = serious.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).join(" ").slice(0, 400)}`);
-      assert.deepEqual(found, [], place);
+      await accessible(place);
       if (process.env.SCREENSHOTS) {
         const name = `${place.replace(/\W.*$/, "")}-${scheme}.png`;
         await page.screenshot({ path: path.join(process.env.SCREENSHOTS, name), fullPage: true });

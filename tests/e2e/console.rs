@@ -6,9 +6,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::process::Command;
 
-use super::harness::{Answer, Bridge, CallbackSink};
+use super::harness::api::quiet;
+use super::harness::{Answer, Bridge, CallbackSink, until};
 
 const TOKEN: &str = "console-token-console-token-0001";
+
+const SHAKY: &str = "
+[plugin.restart]
+backoff = \"1ms\"
+crash_limit = 2
+[adapters.echo]
+isolation = \"process\"
+";
+
+/// A bridge whose adapter is in quarantine.
+async fn quarantined() -> Bridge {
+    let bridge = Bridge::configured(SHAKY, &[]).await;
+    for task in ["first", "second"] {
+        bridge.api.run(quiet(task, "crash")).await;
+    }
+    until("the quarantine", || async {
+        let (_, echo) = bridge.api.get("/api/v2/adapters/echo").await;
+        (!echo["quarantine"].is_null()).then_some(())
+    })
+    .await;
+    bridge
+}
 
 #[tokio::test]
 async fn an_operator_can_do_everything_in_the_console() {
@@ -29,11 +52,17 @@ async fn an_operator_can_do_everything_in_the_console() {
         })
     });
     let bridge = Bridge::with(&[("BRIDGE_TOKENS", TOKEN)]).await;
+    let shaky = quarantined().await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/browser/console.mjs");
     let output = Command::new(forge_test_runtimes::node())
         .arg(script)
         .arg(forge_test_runtimes::browser())
-        .args([bridge.api.url.as_str(), TOKEN, &sink.url("/hook")])
+        .args([
+            bridge.api.url.as_str(),
+            TOKEN,
+            &sink.url("/hook"),
+            &shaky.api.url,
+        ])
         .kill_on_drop(true)
         .output()
         .await
@@ -45,4 +74,5 @@ async fn an_operator_can_do_everything_in_the_console() {
         String::from_utf8_lossy(&output.stderr)
     );
     bridge.stop().await;
+    shaky.stop().await;
 }

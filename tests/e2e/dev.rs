@@ -98,6 +98,8 @@ impl Curl {
         while let Some(word) = words.next() {
             match word.as_str() {
                 "-sS" | "-sSN" => {}
+                // What is printed behind the answer.
+                "-sSw" => drop(words.next()),
                 "-X" => curl.method = words.next(),
                 "-H" => curl.headers.extend(words.next()),
                 "-d" => curl.body = words.next().unwrap(),

@@ -112,9 +112,13 @@ fn resumed(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
 }
 
 fn list(screen: &Screen, answer: &Value) -> std::io::Result<()> {
-    let state = |adapter: &Value| match adapter["pausedAt"].is_null() {
-        true => text(adapter, "/health/status"),
-        false => format!("{}, paused", text(adapter, "/health/status")),
+    let state = |adapter: &Value| {
+        let held = [("quarantine", ", quarantined"), ("pausedAt", ", paused")];
+        let held = held
+            .into_iter()
+            .filter(|(name, _)| !adapter[*name].is_null());
+        let held: String = held.map(|(_, word)| word).collect();
+        format!("{}{held}", text(adapter, "/health/status"))
     };
     let heading = ["provider", "health", "version", "running", "capabilities"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];

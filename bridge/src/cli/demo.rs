@@ -180,11 +180,16 @@ async fn show(
     if stage.json {
         stage.screen.value(&record)?;
     } else {
+        // As it was called, since it may be found nowhere else.
+        let program = std::env::args().next();
+        let program = program.as_deref().unwrap_or("forge-bridge");
         stage.say("")?;
         stage.say(format_args!(
             "Done in {:.1} s; nothing is left behind. To try it yourself: {}",
             started.elapsed().as_secs_f64(),
-            stage.screen.paint(Tone::Strong, "forge-bridge dev"),
+            stage
+                .screen
+                .paint(Tone::Strong, format_args!("{program} dev")),
         ))?;
     }
     Ok(ExitCode::SUCCESS)
