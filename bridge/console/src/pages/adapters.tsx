@@ -63,7 +63,7 @@ function Card({ adapter, standard, changed }: { adapter: Adapter; standard: bool
       {quarantine && (
         <div class="notice bad">
           <p>In quarantine since <Time at={quarantine.since} />: its process ended {plural(quarantine.crashes, "time")} within a short time, and is not started again.</p>
-          <p>The last time {quarantine.reason}.</p>
+          <p>The last time: {quarantine.reason}.</p>
           <p>Mend or replace its library, then reload it: that ends the quarantine. What is accepted for it waits until then.</p>
         </div>
       )}
