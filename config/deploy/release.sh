@@ -24,6 +24,8 @@ lay() {
   cp plugins/README.md "$to/plugins/"
   cp config/forge-bridge.toml "$to/config/"
   cp -r config/examples "$to/config/"
+  cp -r config/grafana "$to/config/"
+  install -D -m 0644 config/prometheus/alerts.yml "$to/config/prometheus/alerts.yml"
   mkdir "$to/config/deploy"
   cp config/deploy/{README.md,forge-bridge.service,kubernetes.yaml} "$to/config/deploy/"
   cp README.md CHANGELOG.md LICENSE-* "$to/"

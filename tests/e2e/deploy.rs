@@ -170,6 +170,8 @@ fn a_release_finds_its_plugins_beside_it() {
         ),
         ("config", "forge-bridge.toml"),
         ("config/deploy", "forge-bridge.service"),
+        ("config/grafana", "forge-bridge.json"),
+        ("config/prometheus", "alerts.yml"),
         (
             "completions",
             "forge-bridge.bash forge-bridge.fish _forge-bridge",
