@@ -1,7 +1,7 @@
 import { fileURLToPath } from "node:url";
 import { defineConfig } from "vite";
 
-// Three files with fixed names: the bridge embeds them (`bridge/src/http/console.rs`).
+// Four files with fixed names: the bridge embeds them (`bridge/src/http/console.rs`).
 export default defineConfig({
   base: "./",
   resolve: {
@@ -16,6 +16,7 @@ export default defineConfig({
     rollupOptions: {
       output: {
         entryFileNames: "console.js",
+        chunkFileNames: "charts.js",
         assetFileNames: (asset) => (asset.names.some((name) => name.endsWith(".css")) ? "console.css" : "[name][extname]"),
       },
     },

@@ -65,6 +65,7 @@ const ROUTES: [(&str, &str, &str); 49] = [
     ("GET", "/docs", NOBODY),
     ("GET", "/openapi.json", NOBODY),
     ("GET", "/console.js", NOBODY),
+    ("GET", "/charts.js", NOBODY),
     ("GET", "/console.css", NOBODY),
 ];
 

@@ -10,7 +10,14 @@ use tokio::process::Command;
 use super::harness::{Bridge, reference};
 
 /// Routes that hold no data and describe themselves.
-const PAGES: [&str; 5] = ["/", "/docs", "/openapi.json", "/console.js", "/console.css"];
+const PAGES: [&str; 6] = [
+    "/",
+    "/docs",
+    "/openapi.json",
+    "/console.js",
+    "/charts.js",
+    "/console.css",
+];
 
 /// Every `.route("path", get(…).post(…))` of the edge.
 fn routes() -> BTreeSet<(String, String)> {

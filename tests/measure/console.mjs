@@ -34,13 +34,15 @@ const [program, what] = positionals;
 
 /** Where a page is, and what is there once it is shown. */
 const PAGES = {
+  // What the browser itself costs: a page with a line of text.
+  nothing: ["api/health/live", "body"],
   now: ["#/now", "main table[aria-label=Latest] tbody tr"],
   dispatches: ["#/dispatches", "main table tbody tr"],
-  failed: ["#/dispatches?status=error", "main .empty, main table tbody tr"],
+  failed: ["#/dispatches?status=error", "main .empty, main table tbody tr, main .pager .dim"],
   dispatch: [undefined, "main ol.timeline li"],
   adapters: ["#/adapters", "main section.card"],
   deliveries: ["#/deliveries", "main table tbody tr"],
-  dead: ["#/deliveries?status=dead", "main .empty, main table tbody tr"],
+  dead: ["#/deliveries?status=dead", "main .empty, main table tbody tr, main .pager .dim"],
   events: ["#/events", "main ol.tail li, main .empty"],
   try: ["#/try", "main form option:nth-child(2)"],
   docs: ["docs", "main .reference section"],
@@ -124,8 +126,8 @@ async function pages(url, browser) {
       for (const [path, took] of await page.evaluate(() => performance.getEntriesByType("resource").map((one) => {
         const { pathname, search } = new URL(one.name);
         return [pathname.replace(/dsp_.*|dlv_.*/, "…") + search.replace(/after=\d+.*/, "after=…"), one.responseEnd ? one.responseStart - one.requestStart : 0];
-      }))) if (path.startsWith("/api") && took) calls.set(path, [...(calls.get(path) ?? []), took]);
-      if (name !== "docs") {
+      }))) if (path.startsWith("/api/v2/") && took) calls.set(path, [...(calls.get(path) ?? []), took]);
+      if (name !== "docs" && name !== "nothing") {
         // From a page that asks for nothing, and back, so that nothing of this one is there.
         await page.evaluate(() => { location.hash = "#/nowhere"; });
         await page.goto(`${url}/#/${name === "try" ? "events" : "try"}`);

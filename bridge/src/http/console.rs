@@ -27,7 +27,7 @@ struct Asset {
 
 const PAGE: &[u8] = include_bytes!("../../console/dist/index.html");
 
-const ASSETS: [Asset; 5] = [
+const ASSETS: [Asset; 6] = [
     Asset {
         path: "/",
         kind: "text/html; charset=utf-8",
@@ -47,6 +47,12 @@ const ASSETS: [Asset; 5] = [
         path: "/console.js",
         kind: "text/javascript; charset=utf-8",
         bytes: include_bytes!("../../console/dist/console.js"),
+    },
+    // Of the one page that has charts.
+    Asset {
+        path: "/charts.js",
+        kind: "text/javascript; charset=utf-8",
+        bytes: include_bytes!("../../console/dist/charts.js"),
     },
     Asset {
         path: "/console.css",
@@ -98,6 +104,7 @@ mod tests {
         for (path, kind) in [
             ("/", "text/html"),
             ("/console.js", "text/javascript"),
+            ("/charts.js", "text/javascript"),
             ("/console.css", "text/css"),
             ("/docs", "text/html"),
             ("/openapi.json", "application/json"),

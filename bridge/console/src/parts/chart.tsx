@@ -1,5 +1,5 @@
 import { useEffect, useRef } from "preact/hooks";
-import uPlot from "uplot";
+import type uPlot from "uplot";
 import { clock, number } from "../format";
 import "uplot/dist/uPlot.min.css";
 
@@ -20,18 +20,26 @@ export function Chart({ series, data, label }: { series: Series[]; data: uPlot.A
   useEffect(() => {
     const element = holder.current;
     if (!element) return;
-    const draw = () => {
-      plot.current?.destroy();
-      plot.current = new uPlot(options(element, series), latest.current, element);
-    };
-    draw();
+    let draw = () => {};
+    let wanted = true;
+    // Its beginning costs as much as the rest of the page, which does not wait for it.
+    void import("uplot").then(({ default: Plot }) => {
+      if (!wanted) return;
+      draw = () => {
+        plot.current?.destroy();
+        plot.current = new Plot(options(element, series), latest.current, element);
+      };
+      draw();
+    });
+    const again = () => draw();
     const size = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth, height: HEIGHT }));
     size.observe(element);
     const scheme = matchMedia("(prefers-color-scheme: dark)");
-    scheme.addEventListener("change", draw);
+    scheme.addEventListener("change", again);
     return () => {
+      wanted = false;
       size.disconnect();
-      scheme.removeEventListener("change", draw);
+      scheme.removeEventListener("change", again);
       plot.current?.destroy();
     };
   }, []);
