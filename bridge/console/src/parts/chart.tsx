@@ -23,7 +23,7 @@ export function Chart({ series, data, label }: { series: Series[]; data: uPlot.A
     let draw = () => {};
     let wanted = true;
     // Its beginning costs as much as the rest of the page, which does not wait for it.
-    void import("uplot").then(({ default: Plot }) => {
+    void Promise.all([import("uplot"), painted()]).then(([{ default: Plot }]) => {
       if (!wanted) return;
       draw = () => {
         plot.current?.destroy();
@@ -64,6 +64,11 @@ export function Chart({ series, data, label }: { series: Series[]; data: uPlot.A
 }
 
 const HEIGHT = 170;
+
+/** Resolves once there was a picture; at once where nobody looks. */
+function painted(): Promise<void> {
+  return new Promise((done) => (document.hidden ? done() : requestAnimationFrame(() => setTimeout(done))));
+}
 
 function options(element: HTMLElement, series: Series[]): uPlot.Options {
   const style = getComputedStyle(element);
