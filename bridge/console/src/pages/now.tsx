@@ -1,6 +1,6 @@
 import type { Health } from "@forge-bridge/client";
 import type uPlot from "uplot";
-import { number } from "../format";
+import { number, plural } from "../format";
 import { hold, useHealth } from "../health";
 import { useLoad, useReloadOn } from "../load";
 import { Badge } from "../parts/badge";
@@ -123,7 +123,9 @@ function AdapterLines({ health }: { health: Health }) {
               <meter value={of.running} max={Math.max(1, of.maxConcurrent)} aria-label={`${provider}: running`} /> {number(of.running)} of {number(of.maxConcurrent)}
               {of.queued > 0 && <>, <a href={link("dispatches", undefined, { status: "queued", provider })}>{number(of.queued)} queued</a></>}
             </div>
-            {of.message ? <p class="dim clamp" title={of.message}>{of.message}</p> : <p class="dim">asked <Time at={of.checkedAt} /></p>}
+            {of.quarantine ? (
+              <p class="dim">since <Time at={of.quarantine.since} />: ended {plural(of.quarantine.crashes, "time")}</p>
+            ) : of.message ? <p class="dim clamp" title={of.message}>{of.message}</p> : <p class="dim">asked <Time at={of.checkedAt} /></p>}
           </li>
         );
       })}
