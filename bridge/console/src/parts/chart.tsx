@@ -23,14 +23,17 @@ export function Chart({ series, data, label }: { series: Series[]; data: uPlot.A
     let draw = () => {};
     let wanted = true;
     // Its beginning costs as much as the rest of the page, which does not wait for it.
-    void Promise.all([import("uplot"), painted()]).then(([{ default: Plot }]) => {
+    const begin = async () => {
+      await leisure();
+      const { default: Plot } = await import("uplot");
       if (!wanted) return;
       draw = () => {
         plot.current?.destroy();
         plot.current = new Plot(options(element, series), latest.current, element);
       };
       draw();
-    });
+    };
+    void begin();
     const again = () => draw();
     const size = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth, height: HEIGHT }));
     size.observe(element);
@@ -65,9 +68,12 @@ export function Chart({ series, data, label }: { series: Series[]; data: uPlot.A
 
 const HEIGHT = 170;
 
-/** Resolves once there was a picture; at once where nobody looks. */
-function painted(): Promise<void> {
-  return new Promise((done) => (document.hidden ? done() : requestAnimationFrame(() => setTimeout(done))));
+/** Resolves when the page has nothing else to do, or soon. */
+function leisure(): Promise<void> {
+  return new Promise((done) => {
+    if ("requestIdleCallback" in window) requestIdleCallback(() => done(), { timeout: 500 });
+    else setTimeout(done, 100);
+  });
 }
 
 function options(element: HTMLElement, series: Series[]): uPlot.Options {
