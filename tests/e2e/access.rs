@@ -16,7 +16,7 @@ const ADMIN: &str = "admin";
 const NOBODY: &str = "";
 
 /// Every documented route; `reference.rs` sees that every route is documented.
-const ROUTES: [(&str, &str, &str); 49] = [
+const ROUTES: [(&str, &str, &str); 50] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/output", READ),
