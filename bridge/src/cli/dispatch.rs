@@ -138,7 +138,7 @@ fn body(arguments: &Arguments) -> anyhow::Result<Value> {
         (
             "taskId",
             "task_id",
-            json!(format!("cli-{}", uuid::Uuid::now_v7().simple())),
+            json!(format!("cli-{:016x}", rand::random::<u64>())),
         ),
         ("agentId", "agent_id", json!("cli")),
         ("callbackUrl", "callback_url", Value::Null),
@@ -306,7 +306,7 @@ fn conclude(screen: &Screen, record: &Value, streamed: &str) -> std::io::Result<
     if result["status"] == "ok" {
         let ok = screen.paint_aside(Tone::Good, "ok");
         let cost = match result["costUsd"].as_f64() {
-            Some(cost) => format!(", {cost} USD"),
+            Some(cost) => format!(", {} USD", tail::rounded(cost)),
             None => String::new(),
         };
         screen.aside(format_args!("{ok} in {duration} ms{cost}"))

@@ -11,8 +11,6 @@ use super::{Context, block_on};
 
 /// How much of an event's data a line shows where there is no terminal to fit into.
 const LONGEST_DATA: usize = 200;
-/// And at least, however narrow the terminal.
-const SHORTEST_DATA: usize = 10;
 /// What the line says without it, or nobody reads.
 const UNSAID: [&str; 2] = ["deliveryId", "provider"];
 
@@ -92,7 +90,7 @@ pub(super) fn line(screen: &Screen, event: &Value) -> String {
     let before = clock.chars().count() + kind.chars().count().max(20) + whose.chars().count() + 6;
     let room = screen.width().map_or(LONGEST_DATA, |width| {
         // One more for the mark that something is missing.
-        width.saturating_sub(before + 1).max(SHORTEST_DATA)
+        width.saturating_sub(before + 1)
     });
     let data = match &event["data"] {
         Value::Null => String::new(),
@@ -130,8 +128,16 @@ fn said(kind: &str, data: &Value) -> String {
 fn pair(name: &str, value: &Value) -> String {
     match value {
         Value::String(text) => format!("{name} {}", text.escape_debug()),
+        Value::Number(number) if number.is_f64() => {
+            format!("{name} {}", rounded(number.as_f64().unwrap_or_default()))
+        }
         other => format!("{name} {}", harmless(&other.to_string())),
     }
+}
+
+/// Without the tail that sums of small numbers have.
+pub(super) fn rounded(number: f64) -> f64 {
+    (number * 1e9).round() / 1e9
 }
 
 /// The beginning, cut between characters.
@@ -175,6 +181,7 @@ mod tests {
                 r"error a\u{1b}[31m, errorCode quota",
             ),
             (json!({"input": {"a": [1]}}), r#"input {"a":[1]}"#),
+            (json!({"costUsd": 0.000_02 * 3.0}), "costUsd 0.00006"),
         ] {
             assert_eq!(said("any", &data), expected);
         }
