@@ -1,5 +1,5 @@
 import type { Page } from "@forge-bridge/client";
-import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useLive } from "./live";
 
 export interface Loaded<T> {
@@ -33,7 +33,7 @@ export function useLoad<T>(load: () => Promise<T>, dependencies: unknown[], ever
   const reload = useCallback(() => {
     const mine = ++turn.current;
     const address = `${name} ${location.hash}`;
-    setState((last) => ({ ...last, loading: true }));
+    setState((last) => (last.loading ? last : { ...last, loading: true }));
     load().then(
       (data) => {
         if (turn.current !== mine) return;
@@ -43,7 +43,8 @@ export function useLoad<T>(load: () => Promise<T>, dependencies: unknown[], ever
       (error: unknown) => turn.current === mine && setState((last) => ({ ...last, error, loading: false })),
     );
   }, dependencies);
-  useEffect(() => {
+  // Asked before the first picture, which may take longer than the answer.
+  useLayoutEffect(() => {
     reload();
     window.addEventListener("forge-session", reload);
     const timer = everyMs ? setInterval(() => document.hidden || reload(), everyMs) : undefined;

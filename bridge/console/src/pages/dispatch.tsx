@@ -1,5 +1,5 @@
 import type { BridgeEvent, Delivery, Dispatch } from "@forge-bridge/client";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useNow } from "../clock";
 import { duration, millis, rough, time } from "../format";
 import { useLoad } from "../load";
@@ -90,7 +90,7 @@ function useEvents(id: string, changed: () => void): { history: History; error: 
   const [history, setHistory] = useState<History>({ entries: [], dropped: 0 });
   const [error, setError] = useState<unknown>();
   const waiting = useRef<BridgeEvent[]>([]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const controller = new AbortController();
     let due: ReturnType<typeof setTimeout> | undefined;
     let last = 0;
