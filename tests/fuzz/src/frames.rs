@@ -2,6 +2,7 @@
 
 use forge_bridge::plugin::process::fuzzing;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 const MOST: usize = 64;
 
@@ -30,7 +31,9 @@ fn line(bytes: &[u8]) {
     let first = fuzzing::id_of(bytes);
     match fuzzing::line(bytes) {
         Ok(Some((id, payload))) => {
-            assert!(serde_json::from_slice::<Value>(&payload).is_ok());
+            // What its strings mean is judged where it is read, as with what a library says: an escape may be
+            // half a character.
+            assert!(serde_json::from_slice::<&RawValue>(&payload).is_ok());
             // A program that repeats its own id is believed the first time only where a line is too long.
             assert!(first.is_none_or(|first| first == id), "{first:?} {id}");
         }

@@ -1,5 +1,6 @@
 //! The short part: each target with its corpus, and with what a few changes make of it for a moment.
-//! The seed is printed; `FORGE_FUZZ_SEED` repeats it, `FORGE_FUZZ_SECONDS` makes it longer.
+//! The same each time, so that a change is not red for what it did not touch. `FORGE_FUZZ_SEED` changes
+//! otherwise, `FORGE_FUZZ_SECONDS` makes it longer.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -13,6 +14,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
 const LONGEST: usize = 4096;
+const SEED: u64 = 1;
 /// What means something to one reader or another.
 const WORDS: &str = include_str!("../words.dict");
 
@@ -76,7 +78,7 @@ fn change(data: &mut Vec<u8>, random: &mut SmallRng, corpus: &[Vec<u8>], words: 
 
 #[test]
 fn no_target_fails() {
-    let seed = number("FORGE_FUZZ_SEED").unwrap_or_else(rand::random);
+    let seed = number("FORGE_FUZZ_SEED").unwrap_or(SEED);
     let moment = Duration::from_millis(number("FORGE_FUZZ_SECONDS").map_or(150, |s| s * 1000));
     println!("FORGE_FUZZ_SEED={seed}");
     let words = words();
