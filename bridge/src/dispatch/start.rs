@@ -102,6 +102,8 @@ impl Dispatcher {
             };
             // Nobody waits any more when the caller went away; the record stands all the same.
             let _ = answer.send(accepted);
+            // The caller is answered first, then the work begins.
+            tokio::task::yield_now().await;
             match begun {
                 Some(begun) => {
                     let log = log_span(id, &dispatch.trace.trace_id);
