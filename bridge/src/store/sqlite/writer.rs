@@ -26,7 +26,7 @@ const BATCH_OPS: usize = 1024;
 const BATCH_BYTES: usize = 8 << 20;
 /// Under load a commit begins at the earliest so long after the one before: what comes meanwhile shares
 /// it, and all of it costs less. A batch of fewer than `CROWD` is no load: then nobody is kept waiting.
-const PACE: Duration = Duration::from_millis(1);
+const PACE: Duration = Duration::from_micros(400);
 const CROWD: usize = 8;
 /// How long a change for which nobody waits looks for others to share its commit.
 const RIDE: Duration = Duration::from_millis(5);
