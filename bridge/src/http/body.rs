@@ -16,6 +16,8 @@ use super::{Config, json};
 
 /// What all requests together may hold of bodies that are still arriving.
 const BUDGET_KIB: usize = 256 * 1024;
+/// A body that announces no more than this does not wait for room: on every connection there may be one.
+const SMALL_BYTES: u64 = 16 * 1024;
 
 /// Reads bodies. One for all requests, since the budget is common.
 #[derive(Clone, Debug)]
@@ -40,7 +42,10 @@ impl Intake {
         let reading = async {
             let kib = u32::try_from(most.div_ceil(1024)).unwrap_or(u32::MAX);
             let kib = kib.min(BUDGET_KIB as u32);
-            let _held = self.budget.acquire_many(kib).await;
+            let _held = match most <= SMALL_BYTES {
+                true => None,
+                false => Some(self.budget.acquire_many(kib).await),
+            };
             let mut body = Limited::new(request.into_body(), limit);
             // In one piece: each of many small ones would take more room than the bytes in it.
             let mut whole = Vec::new();
