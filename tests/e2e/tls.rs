@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use reqwest::{Method, StatusCode};
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::harness::api::quiet;
+use super::harness::api::{owed, quiet};
 use super::harness::process::{Home, Process};
 use super::harness::{Api, Bridge, until};
 
@@ -112,6 +113,37 @@ async fn who_trusts_the_certificate_is_served_and_nobody_else() {
     assert_eq!(refused.status.code(), Some(3));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("certificate"), "{said}");
+}
+
+/// Another bridge is called: it answers what is no dispatch with a 400, which only who was trusted can read.
+#[tokio::test]
+async fn a_callback_goes_to_whom_the_machine_trusts_and_to_nobody_else() {
+    let trusted = made();
+    let (home, files) = home(&trusted);
+    let receiver = home.start();
+    let url = receiver.api.url.replace("127.0.0.1", "localhost") + "/api/v2/dispatch";
+    let strange = home.dir.path().join("strange.crt");
+    fs::write(&strange, made().cert).unwrap();
+    for (ca, member, expected) in [
+        (&files.cert, "status", json!(400)),
+        (&strange, "error", json!("the TLS handshake failed")),
+    ] {
+        let mut home = Home::new(&[]);
+        home.set("SSL_CERT_FILE", &ca.display().to_string());
+        let bridge = home.start();
+        let id = bridge.api.dispatch(owed("one", "ok", &url)).await;
+        let attempt = async || {
+            let record = bridge.api.record(&id).await;
+            let path = record["deliveries"][0]["href"].as_str()?.to_owned();
+            let (_, delivery) = bridge.api.get(&path).await;
+            Some(delivery["attempts"][0].clone()).filter(|attempt| !attempt.is_null())
+        };
+        let attempt = until("an attempt", attempt).await;
+        let found = &attempt[member];
+        let begins = |text: &str| found.as_str().is_some_and(|found| found.starts_with(text));
+        let as_expected = *found == expected || expected.as_str().is_some_and(begins);
+        assert!(as_expected, "{attempt}");
+    }
 }
 
 #[tokio::test]

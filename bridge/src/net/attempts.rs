@@ -12,11 +12,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use reqwest::Method;
-use reqwest::dns::Resolve;
 use reqwest::header::HeaderMap;
 use url::{Host, Url};
 
-use super::guard::{Guard, GuardedResolver, Lookup, Trust};
+use super::guard::{Guard, Lookup, Resolver, Trust};
 use super::sink::{Answer, CallbackSink};
 use super::{Client, Config, Outgoing, SendError};
 
@@ -239,12 +238,14 @@ async fn would_connect(guard: &Guard, url: &str, leads_to: &'static [&'static st
         (Ok(_), Some(Host::Ipv6(address))) => vec![address.into()],
         (Ok(trust), Some(Host::Domain(name))) => {
             assert_eq!(trust, Trust::Checked, "nobody is named");
-            let resolver = GuardedResolver {
-                guard: guard.clone(),
+            let resolver = Resolver {
+                guard: Some(guard.clone()),
                 lookup: fixed(leads_to),
             };
-            let found = resolver.resolve(name.parse().unwrap()).await;
-            found.map_or(Vec::new(), |found| found.map(|a| a.ip()).collect())
+            let found = resolver.find(name.to_owned()).await;
+            found.map_or(Vec::new(), |found| {
+                found.iter().map(SocketAddr::ip).collect()
+            })
         }
         (Ok(_), None) => panic!("{url} passes without a host"),
     }
@@ -307,7 +308,7 @@ async fn a_name_that_changes_between_two_calls_is_checked_at_each_connection() {
         ..Config::default()
     };
     let guard = Guard::new(&["127.0.0.1".to_owned()]).unwrap();
-    let client = Client::looking_up(&config, guard, lookup).unwrap();
+    let client = Client::looking_up(&config, guard, &lookup).unwrap();
     for call in 1..=6 {
         let answer = client.send(Outgoing {
             method: Method::GET,

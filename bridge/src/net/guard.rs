@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use tower::BoxError;
 use url::{Host, Url};
 
 use crate::live::Live;
@@ -225,29 +226,45 @@ pub(super) fn system_lookup() -> Lookup {
 
 /// Resolves names and lets only those addresses through that the guard allows, so that the address
 /// that was checked is the one that is connected to.
-pub(super) struct GuardedResolver {
-    pub(super) guard: Guard,
+#[derive(Clone)]
+pub(super) struct Resolver {
+    /// `None`: every address will do.
+    pub(super) guard: Option<Guard>,
     pub(super) lookup: Lookup,
 }
 
-impl Resolve for GuardedResolver {
-    fn resolve(&self, name: Name) -> Resolving {
+impl Resolver {
+    pub(super) fn find(
+        &self,
+        name: String,
+    ) -> impl Future<Output = Result<Vec<SocketAddr>, BoxError>> + Send + use<> {
         let guard = self.guard.clone();
-        let found = (self.lookup)(name.as_str().to_owned());
-        Box::pin(async move {
+        let found = (self.lookup)(name.clone());
+        async move {
+            let found = found.await?;
+            let Some(guard) = guard else {
+                return Ok(found);
+            };
             let mut refused = None;
             let mut passed = Vec::new();
-            for endpoint in found.await? {
+            for endpoint in found {
                 match guard.check_address(endpoint.ip()) {
                     Ok(()) => passed.push(endpoint),
                     Err(why) => refused = Some(why),
                 }
             }
             match refused {
-                Some(why) if passed.is_empty() => Err(why.of_name(name.as_str()).into()),
-                Some(_) | None => Ok(Box::new(passed.into_iter()) as Addrs),
+                Some(why) if passed.is_empty() => Err(why.of_name(&name).into()),
+                Some(_) | None => Ok(passed),
             }
-        })
+        }
+    }
+}
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let found = self.find(name.as_str().to_owned());
+        Box::pin(async move { Ok(Box::new(found.await?.into_iter()) as Addrs) })
     }
 }
 
@@ -413,12 +430,11 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_refused_by_the_addresses_it_leads_to() {
         let resolve = async |allow: &[&str]| {
-            let resolver = GuardedResolver {
-                guard: guard(allow),
+            let resolver = Resolver {
+                guard: Some(guard(allow)),
                 lookup: system_lookup(),
             };
-            let found = resolver.resolve("localhost".parse().unwrap()).await;
-            found.map(|addresses| addresses.collect::<Vec<_>>())
+            resolver.find("localhost".to_owned()).await
         };
         let refused = resolve(&[]).await.unwrap_err();
         let refused = refused.downcast::<Refused>().unwrap();

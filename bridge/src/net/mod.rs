@@ -4,21 +4,29 @@
 #[cfg(test)]
 mod attempts;
 pub mod backoff;
+mod direct;
 pub mod guard;
 mod special;
 mod tls;
 
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::HeaderMap;
+use futures_util::TryFutureExt as _;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Body;
+use hyper::{Request, Response, Uri};
+use hyper_util::client::legacy;
+use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
 use reqwest::{Method, redirect, retry};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-use guard::{Guard, GuardedResolver, Lookup, Refused, Trust};
+use direct::{Direct, Unresolved};
+use guard::{Guard, Lookup, Refused, Resolver, Trust};
 
 /// So much of an answer's body is read; the rest is never fetched.
 pub const ANSWER_BYTES: usize = 20_000;
@@ -66,10 +74,19 @@ pub enum Error {
 pub struct Client {
     guard: Guard,
     /// Checks every address of a name.
-    checked: reqwest::Client,
+    checked: Way,
     /// For hosts that the operator named: takes every address. Its connections are its own, so that
     /// none of them ever serves a host that has to be checked.
-    named: reqwest::Client,
+    named: Way,
+}
+
+/// Where requests of one kind of trust go out.
+#[derive(Clone, Debug)]
+struct Way {
+    /// For streams, and for everything behind a proxy.
+    full: reqwest::Client,
+    /// `None`: there is a proxy.
+    direct: Option<Direct>,
 }
 
 /// One request.
@@ -114,25 +131,36 @@ pub enum SendError {
 impl Client {
     /// The guard is shared with those who check URLs before they are stored.
     pub fn new(config: &Config, guard: Guard) -> Result<Self, Error> {
-        Self::looking_up(config, guard, guard::system_lookup())
+        Self::looking_up(config, guard, &guard::system_lookup())
     }
 
-    fn looking_up(config: &Config, guard: Guard, lookup: Lookup) -> Result<Self, Error> {
+    fn looking_up(config: &Config, guard: Guard, lookup: &Lookup) -> Result<Self, Error> {
         let tls = tls::config().map_err(Error::Tls)?;
-        let resolver = GuardedResolver {
-            guard: guard.clone(),
-            lookup,
-        };
-        let builder = || config.builder(tls.clone());
-        let checked = match &config.proxy {
-            // Only the proxy's own name is resolved here, and it may well be a private one.
-            Some(_) => builder()?,
-            None => builder()?.dns_resolver(Arc::new(resolver)),
+        let way = |guard| {
+            let resolver = Resolver {
+                guard,
+                lookup: Arc::clone(lookup),
+            };
+            let builder = config.builder(tls.clone())?;
+            Ok(match config.proxy {
+                // Only the proxy's own name is resolved here, and it may well be a private one.
+                Some(_) => Way {
+                    full: builder.build().map_err(Error::Build)?,
+                    direct: None,
+                },
+                None => Way {
+                    direct: Some(Direct::new(config, tls.clone(), resolver.clone())),
+                    full: builder
+                        .dns_resolver(Arc::new(resolver))
+                        .build()
+                        .map_err(Error::Build)?,
+                },
+            })
         };
         Ok(Self {
+            checked: way(Some(guard.clone()))?,
+            named: way(None)?,
             guard,
-            checked: checked.build().map_err(Error::Build)?,
-            named: builder()?.build().map_err(Error::Build)?,
         })
     }
 
@@ -143,43 +171,77 @@ impl Client {
     /// For libraries that speak a protocol of their own over HTTP, to this URL alone. They have to
     /// bring their limits of time and size.
     pub fn for_streams(&self, url: &Url) -> Result<reqwest::Client, Refused> {
+        Ok(self.way(url)?.full.clone())
+    }
+
+    fn way(&self, url: &Url) -> Result<&Way, Refused> {
         Ok(match self.guard.trust(url)? {
-            Trust::Checked => self.checked.clone(),
-            Trust::Named => self.named.clone(),
+            Trust::Checked => &self.checked,
+            Trust::Named => &self.named,
         })
     }
 
     /// One request, one answer: no redirect is followed and nothing is sent twice.
     pub async fn send(&self, outgoing: Outgoing) -> Result<Answer, SendError> {
-        let client = match self
-            .guard
-            .trust(&outgoing.url)
-            .map_err(SendError::Refused)?
-        {
-            Trust::Checked => &self.checked,
-            Trust::Named => &self.named,
-        };
+        let way = self.way(&outgoing.url).map_err(SendError::Refused)?;
         let limit = outgoing.timeout;
-        let deadline = Instant::now() + limit;
-        let request = client
-            .request(outgoing.method, outgoing.url)
-            .headers(outgoing.headers)
-            .body(outgoing.body)
-            .send();
-        let response = match timeout_at(deadline, request).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(SendError::of(&error, limit)),
-            Err(_) => return Err(SendError::Timeout(limit)),
-        };
-        let status = response.status().as_u16();
-        let headers = response.headers().clone();
-        // The status decides; a body that is cut off or never ends is only shown as far as it came.
-        let body = beginning_of(response, deadline).await;
-        Ok(Answer {
-            status,
-            headers,
-            body,
-        })
+        match &way.direct {
+            Some(direct) => {
+                let sent = direct.send(outgoing.direct()?);
+                answer(sent, legacy::Error::is_connect, limit).await
+            }
+            None => {
+                let sent = way.full.execute(outgoing.proxied());
+                let sent = sent.map_ok(Response::from);
+                answer(sent, reqwest::Error::is_connect, limit).await
+            }
+        }
+    }
+}
+
+impl Outgoing {
+    fn direct(self) -> Result<Request<Full<Bytes>>, SendError> {
+        let uri = Uri::try_from(self.url.as_str());
+        let uri = uri.map_err(|error| SendError::Protocol(error.to_string()))?;
+        let mut request = Request::new(Full::new(self.body));
+        *request.method_mut() = self.method;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = self.headers;
+        let any = HeaderValue::from_static("*/*");
+        request.headers_mut().entry(ACCEPT).or_insert(any);
+        Ok(request)
+    }
+
+    fn proxied(self) -> reqwest::Request {
+        let mut request = reqwest::Request::new(self.method, self.url);
+        *request.headers_mut() = self.headers;
+        *request.body_mut() = Some(self.body.into());
+        request
+    }
+}
+
+async fn answer<B, E>(
+    sent: impl Future<Output = Result<Response<B>, E>>,
+    is_connect: impl FnOnce(&E) -> bool,
+    limit: Duration,
+) -> Result<Answer, SendError>
+where
+    B: Body<Data = Bytes> + Unpin,
+    E: StdError + 'static,
+{
+    let deadline = Instant::now() + limit;
+    match timeout_at(deadline, sent).await {
+        Ok(Ok(response)) => {
+            let (head, body) = response.into_parts();
+            Ok(Answer {
+                status: head.status.as_u16(),
+                headers: head.headers,
+                // The status decides; a body that is cut off or never ends is only shown as far as it came.
+                body: beginning_of(body, deadline).await,
+            })
+        }
+        Ok(Err(error)) => Err(SendError::of(&error, is_connect(&error))),
+        Err(_) => Err(SendError::Timeout(limit)),
     }
 }
 
@@ -206,23 +268,26 @@ impl Config {
     }
 }
 
-async fn beginning_of(mut response: reqwest::Response, deadline: Instant) -> Vec<u8> {
-    let mut body = Vec::new();
-    while let Ok(Ok(Some(chunk))) = timeout_at(deadline, response.chunk()).await {
-        let room = ANSWER_BYTES - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if body.len() == ANSWER_BYTES {
+async fn beginning_of(mut body: impl Body<Data = Bytes> + Unpin, deadline: Instant) -> Vec<u8> {
+    let mut beginning = Vec::new();
+    while let Ok(Some(Ok(frame))) = timeout_at(deadline, body.frame()).await {
+        let Ok(chunk) = frame.into_data() else {
+            continue;
+        };
+        let room = ANSWER_BYTES - beginning.len();
+        beginning.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if beginning.len() == ANSWER_BYTES {
             break;
         }
     }
-    body
+    beginning
 }
 
 impl SendError {
-    /// Sorts reqwest's error by what lies at its bottom. The URL is left out: it may hold a token.
-    fn of(error: &reqwest::Error, limit: Duration) -> Self {
-        let mut bottom: &(dyn std::error::Error + 'static) = error;
-        let mut closed = false;
+    /// Sorts a client's error by what lies at its bottom. The URL is left out: it may hold a token.
+    fn of(error: &(dyn StdError + 'static), connecting: bool) -> Self {
+        let mut bottom = error;
+        let (mut closed, mut unresolved) = (false, false);
         loop {
             if let Some(refused) = bottom.downcast_ref::<Refused>() {
                 return SendError::Refused(refused.clone());
@@ -233,11 +298,12 @@ impl SendError {
             if let Some(http) = bottom.downcast_ref::<hyper::Error>() {
                 closed |= http.is_incomplete_message() || http.is_closed() || http.is_canceled();
             }
+            unresolved |= bottom.is::<Unresolved>();
             let io = bottom.downcast_ref::<std::io::Error>();
             closed |= io.is_some_and(|io| CLOSED.contains(&io.kind()));
             // An I/O error made of another error hides that one from `source`.
             let inner = io.and_then(|io| io.get_ref());
-            match inner.map(|inner| inner as &(dyn std::error::Error + 'static)) {
+            match inner.map(|inner| inner as &(dyn StdError + 'static)) {
                 Some(inner) => bottom = inner,
                 None => match bottom.source() {
                     Some(source) => bottom = source,
@@ -246,11 +312,9 @@ impl SendError {
             }
         }
         let text = bottom.to_string();
-        if error.is_timeout() {
-            SendError::Timeout(limit)
-        } else if error.is_dns() {
+        if unresolved {
             SendError::Resolve(text)
-        } else if error.is_connect() {
+        } else if connecting {
             SendError::Connect(text)
         } else if closed {
             SendError::Closed(text)
@@ -350,6 +414,30 @@ mod tests {
         assert_eq!((answer.status, answer.body.len()), (503, ANSWER_BYTES));
         assert_eq!(answer.headers["retry-after"], "7");
         assert!(sink.received().iter().all(|request| request.path == "/"));
+    }
+
+    #[tokio::test]
+    async fn a_proxy_is_told_the_whole_url_and_looks_the_name_up() {
+        let sink = CallbackSink::start().await;
+        sink.answer(Reply::status(201).body("done"));
+        let config = Config {
+            proxy: Some(sink.url("")),
+            ..Config::default()
+        };
+        let guard = Guard::new(&[]).unwrap();
+        let client = Client::new(&config, guard).unwrap();
+        let mut outgoing = get("http://far.example/a?b");
+        outgoing.method = Method::POST;
+        outgoing.body = Bytes::from_static(b"hello");
+        let answer = client.send(outgoing).await.unwrap();
+        assert_eq!((answer.status, answer.body), (201, b"done".to_vec()));
+        let received = sink.received().remove(0);
+        assert_eq!(received.path, "http://far.example/a?b");
+        assert_eq!(received.headers["host"], "far.example");
+        assert_eq!(received.body, b"hello");
+        // A literal address is checked here, whoever would connect to it.
+        let error = client.send(get("http://10.0.0.1/")).await.unwrap_err();
+        assert!(matches!(error, SendError::Refused(_)), "{error:?}");
     }
 
     #[tokio::test]

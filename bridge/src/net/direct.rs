@@ -1,0 +1,93 @@
+//! The way to everybody without a proxy: hyper's client beneath the guard. reqwest on the same work takes
+//! half as long again.
+
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::{Request, Response, Uri};
+use hyper_rustls::{HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceBuilder};
+
+use super::Config;
+use super::guard::Resolver;
+
+/// How long a silent connection is left alone, and how often it is then asked.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVE_RETRIES: u32 = 3;
+/// How long sent bytes may go unacknowledged.
+#[cfg(target_os = "linux")]
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+
+type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
+
+/// Connections of one kind of trust.
+#[derive(Clone, Debug)]
+pub(super) struct Direct {
+    client: legacy::Client<Connector, Full<Bytes>>,
+}
+
+/// A name that could not be looked up.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Unresolved(#[source] BoxError);
+
+impl Direct {
+    pub(super) fn new(config: &Config, tls: rustls::ClientConfig, resolver: Resolver) -> Self {
+        let mut tcp = HttpConnector::new_with_resolver(resolver);
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_keepalive(Some(KEEPALIVE));
+        tcp.set_keepalive_interval(Some(KEEPALIVE));
+        tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+        #[cfg(target_os = "linux")]
+        tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+        let https = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
+        let bounded = ServiceBuilder::new().timeout(config.connect_timeout);
+        let client = legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(config.idle_timeout)
+            .pool_max_idle_per_host(config.idle_per_origin)
+            .build(BoxCloneSyncService::new(bounded.service(https)));
+        Self { client }
+    }
+
+    pub(super) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, legacy::Error> {
+        self.client.request(request).await
+    }
+}
+
+impl Service<Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = Unresolved;
+    type Future = BoxFuture<'static, Result<Self::Response, Unresolved>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Unresolved>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let found = self.find(name.as_str().to_owned());
+        found
+            .map(|found| found.map(Vec::into_iter).map_err(Unresolved))
+            .boxed()
+    }
+}
