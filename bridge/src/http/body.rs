@@ -1,4 +1,4 @@
-//! Takes a request's body off the wire: whole, within a size, a time and a common budget of memory.
+//! Takes a request's body off the wire: whole, within a size, a time and common budgets of memory.
 
 use std::sync::Arc;
 
@@ -9,30 +9,50 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::{Code, Failure};
 use super::{Config, json};
 
 /// What all requests together may hold of bodies that are still arriving.
-const BUDGET_KIB: usize = 256 * 1024;
-/// A body that announces no more than this does not wait for room: on every connection there may be one.
+const TEXTS_KIB: usize = 256 * 1024;
+/// What all requests together may hold of bodies as trees, measured by their text: a tree can be a hundred
+/// times as large. A body of more than this is alone.
+const TREES_KIB: usize = 1024;
+/// A body of no more than this does not wait for room: on every connection there may be one.
 const SMALL_BYTES: u64 = 16 * 1024;
 
 /// Reads bodies. One for all requests, since the budget is common.
 #[derive(Clone, Debug)]
 pub(super) struct Intake {
     config: Arc<Config>,
-    budget: Arc<Semaphore>,
+    texts: Arc<Semaphore>,
+    trees: Arc<Semaphore>,
+}
+
+/// Room in one of the budgets, as long as it is kept. A small body needs none.
+type Room = Option<OwnedSemaphorePermit>;
+
+async fn room(budget: &Arc<Semaphore>, all_kib: usize, bytes: u64) -> Room {
+    if bytes <= SMALL_BYTES {
+        return None;
+    }
+    let kib = bytes.div_ceil(1024).min(all_kib as u64);
+    let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+    Arc::clone(budget).acquire_many_owned(kib).await.ok()
 }
 
 impl Intake {
     pub(super) fn new(config: Arc<Config>) -> Self {
-        let budget = Arc::new(Semaphore::new(BUDGET_KIB));
-        Self { config, budget }
+        Self {
+            config,
+            texts: Arc::new(Semaphore::new(TEXTS_KIB)),
+            trees: Arc::new(Semaphore::new(TREES_KIB)),
+        }
     }
 
-    async fn read(&self, request: Request) -> Result<Bytes, Failure> {
+    /// The text, and its room.
+    async fn read(&self, request: Request) -> Result<(Bytes, Room), Failure> {
         let limit = self.config.body_limit_bytes;
         let hint = request.body().size_hint();
         if hint.lower() > limit as u64 {
@@ -40,12 +60,7 @@ impl Intake {
         }
         let most = hint.upper().unwrap_or(limit as u64).min(limit as u64);
         let reading = async {
-            let kib = u32::try_from(most.div_ceil(1024)).unwrap_or(u32::MAX);
-            let kib = kib.min(BUDGET_KIB as u32);
-            let _held = match most <= SMALL_BYTES {
-                true => None,
-                false => Some(self.budget.acquire_many(kib).await),
-            };
+            let room = room(&self.texts, TEXTS_KIB, most).await;
             let mut body = Limited::new(request.into_body(), limit);
             // In one piece: each of many small ones would take more room than the bytes in it.
             let mut whole = Vec::new();
@@ -54,7 +69,7 @@ impl Intake {
                     whole.extend_from_slice(&piece);
                 }
             }
-            Ok::<_, axum::BoxError>(Bytes::from(whole))
+            Ok::<_, axum::BoxError>((Bytes::from(whole), room))
         };
         match tokio::time::timeout(self.config.body_timeout, reading).await {
             Ok(Ok(body)) => Ok(body),
@@ -77,9 +92,12 @@ fn too_large(limit: usize) -> Failure {
     Failure::new(Code::PayloadTooLarge, message)
 }
 
-/// A JSON body as one bounded tree.
+/// A JSON body as one bounded tree, and its room: `Body { tree, .. }` keeps that until the handler ends.
 #[derive(Debug)]
-pub(super) struct Body(pub(super) Value);
+pub(super) struct Body {
+    pub(super) tree: Value,
+    _room: Room,
+}
 
 impl<S> FromRequest<S> for Body
 where
@@ -89,14 +107,22 @@ where
     type Rejection = Refused;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
-        let bytes = Intake::from_ref(state)
-            .read(request)
-            .await
-            .map_err(Refused::Unread)?;
-        json::parse(&bytes).map(Self).map_err(|error| {
+        let intake = Intake::from_ref(state);
+        let (text, held) = intake.read(request).await.map_err(Refused::Unread)?;
+        let room = room(&intake.trees, TREES_KIB, text.len() as u64).await;
+        let parsed = match room {
+            None => json::parse(&text),
+            // Long enough to hold up what else the thread has to do.
+            Some(_) => tokio::task::spawn_blocking(move || json::parse(&text))
+                .await
+                .map_err(|error| Refused::Read(Failure::internal(error)))?,
+        };
+        drop(held);
+        let tree = parsed.map_err(|error| {
             let failure = Failure::field(error.field(), error.to_string());
             Refused::Read(failure.saying(error.to_string()))
-        })
+        })?;
+        Ok(Self { tree, _room: room })
     }
 }
 

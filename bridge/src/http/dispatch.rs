@@ -35,7 +35,7 @@ pub(super) async fn submit(
     caller: Submitter,
     State(dispatcher): State<Dispatcher>,
     headers: HeaderMap,
-    Body(tree): Body,
+    Body { tree, .. }: Body,
 ) -> Result<Response, Failure> {
     let headers = submit_headers(&headers)?;
     let answer = match caller.over {

@@ -62,7 +62,7 @@ async fn agent(_: Admin, adapter: Managed, Path(id): Path<String>) -> Answer {
         .await
 }
 
-async fn create_agent(_: Admin, adapter: Managed, Body(agent): Body) -> Answer {
+async fn create_agent(_: Admin, adapter: Managed, Body { tree: agent, .. }: Body) -> Answer {
     let candidates = vec![
         ("agents.create", json!({ "agent": agent })),
         ("runtime.pushAgent", json!({ "spec": agent })),
@@ -74,7 +74,7 @@ async fn update_agent(
     _: Admin,
     adapter: Managed,
     Path(id): Path<String>,
-    Body(agent): Body,
+    Body { tree: agent, .. }: Body,
 ) -> Answer {
     let agent = named(agent, "agentId", &id)?;
     let candidates = vec![
@@ -108,7 +108,7 @@ async fn write_file(
     _: Admin,
     adapter: Managed,
     Path((id, path)): Path<(String, String)>,
-    Body(body): Body,
+    Body { tree: body, .. }: Body,
 ) -> Answer {
     let path = relative(&path)?;
     let Some(content) = body["content"].as_str() else {
@@ -146,7 +146,7 @@ async fn set_bindings(
     _: Admin,
     adapter: Managed,
     Path(id): Path<String>,
-    Body(body): Body,
+    Body { tree: body, .. }: Body,
 ) -> Answer {
     let Some(bindings) = body["bindings"].as_array() else {
         return Err(Failure::field("bindings", "must be a list"));
@@ -171,7 +171,7 @@ async fn skill(_: Admin, adapter: Managed, Path(key): Path<String>) -> Answer {
         .await
 }
 
-async fn create_skill(_: Admin, adapter: Managed, Body(skill): Body) -> Answer {
+async fn create_skill(_: Admin, adapter: Managed, Body { tree: skill, .. }: Body) -> Answer {
     let candidates = vec![
         ("skills.create", json!({ "skill": skill })),
         ("runtime.pushSkill", json!({ "spec": skill })),
@@ -183,7 +183,7 @@ async fn update_skill(
     _: Admin,
     adapter: Managed,
     Path(key): Path<String>,
-    Body(skill): Body,
+    Body { tree: skill, .. }: Body,
 ) -> Answer {
     let skill = named(skill, "skillKey", &key)?;
     let candidates = vec![
