@@ -34,8 +34,8 @@ const RIDE: Duration = Duration::from_millis(5);
 const IDLE: Duration = Duration::from_secs(1);
 /// How long a checkpoint may wait for readers, and so hold up what is queued.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_millis(100);
-/// Frames in the WAL that are not in the file yet before the next checkpoint.
-const CHECKPOINT_FRAMES: i64 = 2000;
+/// Frames in the WAL that are not in the file yet before the next checkpoint: few, since all writes wait for it.
+const CHECKPOINT_FRAMES: i64 = 500;
 /// How many changes, and how many bytes of them, are written before the WAL is looked at again.
 const LOOK_OPS: usize = 64;
 const LOOK_BYTES: usize = 256 << 10;
