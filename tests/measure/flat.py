@@ -8,7 +8,7 @@ many runs, errors, and the processes that are left.
     tests/measure/flat.py target/release/forge-bridge --all
 
 The model, or the whole service, is the fake of `tests/model`; agents and servers are the real ones that the
-tests install. As many runs as are measured come before (a tenth where each is a process), as caches, the
+tests install. Twice as many runs as are measured come before (a tenth where each is a process), as caches, the
 store's above all, fill in the first thousands: without them echo itself grows by 5 %. Fails when the second
 half is more than 5 % above the first, when a run fails, or when a process is left. Needs Linux, and the
 adapters beside the program.
@@ -338,7 +338,7 @@ def measure(program, name, count, concurrency, ends):
         good = True
         try:
             idle = bridge.memory()
-            runs.drive(max(concurrency, count // 10 if starts_process else count), runs.whole)
+            runs.drive(max(concurrency, count // 10 if starts_process else 2 * count), runs.whole)
             before = processes(bridge.process.pid, home)
             runs.done, runs.ends, began = 0, {}, time.monotonic()
             halves, stop = {False: [], True: []}, threading.Event()
@@ -355,7 +355,7 @@ def measure(program, name, count, concurrency, ends):
                 time.sleep(0.2)
             bridge.process.terminate()
             bridge.process.wait(60)
-            after = processes(bridge.process.pid, home)
+            after = processes(bridge.process.pid, home) - {server.pid for server in bench.servers}
             is_flat = growth <= GROWTH
             failed = 0 if ends else sum(number for end, number in runs.ends.items() if end != "ok")
             good = is_flat and not (failed or left or after)
