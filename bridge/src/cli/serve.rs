@@ -1,6 +1,5 @@
 //! `forge-bridge`: serves until it is told to stop.
 
-use std::num::NonZero;
 use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -35,15 +34,10 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     code
 }
 
-/// A worker for each core but one, unless `TOKIO_WORKER_THREADS` says otherwise: the store and each adapter
-/// have threads of their own, and a worker more than there is room for only wakes and is woken.
 pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        builder.worker_threads(cores.saturating_sub(1).max(1));
-    }
-    builder.enable_all().build()
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
 }
 
 async fn until_stopped(
