@@ -30,12 +30,11 @@ pub(in crate::plugin) fn manifest(
         message,
     };
     crash::point("probe.before");
-    let (remote, manifest) = Remote::open(host, probe()?).map_err(|error| match error {
+    let manifest = Remote::glance(host, probe()?).map_err(|error| match error {
         LoadError::Process(why) => failed(why),
         LoadError::Timeout(limit) => failed(format!("it did not come back within {limit:?}")),
         other => other,
     })?;
-    remote.destroy();
     let manifest = serde_json::from_slice(&manifest)
         .map_err(|error| failed(format!("its manifest is unreadable: {error}")))?;
     crash::point("probe.answered");

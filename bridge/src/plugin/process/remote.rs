@@ -93,16 +93,30 @@ impl Remote {
         host: &'static Host,
         spec: Spec,
     ) -> Result<(Arc<Self>, Vec<u8>), LoadError> {
-        let remote = Arc::new(Self {
+        let remote = Self::new(host, spec);
+        let manifest = remote.connect()?;
+        Ok((remote, manifest))
+    }
+
+    /// The manifest of a process that is then ended. That it may end before it is told to concerns nobody:
+    /// the calls of the host are not its own. Blocks.
+    pub(super) fn glance(host: &'static Host, spec: Spec) -> Result<Vec<u8>, LoadError> {
+        let remote = Self::new(host, spec);
+        lock(&remote.state).closing = true;
+        let manifest = remote.connect()?;
+        remote.destroy();
+        Ok(manifest)
+    }
+
+    fn new(host: &'static Host, spec: Spec) -> Arc<Self> {
+        Arc::new(Self {
             host,
             spec,
             state: Mutex::default(),
             standing: watch::Sender::new(Standing::Up),
             settled: AtomicBool::new(false),
             silent: Notify::new(),
-        });
-        let manifest = remote.connect()?;
-        Ok((remote, manifest))
+        })
     }
 
     /// Starts a process and waits until its instance stands. Blocks.
