@@ -106,10 +106,6 @@ impl Bridge {
         let app = app::Bridge::start(config, Options::new(environment))
             .await
             .unwrap();
-        for adapter in app.registry.adapters() {
-            // Of a test that fails it may be the reason.
-            eprintln!("{}: {:?}", adapter.provider(), adapter.health());
-        }
         let api = Api::new(app.url());
         Self {
             app: Some(app),
