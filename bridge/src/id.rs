@@ -50,7 +50,7 @@ macro_rules! id {
 
             fn from_str(text: &str) -> Result<Self, ParseIdError> {
                 text.strip_prefix(concat!($prefix, "_"))
-                    .filter(|rest| rest.len() == 32)
+                    .filter(|rest| rest.len() == 32 && !rest.bytes().any(|b| b.is_ascii_uppercase()))
                     .and_then(|rest| Uuid::try_parse(rest).ok())
                     .map(Self)
                     .ok_or_else(|| ParseIdError { text: text.to_owned(), prefix: $prefix })
@@ -97,6 +97,20 @@ mod tests {
     fn an_id_survives_its_text() {
         let id = DispatchId::new();
         assert_eq!(id.to_string().parse::<DispatchId>().unwrap(), id);
+    }
+
+    #[test]
+    fn an_id_has_one_spelling() {
+        let id = DispatchId::new().to_string();
+        for other in [
+            id.to_uppercase(),
+            id.replace("dsp_", "dsp_{"),
+            format!("{id}0"),
+        ] {
+            assert!(other.parse::<DispatchId>().is_err(), "{other}");
+        }
+        let upper = "dsp_1215640012012345640012230456785A";
+        assert!(upper.parse::<DispatchId>().is_err());
     }
 
     #[test]

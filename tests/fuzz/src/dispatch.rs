@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use forge_bridge::dispatch::fingerprint::canonical;
-use forge_bridge::dispatch::request::Dispatch;
+use forge_bridge::dispatch::request::{Dispatch, Secrets};
 use forge_bridge::dispatch::validate::{Envelope, Limits, validate};
 use forge_bridge::dispatch::{Config, trace::Trace};
 use forge_bridge::http::json::{self, BodyError};
 use forge_bridge::net::guard::Guard;
+use secrecy::SecretString;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -69,7 +70,17 @@ fn check(bridge: &Bridge, body: &Value) {
             let text = serde_json::to_string(&dispatch).unwrap();
             if let Some(sealed) = secrets.to_seal() {
                 drop(sealed);
-                assert!(!format!("{secrets:?}").contains("whsec_"));
+                // The name of a header may hold anything, and is no secret.
+                let nameless = Secrets {
+                    headers: secrets
+                        .headers
+                        .into_values()
+                        .enumerate()
+                        .map(named)
+                        .collect(),
+                    ..secrets
+                };
+                assert!(!format!("{nameless:?}").contains("whsec_"));
             }
             let stored = RawValue::from_string(text).unwrap();
             let read = Dispatch::from_record(&stored).expect("what was stored is read back");
@@ -96,4 +107,8 @@ fn check(bridge: &Bridge, body: &Value) {
             }
         }
     }
+}
+
+fn named((number, value): (usize, SecretString)) -> (String, SecretString) {
+    (number.to_string(), value)
 }
