@@ -91,10 +91,10 @@ impl<A: ExecutionAdapter> Instance<A> {
         let mut calls = self.shared.calls();
         let task = runtime.spawn(async move {
             let span = tracing::info_span!("op", forge.call = call, op);
-            let answer = Guarded::new(shared.run(call, &op, &payload).instrument(span)).await;
+            let answer = Guarded::new(shared.run(call, &op, payload).instrument(span)).await;
             shared.calls().remove(&call);
             // What the adapter holds must be gone before the bridge hears that the call has ended.
-            drop((shared, payload));
+            drop(shared);
             reply.send(answer.and_then(|answer| answer));
         });
         calls.insert(call, task.abort_handle());
@@ -126,15 +126,15 @@ impl<A> Shared<A> {
 }
 
 impl<A: ExecutionAdapter> Shared<A> {
-    async fn run(&self, call: u64, op: &str, payload: &[u8]) -> Result<Vec<u8>> {
+    async fn run(&self, call: u64, op: &str, payload: Vec<u8>) -> Result<Vec<u8>> {
         match op {
-            "initialize" => self.initialize(op, payload).await,
+            "initialize" => self.initialize(op, &payload).await,
             "shutdown" => self.shutdown().await,
             "health" => answer(op, &self.adapter()?.check_health().await),
             "capabilities" => answer(op, &self.adapter()?.capabilities()),
             "execute" => self.execute(call, op, payload).await,
             "cancel" => {
-                let request: CancelRequest = arguments(op, payload)?;
+                let request: CancelRequest = arguments(op, &payload)?;
                 let cancelled = self.adapter()?.cancel(&request.task_id).await?;
                 answer(op, &CancelAnswer { cancelled })
             }
@@ -147,7 +147,7 @@ impl<A: ExecutionAdapter> Shared<A> {
                 self.adapter()?.stop_event_relay().await?;
                 Ok(done())
             }
-            _ => manage::call(self.adapter()?, op, payload).await,
+            _ => manage::call(self.adapter()?, op, &payload).await,
         }
     }
 
@@ -187,9 +187,11 @@ impl<A: ExecutionAdapter> Shared<A> {
         result.map(|()| done())
     }
 
-    async fn execute(&self, call: u64, op: &str, payload: &[u8]) -> Result<Vec<u8>> {
+    async fn execute(&self, call: u64, op: &str, payload: Vec<u8>) -> Result<Vec<u8>> {
         let adapter = self.adapter()?;
-        let request: ExecutionRequest = arguments(op, payload)?;
+        let request: ExecutionRequest = arguments(op, &payload)?;
+        // It may run for long, and has all of it in `request`.
+        drop(payload);
         if self.closing.load(Ordering::SeqCst) {
             let error = AdapterError::new("adapter_unavailable", "the adapter is shutting down");
             return Err(error.retryable());

@@ -1,6 +1,7 @@
 //! The executions an adapter has running, by the handle that `cancel` is given.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
@@ -9,11 +10,19 @@ use tokio_util::sync::CancellationToken;
 /// Begin an execution with [`Running::start`], keep the [`Run`] while it lasts, and watch
 /// [`Run::cancelled`] beside the work.
 #[derive(Clone, Default)]
-pub struct Running(Arc<Mutex<Vec<(String, CancellationToken)>>>);
+pub struct Running(Arc<Mutex<Set>>);
+
+#[derive(Default)]
+struct Set {
+    /// The number of the last one that was started.
+    last: u64,
+    runs: BTreeMap<u64, (String, CancellationToken)>,
+}
 
 /// One running execution; it leaves the set when dropped.
 pub struct Run {
     running: Running,
+    number: u64,
     token: CancellationToken,
 }
 
@@ -21,12 +30,15 @@ impl Running {
     /// Enters an execution under its task id.
     pub fn start(&self, task_handle: &str) -> Run {
         let token = CancellationToken::new();
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((task_handle.to_owned(), token.clone()));
+        let mut set = self.set();
+        set.last += 1;
+        let number = set.last;
+        set.runs
+            .insert(number, (task_handle.to_owned(), token.clone()));
+        drop(set);
         Run {
             running: self.clone(),
+            number,
             token,
         }
     }
@@ -43,16 +55,19 @@ impl Running {
 
     /// How many run.
     pub fn count(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.set().runs.len()
+    }
+
+    fn set(&self) -> MutexGuard<'_, Set> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cancel_where(&self, matches: impl Fn(&str) -> bool) -> bool {
         // Waking the tasks is their runtime's business, so it happens after the lock is gone.
         let tokens: Vec<CancellationToken> = self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
+            .set()
+            .runs
+            .values()
             .filter(|(handle, token)| matches(handle) && !token.is_cancelled())
             .map(|(_, token)| token.clone())
             .collect();
@@ -77,12 +92,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.token.cancel();
-        self.running
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|(_, token)| !token.is_cancelled());
+        self.running.set().runs.remove(&self.number);
     }
 }
 
@@ -100,6 +110,7 @@ mod tests {
         first.cancelled().await;
         assert!(!second.is_cancelled());
         assert!(!running.cancel("task-1"), "once is enough");
+        assert_eq!(running.count(), 2, "it runs until it has ended");
         drop(first);
         assert_eq!(running.count(), 1);
         assert!(running.cancel_all());

@@ -89,6 +89,8 @@ impl ExecutionAdapter for Echo {
             return std::future::pending().await;
         }
         let run = self.running.start(&request.task_id);
+        // A future keeps the room of what it has handed on.
+        let request = Box::new(request);
         tokio::select! {
             result = self.run(mode, request, &events) => result,
             () = run.cancelled() => Err(AdapterError::cancelled()),

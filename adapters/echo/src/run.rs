@@ -97,7 +97,7 @@ impl Echo {
     pub(crate) async fn run(
         &self,
         mode: Mode,
-        request: ExecutionRequest,
+        request: Box<ExecutionRequest>,
         events: &Events,
     ) -> Result<ExecutionResult> {
         let usage = counted(&request.message, &request.message);
