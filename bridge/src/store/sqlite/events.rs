@@ -15,7 +15,7 @@ use crate::id::DispatchId;
 use crate::store::record::{EventFilter, EventPage, EventTotals};
 
 /// A page ends after so many bytes of events.
-const PAGE_BYTES: usize = 1 << 20;
+pub(super) const PAGE_BYTES: usize = 1 << 20;
 
 /// The dispatch that events belong to, as it was before them.
 pub(super) struct Owner<'a> {

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use tokio::sync::{Semaphore, watch};
 
+use super::checkpoint::Checkpointer;
 use super::ledger::Ledger;
 use super::lock::Lock;
 use super::readers::Readers;
 use super::schema::{self, Tuning};
 use super::shared::{Published, Shared};
+use super::tail::Tail;
 use super::writer::{Writer, Written};
 use super::{Sqlite, seal};
 use crate::crash;
@@ -108,6 +110,7 @@ impl Sqlite {
         let mut ledger =
             Ledger::load(&connection).map_err(|source| schema::classify(&file, source))?;
         let thread = |source| OpenError::Thread { source };
+        let checkpointer = Checkpointer::start(&file).map_err(thread)?;
         let readers = Readers::start(&file, config.readers).map_err(thread)?;
         let shared = Arc::new(Shared {
             store_id: identity.store_id,
@@ -118,6 +121,7 @@ impl Sqlite {
             published: Mutex::new(Published::default()),
             removed: AtomicU64::new(0),
             issued: watch::Sender::new(0),
+            tail: Tail::default(),
             meters: Arc::default(),
         });
         shared.publish(&mut ledger);
@@ -131,6 +135,7 @@ impl Sqlite {
             ledger,
             lock: held,
             written: Written::default(),
+            checkpointer,
         };
         std::thread::Builder::new()
             .name("store".to_owned())

@@ -38,17 +38,20 @@ enum Change {
     Left,
 }
 
+/// What waits, by its adapter. The first two, which may be many, read nothing but their indexes.
+pub(super) const QUEUED: [&str; 4] = [
+    "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_ready WHERE phase = 0 GROUP BY provider",
+    "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_delayed_by_provider WHERE phase = 1 GROUP BY provider",
+    "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_turn WHERE turn IS NOT NULL AND phase = 2 GROUP BY provider",
+    "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_cancelled WHERE phase = 3 GROUP BY provider",
+];
+
 impl Ledger {
     /// Counts over the partial indexes; the cost grows with what waits, not with history.
     pub(super) fn load(connection: &Connection) -> rusqlite::Result<Self> {
         let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, u64>(0));
         let mut queues = BTreeMap::new();
-        for sql in [
-            "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_ready WHERE phase = 0 GROUP BY provider",
-            "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_delayed WHERE phase = 1 GROUP BY provider",
-            "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_turn WHERE turn IS NOT NULL AND phase = 2 GROUP BY provider",
-            "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_cancelled WHERE phase = 3 GROUP BY provider",
-        ] {
+        for sql in QUEUED {
             let mut statement = connection.prepare(sql)?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {

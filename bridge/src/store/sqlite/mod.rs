@@ -3,6 +3,7 @@
 
 mod accept;
 mod breaker;
+mod checkpoint;
 mod deliver;
 mod events;
 mod execute;
@@ -17,11 +18,13 @@ mod seal;
 mod shared;
 mod sweep;
 mod table;
+mod tail;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod torn;
 pub mod upkeep;
+mod wal_file;
 mod writer;
 
 use std::sync::atomic::Ordering;
@@ -52,6 +55,9 @@ use writer::{Failure, Haste, Message, Op, Tx};
 
 /// The room that an op takes in the queue besides its bodies.
 const OP_BYTES: usize = 512;
+
+/// How many events are read from the file at once for all who follow the log.
+const FILL_EVENTS: usize = 256;
 
 /// A replay of many goes in steps of this size, so that it holds nobody up.
 const REPLAY_STEP: usize = 500;
@@ -115,6 +121,13 @@ impl Sqlite {
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
         self.shared.readers.read(Length::Long, query).await
+    }
+
+    /// The events as they stand in the file.
+    async fn logged(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
+        let (filter, log) = (filter.clone(), self.shared.log.clone());
+        self.read(move |connection| events::read(connection, &log, &filter, after, limit))
+            .await
     }
 
     async fn replay_many(
@@ -401,9 +414,27 @@ impl Store for Sqlite {
     }
 
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
-        let (filter, log) = (filter.clone(), self.shared.log.clone());
-        self.read(move |connection| events::read(connection, &log, &filter, after, limit))
-            .await
+        let issued = *self.shared.issued.borrow();
+        // One dispatch has its own index, and is not worth holding the events of all others.
+        if filter.dispatch.is_some() || issued.saturating_sub(after) > tail::REACH {
+            return self.logged(filter, after, limit).await;
+        }
+        let tail = &self.shared.tail;
+        if let Some(page) = tail.page(filter, after, limit, issued) {
+            return Ok(page);
+        }
+        {
+            let _one = tail.filling.lock().await;
+            while let Some(from) = tail.missing(after, issued) {
+                let all = EventFilter::default();
+                let page = self.logged(&all, from, FILL_EVENTS).await?;
+                tail.extend(from, issued, page);
+            }
+        }
+        match tail.page(filter, after, limit, issued) {
+            Some(page) => Ok(page),
+            None => self.logged(filter, after, limit).await,
+        }
     }
 
     async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
@@ -420,7 +451,9 @@ impl Store for Sqlite {
     }
 
     async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept> {
-        self.write(0, move |tx| sweep::sweep(tx, now, limit)).await
+        let swept = self.write(0, move |tx| sweep::sweep(tx, now, limit)).await;
+        self.shared.tail.forget();
+        swept
     }
 
     async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>> {

@@ -10,6 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
 use super::folder::OpenError;
+use super::wal_file;
 use crate::event::LogName;
 
 /// `FgBr`, so that `file` and we can tell it from other databases.
@@ -22,7 +23,7 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One entry for each version of the file, never changed once released.
-const MIGRATIONS: &[&str] = &[V1, BREAKERS];
+const MIGRATIONS: &[&str] = &[V1, BREAKERS, DELAYED_BY_PROVIDER];
 
 /// `dispatch.phase`: 0 ready, 1 waits for its time, 2 waits for its session, 3 cancelled in the queue,
 /// 4 running, 5 finished. What waits or runs has partial indexes, so their cost does not grow with
@@ -146,6 +147,11 @@ CREATE TABLE breaker (
 ) STRICT, WITHOUT ROWID;
 ";
 
+/// A start counts what waits for its time from the index alone, however much that is.
+const DELAYED_BY_PROVIDER: &str = "
+CREATE INDEX dispatch_delayed_by_provider ON dispatch (provider) WHERE phase = 1;
+";
+
 /// What the file says about itself.
 #[derive(Debug)]
 pub(super) struct Identity {
@@ -173,7 +179,9 @@ pub(super) fn open(file: &Path, tuning: Tuning) -> Result<Connection, OpenError>
     })?;
     let failed = |source| classify(file, source);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(file, flags).map_err(failed)?;
+    let connection = wal_file::vfs()
+        .and_then(|vfs| Connection::open_with_flags_and_vfs(file, flags, vfs))
+        .map_err(failed)?;
     let version = inspect(&connection, file)?;
     configure(&connection, tuning).map_err(failed)?;
     migrate(&connection, version).map_err(failed)?;
@@ -190,6 +198,18 @@ pub(super) fn open_reader(file: &Path) -> rusqlite::Result<Connection> {
          PRAGMA trusted_schema = OFF; PRAGMA query_only = ON;",
     )?;
     keep_plans(&connection)?;
+    Ok(connection)
+}
+
+/// Opens the file to carry the WAL into it, and for nothing else.
+pub(super) fn open_checkpointer(file: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(file, flags)?;
+    connection.busy_timeout(PATIENCE)?;
+    connection.execute_batch(
+        "PRAGMA synchronous = FULL; PRAGMA fullfsync = ON; PRAGMA wal_autocheckpoint = 0;
+         PRAGMA trusted_schema = OFF; PRAGMA query_only = ON;",
+    )?;
     Ok(connection)
 }
 

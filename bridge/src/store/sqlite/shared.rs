@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::ledger::Ledger;
 use super::readers::Readers;
+use super::tail::Tail;
 use crate::event::LogName;
 use crate::store::meters::Meters;
 use crate::store::record::Counts;
@@ -21,6 +22,7 @@ pub(super) struct Shared {
     pub(super) published: Mutex<Published>,
     pub(super) removed: AtomicU64,
     pub(super) issued: watch::Sender<u64>,
+    pub(super) tail: Tail,
     pub(super) meters: Arc<Meters>,
 }
 

@@ -13,6 +13,7 @@ use backoff::backoff::Backoff;
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::checkpoint::Checkpointer;
 use super::ledger::Ledger;
 use super::lock::Lock;
 use super::schema::{self, Tuning};
@@ -34,8 +35,10 @@ const RIDE: Duration = Duration::from_millis(5);
 const IDLE: Duration = Duration::from_secs(1);
 /// How long a checkpoint may wait for readers, and so hold up what is queued.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_millis(100);
-/// Frames in the WAL that are not in the file yet before the next checkpoint: few, since all writes wait for it.
-const CHECKPOINT_FRAMES: i64 = 500;
+/// Frames in the WAL that are not in the file yet before they are carried there, beside the writer.
+const CHECKPOINT_FRAMES: i64 = 1_000;
+/// Frames in the WAL before it begins anew. The writer carries the last of them, and all writes wait for it.
+const LONG_WAL_FRAMES: i64 = 4_000;
 /// How many changes, and how many bytes of them, are written before the WAL is looked at again.
 const LOOK_OPS: usize = 64;
 const LOOK_BYTES: usize = 256 << 10;
@@ -177,6 +180,7 @@ pub(super) struct Writer {
     pub(super) ledger: Ledger,
     pub(super) lock: Lock,
     pub(super) written: Written,
+    pub(super) checkpointer: Checkpointer,
 }
 
 /// What was written since the WAL was looked at.
@@ -221,6 +225,7 @@ impl Writer {
                 std::thread::sleep(PACE.saturating_sub(begun.elapsed()));
             }
         }
+        self.checkpointer.end();
         if let Err(error) = self.checkpoint("TRUNCATE") {
             tracing::warn!(%error, "the last checkpoint failed; the next start makes up for it");
         }
@@ -383,6 +388,9 @@ impl Writer {
         if in_wal > limit.unwrap_or(i64::MAX) {
             self.checkpoint("TRUNCATE")
         } else if in_wal - in_file >= CHECKPOINT_FRAMES {
+            self.checkpointer.ask();
+            self.checkpointer.take_failure().map_or(Ok(()), Err)
+        } else if in_wal >= LONG_WAL_FRAMES {
             self.checkpoint("PASSIVE")
         } else {
             Ok(())
@@ -466,7 +474,10 @@ impl Writer {
         // transaction and locks.
         let nowhere = Connection::open_in_memory().map_err(|error| error.to_string())?;
         drop(std::mem::replace(&mut self.connection, nowhere));
+        self.checkpointer.end();
+        self.checkpointer = Checkpointer::start(&self.file).map_err(|error| error.to_string())?;
         self.shared.readers.reopen();
+        self.shared.tail.forget();
         let connection =
             schema::open(&self.file, self.tuning).map_err(|error| error.to_string())?;
         let identity = schema::identity(&connection).map_err(|error| error.to_string())?;

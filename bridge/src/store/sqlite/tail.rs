@@ -1,0 +1,132 @@
+//! The newest events in memory, for those who follow the log: however many they are, each event is read from
+//! the file once. It begins when somebody asks and holds no more than its bounds; whoever is further behind
+//! reads the file.
+
+use std::collections::VecDeque;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::event::Event;
+use crate::store::record::{EventFilter, EventPage};
+
+const EVENTS: usize = 4096;
+const BYTES: usize = 4 << 20;
+
+/// How far behind the newest event one may be to read here.
+pub(super) const REACH: u64 = 1024;
+
+#[derive(Default)]
+pub(super) struct Tail {
+    held: RwLock<Held>,
+    /// Taken by the one who reads the file for all.
+    pub(super) filling: AsyncMutex<()>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// All that is later than this, up to `last`, is in `events`.
+    after: u64,
+    last: u64,
+    events: VecDeque<Event>,
+    bytes: usize,
+}
+
+impl Tail {
+    /// The same as the file says, if all up to `issued` is here.
+    pub(super) fn page(
+        &self,
+        filter: &EventFilter,
+        after: u64,
+        limit: usize,
+        issued: u64,
+    ) -> Option<EventPage> {
+        let held = self.read();
+        if after < held.after || held.last < issued {
+            return None;
+        }
+        let mut page = EventPage {
+            events: Vec::new(),
+            scanned: after,
+            more: false,
+        };
+        let begin = held
+            .events
+            .partition_point(|event| event.id.position <= after);
+        let mut bytes = 0;
+        for (looked_at, event) in held.events.range(begin..).enumerate() {
+            if looked_at == limit || bytes > super::events::PAGE_BYTES {
+                page.more = true;
+                return Some(page);
+            }
+            page.scanned = event.id.position;
+            if filter.matches(event) {
+                bytes += data_bytes(event);
+                page.events.push(event.clone());
+            }
+        }
+        page.scanned = after.max(held.last);
+        Some(page)
+    }
+
+    /// From where on the file is to be read before one at `after` finds all up to `issued` here. Begins
+    /// anew when what is held is too old to go on with.
+    pub(super) fn missing(&self, after: u64, issued: u64) -> Option<u64> {
+        let mut held = self.write();
+        if held.last >= issued {
+            return None;
+        }
+        if held.last + REACH < issued {
+            *held = Held {
+                after,
+                last: after,
+                ..Held::default()
+            };
+        }
+        Some(held.last)
+    }
+
+    /// Takes what stands in the file after `from`, unless all was forgotten meanwhile. What had been `issued`
+    /// when it was read and is not there was removed.
+    pub(super) fn extend(&self, from: u64, issued: u64, page: EventPage) {
+        let mut held = self.write();
+        if held.last != from {
+            return;
+        }
+        held.bytes += page.events.iter().map(size).sum::<usize>();
+        held.events.extend(page.events);
+        held.last = match page.more {
+            true => page.scanned,
+            false => page.scanned.max(issued),
+        };
+        while held.events.len() > EVENTS || held.bytes > BYTES {
+            let Some(oldest) = held.events.pop_front() else {
+                break;
+            };
+            held.bytes -= size(&oldest);
+            held.after = oldest.id.position;
+        }
+    }
+
+    /// What the file says has changed.
+    pub(super) fn forget(&self) {
+        *self.write() = Held::default();
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Held> {
+        self.held.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Held> {
+        self.held.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// About what it takes of memory.
+fn size(event: &Event) -> usize {
+    512 + data_bytes(event)
+}
+
+fn data_bytes(event: &Event) -> usize {
+    event.data.as_ref().map_or(0, |data| data.get().len())
+}
