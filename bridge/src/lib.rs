@@ -20,6 +20,7 @@ pub mod process;
 pub mod registration;
 pub mod span;
 pub mod store;
+pub mod tasks;
 pub mod telemetry;
 pub mod time;
 pub mod vault;

@@ -1,7 +1,6 @@
 //! What can be told without serving: everything that would be wrong, and the signing secrets.
 
 use forge_adapter_api::HealthStatus;
-use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 use crate::delivery::sign::{self, Described, Signer};
@@ -15,6 +14,7 @@ use crate::plugin::{self, Registry};
 use crate::process::Children;
 use crate::registration::Endpoint;
 use crate::store::sqlite::Sqlite;
+use crate::tasks::Tasks;
 
 use super::secrets::open_vault;
 use super::{HALT, Options};
@@ -64,7 +64,7 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
     let exporter = Exporter::open(&config.otlp, &config.net, "check");
     note(exporter.map(drop).map_err(Into::into));
     let state = tempfile::tempdir()?;
-    let tracker = TaskTracker::new();
+    let tracker = Tasks::here();
     let started = Registry::start(plugin::Setup {
         config: plugin::Config {
             strict: true,

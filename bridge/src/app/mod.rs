@@ -22,7 +22,6 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::config::{Config, Retention};
@@ -45,6 +44,7 @@ use crate::process::Children;
 use crate::registration::{self, Endpoint, Gateway, Registrar};
 use crate::store::Store;
 use crate::store::sqlite::Sqlite;
+use crate::tasks::{Edge, Tasks};
 use crate::time::Clock;
 use crate::vault::Vault;
 
@@ -108,7 +108,8 @@ pub struct Bridge {
     ending: CancellationToken,
     /// Ends what tells of all the rest.
     last: CancellationToken,
-    tracker: TaskTracker,
+    tracker: Tasks,
+    edge: Edge,
 }
 
 impl Bridge {
@@ -140,7 +141,7 @@ impl Bridge {
         };
         settle_interrupted(&finisher).await?;
 
-        let tracker = TaskTracker::new();
+        let tracker = Tasks::here();
         let (registry, relayed) = Registry::start(plugin::Setup {
             config: plugin::Config {
                 strict: config.strict,
@@ -206,6 +207,7 @@ impl Bridge {
             ending: CancellationToken::new(),
             last: CancellationToken::new(),
             tracker,
+            edge: Edge::new()?,
             auth,
             tls,
             guard,
@@ -215,7 +217,7 @@ impl Bridge {
             retention: config.retention.clone().into(),
             config,
         };
-        bridge.listen(listener, started);
+        bridge.listen(listener, started)?;
         if let Some(exporter) = exporter {
             let exporting = exporter.run(bridge.last.clone());
             bridge.tracker.spawn(exporting);
@@ -257,7 +259,7 @@ impl Bridge {
         }
     }
 
-    fn listen(&self, listener: TcpListener, started: SteadyInstant) {
+    fn listen(&self, listener: TcpListener, started: SteadyInstant) -> std::io::Result<()> {
         let config = Arc::new(self.config.http.clone());
         let router = http::router(http::State {
             store: Arc::clone(&self.store),
@@ -277,14 +279,20 @@ impl Bridge {
             },
         });
         let (closing, tls) = (self.closing.clone(), self.tls.clone());
+        // It belongs to the runtime that it was bound in.
+        let bound = listener.into_std()?;
+        let at_the_edge = self.edge.enter();
+        let listener = TcpListener::from_std(bound)?;
         self.tracker
-            .spawn(async move { http::serve(listener, router, &config, tls, closing).await });
+            .spawn_here(async move { http::serve(listener, router, &config, tls, closing).await });
+        drop(at_the_edge);
         if let Some(tls) = self.tls.clone() {
             let following = tls.follow(self.config.tls.every);
             let ending = self.ending.clone();
             self.tracker
                 .spawn(async move { ending.run_until_cancelled_owned(following).await });
         }
+        Ok(())
     }
 
     /// Starts everything that goes on by itself.
@@ -371,7 +379,7 @@ impl Bridge {
             .await
             .is_err()
         {
-            tracing::warn!("{} tasks did not end", self.tracker.len());
+            tracing::warn!("{} tasks did not end", self.tracker.running());
         }
         crash::point("stop.closing");
         self.store.close().await;

@@ -17,9 +17,10 @@ use super::client::{Client, Target};
 use super::screen::{Screen, Tone, text};
 use super::sink::{Callback, Sink};
 use super::stream::{Events, Query};
-use super::{Context, Environment, serve, tail};
+use super::{Context, Environment, tail};
 use crate::app;
 use crate::config::{Config, File, Sources};
+use crate::tasks;
 use crate::telemetry;
 
 /// With echo all of it takes less than a second; this is for real agents, and machines under load.
@@ -91,7 +92,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     };
     let config = sources.load()?.config;
     telemetry::install(&config.log)?;
-    let runtime = serve::runtime()?;
+    let runtime = tasks::half()?;
     let shown = runtime.block_on(async {
         tokio::time::timeout(DEADLINE, show(context, arguments, config, environment)).await
     });

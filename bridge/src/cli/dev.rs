@@ -15,9 +15,10 @@ use super::client::{Client, Target};
 use super::screen::{Screen, Tone, text};
 use super::serve::Signals;
 use super::sink::{Callback, Sink};
-use super::{Context, Environment, INTERRUPTED, serve, tail};
+use super::{Context, Environment, INTERRUPTED, tail};
 use crate::app;
 use crate::config::{Config, File, Loaded, Sources};
+use crate::tasks;
 use crate::telemetry;
 
 /// How much of an output the line about a callback shows.
@@ -46,7 +47,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = serve::runtime()?;
+    let runtime = tasks::half()?;
     let code = runtime.block_on(until_stopped(context, config, environment));
     runtime.shutdown_background();
     code

@@ -7,6 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::{Context, INTERRUPTED};
 use crate::app::{Bridge, Options};
 use crate::config::{Config, Loaded, Sources};
+use crate::tasks;
 use crate::telemetry::{self, Logs};
 
 pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
@@ -27,17 +28,11 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
         tracing::warn!("{warning}");
     }
     let options = Options::new(context.environment.clone());
-    let runtime = runtime()?;
+    let runtime = tasks::half()?;
     let code = runtime.block_on(until_stopped(&settings, config, options));
     // What a second signal cut off is not waited for.
     runtime.shutdown_background();
     code
-}
-
-pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
 }
 
 async fn until_stopped(

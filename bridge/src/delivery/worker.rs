@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::field::display;
 
 use crate::crash;
@@ -18,6 +17,7 @@ use crate::net::backoff::Policy;
 use crate::span::TraceId;
 use crate::store;
 use crate::store::record::{DeliveryAttempt, DeliveryPayload, DueDelivery, Settlement};
+use crate::tasks::Tasks;
 use crate::time;
 
 use super::attempt::Made;
@@ -85,7 +85,7 @@ impl Deliverer {
     }
 
     /// Works until the shutdown; attempts that are under way then go on, see `drain`.
-    pub async fn run(self, shutdown: CancellationToken, tracker: TaskTracker) {
+    pub async fn run(self, shutdown: CancellationToken, tracker: Tasks) {
         let mut refusals = 0;
         while let Some(round) = shutdown.run_until_cancelled(self.tick(&tracker)).await {
             self.shared.rounds.send_modify(|rounds| *rounds += 1);
@@ -112,7 +112,7 @@ impl Deliverer {
 
     /// Takes on what is due and begins every attempt that has room. Says when the next one will be.
     /// Called by one task at a time: what the store calls due must not end before it is taken on.
-    pub async fn tick(&self, tracker: &TaskTracker) -> store::Result<Option<Timestamp>> {
+    pub async fn tick(&self, tracker: &Tasks) -> store::Result<Option<Timestamp>> {
         let Shared { setup, flights, .. } = &*self.shared;
         self.shared
             .restored
@@ -166,7 +166,7 @@ impl Deliverer {
     }
 
     /// Begins what waits and has room.
-    fn begin(&self, tracker: &TaskTracker) {
+    fn begin(&self, tracker: &Tasks) {
         let flights = &self.shared.flights;
         while let Some((waiting, flight)) = flights.next(self) {
             tracker.spawn(self.clone().attempt(waiting, flight));
@@ -209,7 +209,7 @@ impl Deliverer {
     }
 
     /// Until the store is to be asked again. What waits here goes out meanwhile.
-    async fn wait_for_work(&self, at_most: Duration, tracker: &TaskTracker) {
+    async fn wait_for_work(&self, at_most: Duration, tracker: &Tasks) {
         let end = sleep(at_most);
         tokio::pin!(end);
         loop {

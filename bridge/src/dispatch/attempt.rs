@@ -48,7 +48,7 @@ impl Inner {
     /// dispatch is then running under an epoch that the next start finds.
     pub(super) async fn attempt(
         &self,
-        begun: Begun,
+        begun: Box<Begun>,
         request: &Dispatch,
         adapter: &Permit,
         stop: &Stop,
@@ -143,7 +143,7 @@ impl Inner {
             mcp_servers: &self.mcp_servers,
         };
         let assembled = match assemble(request, &attempt) {
-            Ok(assembled) => assembled,
+            Ok(assembled) => Box::new(assembled),
             Err(error) => return silent(Ending::Unavailable(error.to_string())),
         };
         let session = assembled.session_id.clone();

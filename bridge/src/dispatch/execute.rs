@@ -111,14 +111,18 @@ impl Attempt<'_> {
     }
 }
 
+/// As the adapter is given it.
+pub(super) fn encoded(request: &ExecutionRequest) -> Vec<u8> {
+    serde_json::to_vec(request).expect("a request has only text keys")
+}
+
 /// Calls the adapter and follows the call to its end. What was observed is on disk, all but a last
 /// batch that stays in the observer.
 pub(super) async fn execute(
     attempt: &Attempt<'_>,
-    request: &ExecutionRequest,
+    request: Vec<u8>,
     observer: &mut Observer,
 ) -> End {
-    let request = serde_json::to_vec(request).expect("a request has only text keys");
     crash::point("execute.call.before");
     let call = attempt.adapter.execute(request);
     crash::point("execute.call.after");
@@ -144,10 +148,10 @@ struct Drive<'a> {
 impl Drive<'_> {
     async fn run(mut self) -> End {
         let deadline = self.attempt.deadline;
-        loop {
+        let why = 'until_cut: loop {
             let item = tokio::select! {
                 biased;
-                why = self.attempt.cut() => return self.wind_down(why).await,
+                why = self.attempt.cut() => break why,
                 item = self.call.next() => item,
             };
             crash::point("execute.item");
@@ -158,7 +162,7 @@ impl Drive<'_> {
                         crash::point("execute.answered");
                         return End::Answered(answer);
                     }
-                    Taken::OverBudget => return self.wind_down(Cut::OverBudget).await,
+                    Taken::OverBudget => break 'until_cut Cut::OverBudget,
                     Taken::More => {}
                 }
                 // What is there already goes into the same batch; nothing is waited for.
@@ -173,9 +177,11 @@ impl Drive<'_> {
                 // The next round sees why it is stopped.
                 Written::Yes | Written::Stopped => {}
                 Written::Lost => return End::Lost,
-                Written::Late => return self.wind_down(Cut::TimedOut).await,
+                Written::Late => break Cut::TimedOut,
             }
-        }
+        };
+        // Most end by themselves, so they do not carry the room for it.
+        Box::pin(self.wind_down(why)).await
     }
 
     /// Takes one item into the batch.

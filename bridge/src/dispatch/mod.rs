@@ -38,7 +38,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout_at};
-use tokio_util::task::TaskTracker;
 
 use crate::delivery::Deliverer;
 use crate::id::DispatchId;
@@ -47,6 +46,7 @@ use crate::net::guard::Guard;
 use crate::plugin::Registry;
 use crate::span::Spans;
 use crate::store;
+use crate::tasks::Tasks;
 use crate::vault::Vault;
 
 use agenda::Agenda;
@@ -128,7 +128,7 @@ pub struct Setup {
     pub vault: Vault,
     pub guard: Guard,
     pub mcp: Servers,
-    pub tracker: TaskTracker,
+    pub tracker: Tasks,
 }
 
 /// Accepts, schedules, executes and cancels. Cheap to clone.
@@ -148,7 +148,7 @@ struct Inner {
     /// As adapters are given them.
     mcp_servers: BTreeMap<String, Value>,
     mcp_names: BTreeSet<String>,
-    tracker: TaskTracker,
+    tracker: Tasks,
     running: Running,
     agenda: Agenda,
     backlog: Backlog,
@@ -253,7 +253,7 @@ impl Dispatcher {
 
 /// For tests above the dispatcher: no MCP servers at all.
 #[cfg(test)]
-pub(crate) fn without_mcp(client: crate::net::Client, tracker: &TaskTracker) -> Servers {
+pub(crate) fn without_mcp(client: crate::net::Client, tracker: &Tasks) -> Servers {
     let setup = crate::mcp::Setup {
         config: crate::mcp::Config::default(),
         client,

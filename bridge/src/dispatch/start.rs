@@ -24,6 +24,12 @@ use super::stages::log_span;
 /// The first and the longest pause while the store is away.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
+/// Out of its box, whose memory would otherwise be kept as long as the variable, while the dispatch runs.
+#[expect(clippy::boxed_local, reason = "that it ends here is what it is for")]
+fn unboxed<T>(boxed: Box<T>) -> T {
+    *boxed
+}
+
 /// What an execution holds while it runs.
 pub(super) struct Held {
     pub(super) place: Place,
@@ -36,8 +42,8 @@ impl Dispatcher {
     /// scheduler is told.
     pub(super) async fn accept(
         &self,
-        new: NewDispatch,
-        dispatch: Dispatch,
+        new: Box<NewDispatch>,
+        dispatch: Box<Dispatch>,
     ) -> Result<Acceptance, store::Error> {
         let inner = &self.inner;
         match self.room(new.id, &new.provider) {
@@ -45,7 +51,7 @@ impl Dispatcher {
             None => {
                 inner.backlog.add(&new.provider);
                 let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
-                let accepted = inner.finisher.store.accept(new).await?;
+                let accepted = inner.finisher.store.accept(*new).await?;
                 if matches!(accepted, Acceptance::Accepted { .. }) {
                     inner.agenda.add(starts);
                     self.wake();
@@ -73,8 +79,8 @@ impl Dispatcher {
     /// In a task of its own: whoever sent the request may go away meanwhile.
     async fn accept_and_start(
         &self,
-        mut new: NewDispatch,
-        dispatch: Dispatch,
+        mut new: Box<NewDispatch>,
+        dispatch: Box<Dispatch>,
         adapter: Adapter,
         held: Held,
     ) -> Result<Acceptance, store::Error> {
@@ -83,8 +89,8 @@ impl Dispatcher {
         new.start = Some(started(&adapter, new.accepted_at));
         let (answer, answered) = oneshot::channel();
         let dispatcher = self.clone();
-        self.inner.tracker.spawn(async move {
-            let accepted = dispatcher.inner.finisher.store.accept(new).await;
+        self.inner.tracker.spawn_here(async move {
+            let accepted = dispatcher.inner.finisher.store.accept(unboxed(new)).await;
             let unknown = matches!(accepted, Err(store::Error::Unavailable(_)));
             let waits = matches!(accepted, Ok(Acceptance::Accepted { begun: None, .. }));
             if waits {
@@ -102,13 +108,14 @@ impl Dispatcher {
             };
             // Nobody waits any more when the caller went away; the record stands all the same.
             let _ = answer.send(accepted);
-            // The caller is answered first, then the work begins.
-            tokio::task::yield_now().await;
             match begun {
                 Some(begun) => {
                     let log = log_span(id, &dispatch.trace.trace_id);
-                    let run = dispatcher.go_on(*begun, &dispatch, &adapter, held);
-                    run.instrument(log).await;
+                    let runner = dispatcher.clone();
+                    let run = async move {
+                        runner.go_on(begun, &dispatch, &adapter, held).await;
+                    };
+                    dispatcher.inner.tracker.spawn(run.instrument(log));
                 }
                 None => {
                     if unknown {
@@ -140,7 +147,7 @@ impl Dispatcher {
                 Ok(begun) => match Dispatch::from_record(&begun.request) {
                     Ok(dispatch) => {
                         let log = log_span(id, &dispatch.trace.trace_id);
-                        let run = dispatcher.go_on(begun, &dispatch, &adapter, held);
+                        let run = dispatcher.go_on(Box::new(begun), &dispatch, &adapter, held);
                         run.instrument(log).await;
                     }
                     Err(error) => {
@@ -177,7 +184,7 @@ impl Dispatcher {
     }
 
     /// Executes what has begun, then lets the next one in.
-    async fn go_on(&self, begun: Begun, dispatch: &Dispatch, adapter: &Adapter, held: Held) {
+    async fn go_on(&self, begun: Box<Begun>, dispatch: &Dispatch, adapter: &Adapter, held: Held) {
         let inner = &self.inner;
         let id = begun.lease.id;
         let awaited = begun.dispatch.session.is_some() || held.alone.is_some();

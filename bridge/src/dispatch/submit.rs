@@ -84,7 +84,10 @@ impl Dispatcher {
                 return known.ok_or(refused);
             }
         };
-        let new = inner.record(&dispatch, &secrets, (key, fingerprint), &routed, now);
+        // What goes from future to future is not copied each time.
+        let dispatch = Box::new(dispatch);
+        let key = (key, fingerprint);
+        let new = Box::new(inner.record(&dispatch, &secrets, key, &routed, now));
         let (dispatch_id, task_id) = (new.id, new.task_id.clone());
         let trace = dispatch.trace.clone();
         crash::point("accept.before");

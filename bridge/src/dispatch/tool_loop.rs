@@ -13,7 +13,7 @@ use crate::event::kind;
 use crate::mcp::{Answer, Caller, Session};
 
 use super::Inner;
-use super::execute::{Attempt, Cut, End, Written, execute};
+use super::execute::{Attempt, Cut, End, Written, encoded, execute};
 use super::normalise::answer;
 use super::observe::Observer;
 
@@ -35,13 +35,16 @@ impl Inner {
     pub(super) async fn rounds(
         &self,
         attempt: &Attempt<'_>,
-        request: ExecutionRequest,
+        request: Box<ExecutionRequest>,
         observer: &mut Observer,
     ) -> End {
         let profile = attempt.adapter.profile();
         let supports = |name| profile.as_deref().is_some_and(|p| p.supports(name));
         if request.mcp_servers.is_empty() || (supports("mcp_servers") && !supports("tool_rounds")) {
-            return execute(attempt, &request, observer).await;
+            let asked = encoded(&request);
+            // It may run for long, and nobody looks at it again.
+            drop(request);
+            return execute(attempt, asked, observer).await;
         }
         // Most attempts have none, so they do not carry the room for it.
         Box::pin(self.with_servers(attempt, request, observer)).await
@@ -50,7 +53,7 @@ impl Inner {
     async fn with_servers(
         &self,
         attempt: &Attempt<'_>,
-        mut request: ExecutionRequest,
+        mut request: Box<ExecutionRequest>,
         observer: &mut Observer,
     ) -> End {
         // They may hold secrets, and this adapter has no use for them.
@@ -101,12 +104,12 @@ struct Rounds<'a> {
 }
 
 impl Rounds<'_> {
-    async fn run(&self, mut request: ExecutionRequest, observer: &mut Observer) -> End {
+    async fn run(&self, mut request: Box<ExecutionRequest>, observer: &mut Observer) -> End {
         let budget = self.attempt.budget;
         let mut round = 0;
         let mut room = self.room;
         loop {
-            let end = execute(self.attempt, &request, observer).await;
+            let end = execute(self.attempt, encoded(&request), observer).await;
             let End::Answered(Ok(bytes)) = end else {
                 return end;
             };

@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::auth::{self, Auth};
@@ -38,6 +37,7 @@ use crate::store::memory::Memory;
 use crate::store::record::{
     Callback, Claim, Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress,
 };
+use crate::tasks::Tasks;
 use crate::time::Clock;
 use crate::vault::Vault;
 
@@ -90,7 +90,7 @@ impl Edge {
         let closing = CancellationToken::new();
         let store: Arc<dyn Store> = Arc::new(Memory::new());
         let state_dir = tempfile::tempdir().unwrap();
-        let tracker = TaskTracker::new();
+        let tracker = Tasks::here();
         let registry = registry(state_dir.path(), &tracker).await;
         let vault = Vault::from_key(&vec![7; 32].into()).unwrap();
         let deliverer = deliverer(&store, &vault).await;
@@ -245,7 +245,7 @@ pub(super) fn event(kind: &str) -> NewEvent {
 }
 
 /// The echo adapter, whose library lies beside the test binary.
-async fn registry(state_dir: &Path, tracker: &TaskTracker) -> Registry {
+async fn registry(state_dir: &Path, tracker: &Tasks) -> Registry {
     let setup = plugin::Setup {
         config: plugin::Config {
             trust: Trust::Warn,

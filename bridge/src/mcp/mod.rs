@@ -16,11 +16,11 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tokio_util::task::TaskTracker;
 use url::Url;
 
 use crate::net;
 use crate::net::guard::Refused;
+use crate::tasks::Tasks;
 
 pub(crate) use self::session::prefix;
 pub use self::session::{Answer, Session};
@@ -76,7 +76,7 @@ pub struct Setup {
     /// What stands before the arguments of a program.
     pub supervisor: Vec<String>,
     pub store_id: String,
-    pub tracker: TaskTracker,
+    pub tracker: Tasks,
 }
 
 /// The configured servers. Cheap to clone.

@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
 
 use super::attend::{Attendant, answer, ask, empty};
 use super::health::{Monitor, Speaker};
@@ -21,6 +20,7 @@ use super::settings::Settings;
 use super::side::Facts;
 use super::{Config, Relayed};
 use crate::crash;
+use crate::tasks::Tasks;
 
 /// The op that runs a request.
 const EXECUTE: &str = "execute";
@@ -37,7 +37,7 @@ pub(super) struct Post {
     pub config: Arc<Config>,
     pub monitor: Arc<Monitor>,
     pub relay: mpsc::Sender<Relayed>,
-    pub tracker: TaskTracker,
+    pub tracker: Tasks,
 }
 
 pub(super) struct Edition {

@@ -43,7 +43,8 @@ use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio_util::task::TaskTracker;
+
+use crate::tasks::Tasks;
 
 pub use adapter::{Adapter, Leaving, PauseError, ReloadError};
 pub use edition::Permit;
@@ -157,7 +158,7 @@ pub struct Setup {
     pub supervisor: Vec<String>,
     /// The command that joins its stdin and stdout with the Unix socket that is named behind it.
     pub relay: Vec<String>,
-    pub tracker: TaskTracker,
+    pub tracker: Tasks,
 }
 
 /// An event outside any execution: `adapter.event`, `adapter.health`, `events.dropped`.

@@ -21,9 +21,10 @@ use tokio_util::task::TaskTracker;
 
 use super::client::{Client, Error, Target};
 use super::screen::{Tone, text};
-use super::serve::{self, Signals};
+use super::serve::Signals;
 use super::sink::Sink;
 use super::{Context, FAILED, INTERRUPTED};
+use crate::tasks;
 use ledger::Ledger;
 use report::{Progress, Report};
 use victim::{Home, Victim};
@@ -86,7 +87,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         ))?;
         screen.line("")?;
     }
-    let runtime = serve::runtime()?;
+    let runtime = tasks::half()?;
     let drill = async {
         let mut signals = Signals::listen()?;
         let limit = TIME + TIME_A_KILL * arguments.kills;

@@ -13,7 +13,6 @@ use futures_util::FutureExt;
 use secrecy::SecretSlice;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio_util::task::TaskTracker;
 use url::Url;
 
 use super::sign::Signer;
@@ -30,6 +29,7 @@ use crate::store::record::{
     Acceptance, Callback, Claim, Delivery, EventFilter, Finish, Finished, IdempotencyKey, KeySpace,
     NewDelivery, NewDispatch,
 };
+use crate::tasks::Tasks;
 use crate::time::{self, Clock};
 use crate::vault::Vault;
 
@@ -45,7 +45,7 @@ struct Rig {
     /// What is owed from now on ends so late at the latest.
     give_up_after: Duration,
     deliverer: Deliverer,
-    tracker: TaskTracker,
+    tracker: Tasks,
 }
 
 impl Rig {
@@ -59,7 +59,7 @@ impl Rig {
         let signer = Signer::open(&config, &*store, &vault).await.unwrap();
         let mut rig = Self {
             deliverer: idle(Arc::clone(&store) as Arc<dyn Store>),
-            tracker: TaskTracker::new(),
+            tracker: Tasks::here(),
             clock: Clock::tokio(),
             store,
             signer,
