@@ -25,6 +25,7 @@ mod limit;
 mod manage;
 mod managed;
 mod observe;
+mod patience;
 mod query;
 mod record;
 mod socket;
@@ -76,6 +77,10 @@ pub struct Config {
     /// A connection that has not sent its headers by then is closed.
     #[serde(with = "crate::config::duration")]
     pub header_timeout: Duration,
+    /// A connection that rests between two requests is closed after so long, sooner when there is no
+    /// place left for others. Longer than what clients keep one for, so that they are the ones to close.
+    #[serde(with = "crate::config::duration")]
+    pub idle_timeout: Duration,
     /// A connection whose client takes nothing of an answer for so long is cut.
     #[serde(with = "crate::config::duration")]
     pub write_timeout: Duration,
@@ -96,6 +101,7 @@ impl Default for Config {
             body_limit_bytes: 10 * 1024 * 1024,
             body_timeout: Duration::from_secs(30),
             header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(120),
             write_timeout: Duration::from_secs(60),
             max_connections: 4096,
             max_streams: 2048,

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -26,7 +26,8 @@ use tower::ServiceExt as _;
 use super::Config;
 use super::limit::Peer;
 use super::observe::{MAX_HEADER_BYTES, MAX_HEADERS};
-use super::socket::{self, Socket};
+use super::patience::Patience;
+use super::socket::{self, Heard, Socket};
 use super::tls::Tls;
 
 /// After an answer that left a body unread, this much of it is still taken, so that the client gets
@@ -66,7 +67,9 @@ pub async fn serve(
                 let connection = Connection {
                     router: router.clone(),
                     peer,
+                    places: Arc::clone(&permits),
                     header_timeout: config.header_timeout,
+                    idle_timeout: config.idle_timeout,
                     write_timeout: config.write_timeout,
                     shutdown: shutdown.clone(),
                 };
@@ -145,7 +148,9 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 struct Connection {
     router: Router,
     peer: Peer,
+    places: Arc<Semaphore>,
     header_timeout: Duration,
+    idle_timeout: Duration,
     write_timeout: Duration,
     shutdown: CancellationToken,
 }
@@ -179,9 +184,11 @@ impl Connection {
             let answer: BoxFuture<'static, Result<Response, Infallible>> = Box::pin(answer);
             answer
         });
-        let socket = Socket::new(stream, self.write_timeout);
+        let heard = Heard::default();
+        let socket = Socket::new(stream, self.write_timeout, heard.clone());
+        let patience = Patience::new(self.header_timeout, self.idle_timeout, self.places, heard);
         let mut serving = http1::Builder::new()
-            .timer(TokioTimer::new())
+            .timer(patience)
             .header_read_timeout(self.header_timeout)
             .max_headers(2 * MAX_HEADERS)
             .max_header_size(BUFFER_BYTES)
@@ -269,6 +276,51 @@ mod tests {
     fn with_headers(headers: &str) -> Vec<u8> {
         let request = format!("GET /api/health/live HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
         request.into_bytes()
+    }
+
+    const ASK: &[u8] = b"GET /api/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n";
+
+    /// An answer to [`ASK`] is complete with its last brace.
+    async fn answered(stream: &mut TcpStream) -> bool {
+        let mut byte = [0];
+        while stream.read(&mut byte).await.unwrap() == 1 {
+            if byte == *b"}" {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[tokio::test]
+    async fn between_two_requests_a_connection_may_rest() {
+        let header_timeout = Duration::from_millis(20);
+        let served = served(Config {
+            header_timeout,
+            ..Config::default()
+        })
+        .await;
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        for _ in 0..3 {
+            stream.write_all(ASK).await.unwrap();
+            assert!(answered(&mut stream).await);
+            tokio::time::sleep(5 * header_timeout).await;
+        }
+        // The next head must not dawdle all the same.
+        stream.write_all(b"GET /api/hea").await.unwrap();
+        assert!(!answered(&mut stream).await);
+    }
+
+    #[tokio::test]
+    async fn a_rest_ends_too() {
+        let served = served(Config {
+            idle_timeout: Duration::from_millis(20),
+            ..Config::default()
+        })
+        .await;
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        stream.write_all(ASK).await.unwrap();
+        assert!(answered(&mut stream).await);
+        assert!(!answered(&mut stream).await);
     }
 
     #[tokio::test]

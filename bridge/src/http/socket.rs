@@ -2,6 +2,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,15 +19,27 @@ pub(super) struct Socket<S> {
     /// Runs while a write waits for the peer.
     overdue: Pin<Box<Sleep>>,
     waiting: bool,
+    heard: Heard,
+}
+
+/// Whether bytes came since somebody looked.
+#[derive(Clone, Default)]
+pub(super) struct Heard(Arc<AtomicBool>);
+
+impl Heard {
+    pub(super) fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
 }
 
 impl<S> Socket<S> {
-    pub(super) fn new(stream: S, patience: Duration) -> Self {
+    pub(super) fn new(stream: S, patience: Duration, heard: Heard) -> Self {
         Self {
             stream,
             patience,
             overdue: Box::pin(sleep(patience)),
             waiting: false,
+            heard,
         }
     }
 
@@ -62,7 +76,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.heard.0.store(true, Ordering::Relaxed);
+        }
+        read
     }
 }
 
@@ -124,7 +143,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_is_given_up() {
         let (ours, mut theirs) = duplex(8);
-        let mut socket = Socket::new(ours, PATIENCE);
+        let mut socket = Socket::new(ours, PATIENCE, Heard::default());
         socket.write_all(&[0; 8]).await.unwrap();
         let begun = Instant::now();
         let error = socket.write_all(&[0; 1]).await.unwrap_err();
@@ -136,7 +155,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_is_slow_is_not() {
         let (ours, mut theirs) = duplex(1);
-        let mut socket = Socket::new(ours, PATIENCE);
+        let mut socket = Socket::new(ours, PATIENCE, Heard::default());
         let reading = async {
             for _ in 0..5 {
                 sleep(PATIENCE - Duration::from_secs(1)).await;
