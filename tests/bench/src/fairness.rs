@@ -24,6 +24,7 @@ use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::task::{LocalSet, spawn_local};
 
+use super::load;
 use super::report::median;
 use super::target::{Kind, Target};
 
@@ -36,13 +37,13 @@ pub(crate) struct Plan {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// How long each measurement sends.
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = load::positive)]
     seconds: f64,
     /// How long it sends before anything is counted.
     #[arg(long, default_value_t = 3.0)]
     warm_up: f64,
     /// Dispatches a second.
-    #[arg(long, default_value_t = 200.0)]
+    #[arg(long, default_value_t = 200.0, value_parser = load::positive)]
     rate: f64,
     #[arg(long, default_value_t = 1000)]
     destinations: usize,

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fs;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -27,6 +28,10 @@ use super::target::Target;
 const WARM_UP: usize = 300;
 const PATIENCE: Duration = Duration::from_secs(20);
 const MESSAGE_BYTES: usize = 600;
+/// Of one who sends at a pace.
+const CONNECTIONS: usize = 64;
+
+static RUNS: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Plan {
     pub(crate) url: String,
@@ -60,38 +65,61 @@ struct Board {
     authority: String,
     callback: String,
     message: String,
+    run: u64,
     next: Cell<u64>,
     waiting: RefCell<HashMap<String, oneshot::Sender<Instant>>>,
-    times: RefCell<Vec<(Duration, Duration)>>,
+    times: RefCell<Vec<Answered>>,
     lost: Cell<usize>,
 }
 
+/// A dispatch that was called back.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) sent: Instant,
+    pub(crate) ack: Duration,
+    /// From sending to the callback.
+    pub(crate) whole: Duration,
+}
+
 pub(crate) fn run(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
+    local(measure(plan, target))
+}
+
+fn local<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    LocalSet::new().block_on(&runtime, measure(plan, target))
+    LocalSet::new().block_on(&runtime, work)
 }
 
-async fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
+async fn board(url: &str) -> anyhow::Result<Rc<Board>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let url: Uri = plan.url.parse()?;
+    let url: Uri = url.parse()?;
     let board = Rc::new(Board {
         authority: url.authority().context("no address")?.to_string(),
         callback: format!("http://{}/callback", listener.local_addr()?),
         message: "lorem ipsum ".repeat(MESSAGE_BYTES / 12),
+        // No two runs against one bridge have the same tasks.
+        run: RUNS.fetch_add(1, Ordering::Relaxed),
         next: Cell::default(),
         waiting: RefCell::default(),
         times: RefCell::default(),
         lost: Cell::default(),
     });
     spawn_local(sink(listener, Rc::clone(&board)));
+    Ok(board)
+}
+
+async fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
+    let board = board(&plan.url).await?;
     let rss_before = target.used()?.rss_kib;
-    send(&board, plan.concurrency, WARM_UP, Instant::now() + PATIENCE).await?;
+    let warm_up = at_once(WARM_UP, Instant::now() + PATIENCE);
+    send(&board, plan.concurrency, warm_up).await?;
     board.times.borrow_mut().clear();
     let (cpu, host, own) = (target.used()?.cpu, Host::now()?, own_cpu()?);
     let begun = Instant::now();
-    send(&board, plan.concurrency, usize::MAX, begun + plan.duration).await?;
+    let counted = at_once(usize::MAX, begun + plan.duration);
+    send(&board, plan.concurrency, counted).await?;
     let took = begun.elapsed().as_secs_f64();
     let used = target.used()?;
     let (host, own) = (Host::now()?.since(&host), own_cpu()? - own);
@@ -100,8 +128,8 @@ async fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
     ensure!(!times.is_empty(), "nothing was called back");
     Ok(Measured {
         per_second: times.len() as f64 / took,
-        ack: latency(times.iter().map(|(ack, _)| *ack)),
-        whole: latency(times.iter().map(|(_, whole)| *whole)),
+        ack: latency(times.iter().map(|answered| answered.ack)),
+        whole: latency(times.iter().map(|answered| answered.whole)),
         cpu_us: cpu * 1e6 / times.len() as f64,
         rss_mib: (rss_before as f64 / 1024.0, used.rss_kib as f64 / 1024.0),
         lost: board.lost.get(),
@@ -109,21 +137,76 @@ async fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
     })
 }
 
-/// Until so many were sent or the time is up, and all of them were called back.
+/// What came of dispatches that were sent at their time, not when those before them were done.
+#[derive(Debug)]
+pub(crate) struct Paced {
+    pub(crate) answered: Vec<Answered>,
+    pub(crate) lost: usize,
+}
+
+pub(crate) fn paced(target: &Target, rate: f64, duration: Duration) -> anyhow::Result<Paced> {
+    local(async {
+        let board = board(&target.url).await?;
+        let begun = Instant::now();
+        let sent = Cell::new(0_u32);
+        let next = move || {
+            let due = Duration::from_secs_f64(f64::from(sent.get()) / rate);
+            sent.set(sent.get() + 1);
+            (due < duration).then(|| begun + due)
+        };
+        send(&board, CONNECTIONS, next).await?;
+        Ok(Paced {
+            answered: board.times.take(),
+            lost: board.lost.get(),
+        })
+    })
+}
+
+/// For arguments: a pace or a time that can be kept.
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if (0.001..=1e6).contains(&number) => Ok(number),
+        _ => Err("has to be a number from 0.001 to a million".to_owned()),
+    }
+}
+
+/// Until the first callback, of a target that was just started.
+pub(crate) fn first(target: &Target) -> anyhow::Result<()> {
+    local(async {
+        let board = board(&target.url).await?;
+        send(&board, 1, at_once(1, Instant::now() + PATIENCE)).await
+    })
+}
+
+/// So many, each as soon as a connection is free, until the time is up.
+fn at_once(most: usize, end: Instant) -> impl Fn() -> Option<Instant> {
+    let left = Cell::new(most);
+    move || {
+        let now = Instant::now();
+        (left.get() > 0 && now < end).then(|| {
+            left.set(left.get() - 1);
+            now
+        })
+    }
+}
+
+/// One after the other on each connection, at the times that `next` says, until it says none and all were
+/// called back.
 async fn send(
     board: &Rc<Board>,
     connections: usize,
-    most: usize,
-    end: Instant,
+    next: impl Fn() -> Option<Instant> + 'static,
 ) -> anyhow::Result<()> {
-    let left = Rc::new(Cell::new(most));
+    let next = Rc::new(next);
     let mut workers = Vec::new();
     for _ in 0..connections {
-        let (board, left) = (Rc::clone(board), Rc::clone(&left));
+        let (board, next) = (Rc::clone(board), Rc::clone(&next));
         workers.push(spawn_local(async move {
             let mut connection = connect(&board.authority).await?;
-            while left.get() > 0 && Instant::now() < end {
-                left.set(left.get() - 1);
+            while let Some(at) = next() {
+                if at > Instant::now() {
+                    tokio::time::sleep_until(at.into()).await;
+                }
                 one(&board, &mut connection).await?;
             }
             anyhow::Ok(())
@@ -146,7 +229,7 @@ async fn connect(authority: &str) -> anyhow::Result<SendRequest<Full<Bytes>>> {
 async fn one(board: &Board, connection: &mut SendRequest<Full<Bytes>>) -> anyhow::Result<()> {
     let number = board.next.get();
     board.next.set(number + 1);
-    let id = format!("bench-{number}");
+    let id = format!("bench-{}-{number}", board.run);
     let body = format!(
         r#"{{"taskId":"{id}","agentId":"bench","message":"{}","model":"ok","provider":"echo","callbackUrl":"{}","runId":"run-bench","priority":0,"timeout":600}}"#,
         board.message, board.callback,
@@ -170,8 +253,11 @@ async fn one(board: &Board, connection: &mut SendRequest<Full<Bytes>>) -> anyhow
     );
     match tokio::time::timeout(PATIENCE, back).await {
         Ok(Ok(at)) => {
-            let whole = at.saturating_duration_since(begun);
-            board.times.borrow_mut().push((acknowledged, whole));
+            board.times.borrow_mut().push(Answered {
+                sent: begun,
+                ack: acknowledged,
+                whole: at.saturating_duration_since(begun),
+            });
         }
         Ok(Err(_)) | Err(_) => board.lost.set(board.lost.get() + 1),
     }
@@ -214,7 +300,7 @@ async fn take(
     Ok(Response::new(Full::default()))
 }
 
-fn latency(times: impl Iterator<Item = Duration>) -> Latency {
+pub(crate) fn latency(times: impl Iterator<Item = Duration>) -> Latency {
     let mut times: Vec<Duration> = times.collect();
     times.sort_unstable();
     let at = |part: f64| {

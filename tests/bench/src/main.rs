@@ -2,12 +2,14 @@
 //! rounds, medians and ratios. What is absolute here depends on the machine; ratios and processor time
 //! for each dispatch are to be compared.
 
+mod crowd;
 mod fairness;
 mod floor;
 mod load;
 mod machine;
 mod report;
 mod rounds;
+mod soak;
 mod target;
 
 fn main() -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! Samples as lines, and their medians as a table with the ratios that count.
+//! What is said: samples as lines, and their medians as a table with the ratios that count.
 
 use std::fmt;
 
@@ -78,4 +78,9 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[expect(clippy::print_stdout, reason = "its output is what it is for")]
+pub(crate) fn say(line: &str) {
+    println!("{line}");
 }

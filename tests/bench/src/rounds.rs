@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 
 use super::report::Sample;
 use super::target::{Kind, Target};
-use super::{fairness, floor, load, machine, report};
+use super::{crowd, fairness, floor, load, machine, report, soak};
 
 #[derive(Parser)]
 #[command(about)]
@@ -19,7 +19,7 @@ struct Arguments {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// How long each measurement sends.
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 3.0, value_parser = load::positive)]
     seconds: f64,
     /// Dispatches in flight; repeatable.
     #[arg(short, long = "concurrency", default_values_t = [1, 64])]
@@ -41,6 +41,10 @@ enum Command {
     },
     /// Measures what one receiver that is down costs the others.
     Fairness(fairness::Plan),
+    /// Measures what many that wait, run or read cost.
+    Crowd(crowd::Plan),
+    /// Sends at a steady pace for long, and looks for stalls and growth.
+    Soak(soak::Plan),
 }
 
 #[expect(clippy::print_stdout, reason = "its output is what it is for")]
@@ -58,6 +62,12 @@ pub(crate) fn run() -> anyhow::Result<()> {
     println!("{}", machine::describe(&arguments.folder)?);
     if let Some(Command::Fairness(plan)) = &arguments.command {
         return fairness::run(plan, &here, &bridge, &arguments.folder);
+    }
+    if let Some(Command::Crowd(plan)) = &arguments.command {
+        return crowd::run(plan, &here, &bridge, &arguments.folder);
+    }
+    if let Some(Command::Soak(plan)) = &arguments.command {
+        return soak::run(plan, &here, &bridge, &arguments.folder);
     }
     let mut samples = Vec::new();
     for round in 0..arguments.rounds {

@@ -1,6 +1,7 @@
 //! A server under measurement: started in a folder of its own, on a free port, ended when dropped.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ impl fmt::Display for Kind {
 
 pub(crate) struct Target {
     pub(crate) url: String,
+    pub(crate) listen: SocketAddr,
+    command: Command,
     process: Child,
     folder: TempDir,
 }
@@ -45,6 +48,17 @@ impl Target {
         here: &Path,
         bridge: &Path,
         folder: &Path,
+    ) -> anyhow::Result<Self> {
+        Self::start_with(kind, here, bridge, folder, &[])
+    }
+
+    /// With settings of the bridge by the names of their variables.
+    pub(crate) fn start_with(
+        kind: Kind,
+        here: &Path,
+        bridge: &Path,
+        folder: &Path,
+        settings: &[(&str, String)],
     ) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("bench-")
@@ -70,6 +84,9 @@ impl Target {
             }
         };
         let log = fs::File::create(folder.path().join("log"))?;
+        for (name, value) in settings {
+            command.env(name, value);
+        }
         let process = command
             .stdout(Stdio::null())
             .stderr(log)
@@ -77,23 +94,43 @@ impl Target {
             .with_context(|| format!("starting {kind}; build it with cargo build --release"))?;
         let mut target = Self {
             url: format!("http://{listen}/api/v2/dispatch"),
+            listen,
+            command,
             process,
             folder,
         };
-        target.wait_until_listening(listen)?;
+        target.wait_until_listening()?;
         Ok(target)
     }
 
-    fn wait_until_listening(&mut self, listen: SocketAddr) -> anyhow::Result<()> {
+    /// Killed, and started again on the same store; returns when it listens.
+    pub(crate) fn restart(&mut self) -> anyhow::Result<()> {
+        self.process.kill()?;
+        self.process.wait()?;
+        self.process = self.command.spawn()?;
+        self.wait_until_listening()
+    }
+
+    fn wait_until_listening(&mut self) -> anyhow::Result<()> {
+        let listen = self.listen;
         let begun = Instant::now();
         while TcpStream::connect(listen).is_err() {
             if begun.elapsed() > PATIENCE || self.process.try_wait()?.is_some() {
                 let log = fs::read_to_string(self.folder.path().join("log"))?;
                 bail!("{listen} is not listened on:\n{log}");
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
+    }
+
+    /// What the store takes on the disk.
+    pub(crate) fn disk_kib(&self) -> anyhow::Result<u64> {
+        let mut kib = 0;
+        for file in fs::read_dir(self.folder.path().join("data"))? {
+            kib += file?.metadata()?.blocks() / 2;
+        }
+        Ok(kib)
     }
 
     pub(crate) fn used(&self) -> anyhow::Result<Used> {

@@ -1,0 +1,457 @@
+//! What a crowd costs: many dispatches that wait, many that run, many readers of the event log. The same load
+//! is measured before and with the crowd, on one bridge, several times each; what one of the crowd takes is
+//! what the bridge's memory grew by.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use clap::Args;
+use jiff::{SignedDuration, Timestamp};
+use tokio::task::{LocalSet, spawn_local};
+
+use super::load::{self, Latency, Measured};
+use super::report::{median, say};
+use super::target::{Kind, Target};
+
+/// Connections over which a crowd is made.
+const CALLERS: usize = 64;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Args)]
+pub(crate) struct Plan {
+    /// Dispatches that wait for a time far away.
+    #[arg(long, default_value_t = 0)]
+    waiting: usize,
+    /// Dispatches that run and never end.
+    #[arg(long, default_value_t = 0)]
+    running: usize,
+    /// Readers of the event log, each on a connection.
+    #[arg(long, default_value_t = 0)]
+    readers: usize,
+    /// How often the load is measured before, and how often with the crowd.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// How long each measurement sends.
+    #[arg(long, default_value_t = 3.0, value_parser = load::positive)]
+    seconds: f64,
+    /// The pace at which the 202 is timed, a second.
+    #[arg(long, default_value_t = 200.0, value_parser = load::positive)]
+    rate: f64,
+}
+
+pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> anyhow::Result<()> {
+    let settings = [
+        ("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", plan.running + 1000),
+        ("BRIDGE_DISPATCH_QUEUE_LIMIT", plan.waiting + 100_000),
+        ("BRIDGE_HTTP_MAX_CONNECTIONS", plan.readers + 1000),
+        ("BRIDGE_HTTP_MAX_STREAMS", plan.readers + 1000),
+    ]
+    .map(|(name, value)| (name, value.to_string()));
+    let mut target = Target::start_with(Kind::Bridge, here, bridge, folder, &settings)?;
+    // What the first load makes is there for good, and not to be counted for the crowd.
+    measure(plan, &target)?;
+    let alone = measure(plan, &target)?;
+    let later = Timestamp::now() + SignedDuration::from_hours(20 * 24);
+    for (name, count, metric, rest) in [
+        (
+            "waiting",
+            plan.waiting,
+            "forge_bridge_dispatches_queued",
+            format!(r#""notBefore":"{later}""#),
+        ),
+        (
+            "running",
+            plan.running,
+            "forge_bridge_dispatches_running",
+            r#""model":"slow:80000000","timeout":86400"#.to_owned(),
+        ),
+    ] {
+        if count > 0 {
+            let before = (target.used()?.rss_kib, target.disk_kib()?);
+            let took = crowd(&target, count, &rest)?;
+            settle(&target, metric, count)?;
+            let after = (target.used()?.rss_kib, target.disk_kib()?);
+            let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / count as f64;
+            say(&format!(
+                "{count} {name}: accepted at {:.0}/s, {:.2} KiB of memory each, {:.2} KiB on disk each",
+                count as f64 / took.as_secs_f64(),
+                each(before.0, after.0),
+                each(before.1, after.1),
+            ));
+        }
+    }
+    let readers = match plan.readers {
+        0 => None,
+        count => Some(Readers::open(&target, count)?),
+    };
+    if let Some(readers) = &readers {
+        readers.measure(plan, &target)?;
+    }
+    let over = AtomicBool::new(readers.is_none());
+    let with = thread::scope(|scope| {
+        let news = scope.spawn(|| tell(&target, &over));
+        let with = measure(plan, &target);
+        over.store(true, Ordering::Relaxed);
+        news.join().map_err(|_| anyhow!("the news panicked"))??;
+        with
+    })?;
+    report(&alone, &with);
+    drop(readers);
+    if plan.waiting > 0 {
+        let begun = Instant::now();
+        target.restart()?;
+        let listening = begun.elapsed();
+        load::first(&target)?;
+        let (listening, called) = (listening.as_millis(), begun.elapsed().as_millis());
+        say(&format!(
+            "killed and started again: listens after {listening} ms, the first callback after {called} ms"
+        ));
+    }
+    Ok(())
+}
+
+/// Has so many accepted whose bodies end with `rest`, over a few connections.
+fn crowd(target: &Target, count: usize, rest: &str) -> anyhow::Result<Duration> {
+    let next = AtomicUsize::new(0);
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut caller = Caller::connect(target)?;
+                    while next.fetch_add(1, Ordering::Relaxed) < count {
+                        caller.dispatch("crowd", rest)?;
+                    }
+                    anyhow::Ok(())
+                })
+            })
+            .collect();
+        for caller in callers {
+            caller.join().map_err(|_| anyhow!("a caller panicked"))??;
+        }
+        anyhow::Ok(())
+    })?;
+    Ok(begun.elapsed())
+}
+
+/// Until the bridge says that so many are there.
+fn settle(target: &Target, metric: &str, count: usize) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let (status, metrics) = Caller::connect(target)?.call("GET", "/metrics", "")?;
+        ensure!(status == 200, "/metrics is answered {status}: {metrics}");
+        let there: f64 = metrics
+            .lines()
+            .filter(|found| found.starts_with(metric))
+            .filter_map(|found| found.rsplit_once(' ')?.1.parse::<f64>().ok())
+            .sum();
+        if there >= count as f64 {
+            return Ok(());
+        }
+        ensure!(
+            begun.elapsed() < PATIENCE,
+            "{metric} is {there}, not {count}"
+        );
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Of one state of the bridge.
+struct Figures {
+    load: Vec<Measured>,
+    paced: Vec<Latency>,
+}
+
+fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Figures> {
+    let duration = Duration::from_secs_f64(plan.seconds);
+    let mut figures = Figures {
+        load: Vec::new(),
+        paced: Vec::new(),
+    };
+    for _ in 0..plan.rounds {
+        figures.load.push(load::run(
+            &load::Plan {
+                url: target.url.clone(),
+                concurrency: CALLERS,
+                duration,
+            },
+            target,
+        )?);
+        figures.paced.push(paced(target, plan.rate, duration)?);
+    }
+    Ok(figures)
+}
+
+/// How long the 202 takes when they come at a pace that leaves the bridge mostly idle.
+fn paced(target: &Target, rate: f64, duration: Duration) -> anyhow::Result<Latency> {
+    let mut caller = Caller::connect(target)?;
+    let mut times = Vec::new();
+    let begun = Instant::now();
+    for number in 0..(rate * duration.as_secs_f64()) as usize {
+        let at = begun + Duration::from_secs_f64(number as f64 / rate);
+        thread::sleep(at.saturating_duration_since(Instant::now()));
+        times.push(caller.dispatch("paced", r#""model":"ok""#)?);
+    }
+    Ok(load::latency(times.into_iter()))
+}
+
+fn report(alone: &Figures, with: &Figures) {
+    let mut lines = String::from(
+        "\n| figure (median) | before | with the crowd | ratio |\n|---|---|---|---|\n",
+    );
+    type Figure = fn(&Figures) -> f64;
+    let figures: [(&str, Figure); 4] = [
+        ("dispatches per second, 64 in flight", |f| {
+            median(f.load.iter().map(|m| m.per_second))
+        }),
+        ("processor time of a dispatch, µs, 64 in flight", |f| {
+            median(f.load.iter().map(|m| m.cpu_us))
+        }),
+        ("202, p50 µs, at a pace", |f| {
+            median(f.paced.iter().map(|l| l.p50_us))
+        }),
+        ("202, p99 µs, at a pace", |f| {
+            median(f.paced.iter().map(|l| l.p99_us))
+        }),
+    ];
+    for (name, figure) in figures {
+        let (before, after) = (figure(alone), figure(with));
+        lines += &format!(
+            "| {name} | {before:.0} | {after:.0} | {:.3} |\n",
+            after / before
+        );
+    }
+    say(&lines);
+}
+
+/// One connection on which one waits for each answer.
+struct Caller {
+    stream: TcpStream,
+    authority: String,
+}
+
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+impl Caller {
+    fn connect(target: &Target) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(target.listen)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self {
+            stream,
+            authority: target.listen.to_string(),
+        })
+    }
+
+    /// How long the 202 took.
+    fn dispatch(&mut self, agent: &str, rest: &str) -> anyhow::Result<Duration> {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        self.dispatch_as(&format!("{agent}-{number}"), agent, rest)
+    }
+
+    fn dispatch_as(&mut self, task: &str, agent: &str, rest: &str) -> anyhow::Result<Duration> {
+        let body = format!(
+            r#"{{"taskId":"{task}","agentId":"{agent}","message":"crowd","provider":"echo","callbackUrl":null,{rest}}}"#
+        );
+        let begun = Instant::now();
+        let (status, answer) = self.call("POST", "/api/v2/dispatch", &body)?;
+        ensure!(status == 202, "{status}: {answer}");
+        Ok(begun.elapsed())
+    }
+
+    fn call(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<(u16, String)> {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            self.authority,
+            body.len()
+        );
+        self.stream.write_all(request.as_bytes())?;
+        let mut answer = Vec::new();
+        let mut piece = [0; 16 << 10];
+        loop {
+            let count = self.stream.read(&mut piece)?;
+            ensure!(count > 0, "the bridge closed the connection");
+            answer.extend_from_slice(&piece[..count]);
+            if let Some((status, body)) = parsed(&answer)? {
+                return Ok((status, body));
+            }
+        }
+    }
+}
+
+/// An answer with a length, once it is whole.
+fn parsed(answer: &[u8]) -> anyhow::Result<Option<(u16, String)>> {
+    let text = String::from_utf8_lossy(answer);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        return Ok(None);
+    };
+    let status = head.get(9..12).context("no status line")?.parse()?;
+    let length = head
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        .map(|(_, value)| value.trim().parse::<usize>());
+    let Some(length) = length.transpose()? else {
+        bail!("an answer without a length: {head}");
+    };
+    Ok((body.len() >= length).then(|| (status, body.to_owned())))
+}
+
+/// The agent whose acceptances the readers follow, and how the tasks begin whose way to them is timed.
+const NEWS: &str = "news";
+const TIMED: &str = "timed.";
+
+/// One event a second for all readers, until it is over.
+fn tell(target: &Target, over: &AtomicBool) -> anyhow::Result<()> {
+    let mut caller = Caller::connect(target)?;
+    while !over.load(Ordering::Relaxed) {
+        caller.dispatch(NEWS, r#""model":"ok""#)?;
+        thread::sleep(Duration::from_secs(1));
+    }
+    Ok(())
+}
+
+/// What the readers have seen of what was timed.
+#[derive(Default)]
+struct Seen {
+    /// By number.
+    sent: Mutex<Vec<Instant>>,
+    lags: Mutex<Vec<Duration>>,
+}
+
+/// Readers of one agent's acceptances, on a thread of their own.
+struct Readers {
+    count: usize,
+    seen: Arc<Seen>,
+    _end: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Readers {
+    fn open(target: &Target, count: usize) -> anyhow::Result<Self> {
+        let before = target.used()?.rss_kib;
+        let seen = Arc::new(Seen::default());
+        let (end, ended) = tokio::sync::oneshot::channel();
+        let (opened, all_open) = std::sync::mpsc::channel();
+        let (listen, theirs) = (target.listen, Arc::clone(&seen));
+        thread::spawn(move || -> anyhow::Result<()> {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            LocalSet::new().block_on(&runtime, async {
+                for _ in 0..count {
+                    let stream = tokio::net::TcpStream::connect(listen).await?;
+                    let (seen, opened) = (Arc::clone(&theirs), opened.clone());
+                    spawn_local(async move { read(stream, &seen, &opened).await });
+                }
+                // Whoever waits for the readers has gone, or is done.
+                let _ = ended.await;
+                anyhow::Ok(())
+            })
+        });
+        for number in 0..count {
+            all_open
+                .recv_timeout(PATIENCE)
+                .with_context(|| format!("{number} of {count} readers are answered"))?;
+        }
+        thread::sleep(Duration::from_secs(2));
+        let after = target.used()?.rss_kib;
+        say(&format!(
+            "{count} readers: {:.1} KiB of memory each",
+            after.saturating_sub(before) as f64 / count as f64
+        ));
+        Ok(Self {
+            count,
+            seen,
+            _end: end,
+        })
+    }
+
+    /// Ten events a second to all of them.
+    fn measure(&self, plan: &Plan, target: &Target) -> anyhow::Result<()> {
+        let before = target.used()?.cpu;
+        let mut caller = Caller::connect(target)?;
+        let begun = Instant::now();
+        let events = (10.0 * plan.seconds * plan.rounds as f64) as usize;
+        for number in 0..events {
+            let at = begun + Duration::from_secs_f64(number as f64 / 10.0);
+            thread::sleep(at.saturating_duration_since(Instant::now()));
+            locked(&self.seen.sent).push(Instant::now());
+            caller.dispatch_as(&format!("{TIMED}{number}."), NEWS, r#""model":"ok""#)?;
+        }
+        let expected = events * self.count;
+        let end = Instant::now() + PATIENCE;
+        while locked(&self.seen.lags).len() < expected && Instant::now() < end {
+            thread::sleep(Duration::from_millis(20));
+        }
+        let cpu = target.used()?.cpu - before;
+        let lags = std::mem::take(&mut *locked(&self.seen.lags));
+        let lost = expected.saturating_sub(lags.len());
+        ensure!(
+            !lags.is_empty(),
+            "none of {expected} events came to a reader"
+        );
+        let lag = load::latency(lags.into_iter());
+        say(&format!(
+            "{events} events to {} readers, 10 a second: lost {lost}, after p50 {:.1} ms, p99 {:.1} ms, {:.1} µs of processor each",
+            self.count,
+            lag.p50_us / 1000.0,
+            lag.p99_us / 1000.0,
+            cpu.as_secs_f64() * 1e6 / expected as f64,
+        ));
+        Ok(())
+    }
+}
+
+/// Reads until the bridge ends; says once that it was answered.
+async fn read(
+    mut stream: tokio::net::TcpStream,
+    seen: &Seen,
+    opened: &std::sync::mpsc::Sender<()>,
+) -> std::io::Result<()> {
+    let path = format!("/api/v2/events?agentId={NEWS}&type=execution.accepted");
+    let request =
+        format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: text/event-stream\r\n\r\n");
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await?;
+    let mut text = Vec::new();
+    let mut answered = false;
+    loop {
+        stream.readable().await?;
+        let mut piece = [0; 4096];
+        match stream.try_read(&mut piece) {
+            Ok(0) => return Ok(()),
+            Ok(count) => text.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error),
+        }
+        if !answered && text.starts_with(b"HTTP/1.1 200") {
+            answered = true;
+            // Whoever waits has seen enough.
+            let _ = opened.send(());
+        }
+        while let Some(end) = text.windows(2).position(|two| two == b"\n\n") {
+            let event: Vec<u8> = text.drain(..end + 2).collect();
+            if let Some(number) = timed(&event) {
+                let sent = locked(&seen.sent).get(number).copied();
+                locked(&seen.lags).extend(sent.map(|sent| sent.elapsed()));
+            }
+        }
+    }
+}
+
+/// The number of the timed task that an event is about.
+fn timed(event: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(event).ok()?;
+    let (_, rest) = text.split_once(TIMED)?;
+    rest.split_once('.')?.0.parse().ok()
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
