@@ -86,7 +86,8 @@ async fn a_question_is_answered_by_the_next_dispatch_and_a_cancel_reaches_the_ag
     assert_eq!(replied["status"], "ok", "{replied}");
 
     let mut slow = task("late", "SLOW please");
-    slow["timeoutSeconds"] = json!(4);
+    // Long enough for the agent to have said which task it is; before that nothing can be cancelled.
+    slow["timeoutSeconds"] = json!(10);
     let late = api.run(slow).await;
     assert_eq!(late["errorCode"], "timeout", "{late}");
     until("the task to be cancelled", || async {

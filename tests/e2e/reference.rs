@@ -117,6 +117,9 @@ async fn schemathesis_finds_nothing() {
             "--max-examples",
             "15",
         ])
+        // How many of its own drafts schemathesis throws away (`.` as a path, say) depends on its seed and
+        // says nothing about the bridge.
+        .args(["--suppress-health-check", "filter_too_much"])
         // Streams that never end; `events.rs` has them.
         .args([
             "--exclude-path-regex",

@@ -9,16 +9,17 @@ const LONGEST_MAIN: usize = 40;
 const REFUSED_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types", "manager"];
 
 /// What everything may import.
-const GROUND: [&str; 8] = [
-    "id", "time", "live", "event", "vault", "crash", "meter", "span",
+const GROUND: [&str; 9] = [
+    "id", "time", "live", "tasks", "event", "vault", "crash", "meter", "span",
 ];
 
 /// Who may import whom inside `bridge/src`, besides `GROUND` and itself.
-const IMPORTS: [(&str, &[&str]); 22] = [
+const IMPORTS: [(&str, &[&str]); 23] = [
     ("crash", &[]),
     ("id", &[]),
     ("time", &[]),
     ("live", &[]),
+    ("tasks", &[]),
     ("event", &[]),
     ("vault", &["live"]),
     ("meter", &[]),
@@ -110,6 +111,7 @@ const ONLY_IN: [(&str, &str, &[&str]); 8] = [
         &[
             "bridge/src/plugin/load.rs",
             "bridge/src/plugin/call.rs",
+            "bridge/src/store/sqlite/wal_file.rs",
             "adapter-api/abi/",
             "adapter-api/src/export",
         ],

@@ -18,12 +18,12 @@ use forge_adapter_api::AdapterError;
 use forge_bridge::plugin::{
     Adapter, AdapterTable, Call, Config, Error, Item, Registry, Relayed, Setup, Trust,
 };
+use forge_bridge::tasks::Tasks;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
-use tokio_util::task::TaskTracker;
 
-use super::harness::library;
+use super::harness::{library, until};
 
 /// Longer than anything here takes, shorter than anybody's patience.
 const SOON: Duration = Duration::from_secs(20);
@@ -82,7 +82,7 @@ impl Place {
             state_dir: self.folder.path().join("state"),
             supervisor: Vec::new(),
             relay: Vec::new(),
-            tracker: TaskTracker::new(),
+            tracker: Tasks::here(),
         }
     }
 }
@@ -148,13 +148,10 @@ async fn assert_well(adapter: &Adapter) {
 
 /// Waits until a file is there and reads it.
 async fn appears(path: &Path) -> String {
-    let mut tick = tokio::time::interval(Duration::from_millis(5));
-    tokio::time::timeout(SOON, async {
-        while !path.exists() {
-            tick.tick().await;
-        }
+    until("what was written", || async {
+        // It is there a moment before something is in it.
+        let text = fs::read_to_string(path).unwrap_or_default();
+        (!text.is_empty()).then_some(text)
     })
     .await
-    .unwrap();
-    fs::read_to_string(path).unwrap()
 }
