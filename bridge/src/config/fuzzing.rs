@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::LazyLock;
 
-use super::{Config, DOCUMENTED, Error, read};
+use super::{Config, DOCUMENTED, Error, Known, read};
 
 /// A file and an environment over the defaults.
 pub fn load(
     text: &str,
     environment: &BTreeMap<String, String>,
 ) -> Result<(Config, Vec<String>), Error> {
-    read(DOCUMENTED, Some((Path::new("file"), text)), environment)
+    static KNOWN: LazyLock<Known> = LazyLock::new(|| Known::of::<Config>(DOCUMENTED));
+    read(&KNOWN, Some((Path::new("file"), text)), environment)
 }

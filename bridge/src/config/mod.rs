@@ -217,7 +217,8 @@ impl Sources {
     pub fn load(&self) -> Result<Loaded, Error> {
         let (file, text) = self.text()?;
         let named = file.as_deref().zip(text.as_deref());
-        let (mut config, warnings): (Config, _) = read(DOCUMENTED, named, &self.environment)?;
+        let known = Known::of::<Config>(DOCUMENTED);
+        let (mut config, warnings): (Config, _) = read(&known, named, &self.environment)?;
         config.plugin.strict = config.strict;
         let mut problems = Vec::new();
         let paths = [
@@ -266,20 +267,33 @@ impl Sources {
     }
 }
 
-/// Reads any `struct` that carries its own defaults. Keys whose default is nothing are known from
-/// their documentation alone.
-fn read<T: Default + Serialize + DeserializeOwned>(
-    documented: &str,
+/// What may be set.
+struct Known {
+    /// The serialised defaults, from which hints are taken.
+    examples: serde_json::Value,
+    keys: Vec<String>,
+}
+
+impl Known {
+    /// Of any `struct` that carries its own defaults. Keys whose default is nothing are known from their
+    /// documentation alone.
+    fn of<T: Default + Serialize>(documented: &str) -> Self {
+        let examples = serde_json::to_value(T::default())
+            .expect("a configuration is plain data and serialises");
+        let mut keys = layers::keys(&examples);
+        keys.extend(layers::documented_keys(documented));
+        Self { examples, keys }
+    }
+}
+
+fn read<T: DeserializeOwned>(
+    Known { examples, keys }: &Known,
     file: Option<(&Path, &str)>,
     environment: &BTreeMap<String, String>,
 ) -> Result<(T, Vec<String>), Error> {
-    let examples =
-        serde_json::to_value(T::default()).expect("a configuration is plain data and serialises");
-    let mut keys = layers::keys(&examples);
-    keys.extend(layers::documented_keys(documented));
     let mut figment = Figment::new()
-        .merge(layers::standard_folders(environment, &keys))
-        .merge(layers::standard_telemetry(environment, &keys));
+        .merge(layers::standard_folders(environment, keys))
+        .merge(layers::standard_telemetry(environment, keys));
     if let Some((path, text)) = file {
         let name = path.display().to_string();
         let layer = layers::file(&name, text).map_err(|message| Error {
@@ -292,8 +306,8 @@ fn read<T: Default + Serialize + DeserializeOwned>(
         })?;
         figment = figment.merge(layer);
     }
-    let layers::Layers { figment, warnings } = layers::environment(figment, environment, &keys);
-    match extract::extract(&figment, &examples, &keys) {
+    let layers::Layers { figment, warnings } = layers::environment(figment, environment, keys);
+    match extract::extract(&figment, examples, keys) {
         Ok(read) => Ok((read, warnings)),
         Err(problems) => Err(Error { problems, warnings }),
     }

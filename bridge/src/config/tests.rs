@@ -53,7 +53,12 @@ fn environment(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 fn small(text: &str, pairs: &[(&str, &str)]) -> Result<(Small, Vec<String>), Error> {
-    read("", Some((Path::new("a.toml"), text)), &environment(pairs))
+    let known = Known::of::<Small>("");
+    read(
+        &known,
+        Some((Path::new("a.toml"), text)),
+        &environment(pairs),
+    )
 }
 
 fn problems(text: &str, pairs: &[(&str, &str)]) -> Vec<String> {
@@ -257,9 +262,10 @@ fn a_named_file_has_to_exist() {
 #[test]
 fn the_documented_file_is_the_defaults() {
     let defaults = serde_json::to_value(Config::default()).unwrap();
+    let known = Known::of::<Config>("");
     for text in [DOCUMENTED.to_owned(), layers::uncommented(DOCUMENTED)] {
         let (config, _): (Config, _) =
-            read("", Some((Path::new("config"), &text)), &BTreeMap::new()).unwrap();
+            read(&known, Some((Path::new("config"), &text)), &BTreeMap::new()).unwrap();
         let read = serde_json::to_value(config).unwrap();
         for key in layers::keys(&defaults) {
             let pointer = format!("/{}", key.replace('.', "/"));
@@ -288,10 +294,11 @@ fn the_variables_of_opentelemetry_count_below_our_own() {
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4318"),
         ("OTEL_RESOURCE_ATTRIBUTES", "a=1,b=2"),
     ];
+    let known = Known::of::<Config>(DOCUMENTED);
     let read = |more: &[(&str, &str)], file: &str| -> Config {
         let variables = [&standard[..], more].concat();
         let file = Some((Path::new("a.toml"), file));
-        read(DOCUMENTED, file, &environment(&variables)).unwrap().0
+        read(&known, file, &environment(&variables)).unwrap().0
     };
     let endpoint = |config: Config| config.otlp.endpoint;
     let plain = read(&[], "");
@@ -354,7 +361,8 @@ proptest! {
     ) {
         let text = place.replace('#', &secret);
         let file = Some((Path::new("a.toml"), text.as_str()));
-        let told = match read::<Config>(DOCUMENTED, file, &environment(&[(variable, &secret)])) {
+        let known = Known::of::<Config>(DOCUMENTED);
+        let told = match read::<Config>(&known, file, &environment(&[(variable, &secret)])) {
             Ok((mut config, warnings)) => {
                 let shown = format!("{config:?}");
                 // The adapter itself is given what stands there.
