@@ -6,18 +6,24 @@ use std::path::PathBuf;
 use forge_bridge::config::Secret;
 use forge_bridge::config::fuzzing::load;
 
+use crate::chosen::{self, CHOSEN};
+
 const SECRET: &str = "pl4nt3d-s3cr3t";
 
-/// A file, a line of three dashes, and variables, `NAME=value`, one a line.
+/// A file, a line of three dashes, and variables, `NAME=value`, one a line; or bytes that choose among them.
 pub(crate) fn run(data: &[u8]) {
-    let text = String::from_utf8_lossy(data).replace("SECRET", SECRET);
-    let (file, variables) = text.split_once("\n---\n").unwrap_or((&text, ""));
-    let pairs = variables.lines().filter_map(|line| line.split_once('='));
-    let environment: BTreeMap<String, String> = pairs
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .chain([("BRIDGE_SECRET_KEY".to_owned(), SECRET.to_owned())])
-        .collect();
-    match load(file, &environment) {
+    let (file, mut environment) = match data {
+        [CHOSEN, choices @ ..] => chosen::read(choices),
+        text => written(&String::from_utf8_lossy(text)),
+    };
+    let file = file.replace("SECRET", SECRET);
+    environment
+        .values_mut()
+        .for_each(|value| *value = value.replace("SECRET", SECRET));
+    environment
+        .entry("BRIDGE_SECRET_KEY".to_owned())
+        .or_insert_with(|| SECRET.to_owned());
+    match load(&file, &environment) {
         Ok((config, warnings)) => {
             assert!(warnings.iter().all(|warning| !warning.is_empty()));
             // Where the key lies is no secret.
@@ -39,4 +45,11 @@ pub(crate) fn run(data: &[u8]) {
             }
         }
     }
+}
+
+fn written(text: &str) -> (String, BTreeMap<String, String>) {
+    let (file, variables) = text.split_once("\n---\n").unwrap_or((text, ""));
+    let pairs = variables.lines().filter_map(|line| line.split_once('='));
+    let environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    (file.to_owned(), environment.collect())
 }

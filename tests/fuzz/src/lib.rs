@@ -5,6 +5,7 @@
 
 mod answer;
 mod callback;
+pub mod chosen;
 mod config;
 mod cursor;
 mod dispatch;
