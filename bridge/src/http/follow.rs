@@ -8,9 +8,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::herald::{Herald, Listener, Place};
 use crate::event::{Cursor, Event, kind};
 use crate::id::DispatchId;
-use crate::store::record::{DeliveryState, Dispatch, EventFilter, State};
+use crate::store::record::{DeliveryState, Dispatch, EventFilter, EventPage, State};
 use crate::store::{self, Store};
 
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -42,44 +43,56 @@ pub(super) enum Step {
     End,
 }
 
+/// What says that there may be something new.
+enum Hint {
+    /// Each commit, for one dispatch, which has an index of its own.
+    Commits {
+        changes: watch::Receiver<u64>,
+        last_read: Instant,
+        patience: Duration,
+    },
+    Herald(Listener),
+}
+
 /// One reader.
 pub(super) struct Follow {
     store: Arc<dyn Store>,
     filter: EventFilter,
     until: Until,
     position: u64,
+    has_read: bool,
     over: bool,
-    changes: watch::Receiver<u64>,
+    hint: Hint,
     closing: CancellationToken,
     /// When the next sign of life is due; at once when there is nothing to read at first.
     beat: Instant,
-    last_read: Instant,
-    patience: Duration,
     /// Fewer than [`PAGE`] while events are large, so that little is read twice.
     rows: usize,
 }
 
 impl Follow {
     /// Reads what is strictly later than `position`.
-    pub(super) fn new(
-        store: Arc<dyn Store>,
-        filter: EventFilter,
-        until: Until,
-        position: u64,
-        closing: CancellationToken,
-    ) -> Self {
+    pub(super) fn new(herald: &Herald, filter: EventFilter, until: Until, position: u64) -> Self {
+        let store = Arc::clone(herald.store());
         let now = Instant::now();
+        let hint = match filter.dispatch {
+            Some(_) => Hint::Commits {
+                changes: store.changes(),
+                last_read: now,
+                patience: LEAST_PATIENCE,
+            },
+            None => Hint::Herald(herald.listen(&filter)),
+        };
         Self {
-            changes: store.changes(),
+            hint,
             store,
             filter,
             until,
             position,
+            has_read: false,
             over: false,
-            closing,
+            closing: herald.closing().clone(),
             beat: now,
-            last_read: now,
-            patience: LEAST_PATIENCE,
             rows: PAGE,
         }
     }
@@ -93,7 +106,9 @@ impl Follow {
         while !self.over {
             let page = self.read(self.rows).await?;
             if !page.events.is_empty() {
-                self.patience = LEAST_PATIENCE;
+                if let Hint::Commits { patience, .. } = &mut self.hint {
+                    *patience = LEAST_PATIENCE;
+                }
                 let events = self.fitting(page.events);
                 return Ok(self.step(events));
             }
@@ -176,10 +191,34 @@ impl Follow {
         }
     }
 
-    async fn read(&mut self, limit: usize) -> store::Result<store::record::EventPage> {
-        self.changes.borrow_and_update();
-        self.last_read = Instant::now();
-        let before = self.position;
+    async fn read(&mut self, limit: usize) -> store::Result<EventPage> {
+        let mut before = self.position;
+        self.filter.enough = None;
+        match &mut self.hint {
+            Hint::Commits {
+                changes, last_read, ..
+            } => {
+                changes.borrow_and_update();
+                *last_read = Instant::now();
+            }
+            // What is there at first is the log's to say: a commit may not have been told yet.
+            Hint::Herald(listener) => match listener.look(before) {
+                Place::Something { after, told } if self.has_read => {
+                    before = after;
+                    self.filter.enough = Some(told);
+                }
+                Place::Nothing(told) if self.has_read => {
+                    self.position = told;
+                    return Ok(EventPage {
+                        events: Vec::new(),
+                        scanned: told,
+                        more: false,
+                    });
+                }
+                Place::Something { .. } | Place::Nothing(_) | Place::Unknown => {}
+            },
+        }
+        self.has_read = true;
         let mut page = self.store.events(&self.filter, before, limit).await?;
         // Retention passed a reader that was too slow: it must learn that there is a gap.
         if self.until == Until::Forever && self.store.log_bounds().removed > before {
@@ -235,20 +274,36 @@ impl Follow {
         }
     }
 
-    /// Until something was committed, a heartbeat is due, or the listener closes.
+    /// Until there may be something new, a heartbeat is due, or the listener closes.
     async fn wait(&mut self) {
         tokio::select! {
+            biased;
             () = self.closing.cancelled() => self.over = true,
             () = sleep_until(self.beat) => {}
-            changed = self.changes.changed() => match changed {
-                // Under load a commit comes every few microseconds, and most are not for us.
-                Ok(()) => {
-                    sleep_until(self.last_read + self.patience).await;
-                    self.patience = (self.patience * 2).min(MOST_PATIENCE);
-                }
-                Err(_) => self.over = true,
-            },
+            open = self.hint.changed(&self.filter) => self.over |= !open,
         }
+    }
+}
+
+impl Hint {
+    /// Whether there will be more.
+    async fn changed(&mut self, filter: &EventFilter) -> bool {
+        let (changes, last_read, patience) = match self {
+            Hint::Herald(listener) => {
+                listener.changed(filter).await;
+                return true;
+            }
+            Hint::Commits {
+                changes,
+                last_read,
+                patience,
+            } => (changes, last_read, patience),
+        };
+        let changed = changes.changed().await;
+        // Under load a commit comes every few microseconds, and most are not for us.
+        sleep_until(*last_read + *patience).await;
+        *patience = (*patience * 2).min(MOST_PATIENCE);
+        changed.is_ok()
     }
 }
 

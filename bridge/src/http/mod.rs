@@ -21,6 +21,7 @@ mod encode;
 mod events;
 mod follow;
 mod health;
+mod herald;
 mod limit;
 mod manage;
 mod managed;
@@ -57,6 +58,7 @@ use auth::Auth;
 use body::Intake;
 use browser::Rules;
 use events::Seats;
+use herald::Herald;
 use ticket::Tickets;
 use traffic::Traffic;
 
@@ -185,6 +187,7 @@ pub fn router(state: State) -> Router {
     let shared = Parts {
         traffic: traffic.clone(),
         intake: Intake::new(Arc::clone(&state.config)),
+        herald: Herald::new(Arc::clone(&state.store), state.life.closing.clone()),
         seats: Seats::new(state.config.max_streams),
         tickets: Tickets::default(),
         state,
@@ -208,6 +211,7 @@ struct Shared(Arc<Parts>);
 struct Parts {
     state: State,
     intake: Intake,
+    herald: Herald,
     seats: Seats,
     tickets: Tickets,
     traffic: Traffic,
@@ -231,6 +235,7 @@ part! {
     Auth = state.auth;
     Life = state.life;
     Intake = intake;
+    Herald = herald;
     Seats = seats;
     Tickets = tickets;
     Traffic = traffic;

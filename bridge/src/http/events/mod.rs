@@ -13,14 +13,14 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::Life;
 use super::auth::Watcher;
 use super::encode::Framing;
 use super::error::{Code, Failure};
 use super::follow::{Follow, Step, Until};
+use super::herald::Herald;
 use super::query::Query;
 use super::record::find;
 use crate::event::Event;
@@ -68,6 +68,7 @@ pub(super) async fn of_all(
         agent_id: query.text("agentId"),
         task_id: query.text("taskId"),
         kind: query.text("type"),
+        enough: None,
     };
     let place = place(&headers, &mut query);
     let poll = Poll::read(&mut query);
@@ -151,18 +152,26 @@ impl<S: Sync> FromRequestParts<S> for Encoding {
     }
 }
 
-/// How many streams may still be opened, and whose turn it is to encode.
+/// How many streams may still be opened, and what was encoded last.
 #[derive(Clone, Debug)]
 pub(super) struct Seats {
     free: Arc<Semaphore>,
     most: usize,
-    turn: Arc<Semaphore>,
+    last: Arc<Mutex<Encoded>>,
 }
 
 /// One stream's place; given back when dropped.
 struct Seat {
     _place: OwnedSemaphorePermit,
-    turn: Arc<Semaphore>,
+    last: Arc<Mutex<Encoded>>,
+}
+
+/// Events as one stream was given them, which the next one most likely is as well.
+#[derive(Debug)]
+struct Encoded {
+    framing: Framing,
+    positions: Vec<u64>,
+    chunk: Bytes,
 }
 
 impl Seats {
@@ -171,7 +180,11 @@ impl Seats {
         Self {
             free: Arc::new(Semaphore::new(most)),
             most,
-            turn: Arc::new(Semaphore::new(1)),
+            last: Arc::new(Mutex::new(Encoded {
+                framing: Framing::Sse,
+                positions: Vec::new(),
+                chunk: Bytes::new(),
+            })),
         }
     }
 
@@ -188,17 +201,25 @@ impl Seats {
         })?;
         Ok(Seat {
             _place: place,
-            turn: Arc::clone(&self.turn),
+            last: Arc::clone(&self.last),
         })
     }
 }
 
 impl Seat {
     /// One stream encodes at a time, so that many readers who catch up at once leave the processors to
-    /// those who execute.
+    /// those who execute; and what all of them follow is encoded once.
     async fn encode(&self, framing: Framing, events: &[Event]) -> Result<Bytes, String> {
-        let _turn = self.turn.acquire().await;
-        framing.events(events).map_err(|error| error.to_string())
+        let mut last = self.last.lock().await;
+        let positions = || events.iter().map(|event| event.id.position);
+        if last.framing != framing || !positions().eq(last.positions.iter().copied()) {
+            *last = Encoded {
+                framing,
+                chunk: framing.events(events).map_err(|error| error.to_string())?,
+                positions: positions().collect(),
+            };
+        }
+        Ok(last.chunk.clone())
     }
 }
 
@@ -206,20 +227,20 @@ impl Seat {
 #[derive(Clone)]
 pub(super) struct Log {
     store: Arc<dyn Store>,
-    life: Life,
+    herald: Herald,
     seats: Seats,
 }
 
 impl<S> FromRef<S> for Log
 where
     Arc<dyn Store>: FromRef<S>,
-    Life: FromRef<S>,
+    Herald: FromRef<S>,
     Seats: FromRef<S>,
 {
     fn from_ref(state: &S) -> Self {
         Self {
             store: FromRef::from_ref(state),
-            life: FromRef::from_ref(state),
+            herald: FromRef::from_ref(state),
             seats: FromRef::from_ref(state),
         }
     }
@@ -263,9 +284,7 @@ impl Log {
         position: u64,
         poll: Poll,
     ) -> Result<Response, Failure> {
-        let store = Arc::clone(&self.store);
-        let closing = self.life.closing.clone();
-        let mut follow = Follow::new(store, filter, until, position, closing);
+        let mut follow = Follow::new(&self.herald, filter, until, position);
         if follow.is_over().await? {
             return Ok(StatusCode::NO_CONTENT.into_response());
         }

@@ -415,13 +415,16 @@ impl Store for Sqlite {
 
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
         let issued = *self.shared.issued.borrow();
+        let tail = &self.shared.tail;
         // One dispatch has its own index, and is not worth holding the events of all others.
-        if filter.dispatch.is_some() || issued.saturating_sub(after) > tail::REACH {
+        if filter.dispatch.is_some() {
             return self.logged(filter, after, limit).await;
         }
-        let tail = &self.shared.tail;
         if let Some(page) = tail.page(filter, after, limit, issued) {
             return Ok(page);
+        }
+        if issued.saturating_sub(after) > tail::REACH {
+            return self.logged(filter, after, limit).await;
         }
         {
             let _one = tail.filling.lock().await;

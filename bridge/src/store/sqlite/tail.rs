@@ -13,7 +13,7 @@ use crate::store::record::{EventFilter, EventPage};
 const EVENTS: usize = 4096;
 const BYTES: usize = 4 << 20;
 
-/// How far behind the newest event one may be to read here.
+/// How far behind the newest event one may be to have the events between read into memory.
 pub(super) const REACH: u64 = 1024;
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ struct Held {
 }
 
 impl Tail {
-    /// The same as the file says, if all up to `issued` is here.
+    /// The same as the file says, if all up to `issued` is here, or as much of it as is enough.
     pub(super) fn page(
         &self,
         filter: &EventFilter,
@@ -42,7 +42,8 @@ impl Tail {
         issued: u64,
     ) -> Option<EventPage> {
         let held = self.read();
-        if after < held.after || held.last < issued {
+        let needed = filter.enough.map_or(issued, |enough| enough.min(issued));
+        if after < held.after || held.last < needed {
             return None;
         }
         let mut page = EventPage {
@@ -66,6 +67,7 @@ impl Tail {
             }
         }
         page.scanned = after.max(held.last);
+        page.more = held.last < issued;
         Some(page)
     }
 
