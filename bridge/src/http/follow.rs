@@ -1,11 +1,12 @@
 //! Readers of the log. A reader pulls one page at a time and owns nothing that others wait for;
 //! what wakes it is a hint, the log is the truth.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::herald::{Herald, Listener, Place};
@@ -65,7 +66,7 @@ pub(super) struct Follow {
     hint: Hint,
     closing: CancellationToken,
     /// When the next sign of life is due; at once when there is nothing to read at first.
-    beat: Instant,
+    beat: Pin<Box<Sleep>>,
     /// Fewer than [`PAGE`] while events are large, so that little is read twice.
     rows: usize,
 }
@@ -92,7 +93,7 @@ impl Follow {
             has_read: false,
             over: false,
             closing: herald.closing().clone(),
-            beat: now,
+            beat: Box::pin(sleep_until(now)),
             rows: PAGE,
         }
     }
@@ -112,7 +113,7 @@ impl Follow {
                 let events = self.fitting(page.events);
                 return Ok(self.step(events));
             }
-            if Instant::now() >= self.beat {
+            if Instant::now() >= self.beat.deadline() {
                 self.over = self.is_over().await?;
                 return Ok(self.step(Vec::new()));
             }
@@ -130,7 +131,7 @@ impl Follow {
         deadline: Instant,
     ) -> store::Result<Vec<Event>> {
         let enough = deadline.max(Instant::now() + LEAST_SEARCH);
-        self.beat = deadline;
+        self.beat.as_mut().reset(deadline);
         loop {
             let page = self.read(limit).await?;
             let now = Instant::now();
@@ -193,7 +194,6 @@ impl Follow {
 
     async fn read(&mut self, limit: usize) -> store::Result<EventPage> {
         let mut before = self.position;
-        self.filter.enough = None;
         match &mut self.hint {
             Hint::Commits {
                 changes, last_read, ..
@@ -203,22 +203,13 @@ impl Follow {
             }
             // What is there at first is the log's to say: a commit may not have been told yet.
             Hint::Herald(listener) => match listener.look(before) {
-                Place::Something { after, told } if self.has_read => {
-                    before = after;
-                    self.filter.enough = Some(told);
+                Place::Told(events, told) if self.has_read => {
+                    return Ok(self.take_told(&events, told, limit));
                 }
-                Place::Nothing(told) if self.has_read => {
-                    self.position = told;
-                    return Ok(EventPage {
-                        events: Vec::new(),
-                        scanned: told,
-                        more: false,
-                    });
-                }
-                Place::Something { .. } | Place::Nothing(_) | Place::Unknown => {}
+                Place::After(position) if self.has_read => before = position,
+                Place::Told(..) | Place::After(_) => self.has_read = true,
             },
         }
-        self.has_read = true;
         let mut page = self.store.events(&self.filter, before, limit).await?;
         // Retention passed a reader that was too slow: it must learn that there is a gap.
         if self.until == Until::Forever && self.store.log_bounds().removed > before {
@@ -233,6 +224,25 @@ impl Follow {
             self.over = true;
         }
         Ok(page)
+    }
+
+    fn take_told(&mut self, events: &[Arc<Event>], told: u64, limit: usize) -> EventPage {
+        let mut wanted = events.iter().filter(|event| self.filter.matches(event));
+        let events: Vec<Event> = wanted
+            .by_ref()
+            .take(limit)
+            .map(|event| Event::clone(event))
+            .collect();
+        let more = wanted.next().is_some();
+        self.position = match events.last() {
+            Some(last) if more => last.id.position,
+            Some(_) | None => told,
+        };
+        EventPage {
+            events,
+            scanned: self.position,
+            more,
+        }
     }
 
     /// As many of these as one step may hand on; the rest is read again.
@@ -266,7 +276,7 @@ impl Follow {
     }
 
     fn step(&mut self, events: Vec<Event>) -> Step {
-        self.beat = Instant::now() + HEARTBEAT;
+        self.beat.as_mut().reset(Instant::now() + HEARTBEAT);
         if events.is_empty() {
             Step::Idle(self.cursor())
         } else {
@@ -278,32 +288,28 @@ impl Follow {
     async fn wait(&mut self) {
         tokio::select! {
             biased;
-            () = self.closing.cancelled() => self.over = true,
-            () = sleep_until(self.beat) => {}
-            open = self.hint.changed(&self.filter) => self.over |= !open,
+            open = self.hint.changed(&self.filter, &self.closing) => self.over |= !open,
+            () = self.beat.as_mut() => {}
         }
     }
 }
 
 impl Hint {
-    /// Whether there will be more.
-    async fn changed(&mut self, filter: &EventFilter) -> bool {
+    /// Whether there may be more.
+    async fn changed(&mut self, filter: &EventFilter, closing: &CancellationToken) -> bool {
         let (changes, last_read, patience) = match self {
-            Hint::Herald(listener) => {
-                listener.changed(filter).await;
-                return true;
-            }
+            Hint::Herald(listener) => return listener.changed(filter).await,
             Hint::Commits {
                 changes,
                 last_read,
                 patience,
             } => (changes, last_read, patience),
         };
-        let changed = changes.changed().await;
+        let changed = closing.run_until_cancelled(changes.changed()).await;
         // Under load a commit comes every few microseconds, and most are not for us.
         sleep_until(*last_read + *patience).await;
         *patience = (*patience * 2).min(MOST_PATIENCE);
-        changed.is_ok()
+        matches!(changed, Some(Ok(())))
     }
 }
 

@@ -14,11 +14,15 @@ use crate::event::Event;
 use crate::store::Store;
 use crate::store::record::EventFilter;
 
-/// Under load a commit comes every few microseconds; so many are looked at together.
+/// Under load a commit comes every few microseconds; what comes in so long is told together.
 const PACE: Duration = Duration::from_millis(5);
+/// And longer with many, who have been told once before they are woken again: about what one of them takes.
+const PACE_EACH: Duration = Duration::from_micros(10);
 const PAGE: usize = 1024;
-/// How many of the newest positions each listener's sort remembers; who is further behind reads all.
-const REMEMBERED: usize = 32;
+/// How many of its newest events a topic remembers, and how large they may be to be kept as a whole; who is
+/// further behind reads the log.
+const REMEMBERED: usize = 16;
+const KEPT_BYTES: usize = 1024;
 
 #[derive(Clone)]
 pub(super) struct Herald(Arc<Inner>);
@@ -36,23 +40,30 @@ struct Board {
     is_read: bool,
     /// All up to here has been told.
     told: u64,
+    listeners: u32,
     news: HashMap<Topic, watch::Sender<News>>,
 }
 
-/// What narrows a filter most.
+/// What narrows a filter most, and the type of event that it wants, if it wants one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Topic {
+struct Topic {
+    of: Of,
+    kind: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Of {
     Task(String),
     Agent(String),
     Provider(String),
     All,
 }
 
-/// Where the newest events of a topic stand.
+/// The newest events of a topic.
 struct News {
-    /// All later than this are in `positions`.
+    /// All later than this are in `newest`.
     after: u64,
-    positions: VecDeque<u64>,
+    newest: VecDeque<(u64, Option<Arc<Event>>)>,
 }
 
 /// One who follows a topic.
@@ -63,14 +74,12 @@ pub(super) struct Listener {
 }
 
 /// What there is for one who has seen the log up to some position.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Place {
-    /// Nothing, up to here.
-    Nothing(u64),
-    /// Something, later than `after` and not later than `told`.
-    Something { after: u64, told: u64 },
-    /// That is for the log to say.
-    Unknown,
+    /// These, and nothing else, up to here.
+    Told(Vec<Arc<Event>>, u64),
+    /// That is for the log to say, which has nothing up to here.
+    After(u64),
 }
 
 impl Herald {
@@ -100,11 +109,12 @@ impl Herald {
             let telling = Telling(Arc::clone(&self.0)).run(board.told);
             self.0.tasks.spawn(telling);
         }
+        board.listeners += 1;
         let after = board.told;
         let news = board.news.entry(topic.clone()).or_insert_with(|| {
             watch::Sender::new(News {
                 after,
-                positions: VecDeque::new(),
+                newest: VecDeque::new(),
             })
         });
         Listener {
@@ -124,9 +134,15 @@ impl Inner {
 impl Board {
     fn tell(&mut self, events: &[Event], told: u64) {
         for event in events {
+            let bytes = event.data.as_ref().map_or(0, |data| data.get().len());
+            let position = event.id.position;
+            let mut kept = None;
             for topic in Topic::reached(event) {
                 if let Some(news) = self.news.get(&topic) {
-                    news.send_modify(|news| news.add(event.id.position));
+                    if bytes <= KEPT_BYTES && kept.is_none() {
+                        kept = Some(Arc::new(event.clone()));
+                    }
+                    news.send_modify(|news| news.add(position, kept.clone()));
                 }
             }
         }
@@ -136,36 +152,39 @@ impl Board {
 
 impl Topic {
     fn of(filter: &EventFilter) -> Self {
-        let EventFilter {
-            provider,
-            agent_id,
-            task_id,
-            ..
-        } = filter;
-        let task = task_id.clone().map(Topic::Task);
-        task.or_else(|| agent_id.clone().map(Topic::Agent))
-            .or_else(|| provider.clone().map(Topic::Provider))
-            .unwrap_or(Topic::All)
+        let task = filter.task_id.clone().map(Of::Task);
+        let of = task
+            .or_else(|| filter.agent_id.clone().map(Of::Agent))
+            .or_else(|| filter.provider.clone().map(Of::Provider));
+        Self {
+            of: of.unwrap_or(Of::All),
+            kind: filter.kind.clone(),
+        }
     }
 
     fn reached(event: &Event) -> impl Iterator<Item = Self> {
-        [
-            event.task_id.clone().map(Topic::Task),
-            event.agent_id.clone().map(Topic::Agent),
-            event.provider.clone().map(Topic::Provider),
-            Some(Topic::All),
-        ]
-        .into_iter()
-        .flatten()
+        let of = [
+            event.task_id.clone().map(Of::Task),
+            event.agent_id.clone().map(Of::Agent),
+            event.provider.clone().map(Of::Provider),
+            Some(Of::All),
+        ];
+        of.into_iter().flatten().flat_map(|of| {
+            let kinds = [None, Some(event.kind.clone())];
+            kinds.map(|kind| Self {
+                of: of.clone(),
+                kind,
+            })
+        })
     }
 }
 
 impl News {
-    fn add(&mut self, position: u64) {
-        if self.positions.len() == REMEMBERED {
-            self.after = self.positions.pop_front().unwrap_or(self.after);
+    fn add(&mut self, position: u64, event: Option<Arc<Event>>) {
+        if self.newest.len() == REMEMBERED {
+            self.after = self.newest.pop_front().map_or(self.after, |(at, _)| at);
         }
-        self.positions.push_back(position);
+        self.newest.push_back((position, event));
     }
 }
 
@@ -175,29 +194,33 @@ impl Listener {
         let board = self.herald.0.board();
         let news = self.news.borrow_and_update();
         if position < news.after {
-            return Place::Unknown;
+            return Place::After(position);
         }
-        match news.positions.iter().find(|found| **found > position) {
-            Some(found) => Place::Something {
-                after: found - 1,
-                told: board.told,
-            },
-            None => Place::Nothing(position.max(board.told)),
+        let mut later = news.newest.iter().filter(|(at, _)| *at > position);
+        let kept = later.clone().map(|(_, event)| event.clone());
+        match (kept.collect::<Option<Vec<_>>>(), later.next()) {
+            (None, Some((first, _))) => Place::After(first - 1),
+            (events, _) => Place::Told(events.unwrap_or_default(), position.max(board.told)),
         }
     }
 
-    /// Until there is more than [`Self::look`] saw, or may be.
-    pub(super) async fn changed(&mut self, filter: &EventFilter) {
+    /// Until there is more than [`Self::look`] saw, or may be; or until the end, which is told as `false`.
+    pub(super) async fn changed(&mut self, filter: &EventFilter) -> bool {
         if self.news.changed().await.is_err() {
+            if self.herald.0.closing.is_cancelled() {
+                return false;
+            }
             // The log could not be read, which whoever asks for it now finds out.
             *self = self.herald.listen(filter);
         }
+        true
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
         let mut board = self.herald.0.board();
+        board.listeners -= 1;
         let is_last = |news: &watch::Sender<News>| news.receiver_count() == 1;
         // When the telling has ended, what is there under this name is of the next one.
         let is_told = self.news.has_changed().is_ok();
@@ -225,19 +248,20 @@ impl Telling {
                 }
             };
             position = page.scanned;
-            {
+            let listeners = {
                 let mut board = self.0.board();
                 board.tell(&page.events, position);
-                if board.news.is_empty() {
-                    return;
-                }
+                board.listeners
+            };
+            if listeners == 0 {
+                return;
             }
             if page.more {
                 continue;
             }
             let woken = async {
                 let changed = changes.changed().await;
-                sleep_until(begun + PACE).await;
+                sleep_until(begun + PACE + PACE_EACH * listeners).await;
                 changed
             };
             match closing.run_until_cancelled(woken).await {
@@ -273,14 +297,27 @@ mod tests {
         }
     }
 
-    fn something(after: u64, told: u64) -> Place {
-        Place::Something { after, told }
+    /// The positions that it was told of, and up to where; or where the log is to be read.
+    fn look(listener: &mut Listener, position: u64) -> (Vec<u64>, u64) {
+        match listener.look(position) {
+            Place::Told(events, told) => {
+                (events.iter().map(|event| event.id.position).collect(), told)
+            }
+            Place::After(position) => (vec![0], position),
+        }
     }
 
-    async fn say(herald: &Herald, provider: &str, events: usize) {
-        let events = (0..events).map(|_| event("e")).collect();
-        let said = herald.store().append_unbound(provider, events).await;
-        said.unwrap();
+    fn told(positions: &[u64], told: u64) -> (Vec<u64>, u64) {
+        (positions.to_vec(), told)
+    }
+
+    fn for_the_log(after: u64) -> (Vec<u64>, u64) {
+        (vec![0], after)
+    }
+
+    async fn say(herald: &Herald, provider: &str) {
+        let said = herald.store().append_unbound(provider, vec![event("e")]);
+        said.await.unwrap();
     }
 
     #[tokio::test]
@@ -288,19 +325,19 @@ mod tests {
         let herald = herald();
         let mut all = herald.listen(&EventFilter::default());
         let mut of_a = herald.listen(&of("a"));
-        assert_eq!(of_a.look(0), Place::Nothing(0));
+        assert_eq!(look(&mut of_a, 0), told(&[], 0));
         for (provider, for_a) in [
-            ("a", something(0, 1)),
-            ("b", Place::Nothing(2)),
-            ("a", something(2, 3)),
+            ("a", told(&[1], 1)),
+            ("b", told(&[], 2)),
+            ("a", told(&[3], 3)),
         ] {
             let before = herald.store().log_bounds().issued;
-            assert_eq!(all.look(before), Place::Nothing(before));
-            say(&herald, provider, 1).await;
+            assert_eq!(look(&mut all, before), told(&[], before));
+            say(&herald, provider).await;
             all.changed(&EventFilter::default()).await;
-            assert_eq!(all.look(before), something(before, before + 1));
+            assert_eq!(look(&mut all, before), told(&[before + 1], before + 1));
             let seen = if before == 2 { 1 } else { before };
-            assert_eq!(of_a.look(seen), for_a);
+            assert_eq!(look(&mut of_a, seen), for_a);
         }
     }
 
@@ -310,48 +347,82 @@ mod tests {
         let mut early = herald.listen(&of("a"));
         let count = 3 * REMEMBERED as u64;
         for _ in 0..count {
-            say(&herald, "a", 1).await;
+            say(&herald, "a").await;
         }
-        while early.look(count - 1) != something(count - 1, count) {
+        while look(&mut early, count - 1) != told(&[count], count) {
             early.changed(&of("a")).await;
         }
-        assert_eq!(early.look(1), Place::Unknown);
+        assert_eq!(look(&mut early, 1), for_the_log(1));
         let oldest = count - REMEMBERED as u64;
-        assert_eq!(early.look(oldest), something(oldest, count));
+        let newest: Vec<u64> = (oldest + 1..=count).collect();
+        assert_eq!(look(&mut early, oldest), told(&newest, count));
         let mut late = herald.listen(&of("b"));
-        assert_eq!(late.look(1), Place::Unknown);
-        assert_eq!(late.look(count), Place::Nothing(count));
+        assert_eq!(look(&mut late, 1), for_the_log(1));
+        assert_eq!(look(&mut late, count), told(&[], count));
+    }
+
+    #[tokio::test]
+    async fn a_large_event_is_read_from_the_log() {
+        let herald = herald();
+        let mut listener = herald.listen(&EventFilter::default());
+        say(&herald, "a").await;
+        let mut large = event("e");
+        large.data = serde_json::value::to_raw_value(&"x".repeat(KEPT_BYTES)).ok();
+        let said = herald.store().append_unbound("a", vec![large]).await;
+        said.unwrap();
+        while herald.0.board().told < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(look(&mut listener, 1), for_the_log(1));
+        assert_eq!(look(&mut listener, 2), told(&[], 2));
+    }
+
+    #[tokio::test]
+    async fn a_type_of_event_is_a_topic_of_its_own() {
+        let herald = herald();
+        let filter = EventFilter {
+            kind: Some("f".to_owned()),
+            ..of("a")
+        };
+        let mut listener = herald.listen(&filter);
+        let events = ["e", "f", "e"].map(event).to_vec();
+        let said = herald.store().append_unbound("a", events).await;
+        said.unwrap();
+        assert!(listener.changed(&filter).await);
+        assert_eq!(look(&mut listener, 0), told(&[2], 3));
+        herald.closing().cancel();
+        assert!(!listener.changed(&filter).await);
     }
 
     #[tokio::test]
     async fn nothing_is_read_for_nobody_and_again_for_the_next() {
         let herald = herald();
         drop(herald.listen(&of("a")));
-        say(&herald, "a", 1).await;
+        say(&herald, "a").await;
         while herald.0.board().is_read {
             tokio::task::yield_now().await;
         }
         let mut next = herald.listen(&of("a"));
-        say(&herald, "a", 1).await;
+        say(&herald, "a").await;
         next.changed(&of("a")).await;
-        assert_eq!(next.look(1), something(1, 2));
+        assert_eq!(look(&mut next, 1), told(&[2], 2));
     }
 
     #[tokio::test]
     async fn a_telling_that_broke_off_sends_its_listeners_to_the_log() {
         let herald = herald();
         let mut listener = herald.listen(&of("a"));
-        say(&herald, "a", 1).await;
+        say(&herald, "a").await;
         while herald.0.board().told < 1 {
             tokio::task::yield_now().await;
         }
         herald.0.board().news.clear();
-        assert_eq!(listener.look(1), Place::Nothing(1));
+        assert_eq!(look(&mut listener, 1), told(&[], 1));
         listener.changed(&of("a")).await;
-        assert_eq!(listener.look(0), Place::Unknown);
-        assert_eq!(listener.look(1), Place::Nothing(1));
-        say(&herald, "a", 1).await;
+        assert_eq!(look(&mut listener, 0), for_the_log(0));
+        assert_eq!(look(&mut listener, 1), told(&[], 1));
+        say(&herald, "a").await;
         listener.changed(&of("a")).await;
-        assert_eq!(listener.look(1), something(1, 2));
+        assert_eq!(look(&mut listener, 1), told(&[2], 2));
     }
 }

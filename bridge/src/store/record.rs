@@ -456,8 +456,6 @@ pub struct EventFilter {
     pub agent_id: Option<String>,
     pub task_id: Option<String>,
     pub kind: Option<String>,
-    /// A page that reaches this position may end there, though there is more.
-    pub enough: Option<u64>,
 }
 
 #[derive(Debug)]

@@ -68,7 +68,6 @@ pub(super) async fn of_all(
         agent_id: query.text("agentId"),
         task_id: query.text("taskId"),
         kind: query.text("type"),
-        enough: None,
     };
     let place = place(&headers, &mut query);
     let poll = Poll::read(&mut query);

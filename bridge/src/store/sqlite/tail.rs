@@ -33,7 +33,7 @@ struct Held {
 }
 
 impl Tail {
-    /// The same as the file says, if all up to `issued` is here, or as much of it as is enough.
+    /// The same as the file says, if all up to `issued` is here.
     pub(super) fn page(
         &self,
         filter: &EventFilter,
@@ -42,8 +42,7 @@ impl Tail {
         issued: u64,
     ) -> Option<EventPage> {
         let held = self.read();
-        let needed = filter.enough.map_or(issued, |enough| enough.min(issued));
-        if after < held.after || held.last < needed {
+        if after < held.after || held.last < issued {
             return None;
         }
         let mut page = EventPage {
@@ -67,7 +66,6 @@ impl Tail {
             }
         }
         page.scanned = after.max(held.last);
-        page.more = held.last < issued;
         Some(page)
     }
 
