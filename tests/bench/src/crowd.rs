@@ -88,11 +88,15 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
     }
     let readers = match plan.readers {
         0 => None,
-        count => Some(Readers::open(&target, count)?),
+        count => {
+            let floor = Target::start(Kind::Floor, here, bridge, folder)?;
+            let least = Readers::open(&floor, count)?.measure(plan, &floor)?;
+            drop(floor);
+            let readers = Readers::open(&target, count)?;
+            report_told(&least, &readers.measure(plan, &target)?);
+            Some(readers)
+        }
     };
-    if let Some(readers) = &readers {
-        readers.measure(plan, &target)?;
-    }
     let over = AtomicBool::new(readers.is_none());
     let with = thread::scope(|scope| {
         let news = scope.spawn(|| tell(&target, &over));
@@ -374,7 +378,7 @@ impl Readers {
     }
 
     /// Ten events a second to all of them.
-    fn measure(&self, plan: &Plan, target: &Target) -> anyhow::Result<()> {
+    fn measure(&self, plan: &Plan, target: &Target) -> anyhow::Result<Told> {
         let before = target.used()?.cpu;
         let mut caller = Caller::connect(target)?;
         let begun = Instant::now();
@@ -392,21 +396,50 @@ impl Readers {
         }
         let cpu = target.used()?.cpu - before;
         let lags = std::mem::take(&mut *locked(&self.seen.lags));
-        let lost = expected.saturating_sub(lags.len());
         ensure!(
-            !lags.is_empty(),
-            "none of {expected} events came to a reader"
+            lags.len() == expected,
+            "{} of {expected} events came to the readers",
+            lags.len()
         );
-        let lag = load::latency(lags.into_iter());
-        say(&format!(
-            "{events} events to {} readers, 10 a second: lost {lost}, after p50 {:.1} ms, p99 {:.1} ms, {:.1} µs of processor each",
-            self.count,
-            lag.p50_us / 1000.0,
-            lag.p99_us / 1000.0,
-            cpu.as_secs_f64() * 1e6 / expected as f64,
-        ));
-        Ok(())
+        Ok(Told {
+            lag: load::latency(lags.into_iter()),
+            cpu_us: cpu.as_secs_f64() * 1e6 / expected as f64,
+        })
     }
+}
+
+/// How events came to all readers.
+struct Told {
+    lag: Latency,
+    /// Of the server, for one event to one reader.
+    cpu_us: f64,
+}
+
+fn report_told(floor: &Told, bridge: &Told) {
+    let mut lines = String::from(
+        "\n| ten events a second to all readers | floor | bridge | ratio |\n|---|---|---|---|\n",
+    );
+    for (name, floor, bridge) in [
+        (
+            "after, p50 ms",
+            floor.lag.p50_us / 1e3,
+            bridge.lag.p50_us / 1e3,
+        ),
+        (
+            "after, p99 ms",
+            floor.lag.p99_us / 1e3,
+            bridge.lag.p99_us / 1e3,
+        ),
+        (
+            "processor time of one to one, µs",
+            floor.cpu_us,
+            bridge.cpu_us,
+        ),
+    ] {
+        let ratio = bridge / floor;
+        lines += &format!("| {name} | {floor:.1} | {bridge:.1} | {ratio:.2} |\n");
+    }
+    say(&lines);
 }
 
 /// Reads until the bridge ends; says once that it was answered.

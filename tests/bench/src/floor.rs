@@ -1,15 +1,19 @@
 //! What a dispatch costs at least on this machine: a server that reads it, answers 202, and posts an
-//! answer of the usual size. No store, no checks, no signature, no events.
+//! answer of the usual size. No store, no checks, no signature, and of events the one that it came, told
+//! to all who read along.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
+use futures_util::stream;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -17,14 +21,28 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::sync::broadcast;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Dispatch {
     task_id: String,
+    agent_id: String,
     message: String,
-    callback_url: String,
+    callback_url: Option<String>,
 }
+
+/// About as long as an event of the bridge.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Event<'a> {
+    task_id: &'a str,
+    agent_id: &'a str,
+    padding: &'a str,
+}
+
+/// Events that a reader may be behind.
+const BEHIND: usize = 64;
 
 /// About as long as a callback of the bridge.
 #[derive(Serialize)]
@@ -39,6 +57,7 @@ struct Answer<'a> {
 struct Server {
     client: Client<HttpConnector, Full<Bytes>>,
     runtime: Handle,
+    events: broadcast::Sender<Bytes>,
 }
 
 pub(crate) fn run(listen: SocketAddr) -> anyhow::Result<()> {
@@ -50,9 +69,11 @@ pub(crate) fn run(listen: SocketAddr) -> anyhow::Result<()> {
     let server = Server {
         client: Client::builder(TokioExecutor::new()).build(connector),
         runtime: runtime.handle().clone(),
+        events: broadcast::Sender::new(BEHIND),
     };
     let router = Router::new()
         .route("/api/v2/dispatch", post(dispatch))
+        .route("/api/v2/events", get(events))
         .route("/api/health", get(async || "ok"))
         .with_state(Arc::new(server));
     runtime.block_on(serve(listen, &router))
@@ -80,13 +101,39 @@ async fn dispatch(State(server): State<Arc<Server>>, body: Bytes) -> Response {
         return StatusCode::UNPROCESSABLE_ENTITY.into_response();
     };
     let answer = format!(r#"{{"taskId":"{}","status":"accepted"}}"#, dispatch.task_id);
+    if server.events.receiver_count() > 0 {
+        // They may have gone meanwhile.
+        let _ = server.events.send(told(&dispatch));
+    }
     let runtime = server.runtime.clone();
-    runtime.spawn(async move { call_back(&server, &dispatch).await });
+    if let Some(url) = dispatch.callback_url.clone() {
+        runtime.spawn(async move { call_back(&server, &dispatch, &url).await });
+    }
     let json = [(header::CONTENT_TYPE, "application/json")];
     (StatusCode::ACCEPTED, json, answer).into_response()
 }
 
-async fn call_back(server: &Server, dispatch: &Dispatch) {
+fn told(dispatch: &Dispatch) -> Bytes {
+    let event = Event {
+        task_id: &dispatch.task_id,
+        agent_id: &dispatch.agent_id,
+        padding: &".".repeat(250),
+    };
+    let data = serde_json::to_string(&event).expect("texts are always JSON");
+    format!("id: 1\nevent: execution.accepted\ndata: {data}\n\n").into()
+}
+
+/// All that comes, whatever was asked for.
+async fn events(State(server): State<Arc<Server>>) -> Response {
+    let told = stream::unfold(server.events.subscribe(), async |mut events| {
+        let event = events.recv().await.ok()?;
+        Some((Ok::<_, Infallible>(event), events))
+    });
+    let kind = [(header::CONTENT_TYPE, "text/event-stream")];
+    (kind, Body::from_stream(told)).into_response()
+}
+
+async fn call_back(server: &Server, dispatch: &Dispatch, url: &str) {
     let answer = Answer {
         task_id: &dispatch.task_id,
         status: "ok",
@@ -94,7 +141,7 @@ async fn call_back(server: &Server, dispatch: &Dispatch) {
         padding: &dispatch.message[..dispatch.message.len().min(400)],
     };
     let body = serde_json::to_vec(&answer).expect("texts are always JSON");
-    let request = Request::post(&dispatch.callback_url)
+    let request = Request::post(url)
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)));
     let Ok(request) = request else { return };
