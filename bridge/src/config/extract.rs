@@ -45,6 +45,13 @@ pub(super) fn extract<T: DeserializeOwned>(
         Ok(mut data) => Value::from(data.remove(&Profile::Default).unwrap_or_default()),
         Err(error) => return Err(vec![whole(error.to_string())]),
     };
+    for path in tables(examples) {
+        let is_table = find(&tree, &path).is_none_or(|found| found.as_dict().is_some());
+        if !is_table {
+            problems.push(no_table(figment, &tree, &path));
+            remove(&mut tree, &path);
+        }
+    }
     loop {
         let error = match tree.deserialize::<T>() {
             Ok(read) if problems.is_empty() => return Ok(read),
@@ -65,6 +72,35 @@ pub(super) fn extract<T: DeserializeOwned>(
         if path.is_empty() || !remove(&mut tree, &path) {
             return Err(problems);
         }
+    }
+}
+
+/// Where tables belong, the outer before the inner.
+fn tables(examples: &serde_json::Value) -> Vec<Vec<String>> {
+    fn walk(at: &[String], value: &serde_json::Value, into: &mut Vec<Vec<String>>) {
+        for (name, value) in value.as_object().into_iter().flatten() {
+            let path = [at, &[name.clone()]].concat();
+            if value.is_object() {
+                into.push(path.clone());
+                walk(&path, value, into);
+            }
+        }
+    }
+    let mut tables = Vec::new();
+    walk(&[], examples, &mut tables);
+    tables
+}
+
+/// A list would be read as the values of the keys in their order, which nobody could tell from the file.
+fn no_table(figment: &Figment, tree: &Value, path: &[String]) -> Problem {
+    let found = match find(tree, path) {
+        Some(value) if !is_secret(path) => value.to_actual().to_string(),
+        Some(_) | None => "something else".to_owned(),
+    };
+    Problem {
+        key: path.join("."),
+        source: source(figment, tree, path),
+        message: format!("wanted a table, found {found}"),
     }
 }
 

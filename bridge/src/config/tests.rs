@@ -260,6 +260,18 @@ fn a_named_file_has_to_exist() {
 }
 
 #[test]
+fn a_list_is_no_table() {
+    let text = "retention = [\"7d\"]\nadapters = 5\n[plugin]\nadapters = [\"a\"]";
+    assert_eq!(
+        problems(text, &[]),
+        [
+            "adapters (file a.toml): wanted a table, found something else",
+            "retention (file a.toml): wanted a table, found sequence",
+        ]
+    );
+}
+
+#[test]
 fn the_documented_file_is_the_defaults() {
     let defaults = serde_json::to_value(Config::default()).unwrap();
     let known = Known::of::<Config>("");
