@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::slice;
 
 use figment::error::{Actual, Kind};
 use figment::value::{Dict, Tag, Value};
@@ -79,7 +80,7 @@ pub(super) fn extract<T: DeserializeOwned>(
 fn tables(examples: &serde_json::Value) -> Vec<Vec<String>> {
     fn walk(at: &[String], value: &serde_json::Value, into: &mut Vec<Vec<String>>) {
         for (name, value) in value.as_object().into_iter().flatten() {
-            let path = [at, &[name.clone()]].concat();
+            let path = [at, slice::from_ref(name)].concat();
             if value.is_object() {
                 into.push(path.clone());
                 walk(&path, value, into);
