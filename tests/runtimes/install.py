@@ -42,8 +42,10 @@ def npm(source: pathlib.Path, folder: pathlib.Path) -> None:
 def python(source: pathlib.Path, folder: pathlib.Path) -> None:
     run([sys.executable, "-m", "venv", "."], folder)
     lock = source / "requirements.txt"
-    run(["bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+    # The lock names everything. Asked what else is needed, pip looks at releases of today before it looks there.
+    run(["bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
          "--require-hashes", "--only-binary=:all:", "-r", str(lock)], folder)
+    run(["bin/python", "-m", "pip", "check", "--disable-pip-version-check"], folder)
 
 
 def run(command: list[str], folder: pathlib.Path) -> None:
