@@ -88,6 +88,13 @@ pub struct Event {
     pub data: Option<Box<RawValue>>,
 }
 
+impl Event {
+    /// How long what the event carries is, as JSON.
+    pub fn data_bytes(&self) -> usize {
+        self.data.as_ref().map_or(0, |data| data.get().len())
+    }
+}
+
 /// The name of one history of events. A restored or newly made store has another one, so that a
 /// cursor of a different history is refused and never misread.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -134,12 +134,11 @@ impl Inner {
 impl Board {
     fn tell(&mut self, events: &[Event], told: u64) {
         for event in events {
-            let bytes = event.data.as_ref().map_or(0, |data| data.get().len());
             let position = event.id.position;
             let mut kept = None;
             for topic in Topic::reached(event) {
                 if let Some(news) = self.news.get(&topic) {
-                    if bytes <= KEPT_BYTES && kept.is_none() {
+                    if kept.is_none() && event.data_bytes() <= KEPT_BYTES {
                         kept = Some(Arc::new(event.clone()));
                     }
                     news.send_modify(|news| news.add(position, kept.clone()));

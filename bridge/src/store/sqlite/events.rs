@@ -197,7 +197,7 @@ pub(super) fn read(
             looked_at += 1;
             page.scanned = position;
             if let Some(event) = event.filter(|event| filter.matches(event)) {
-                bytes += event.data.as_ref().map_or(0, |data| data.get().len());
+                bytes += event.data_bytes();
                 page.events.push(event);
             }
         }

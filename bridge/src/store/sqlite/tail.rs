@@ -61,7 +61,7 @@ impl Tail {
             }
             page.scanned = event.id.position;
             if filter.matches(event) {
-                bytes += data_bytes(event);
+                bytes += event.data_bytes();
                 page.events.push(event.clone());
             }
         }
@@ -124,9 +124,5 @@ impl Tail {
 
 /// About what it takes of memory.
 fn size(event: &Event) -> usize {
-    512 + data_bytes(event)
-}
-
-fn data_bytes(event: &Event) -> usize {
-    event.data.as_ref().map_or(0, |data| data.get().len())
+    512 + event.data_bytes()
 }
