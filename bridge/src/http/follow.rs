@@ -201,14 +201,18 @@ impl Follow {
                 changes.borrow_and_update();
                 *last_read = Instant::now();
             }
-            // What is there at first is the log's to say: a commit may not have been told yet.
-            Hint::Herald(listener) => match listener.look(before) {
-                Place::Told(events, told) if self.has_read => {
-                    return Ok(self.take_told(&events, told, limit));
+            Hint::Herald(listener) => {
+                let place = listener.look(before);
+                // What is there at first is the log's to say: a commit may not have been told yet.
+                if std::mem::replace(&mut self.has_read, true) {
+                    match place {
+                        Place::Told(events, told) => {
+                            return Ok(self.take_told(&events, told, limit));
+                        }
+                        Place::After(position) => before = position,
+                    }
                 }
-                Place::After(position) if self.has_read => before = position,
-                Place::Told(..) | Place::After(_) => self.has_read = true,
-            },
+            }
         }
         let mut page = self.store.events(&self.filter, before, limit).await?;
         // Retention passed a reader that was too slow: it must learn that there is a gap.
@@ -250,7 +254,7 @@ impl Follow {
         let mut bytes = 0;
         let kept = events.iter().take_while(|event| {
             let before = bytes;
-            bytes += event.data.as_ref().map_or(0, |data| data.get().len());
+            bytes += event.data_bytes();
             before == 0 || bytes <= PAGE_BYTES
         });
         let kept = kept.count();
@@ -305,11 +309,13 @@ impl Hint {
                 patience,
             } => (changes, last_read, patience),
         };
-        let changed = closing.run_until_cancelled(changes.changed()).await;
+        let Some(Ok(())) = closing.run_until_cancelled(changes.changed()).await else {
+            return false;
+        };
         // Under load a commit comes every few microseconds, and most are not for us.
         sleep_until(*last_read + *patience).await;
         *patience = (*patience * 2).min(MOST_PATIENCE);
-        matches!(changed, Some(Ok(())))
+        true
     }
 }
 
