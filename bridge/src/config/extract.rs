@@ -46,12 +46,19 @@ pub(super) fn extract<T: DeserializeOwned>(
         Ok(mut data) => Value::from(data.remove(&Profile::Default).unwrap_or_default()),
         Err(error) => return Err(vec![whole(error.to_string())]),
     };
+    let problem = |error: &figment::Error, tree: &Value, path: &[String]| Problem {
+        message: describe(error, path, examples, keys),
+        key: path.join("."),
+        source: source(figment, tree, path),
+    };
     for path in tables(examples) {
-        let is_table = find(&tree, &path).is_none_or(|found| found.as_dict().is_some());
-        if !is_table {
-            problems.push(no_table(figment, &tree, &path));
-            remove(&mut tree, &path);
-        }
+        let Some(found) = find(&tree, &path).filter(|found| found.as_dict().is_none()) else {
+            continue;
+        };
+        // A list would be read as the values of the keys in their order, which nobody could tell from the file.
+        let error = Kind::InvalidType(found.to_actual(), "a table".to_owned()).into();
+        problems.push(problem(&error, &tree, &path));
+        remove(&mut tree, &path);
     }
     loop {
         let error = match tree.deserialize::<T>() {
@@ -64,12 +71,7 @@ pub(super) fn extract<T: DeserializeOwned>(
             continue;
         }
         let (path, error) = readings.settle(path, error);
-        let source = source(figment, &tree, &path);
-        problems.push(Problem {
-            message: describe(&error, &path, examples, keys),
-            key: path.join("."),
-            source,
-        });
+        problems.push(problem(&error, &tree, &path));
         if path.is_empty() || !remove(&mut tree, &path) {
             return Err(problems);
         }
@@ -90,19 +92,6 @@ fn tables(examples: &serde_json::Value) -> Vec<Vec<String>> {
     let mut tables = Vec::new();
     walk(&[], examples, &mut tables);
     tables
-}
-
-/// A list would be read as the values of the keys in their order, which nobody could tell from the file.
-fn no_table(figment: &Figment, tree: &Value, path: &[String]) -> Problem {
-    let found = match find(tree, path) {
-        Some(value) if !is_secret(path) => value.to_actual().to_string(),
-        Some(_) | None => "something else".to_owned(),
-    };
-    Problem {
-        key: path.join("."),
-        source: source(figment, tree, path),
-        message: format!("wanted a table, found {found}"),
-    }
 }
 
 fn whole(message: String) -> Problem {
