@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use forge_bridge::config::fuzzing as known;
 use rand::RngExt as _;
 use rand::rngs::SmallRng;
-
-const DOCUMENTED: &str = include_str!("../../../config/forge-bridge.toml");
 
 /// Bytes after this one choose; no text begins with it.
 pub(crate) const CHOSEN: u8 = 0;
@@ -174,10 +173,8 @@ const VALUES: &[&str] = &[
 
 /// The file and the variables.
 pub(crate) fn read(mut bytes: &[u8]) -> (String, BTreeMap<String, String>) {
-    static ALL: LazyLock<Vec<String>> = LazyLock::new(|| {
-        let others = KEYS.iter().map(|key| (*key).to_owned());
-        others.chain(documented()).collect()
-    });
+    static ALL: LazyLock<Vec<&str>> =
+        LazyLock::new(|| KEYS.iter().copied().chain(known::keys()).collect());
     let keys = &*ALL;
     let (mut lines, mut variables) = (BTreeMap::new(), BTreeMap::new());
     for _ in 0..MOST_LINES {
@@ -187,13 +184,10 @@ pub(crate) fn read(mut bytes: &[u8]) -> (String, BTreeMap<String, String>) {
         bytes = rest;
         let value = text(value, &mut bytes, 0);
         let bare = value.trim_matches('"').replace(['\n', '\0'], "");
-        let key = &keys[usize::from(which) % keys.len()];
+        let key = keys[usize::from(which) % keys.len()];
         match kind % 4 {
-            0 | 1 => drop(lines.insert(key.clone(), value)),
-            2 => {
-                let name = key.replace(['.', '-'], "_").to_uppercase();
-                variables.insert(format!("BRIDGE_{name}"), bare);
-            }
+            0 | 1 => drop(lines.insert(key, value)),
+            2 => drop(variables.insert(known::variable(key), bare)),
             _ => {
                 let name = VARIABLES[usize::from(which) % VARIABLES.len()];
                 variables.insert(name.to_owned(), bare);
@@ -250,26 +244,4 @@ fn text(value: u8, bytes: &mut &[u8], depth: usize) -> String {
         made.push_str(part);
     }
     made
-}
-
-/// Every key of the documentation, with those that are commented out.
-fn documented() -> impl Iterator<Item = String> {
-    let mut table = "";
-    DOCUMENTED.lines().filter_map(move |line| {
-        let line = line.strip_prefix('#').unwrap_or(line);
-        if let Some(name) = line
-            .strip_prefix('[')
-            .and_then(|line| line.strip_suffix(']'))
-        {
-            table = name;
-            return None;
-        }
-        let (key, _) = line.split_once(" = ")?;
-        let plain = |c: char| c.is_ascii_lowercase() || c == '_';
-        let key = Some(key).filter(|key| key.chars().all(plain))?;
-        Some(match table {
-            "" => key.to_owned(),
-            table => format!("{table}.{key}"),
-        })
-    })
 }
