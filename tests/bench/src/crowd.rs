@@ -196,13 +196,26 @@ fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Figures> {
 fn paced(target: &Target, rate: f64, duration: Duration) -> anyhow::Result<Latency> {
     let mut caller = Caller::connect(target)?;
     let mut times = Vec::new();
+    at_pace(rate, (rate * duration.as_secs_f64()) as usize, |_| {
+        times.push(caller.dispatch("paced", r#""model":"ok""#)?);
+        Ok(())
+    })?;
+    Ok(load::latency(times.into_iter()))
+}
+
+/// Calls so often, with the number of the call, and waits for each; so many a second if that is time enough.
+fn at_pace(
+    rate: f64,
+    count: usize,
+    mut call: impl FnMut(usize) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let begun = Instant::now();
-    for number in 0..(rate * duration.as_secs_f64()) as usize {
+    for number in 0..count {
         let at = begun + Duration::from_secs_f64(number as f64 / rate);
         thread::sleep(at.saturating_duration_since(Instant::now()));
-        times.push(caller.dispatch("paced", r#""model":"ok""#)?);
+        call(number)?;
     }
-    Ok(load::latency(times.into_iter()))
+    Ok(())
 }
 
 fn report(alone: &Figures, with: &Figures) {
@@ -381,14 +394,12 @@ impl Readers {
     fn measure(&self, plan: &Plan, target: &Target) -> anyhow::Result<Told> {
         let before = target.used()?.cpu;
         let mut caller = Caller::connect(target)?;
-        let begun = Instant::now();
         let events = (10.0 * plan.seconds * plan.rounds as f64) as usize;
-        for number in 0..events {
-            let at = begun + Duration::from_secs_f64(number as f64 / 10.0);
-            thread::sleep(at.saturating_duration_since(Instant::now()));
+        at_pace(10.0, events, |number| {
             locked(&self.seen.sent).push(Instant::now());
             caller.dispatch_as(&format!("{TIMED}{number}."), NEWS, r#""model":"ok""#)?;
-        }
+            Ok(())
+        })?;
         let expected = events * self.count;
         let end = Instant::now() + PATIENCE;
         while locked(&self.seen.lags).len() < expected && Instant::now() < end {
