@@ -3,11 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Semaphore, watch};
 
 use super::checkpoint::Checkpointer;
+use super::desk::Desk;
 use super::ledger::Ledger;
 use super::lock::Lock;
 use super::readers::Readers;
@@ -125,27 +126,22 @@ impl Sqlite {
             meters: Arc::default(),
         });
         shared.publish(&mut ledger);
-        let (queue, receiver) = mpsc::channel();
         let writer = Writer {
             file,
             tuning,
             shared: Arc::clone(&shared),
-            queue: receiver,
             connection,
             ledger,
             lock: held,
             written: Written::default(),
             checkpointer,
         };
-        std::thread::Builder::new()
-            .name("store".to_owned())
-            .spawn(move || writer.run())
-            .map_err(thread)?;
+        let desk = Desk::open(writer).map_err(thread)?;
         let queue_bytes = u32::try_from(config.queue_bytes).unwrap_or(u32::MAX).max(1);
         let bytes = queue_bytes as usize;
         Ok(Self {
             shared,
-            queue,
+            desk: Arc::new(desk),
             ops: Arc::new(Semaphore::new(
                 config.queue_ops.clamp(1, Semaphore::MAX_PERMITS),
             )),

@@ -5,6 +5,7 @@ mod accept;
 mod breaker;
 mod checkpoint;
 mod deliver;
+mod desk;
 mod events;
 mod execute;
 pub mod folder;
@@ -28,13 +29,13 @@ mod wal_file;
 mod writer;
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::Connection;
 use serde_json::value::RawValue;
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, watch};
 
 use super::destination::{DueQuery, OpenBreaker};
 use super::meters::Meters;
@@ -49,9 +50,10 @@ use super::{Error, Result, Store};
 use crate::event::{Event, LogName, NewEvent};
 use crate::id::{DeliveryId, DispatchId};
 
+use desk::Desk;
 use readers::Length;
 use shared::{Shared, lock};
-use writer::{Failure, Haste, Message, Op, Tx};
+use writer::{Failure, Haste, Op, Tx};
 
 /// The room that an op takes in the queue besides its bodies.
 const OP_BYTES: usize = 512;
@@ -66,7 +68,7 @@ const REPLAY_STEP: usize = 500;
 #[derive(Clone)]
 pub struct Sqlite {
     shared: Arc<Shared>,
-    queue: mpsc::Sender<Message>,
+    desk: Arc<Desk>,
     /// Room in the queue, by number and by bytes.
     ops: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
@@ -103,7 +105,7 @@ impl Sqlite {
             return Err(closed());
         };
         let (op, done) = Op::new(change, haste, bytes, (ops, room));
-        self.queue.send(Message::Op(op)).map_err(|_| closed())?;
+        self.desk.hand_in(op).map_err(|_| closed())?;
         done.await.map_err(|_| closed())?
     }
 
@@ -484,10 +486,6 @@ impl Store for Sqlite {
 
     async fn close(&self) {
         self.shared.readers.close();
-        let (done, closed) = oneshot::channel();
-        if self.queue.send(Message::Close(done)).is_ok() {
-            // An error says that the writer had closed already.
-            let _ = closed.await;
-        }
+        self.desk.close().await;
     }
 }

@@ -1,15 +1,12 @@
-//! The one thread that writes. It takes what is queued, runs it in one transaction, and answers all of
-//! it after the commit is on disk. A piece that fails takes only itself back. When the disk or the database fails,
-//! nobody is told yes, and the file is opened anew before the next write.
+//! Writes changes: all of a batch in one transaction, and it is answered after the commit is on disk. A piece that
+//! fails takes only itself back. When the disk or the database fails, nobody is told yes, and the file is opened anew
+//! before the next write.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use backoff::ExponentialBackoffBuilder;
-use backoff::backoff::Backoff;
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -23,16 +20,6 @@ use crate::crash;
 use crate::event::LogName;
 use crate::store::Error;
 
-const BATCH_OPS: usize = 1024;
-const BATCH_BYTES: usize = 8 << 20;
-/// Under load a commit begins at the earliest so long after the one before: what comes meanwhile shares
-/// it, and all of it costs less. A batch of fewer than `CROWD` is no load: then nobody is kept waiting.
-const PACE: Duration = Duration::from_micros(400);
-const CROWD: usize = 8;
-/// How long a change for which nobody waits looks for others to share its commit.
-const RIDE: Duration = Duration::from_millis(5);
-/// After so long without a write the WAL is folded into the file and cut to nothing.
-const IDLE: Duration = Duration::from_secs(1);
 /// How long a checkpoint may wait for readers, and so hold up what is queued.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_millis(100);
 /// Frames in the WAL that are not in the file yet before they are carried there, beside the writer.
@@ -71,7 +58,7 @@ fn is_of_the_medium(error: &rusqlite::Error) -> bool {
     )
 }
 
-fn panicked() -> rusqlite::Error {
+pub(super) fn panicked() -> rusqlite::Error {
     let internal = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_INTERNAL);
     rusqlite::Error::SqliteFailure(internal, Some("a change panicked".to_owned()))
 }
@@ -138,8 +125,8 @@ pub(super) enum Haste {
 /// One change on its way to the writer, with the room in the queue that it takes up.
 pub(super) struct Op {
     job: Box<dyn Job>,
-    haste: Haste,
-    bytes: usize,
+    pub(super) haste: Haste,
+    pub(super) bytes: usize,
     _room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
 }
 
@@ -164,18 +151,16 @@ impl Op {
         };
         (op, receiver)
     }
-}
 
-pub(super) enum Message {
-    Op(Op),
-    Close(oneshot::Sender<()>),
+    pub(super) fn refuse(self, reason: &str) {
+        self.job.answer(Err(Error::Unavailable(reason.to_owned())));
+    }
 }
 
 pub(super) struct Writer {
     pub(super) file: PathBuf,
     pub(super) tuning: Tuning,
     pub(super) shared: Arc<Shared>,
-    pub(super) queue: Receiver<Message>,
     pub(super) connection: Connection,
     pub(super) ledger: Ledger,
     pub(super) lock: Lock,
@@ -191,89 +176,15 @@ pub(super) struct Written {
 }
 
 impl Writer {
-    pub(super) fn run(mut self) {
-        let mut closing = None;
-        let mut wal_is_empty = false;
-        while closing.is_none() {
-            let first = match self.queue.recv_timeout(IDLE) {
-                Ok(message) => message,
-                Err(RecvTimeoutError::Timeout) => {
-                    if !wal_is_empty {
-                        match self.checkpoint("TRUNCATE") {
-                            Ok(()) => wal_is_empty = true,
-                            Err(error) => closing = self.recover(&error),
-                        }
-                    }
-                    continue;
-                }
-                Err(RecvTimeoutError::Disconnected) => break,
-            };
-            let begun = Instant::now();
-            let batch = self.collect(first, &mut closing);
-            crash::point("store.batch");
-            let crowded = batch.len() >= CROWD;
-            self.written.ops += batch.len();
-            self.written.bytes += batch.iter().map(|op| op.bytes).sum::<usize>();
-            wal_is_empty = false;
-            if let Err(error) = self
-                .commit(batch)
-                .and_then(|()| self.checkpoint_if_needed())
-            {
-                closing = closing.or(self.recover(&error));
-            }
-            if crowded {
-                std::thread::sleep(PACE.saturating_sub(begun.elapsed()));
-            }
-        }
-        self.checkpointer.end();
-        if let Err(error) = self.checkpoint("TRUNCATE") {
-            tracing::warn!(%error, "the last checkpoint failed; the next start makes up for it");
-        }
-        drop(self.connection);
-        drop(self.lock);
-        self.shared.set_status(Err("it is closed".to_owned()));
-        if let Some(closed) = closing {
-            // The one who asked may have gone.
-            let _ = closed.send(());
-        }
-    }
-
-    fn collect(&self, first: Message, closing: &mut Option<oneshot::Sender<()>>) -> Vec<Op> {
-        let until = Instant::now() + RIDE;
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        let mut hurried = false;
-        let mut next = Some(first);
-        while let Some(message) = next {
-            match message {
-                Message::Op(op) => {
-                    bytes += op.bytes;
-                    hurried |= op.haste == Haste::Now;
-                    batch.push(op);
-                }
-                Message::Close(done) => {
-                    *closing = Some(done);
-                    break;
-                }
-            }
-            if batch.len() >= BATCH_OPS || bytes >= BATCH_BYTES {
-                break;
-            }
-            // Nobody is left who could send, or nothing is there: the batch is complete either way.
-            next = match hurried {
-                true => self.queue.try_recv().ok(),
-                false => self
-                    .queue
-                    .recv_timeout(until.saturating_duration_since(Instant::now()))
-                    .ok(),
-            };
-        }
-        batch
-    }
-
     /// All of the batch in one transaction, then the answers. After an error the outcome is unknown and
     /// everybody has been told so.
-    fn commit(&mut self, mut batch: Vec<Op>) -> rusqlite::Result<()> {
+    pub(super) fn commit(&mut self, mut batch: Vec<Op>) -> rusqlite::Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        crash::point("store.batch");
+        self.written.ops += batch.len();
+        self.written.bytes += batch.iter().map(|op| op.bytes).sum::<usize>();
         let mut outcomes = Vec::with_capacity(batch.len());
         let begun = Instant::now();
         match self.run_batch(&mut batch, &mut outcomes) {
@@ -289,10 +200,10 @@ impl Writer {
             }
             Err(error) => {
                 self.shared.meters.failures.one();
-                let reason = error.to_string();
+                let reason = self.reason(&error);
                 self.shared.set_status(Err(reason.clone()));
                 for op in batch {
-                    op.job.answer(Err(Error::Unavailable(reason.clone())));
+                    op.refuse(&reason);
                 }
                 Err(error)
             }
@@ -378,8 +289,14 @@ impl Writer {
         Ok(())
     }
 
-    fn checkpoint_if_needed(&mut self) -> rusqlite::Result<()> {
-        if self.written.ops < LOOK_OPS && self.written.bytes < LOOK_BYTES {
+    /// Whether so much was written that the WAL is to be looked at.
+    pub(super) fn is_to_look(&self) -> bool {
+        self.written.ops >= LOOK_OPS || self.written.bytes >= LOOK_BYTES
+    }
+
+    /// Carries the WAL into the file if it is long.
+    pub(super) fn look(&mut self) -> rusqlite::Result<()> {
+        if !self.is_to_look() {
             return Ok(());
         }
         self.written = Written::default();
@@ -398,7 +315,7 @@ impl Writer {
     }
 
     /// A checkpoint that readers hinder does what it can; that is not an error.
-    fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
+    pub(super) fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
         self.connection.busy_timeout(CHECKPOINT_PATIENCE)?;
         crash::point("store.checkpoint.before");
         self.wal(mode)?;
@@ -417,59 +334,15 @@ impl Writer {
         Ok((in_wal, in_file))
     }
 
-    /// Opens the file anew until it can be written. Whoever writes meanwhile is told that the store is
-    /// away. What is damaged is not written any more, lest more be lost.
-    fn recover(&mut self, error: &rusqlite::Error) -> Option<oneshot::Sender<()>> {
-        let mut reason = error.to_string();
-        let damaged = schema::is_damage(error);
-        if damaged {
-            let file = self.file.display();
-            reason = format!("{file} is damaged ({reason})");
-            tracing::error!(
-                "the store failed: {reason}; nothing more is written to it: stop the bridge, look with `forge-bridge store check`, restore a backup"
-            );
-        } else {
-            tracing::error!(
-                "the store failed: {reason}; new work is refused until it can be written again"
-            );
-        }
-        let since = Instant::now();
-        let mut delays = ExponentialBackoffBuilder::new()
-            .with_initial_interval(Duration::from_millis(50))
-            .with_max_interval(Duration::from_secs(5))
-            .with_max_elapsed_time(None)
-            .build();
-        loop {
-            self.shared.set_status(Err(reason.clone()));
-            let reopened = if damaged {
-                Err(reason.clone())
-            } else {
-                self.reopen()
-            };
-            match reopened {
-                Ok(()) => {
-                    tracing::info!("the store is back after {:.1?}", since.elapsed());
-                    self.shared.set_status(Ok(()));
-                    return None;
-                }
-                Err(error) => reason = error,
-            }
-            let delay = delays.next_backoff().unwrap_or(Duration::from_secs(5));
-            let until = Instant::now() + delay;
-            while let Some(left) = until.checked_duration_since(Instant::now()) {
-                match self.queue.recv_timeout(left) {
-                    Ok(Message::Op(op)) => {
-                        op.job.answer(Err(Error::Unavailable(reason.clone())));
-                    }
-                    Ok(Message::Close(done)) => return Some(done),
-                    Err(RecvTimeoutError::Timeout) => break,
-                    Err(RecvTimeoutError::Disconnected) => return Some(oneshot::channel().0),
-                }
-            }
+    /// Why nothing can be written after an error.
+    pub(super) fn reason(&self, error: &rusqlite::Error) -> String {
+        match schema::is_damage(error) {
+            true => format!("{} is damaged ({error})", self.file.display()),
+            false => error.to_string(),
         }
     }
 
-    fn reopen(&mut self) -> Result<(), String> {
+    pub(super) fn reopen(&mut self) -> Result<(), String> {
         // The old connection is closed before the file is opened again: it may hold a broken
         // transaction and locks.
         let nowhere = Connection::open_in_memory().map_err(|error| error.to_string())?;
@@ -492,5 +365,21 @@ impl Writer {
         self.connection = connection;
         self.shared.publish(&mut self.ledger);
         Ok(())
+    }
+
+    pub(super) fn close(mut self) {
+        self.checkpointer.end();
+        if let Err(error) = self.checkpoint("TRUNCATE") {
+            tracing::warn!(%error, "the last checkpoint failed; the next start makes up for it");
+        }
+        let Self {
+            shared,
+            connection,
+            lock,
+            ..
+        } = self;
+        drop(connection);
+        drop(lock);
+        shared.set_status(Err("it is closed".to_owned()));
     }
 }
