@@ -1,4 +1,4 @@
-//! What a crowd costs: many dispatches that wait, many that run, many readers of the event log. The same load
+//! What a crowd costs: many dispatches that wait, many that run, many readers of the event log (`readers.rs`). The same load
 //! is measured before and with the crowd, on one bridge, several times each; what one of the crowd takes is
 //! what the bridge's memory grew by.
 
@@ -6,22 +6,21 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
-use tokio::task::{LocalSet, spawn_local};
 
 use super::load::{self, Latency, Measured};
+use super::readers::{self, Readers};
 use super::report::{median, say};
 use super::target::{Kind, Target};
 
 /// Connections over which a crowd is made.
 const CALLERS: usize = 64;
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Args)]
 pub(crate) struct Plan {
@@ -89,17 +88,18 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
     let readers = match plan.readers {
         0 => None,
         count => {
+            let events = (10.0 * plan.seconds * plan.rounds as f64) as usize;
             let floor = Target::start(Kind::Floor, here, bridge, folder)?;
-            let least = Readers::open(&floor, count)?.measure(plan, &floor)?;
+            let least = Readers::open(&floor, count)?.measure(events, &floor)?;
             drop(floor);
             let readers = Readers::open(&target, count)?;
-            report_told(&least, &readers.measure(plan, &target)?);
+            least.report(&readers.measure(events, &target)?);
             Some(readers)
         }
     };
     let over = AtomicBool::new(readers.is_none());
     let with = thread::scope(|scope| {
-        let news = scope.spawn(|| tell(&target, &over));
+        let news = scope.spawn(|| readers::tell(&target, &over));
         let with = measure(plan, &target);
         over.store(true, Ordering::Relaxed);
         news.join().map_err(|_| anyhow!("the news panicked"))??;
@@ -204,7 +204,7 @@ fn paced(target: &Target, rate: f64, duration: Duration) -> anyhow::Result<Laten
 }
 
 /// Calls so often, with the number of the call, and waits for each; so many a second if that is time enough.
-fn at_pace(
+pub(crate) fn at_pace(
     rate: f64,
     count: usize,
     mut call: impl FnMut(usize) -> anyhow::Result<()>,
@@ -248,7 +248,7 @@ fn report(alone: &Figures, with: &Figures) {
 }
 
 /// One connection on which one waits for each answer.
-struct Caller {
+pub(crate) struct Caller {
     stream: TcpStream,
     authority: String,
 }
@@ -256,7 +256,7 @@ struct Caller {
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl Caller {
-    fn connect(target: &Target) -> anyhow::Result<Self> {
+    pub(crate) fn connect(target: &Target) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(target.listen)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -267,12 +267,17 @@ impl Caller {
     }
 
     /// How long the 202 took.
-    fn dispatch(&mut self, agent: &str, rest: &str) -> anyhow::Result<Duration> {
+    pub(crate) fn dispatch(&mut self, agent: &str, rest: &str) -> anyhow::Result<Duration> {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         self.dispatch_as(&format!("{agent}-{number}"), agent, rest)
     }
 
-    fn dispatch_as(&mut self, task: &str, agent: &str, rest: &str) -> anyhow::Result<Duration> {
+    pub(crate) fn dispatch_as(
+        &mut self,
+        task: &str,
+        agent: &str,
+        rest: &str,
+    ) -> anyhow::Result<Duration> {
         let body = format!(
             r#"{{"taskId":"{task}","agentId":"{agent}","message":"crowd","provider":"echo","callbackUrl":null,{rest}}}"#
         );
@@ -319,183 +324,4 @@ fn parsed(answer: &[u8]) -> anyhow::Result<Option<(u16, String)>> {
         bail!("an answer without a length: {head}");
     };
     Ok((body.len() >= length).then(|| (status, body.to_owned())))
-}
-
-/// The agent whose acceptances the readers follow, and how the tasks begin whose way to them is timed.
-const NEWS: &str = "news";
-const TIMED: &str = "timed.";
-
-/// One event a second for all readers, until it is over.
-fn tell(target: &Target, over: &AtomicBool) -> anyhow::Result<()> {
-    let mut caller = Caller::connect(target)?;
-    while !over.load(Ordering::Relaxed) {
-        caller.dispatch(NEWS, r#""model":"ok""#)?;
-        thread::sleep(Duration::from_secs(1));
-    }
-    Ok(())
-}
-
-/// What the readers have seen of what was timed.
-#[derive(Default)]
-struct Seen {
-    /// By number.
-    sent: Mutex<Vec<Instant>>,
-    lags: Mutex<Vec<Duration>>,
-}
-
-/// Readers of one agent's acceptances, on a thread of their own.
-struct Readers {
-    count: usize,
-    seen: Arc<Seen>,
-    _end: tokio::sync::oneshot::Sender<()>,
-}
-
-impl Readers {
-    fn open(target: &Target, count: usize) -> anyhow::Result<Self> {
-        let before = target.used()?.rss_kib;
-        let seen = Arc::new(Seen::default());
-        let (end, ended) = tokio::sync::oneshot::channel();
-        let (opened, all_open) = std::sync::mpsc::channel();
-        let (listen, theirs) = (target.listen, Arc::clone(&seen));
-        thread::spawn(move || -> anyhow::Result<()> {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
-            LocalSet::new().block_on(&runtime, async {
-                for _ in 0..count {
-                    let stream = tokio::net::TcpStream::connect(listen).await?;
-                    let (seen, opened) = (Arc::clone(&theirs), opened.clone());
-                    spawn_local(async move { read(stream, &seen, &opened).await });
-                }
-                // Whoever waits for the readers has gone, or is done.
-                let _ = ended.await;
-                anyhow::Ok(())
-            })
-        });
-        for number in 0..count {
-            all_open
-                .recv_timeout(PATIENCE)
-                .with_context(|| format!("{number} of {count} readers are answered"))?;
-        }
-        thread::sleep(Duration::from_secs(2));
-        let after = target.used()?.rss_kib;
-        say(&format!(
-            "{count} readers: {:.1} KiB of memory each",
-            after.saturating_sub(before) as f64 / count as f64
-        ));
-        Ok(Self {
-            count,
-            seen,
-            _end: end,
-        })
-    }
-
-    /// Ten events a second to all of them.
-    fn measure(&self, plan: &Plan, target: &Target) -> anyhow::Result<Told> {
-        let before = target.used()?.cpu;
-        let mut caller = Caller::connect(target)?;
-        let events = (10.0 * plan.seconds * plan.rounds as f64) as usize;
-        at_pace(10.0, events, |number| {
-            locked(&self.seen.sent).push(Instant::now());
-            caller.dispatch_as(&format!("{TIMED}{number}."), NEWS, r#""model":"ok""#)?;
-            Ok(())
-        })?;
-        let expected = events * self.count;
-        let end = Instant::now() + PATIENCE;
-        while locked(&self.seen.lags).len() < expected && Instant::now() < end {
-            thread::sleep(Duration::from_millis(20));
-        }
-        let cpu = target.used()?.cpu - before;
-        let lags = std::mem::take(&mut *locked(&self.seen.lags));
-        ensure!(
-            lags.len() == expected,
-            "{} of {expected} events came to the readers",
-            lags.len()
-        );
-        Ok(Told {
-            lag: load::latency(lags.into_iter()),
-            cpu_us: cpu.as_secs_f64() * 1e6 / expected as f64,
-        })
-    }
-}
-
-/// How events came to all readers.
-struct Told {
-    lag: Latency,
-    /// Of the server, for one event to one reader.
-    cpu_us: f64,
-}
-
-fn report_told(floor: &Told, bridge: &Told) {
-    let mut lines = String::from(
-        "\n| ten events a second to all readers | floor | bridge | ratio |\n|---|---|---|---|\n",
-    );
-    for (name, floor, bridge) in [
-        (
-            "after, p50 ms",
-            floor.lag.p50_us / 1e3,
-            bridge.lag.p50_us / 1e3,
-        ),
-        (
-            "after, p99 ms",
-            floor.lag.p99_us / 1e3,
-            bridge.lag.p99_us / 1e3,
-        ),
-        (
-            "processor time of one to one, µs",
-            floor.cpu_us,
-            bridge.cpu_us,
-        ),
-    ] {
-        let ratio = bridge / floor;
-        lines += &format!("| {name} | {floor:.1} | {bridge:.1} | {ratio:.2} |\n");
-    }
-    say(&lines);
-}
-
-/// Reads until the bridge ends; says once that it was answered.
-async fn read(
-    mut stream: tokio::net::TcpStream,
-    seen: &Seen,
-    opened: &std::sync::mpsc::Sender<()>,
-) -> std::io::Result<()> {
-    let path = format!("/api/v2/events?agentId={NEWS}&type=execution.accepted");
-    let request =
-        format!("GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: text/event-stream\r\n\r\n");
-    tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await?;
-    let mut text = Vec::new();
-    let mut answered = false;
-    loop {
-        stream.readable().await?;
-        let mut piece = [0; 4096];
-        match stream.try_read(&mut piece) {
-            Ok(0) => return Ok(()),
-            Ok(count) => text.extend_from_slice(&piece[..count]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
-            Err(error) => return Err(error),
-        }
-        if !answered && text.starts_with(b"HTTP/1.1 200") {
-            answered = true;
-            // Whoever waits has seen enough.
-            let _ = opened.send(());
-        }
-        while let Some(end) = text.windows(2).position(|two| two == b"\n\n") {
-            let event: Vec<u8> = text.drain(..end + 2).collect();
-            if let Some(number) = timed(&event) {
-                let sent = locked(&seen.sent).get(number).copied();
-                locked(&seen.lags).extend(sent.map(|sent| sent.elapsed()));
-            }
-        }
-    }
-}
-
-/// The number of the timed task that an event is about.
-fn timed(event: &[u8]) -> Option<usize> {
-    let text = std::str::from_utf8(event).ok()?;
-    let (_, rest) = text.split_once(TIMED)?;
-    rest.split_once('.')?.0.parse().ok()
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,6 +7,7 @@ mod fairness;
 mod floor;
 mod load;
 mod machine;
+mod readers;
 mod report;
 mod rounds;
 mod soak;
