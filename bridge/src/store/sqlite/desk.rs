@@ -26,7 +26,8 @@ const PACE: Duration = Duration::from_micros(400);
 const CROWD: usize = 8;
 /// How long a change for which nobody waits looks for others to share its commit.
 const RIDE: Duration = Duration::from_millis(5);
-/// After so long without a write the WAL is folded into the file and cut to nothing.
+/// After so long without a write the WAL is folded into the file, and the next write begins it anew. It keeps its
+/// length: where a file has to grow, a sync takes twice as long.
 const IDLE: Duration = Duration::from_secs(1);
 /// It is calm after a commit of so few changes that took no longer than this. Whoever comes then with no more
 /// bytes than these writes himself: nothing else is done on his thread meanwhile.
@@ -282,7 +283,7 @@ impl Inner {
                     }
                     looked
                 }
-                Task::Fold => writer.checkpoint("TRUNCATE").map(|()| Done::Folded),
+                Task::Fold => writer.checkpoint("RESTART").map(|()| Done::Folded),
                 Task::Recover(error) => {
                     self.recover(&mut writer, &error);
                     Ok(Done::Reopened)
