@@ -29,8 +29,9 @@ const RIDE: Duration = Duration::from_millis(5);
 /// After so long without a write the WAL is folded into the file, and the next write begins it anew. It keeps its
 /// length: where a file has to grow, a sync takes twice as long.
 const IDLE: Duration = Duration::from_secs(1);
-/// It is calm after a commit of so few changes that took no longer than this. Whoever comes then with no more
-/// bytes than these writes himself: nothing else is done on his thread meanwhile.
+/// It is calm after so many commits in a row of so few changes that took no longer than this. Whoever comes then with
+/// no more bytes than these writes himself: nothing else is done on his thread meanwhile.
+const CALM_COMMITS: u32 = 8;
 const CALM_OPS: usize = 3;
 const CALM: Duration = Duration::from_millis(1);
 const LIGHT_BYTES: usize = 64 << 10;
@@ -56,7 +57,8 @@ struct State {
     hurried: bool,
     /// Away while somebody writes.
     writer: Option<Box<Writer>>,
-    is_calm: bool,
+    /// How many commits in a row it has been calm.
+    calm: u32,
     /// When the last commit was, unless the WAL has been folded since.
     written_at: Option<Instant>,
     /// Why nothing can be written before the file is opened anew.
@@ -96,7 +98,7 @@ impl Desk {
                 since: Instant::now(),
                 hurried: false,
                 writer: Some(Box::new(writer)),
-                is_calm: true,
+                calm: CALM_COMMITS,
                 written_at: Some(Instant::now()),
                 failure: None,
                 away: None,
@@ -122,9 +124,13 @@ impl Desk {
             op.refuse(&reason);
             return Ok(());
         }
-        let may_write = state.is_calm && op.haste == Haste::Now && op.bytes <= LIGHT_BYTES;
+        let is_light = op.haste == Haste::Now && op.bytes <= LIGHT_BYTES;
+        let may_write = is_light && state.calm >= CALM_COMMITS;
         state.add(op);
-        if let Some(mut writer) = state.writer.take_if(|_| may_write) {
+        if let Some(mut writer) = state
+            .writer
+            .take_if(|writer| may_write && !writer.is_to_look())
+        {
             let batch = state.batch();
             drop(state);
             let written = commit(&mut writer, batch);
@@ -226,7 +232,10 @@ impl State {
     fn give_back(&mut self, writer: Box<Writer>, done: rusqlite::Result<Done>) -> bool {
         match done {
             Ok(Done::Written { is_calm }) => {
-                self.is_calm = is_calm && !writer.is_to_look();
+                self.calm = match is_calm {
+                    true => self.calm.saturating_add(1),
+                    false => 0,
+                };
                 self.written_at = Some(Instant::now());
             }
             Ok(Done::Folded) => self.written_at = None,
