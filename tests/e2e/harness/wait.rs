@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// So long a test waits for what has to come; a failure, never a measure.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Asks again and again until there is an answer; fails the test when none comes.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(

@@ -170,7 +170,8 @@ impl Load {
                 seen.policies.insert(format!("{task}-{policy}"), policy);
             };
             let deaf = json!({"timeoutSeconds": 2});
-            add("long", "slow:800", "/ok", Wish::Nothing, json!({}));
+            // No longer than `deaf` takes, and long enough to be seen on a busy machine.
+            add("long", "slow:2000", "/ok", Wish::Nothing, json!({}));
             add("deaf", "hang", "/ok", Wish::Stop, deaf);
             add("plain", "ok", "/ok", Wish::Nothing, json!({}));
             add("stream", "stream:20", "/late", Wish::Replay, json!({}));
