@@ -241,6 +241,7 @@ impl State {
             Ok(Done::Folded) => self.written_at = None,
             Ok(Done::Reopened) => {}
             Err(error) => {
+                self.calm = 0;
                 self.away = Some(writer.reason(&error));
                 self.failure = Some(error);
             }
