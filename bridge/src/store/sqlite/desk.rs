@@ -373,12 +373,9 @@ mod tests {
     use tokio::runtime;
 
     use super::super::Sqlite;
+    use super::super::tests::open;
     use super::*;
-    use crate::store::{Config, Store as _};
-
-    fn open(folder: &std::path::Path) -> Sqlite {
-        Sqlite::open(&Config::default(), folder).unwrap()
-    }
+    use crate::store::Store as _;
 
     /// A change that tells on which thread it was made.
     async fn made_by(store: &Sqlite, haste: Haste, bytes: usize) -> String {

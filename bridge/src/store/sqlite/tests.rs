@@ -12,7 +12,7 @@ use crate::store::Config;
 use crate::store::contract::sample::{accept, at, begin, callback, ok, run, settlement, task};
 use crate::store::record::{AfterAttempt, DeliveryState, NewDelivery};
 
-fn open(folder: &Path) -> Sqlite {
+pub(super) fn open(folder: &Path) -> Sqlite {
     Sqlite::open(&Config::default(), folder).unwrap()
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
+use super::tests::open;
 use super::*;
 use crate::id::DispatchId;
 use crate::store::Config;
@@ -14,10 +15,6 @@ use crate::store::contract::sample::{accept, begin, ok, task};
 use crate::store::record::State;
 
 const DISPATCHES: usize = 24;
-
-fn open(folder: &Path) -> Sqlite {
-    Sqlite::open(&Config::default(), folder).unwrap()
-}
 
 /// A store in the middle of its life: some finished, one commit after the other.
 async fn filled(folder: &Path) -> (Sqlite, Vec<DispatchId>) {
