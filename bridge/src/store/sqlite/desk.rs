@@ -6,17 +6,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use backoff::ExponentialBackoffBuilder;
 use backoff::backoff::Backoff;
+use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 use tokio::sync::oneshot;
 
-use super::schema;
 use super::shared::lock;
-use super::writer::{Haste, Op, Writer, panicked};
+use super::writer::{Haste, Op, Unwritable, Writer, panicked};
 
 const BATCH_OPS: usize = 1024;
 const BATCH_BYTES: usize = 8 << 20;
@@ -35,6 +34,8 @@ const CALM_COMMITS: u32 = 8;
 const CALM_OPS: usize = 3;
 const CALM: Duration = Duration::from_millis(1);
 const LIGHT_BYTES: usize = 64 << 10;
+/// Between two attempts to open the file anew, at most.
+const LONG_DELAY: Duration = Duration::from_secs(5);
 
 /// Hands in changes. When it goes, what waits is written and the store is closed.
 pub(super) struct Desk(Arc<Inner>);
@@ -59,13 +60,22 @@ struct State {
     writer: Option<Box<Writer>>,
     /// How many commits in a row it has been calm.
     calm: u32,
+    /// Under load, when the next commit may begin.
+    not_before: Instant,
     /// When the last commit was, unless the WAL has been folded since.
     written_at: Option<Instant>,
     /// Why nothing can be written before the file is opened anew.
-    failure: Option<rusqlite::Error>,
-    /// The same, while that is tried.
-    away: Option<String>,
+    failure: Option<Failure>,
     closing: Closing,
+    /// When the store's thread looks again if nobody calls it; past while it is at work.
+    wakes_at: Option<Instant>,
+}
+
+struct Failure {
+    why: Unwritable,
+    since: Instant,
+    delays: ExponentialBackoff,
+    again_at: Instant,
 }
 
 enum Closing {
@@ -75,34 +85,38 @@ enum Closing {
     Done,
 }
 
-/// What the store's thread does next.
+/// What is for the store's thread to do.
+#[derive(Clone, Copy)]
 enum Task {
-    /// And looks at the WAL.
-    Write(Vec<Op>),
+    Write,
+    Look,
     Fold,
-    Recover(rusqlite::Error),
+    Reopen,
     Close,
 }
 
 enum Done {
-    Written { is_calm: bool },
+    Written { ops: usize, begun: Instant },
+    Looked,
     Folded,
     Reopened,
 }
 
 impl Desk {
     pub(super) fn open(writer: Writer) -> io::Result<Self> {
+        let now = Instant::now();
         let inner = Arc::new(Inner {
             state: Mutex::new(State {
                 waiting: VecDeque::new(),
-                since: Instant::now(),
+                since: now,
                 hurried: false,
                 writer: Some(Box::new(writer)),
                 calm: CALM_COMMITS,
-                written_at: Some(Instant::now()),
+                not_before: now,
+                written_at: Some(now),
                 failure: None,
-                away: None,
                 closing: Closing::No,
+                wakes_at: Some(now),
             }),
             thread: OnceLock::new(),
         });
@@ -119,7 +133,8 @@ impl Desk {
         if !matches!(state.closing, Closing::No) {
             return Err(Closed);
         }
-        if let Some(reason) = state.away.clone() {
+        if let Some(failure) = &state.failure {
+            let reason = failure.why.reason.clone();
             drop(state);
             op.refuse(&reason);
             return Ok(());
@@ -127,19 +142,16 @@ impl Desk {
         let is_light = op.haste == Haste::Now && op.bytes <= LIGHT_BYTES;
         let may_write = is_light && state.calm >= CALM_COMMITS;
         state.add(op);
-        if let Some(mut writer) = state
+        let writer = state
             .writer
-            .take_if(|writer| may_write && !writer.is_to_look())
-        {
-            let batch = state.batch();
-            drop(state);
-            let written = commit(&mut writer, batch);
-            if lock(&self.0.state).give_back(writer, written) {
-                self.0.call_thread();
+            .take_if(|writer| may_write && !writer.is_to_look());
+        match writer {
+            Some(writer) => {
+                let batch = state.batch();
+                drop(state);
+                self.0.perform(writer, |writer| write(writer, batch));
             }
-        } else if state.writer.is_some() {
-            drop(state);
-            self.0.call_thread();
+            None => self.0.call_thread(state),
         }
         Ok(())
     }
@@ -153,12 +165,13 @@ impl Desk {
     }
 
     fn ask_to_close(&self, done: Option<oneshot::Sender<()>>) {
-        match &mut lock(&self.0.state).closing {
+        let mut state = lock(&self.0.state);
+        match &mut state.closing {
             closing @ Closing::No => *closing = Closing::Asked(done.into_iter().collect()),
             Closing::Asked(all) => all.extend(done),
             Closing::Done => return,
         }
-        self.0.call_thread();
+        self.0.call_thread(state);
     }
 }
 
@@ -190,176 +203,187 @@ impl State {
         batch
     }
 
-    /// What is to be done now, else how long there is nothing to do.
-    fn next(&mut self) -> Result<(Box<Writer>, Task), Duration> {
-        // Who writes sees what is left.
-        let writer = self.writer.take().ok_or(IDLE)?;
-        match self.task(&writer) {
-            Ok(task) => Ok((writer, task)),
-            Err(pause) => {
-                self.writer = Some(writer);
-                Err(pause)
-            }
-        }
-    }
-
-    fn task(&mut self, writer: &Writer) -> Result<Task, Duration> {
-        if let Some(error) = self.failure.take() {
-            return Ok(Task::Recover(error));
-        }
+    /// What is for the store's thread to do, and when. Who writes asks again when he is done.
+    fn next(&self, now: Instant) -> Option<(Instant, Task)> {
+        let writer = self.writer.as_ref()?;
         let is_closing = matches!(self.closing, Closing::Asked(_));
-        if !self.waiting.is_empty() {
-            let left = RIDE.saturating_sub(self.since.elapsed());
-            return match self.hurried || is_closing || left.is_zero() {
-                true => Ok(Task::Write(self.batch())),
-                false => Err(left),
+        if let Some(failure) = &self.failure {
+            return match (is_closing, failure.why.is_damage) {
+                (true, _) => Some((now, Task::Close)),
+                (false, true) => None,
+                (false, false) => Some((failure.again_at, Task::Reopen)),
             };
         }
-        if is_closing {
-            return Ok(Task::Close);
-        }
         if writer.is_to_look() {
-            return Ok(Task::Write(Vec::new()));
+            return Some((now, Task::Look));
         }
-        match self.written_at.map(|at| IDLE.saturating_sub(at.elapsed())) {
-            Some(Duration::ZERO) => Ok(Task::Fold),
-            Some(left) => Err(left),
-            None => Err(IDLE),
+        if !self.waiting.is_empty() {
+            let at = match self.hurried || is_closing {
+                true => self.not_before,
+                false => self.since + RIDE,
+            };
+            return Some((at, Task::Write));
         }
+        if is_closing {
+            return Some((now, Task::Close));
+        }
+        self.written_at.map(|at| (at + IDLE, Task::Fold))
     }
 
-    /// Whether there is something to do for the thread.
-    fn give_back(&mut self, writer: Box<Writer>, done: rusqlite::Result<Done>) -> bool {
+    /// After a failure, what was waiting and what it is to be told.
+    fn note(&mut self, done: Result<Done, Unwritable>) -> Option<(VecDeque<Op>, String)> {
+        let now = Instant::now();
         match done {
-            Ok(Done::Written { is_calm }) => {
+            Ok(Done::Written { ops, begun }) => {
+                let is_calm = ops <= CALM_OPS && now - begun <= CALM;
                 self.calm = match is_calm {
                     true => self.calm.saturating_add(1),
                     false => 0,
                 };
-                self.written_at = Some(Instant::now());
+                if ops >= CROWD {
+                    self.not_before = begun + PACE;
+                }
+                self.written_at = Some(now);
             }
+            Ok(Done::Looked) => {}
             Ok(Done::Folded) => self.written_at = None,
-            Ok(Done::Reopened) => {}
-            Err(error) => {
+            Ok(Done::Reopened) => {
+                if let Some(failure) = self.failure.take() {
+                    tracing::info!("the store is back after {:.1?}", now - failure.since);
+                }
+            }
+            Err(why) => {
                 self.calm = 0;
-                self.away = Some(writer.reason(&error));
-                self.failure = Some(error);
+                self.hurried = false;
+                let reason = why.reason.clone();
+                self.failure = Some(match self.failure.take() {
+                    None => Failure::new(why, now),
+                    Some(failure) => failure.again(why, now),
+                });
+                return Some((mem::take(&mut self.waiting), reason));
             }
         }
-        let is_left = writer.is_to_look()
-            || self.failure.is_some()
-            || !self.waiting.is_empty()
-            || !matches!(self.closing, Closing::No);
-        self.writer = Some(writer);
-        is_left
+        None
     }
 }
 
-fn commit(writer: &mut Writer, batch: Vec<Op>) -> rusqlite::Result<Done> {
-    let (begun, few) = (Instant::now(), batch.len() <= CALM_OPS);
-    // After a panic all that is half done goes with the connection.
-    let written = catch_unwind(AssertUnwindSafe(|| writer.commit(batch)));
-    written.unwrap_or_else(|_| Err(panicked()))?;
-    let is_calm = few && begun.elapsed() <= CALM;
-    Ok(Done::Written { is_calm })
+impl Failure {
+    fn new(why: Unwritable, now: Instant) -> Self {
+        let then = match why.is_damage {
+            true => {
+                "nothing more is written to it: stop the bridge, look with `forge-bridge store check`, restore a backup"
+            }
+            false => "new work is refused until it can be written again",
+        };
+        tracing::error!("the store failed: {}; {then}", why.reason);
+        let delays = ExponentialBackoffBuilder::new()
+            .with_initial_interval(Duration::from_millis(50))
+            .with_max_interval(LONG_DELAY)
+            .with_max_elapsed_time(None)
+            .build();
+        Self {
+            why,
+            since: now,
+            delays,
+            again_at: now,
+        }
+    }
+
+    fn again(mut self, why: Unwritable, now: Instant) -> Self {
+        let delay = self.delays.next_backoff().unwrap_or(LONG_DELAY);
+        Self {
+            why,
+            again_at: now + delay,
+            ..self
+        }
+    }
+}
+
+fn write(writer: &mut Writer, batch: Vec<Op>) -> Result<Done, Unwritable> {
+    let (ops, begun) = (batch.len(), Instant::now());
+    writer.commit(batch)?;
+    Ok(Done::Written { ops, begun })
 }
 
 impl Inner {
-    fn call_thread(&self) {
-        // One that has not begun looks before it waits.
-        if let Some(thread) = self.thread.get() {
-            thread.unpark();
+    /// Without waking it when it would do nothing yet.
+    fn call_thread(&self, mut state: MutexGuard<'_, State>) {
+        let now = Instant::now();
+        let is_due = |at: Instant| state.wakes_at.is_none_or(|wakes| at < wakes);
+        if state.next(now).is_some_and(|(at, _)| is_due(at)) {
+            state.wakes_at = Some(now);
+            drop(state);
+            // One that has not begun looks before it waits.
+            if let Some(thread) = self.thread.get() {
+                thread.unpark();
+            }
+        }
+    }
+
+    /// After a panic all that is half done goes with the connection, which is opened anew.
+    fn perform(
+        &self,
+        mut writer: Box<Writer>,
+        task: impl FnOnce(&mut Writer) -> Result<Done, Unwritable>,
+    ) {
+        let done = catch_unwind(AssertUnwindSafe(|| task(&mut writer)));
+        let done = done.unwrap_or_else(|_| Err(writer.unwritable(&panicked())));
+        let mut state = lock(&self.state);
+        state.writer = Some(writer);
+        let refused = state.note(done);
+        self.call_thread(state);
+        let Some((waiting, reason)) = refused else {
+            return;
+        };
+        for op in waiting {
+            op.refuse(&reason);
         }
     }
 
     fn run(&self) {
         let _ = self.thread.set(thread::current());
         loop {
-            let next = lock(&self.state).next();
-            let (mut writer, task) = match next {
-                Ok(next) => next,
-                Err(pause) => {
-                    thread::park_timeout(pause);
-                    continue;
+            let mut state = lock(&self.state);
+            let now = Instant::now();
+            let next = state.next(now);
+            let due = next.filter(|(at, _)| *at <= now);
+            let Some((writer, task)) = due.and_then(|(_, task)| Some((state.writer.take()?, task)))
+            else {
+                let at = next.map(|(at, _)| at);
+                state.wakes_at = at;
+                drop(state);
+                match at {
+                    Some(at) => thread::park_timeout(at - now),
+                    None => thread::park(),
                 }
+                continue;
             };
-            let done = match task {
-                Task::Write(batch) => {
-                    let (begun, crowd) = (Instant::now(), batch.len() >= CROWD);
-                    let written = commit(&mut writer, batch);
-                    let looked = written.and_then(|done| writer.look().map(|()| done));
-                    if crowd {
-                        thread::sleep(PACE.saturating_sub(begun.elapsed()));
-                    }
-                    looked
-                }
-                Task::Fold => writer.checkpoint("RESTART").map(|()| Done::Folded),
-                Task::Recover(error) => {
-                    self.recover(&mut writer, &error);
-                    Ok(Done::Reopened)
-                }
-                Task::Close => break writer.close(),
+            state.wakes_at = Some(now);
+            let batch = match task {
+                Task::Write => state.batch(),
+                _ => Vec::new(),
             };
-            lock(&self.state).give_back(writer, done);
+            drop(state);
+            match task {
+                Task::Write => self.perform(writer, |writer| write(writer, batch)),
+                Task::Look => self.perform(writer, |writer| writer.look().map(|()| Done::Looked)),
+                Task::Fold => self.perform(writer, |writer| writer.fold().map(|()| Done::Folded)),
+                Task::Reopen => {
+                    self.perform(writer, |writer| writer.reopen().map(|()| Done::Reopened));
+                }
+                Task::Close => break self.close(*writer),
+            }
         }
+    }
+
+    fn close(&self, writer: Writer) {
+        // What was to be said about it has been.
+        let _ = catch_unwind(AssertUnwindSafe(|| writer.close()));
         let closing = mem::replace(&mut lock(&self.state).closing, Closing::Done);
         let Closing::Asked(all) = closing else { return };
         for done in all {
             // The one who asked may have gone.
             let _ = done.send(());
-        }
-    }
-
-    /// Opens the file anew until it can be written, or the store is to be closed. Whoever comes meanwhile is told
-    /// that the store is away. What is damaged is not written any more, lest more be lost.
-    fn recover(&self, writer: &mut Writer, error: &rusqlite::Error) {
-        let is_damaged = schema::is_damage(error);
-        let mut reason = writer.reason(error);
-        let then = match is_damaged {
-            true => {
-                "nothing more is written to it: stop the bridge, look with `forge-bridge store check`, restore a backup"
-            }
-            false => "new work is refused until it can be written again",
-        };
-        tracing::error!("the store failed: {reason}; {then}");
-        let since = Instant::now();
-        let mut delays = ExponentialBackoffBuilder::new()
-            .with_initial_interval(Duration::from_millis(50))
-            .with_max_interval(Duration::from_secs(5))
-            .with_max_elapsed_time(None)
-            .build();
-        loop {
-            writer.shared.set_status(Err(reason.clone()));
-            let refused = {
-                let mut state = lock(&self.state);
-                state.away = Some(reason.clone());
-                state.hurried = false;
-                mem::take(&mut state.waiting)
-            };
-            for op in refused {
-                op.refuse(&reason);
-            }
-            let reopened = match is_damaged {
-                true => Err(reason.clone()),
-                false => writer.reopen(),
-            };
-            match reopened {
-                Ok(()) => {
-                    tracing::info!("the store is back after {:.1?}", since.elapsed());
-                    writer.shared.set_status(Ok(()));
-                    lock(&self.state).away = None;
-                    return;
-                }
-                Err(error) => reason = error,
-            }
-            let delay = delays.next_backoff().unwrap_or(Duration::from_secs(5));
-            let until = Instant::now() + delay;
-            while let Some(left) = until.checked_duration_since(Instant::now()) {
-                if matches!(lock(&self.state).closing, Closing::Asked(_)) {
-                    return;
-                }
-                thread::park_timeout(left);
-            }
         }
     }
 }
@@ -427,5 +451,25 @@ mod tests {
         assert_eq!(second.await, "store");
         closed.await;
         assert!(store.write(0, |_| Ok(())).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn after_a_panic_the_file_is_opened_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        let desk = &store.desk.0;
+        let writer = loop {
+            if let Some(writer) = lock(&desk.state).writer.take() {
+                break writer;
+            }
+        };
+        let mut waits = pin!(made_by(&store, Haste::Soon, 0));
+        assert!(waits.as_mut().now_or_never().is_none());
+        desk.perform(writer, |_| panic!("on purpose"));
+        let refused = AssertUnwindSafe(waits).catch_unwind().await;
+        assert!(refused.is_err(), "{refused:?}");
+        while store.write(0, |_| Ok(())).await.is_err() {}
+        assert!(store.status().is_ok());
+        store.close().await;
     }
 }

@@ -168,6 +168,22 @@ pub(super) struct Writer {
     pub(super) checkpointer: Checkpointer,
 }
 
+/// Nothing can be written before the file is opened anew.
+pub(super) struct Unwritable {
+    pub(super) reason: String,
+    /// What is damaged is not written any more, lest more be lost.
+    pub(super) is_damage: bool,
+}
+
+impl From<String> for Unwritable {
+    fn from(reason: String) -> Self {
+        Self {
+            reason,
+            is_damage: false,
+        }
+    }
+}
+
 /// What was written since the WAL was looked at.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Written {
@@ -178,10 +194,7 @@ pub(super) struct Written {
 impl Writer {
     /// All of the batch in one transaction, then the answers. After an error the outcome is unknown and
     /// everybody has been told so.
-    pub(super) fn commit(&mut self, mut batch: Vec<Op>) -> rusqlite::Result<()> {
-        if batch.is_empty() {
-            return Ok(());
-        }
+    pub(super) fn commit(&mut self, mut batch: Vec<Op>) -> Result<(), Unwritable> {
         crash::point("store.batch");
         self.written.ops += batch.len();
         self.written.bytes += batch.iter().map(|op| op.bytes).sum::<usize>();
@@ -200,12 +213,11 @@ impl Writer {
             }
             Err(error) => {
                 self.shared.meters.failures.one();
-                let reason = self.reason(&error);
-                self.shared.set_status(Err(reason.clone()));
+                let why = self.unwritable(&error);
                 for op in batch {
-                    op.refuse(&reason);
+                    op.refuse(&why.reason);
                 }
-                Err(error)
+                Err(why)
             }
         }
     }
@@ -295,32 +307,45 @@ impl Writer {
     }
 
     /// Carries the WAL into the file if it is long.
-    pub(super) fn look(&mut self) -> rusqlite::Result<()> {
-        if !self.is_to_look() {
-            return Ok(());
-        }
+    pub(super) fn look(&mut self) -> Result<(), Unwritable> {
         self.written = Written::default();
+        self.carry_if_long()
+            .map_err(|error| self.unwritable(&error))
+    }
+
+    fn carry_if_long(&self) -> rusqlite::Result<()> {
         let (in_wal, in_file) = self.wal("NOOP")?;
         let limit = i64::try_from(self.tuning.wal_limit_bytes / table::PAGE_BYTES);
         if in_wal > limit.unwrap_or(i64::MAX) {
-            self.checkpoint("TRUNCATE")
+            self.checkpoint("TRUNCATE")?;
         } else if in_wal - in_file >= CHECKPOINT_FRAMES {
             self.checkpointer.ask();
-            self.checkpointer.take_failure().map_or(Ok(()), Err)
+            self.checkpointer.take_failure().map_or(Ok(()), Err)?;
         } else if in_wal >= LONG_WAL_FRAMES {
-            self.checkpoint("PASSIVE")
-        } else {
-            Ok(())
+            self.checkpoint("PASSIVE")?;
         }
+        Ok(())
+    }
+
+    /// Carries all of the WAL into the file; the next write begins it anew, in the same place.
+    pub(super) fn fold(&self) -> Result<(), Unwritable> {
+        let (in_wal, in_file) = self
+            .checkpoint("RESTART")
+            .map_err(|error| self.unwritable(&error))?;
+        if in_wal == in_file {
+            self.shared.meters.wal_bytes.set(0);
+        }
+        Ok(())
     }
 
     /// A checkpoint that readers hinder does what it can; that is not an error.
-    pub(super) fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
+    fn checkpoint(&self, mode: &str) -> rusqlite::Result<(i64, i64)> {
         self.connection.busy_timeout(CHECKPOINT_PATIENCE)?;
         crash::point("store.checkpoint.before");
-        self.wal(mode)?;
+        let frames = self.wal(mode)?;
         crash::point("store.checkpoint.after");
-        self.connection.busy_timeout(schema::PATIENCE)
+        self.connection.busy_timeout(schema::PATIENCE)?;
+        Ok(frames)
     }
 
     /// Frames in the WAL, and how many of them are in the file.
@@ -334,15 +359,24 @@ impl Writer {
         Ok((in_wal, in_file))
     }
 
-    /// Why nothing can be written after an error.
-    pub(super) fn reason(&self, error: &rusqlite::Error) -> String {
-        match schema::is_damage(error) {
+    /// Everybody sees it from now on.
+    pub(super) fn unwritable(&self, error: &rusqlite::Error) -> Unwritable {
+        let is_damage = schema::is_damage(error);
+        let reason = match is_damage {
             true => format!("{} is damaged ({error})", self.file.display()),
             false => error.to_string(),
-        }
+        };
+        self.shared.set_status(Err(reason.clone()));
+        Unwritable { reason, is_damage }
     }
 
-    pub(super) fn reopen(&mut self) -> Result<(), String> {
+    pub(super) fn reopen(&mut self) -> Result<(), Unwritable> {
+        let reopened = self.open_anew();
+        self.shared.set_status(reopened.clone());
+        Ok(reopened?)
+    }
+
+    fn open_anew(&mut self) -> Result<(), String> {
         // The old connection is closed before the file is opened again: it may hold a broken
         // transaction and locks.
         let nowhere = Connection::open_in_memory().map_err(|error| error.to_string())?;
