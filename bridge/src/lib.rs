@@ -6,6 +6,7 @@ pub mod cli;
 pub mod config;
 pub mod crash;
 pub mod delivery;
+pub mod digest;
 pub mod dispatch;
 pub mod event;
 pub mod http;

@@ -1,8 +1,8 @@
 //! What a run leaves: how its output is captured, checked, cut and counted.
 
+use forge_bridge::digest::{hex, sha256};
 use reqwest::Method;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::harness::Bridge;
 use super::harness::api::{quiet, with};
@@ -159,11 +159,7 @@ async fn a_large_output_is_cut_and_a_larger_one_refused() {
     assert_eq!(response.status(), 200);
     let body = response.bytes().await.unwrap();
     assert_eq!(body.len(), whole);
-    let digest: String = Sha256::digest(&body)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    assert_eq!(truncated["sha256"], digest);
+    assert_eq!(truncated["sha256"], hex(&sha256(&body)));
 
     let short = api.dispatch(quiet("short", "ok")).await;
     api.finished(&short).await;

@@ -1,8 +1,8 @@
 //! The gateway registry knows the bridge while it serves, whatever happens to either of them.
 
+use forge_bridge::digest;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 
 use super::harness::Bridge;
 use super::harness::api::{answer, quiet};
@@ -15,8 +15,7 @@ const ONCE: (&str, &str) = ("BRIDGE_REGISTRATION_EVERY", "1h");
 const ID: (&str, &str) = ("BRIDGE_REGISTRATION_GATEWAY_ID", "gw");
 
 fn sha256(token: &str) -> String {
-    let hash = Sha256::digest(token);
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    digest::hex(&digest::sha256(token))
 }
 
 /// Serves as if there were no registry.

@@ -9,17 +9,18 @@ const LONGEST_MAIN: usize = 40;
 const REFUSED_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types", "manager"];
 
 /// What everything may import.
-const GROUND: [&str; 9] = [
-    "id", "time", "live", "tasks", "event", "vault", "crash", "meter", "span",
+const GROUND: [&str; 10] = [
+    "id", "time", "live", "tasks", "digest", "event", "vault", "crash", "meter", "span",
 ];
 
 /// Who may import whom inside `bridge/src`, besides `GROUND` and itself.
-const IMPORTS: [(&str, &[&str]); 23] = [
+const IMPORTS: [(&str, &[&str]); 24] = [
     ("crash", &[]),
     ("id", &[]),
     ("time", &[]),
     ("live", &[]),
     ("tasks", &[]),
+    ("digest", &[]),
     ("event", &[]),
     ("vault", &["live"]),
     ("meter", &[]),

@@ -9,10 +9,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
-use sha2::{Digest as _, Sha256};
 
 use crate::config::Config;
-use crate::http::token::{self, Scope, TokenHash};
+use crate::digest::{self, sha256};
+use crate::http::token::{Scope, TokenHash};
 use crate::store::sqlite::Sqlite;
 use crate::time;
 use crate::vault::{self, KeyId, KeySource, Vault};
@@ -42,9 +42,9 @@ pub fn mint(
     };
     let random = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
     let minted = SecretString::from(format!("{PREFIX}{random}"));
-    let hash = Sha256::digest(minted.expose_secret()).into();
+    let hash = sha256(minted.expose_secret());
     let entry = TokenHash {
-        hash: token::hex(&hash),
+        hash: digest::hex(&hash),
         name,
         scopes,
         expires: life.map(|life| time::after(Timestamp::now(), life)),
@@ -171,8 +171,8 @@ mod tests {
         assert!(minted.entry.expires.unwrap() > Timestamp::now());
         let token = minted.token.expose_secret();
         assert!(token.starts_with(PREFIX) && token.len() > 40, "{token}");
-        let hash = Sha256::digest(token).into();
-        assert_eq!(minted.entry.hash, token::hex(&hash));
+        let hash = sha256(token);
+        assert_eq!(minted.entry.hash, digest::hex(&hash));
         let other = mint(None, &[], None).unwrap();
         assert_eq!(other.entry.scopes, Scope::all());
         assert_ne!(other.token.expose_secret(), token);

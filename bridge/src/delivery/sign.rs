@@ -6,12 +6,11 @@ use std::fmt;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use hmac::{Hmac, KeyInit, Mac};
 use reqwest::header::HeaderValue;
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
-use sha2::Sha256;
 use url::Url;
 
+use crate::digest;
 use crate::id::DeliveryId;
 use crate::live::Live;
 use crate::net;
@@ -51,10 +50,8 @@ impl SigningSecret {
     }
 
     fn signature(&self, content: &[&[u8]]) -> String {
-        let mut mac = Hmac::<Sha256>::new_from_slice(self.0.expose_secret())
-            .expect("HMAC takes a key of any length");
-        content.iter().for_each(|piece| mac.update(piece));
-        let code = BASE64_STANDARD.encode(mac.finalize().into_bytes());
+        let mac = digest::mac(self.0.expose_secret(), content.iter().copied());
+        let code = BASE64_STANDARD.encode(mac);
         format!("v1,{code}")
     }
 }

@@ -10,14 +10,14 @@ use axum::http::request::Parts;
 use jiff::Timestamp;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
+use crate::digest::{hex, sha256};
 use crate::live::Live;
 
 use super::error::{Code, Failure};
 use super::limit::{Failed, Hash, Meter, Peer, Peers, Rate};
 use super::ticket::Tickets;
-use super::token::{Scope, Token, TokenHash, Tokens, bits, hex, parse_hash};
+use super::token::{Scope, Token, TokenHash, Tokens, bits, parse_hash};
 
 /// A plain token that is shorter can be guessed.
 const SHORT: usize = 16;
@@ -97,7 +97,7 @@ impl Auth {
                 return Err(Error::EmptyToken { number: index + 1 });
             }
             list.push(Token {
-                hash: Sha256::digest(token.expose_secret()).into(),
+                hash: sha256(token.expose_secret()),
                 scopes: bits(&Scope::all()),
                 expires: None,
                 rate: general,
@@ -169,7 +169,7 @@ impl Auth {
             let message = "this route needs a token: Authorization: Bearer <token>";
             Failure::new(Code::Unauthorized, message)
         })?;
-        let hash: Hash = Sha256::digest(token).into();
+        let hash = sha256(token);
         let guarded = parts.extensions.get().copied().zip(tokens.failures);
         if let Some((peer, rate)) = guarded {
             let admitted = self.peers.admits(peer, &hash, rate, at);

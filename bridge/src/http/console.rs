@@ -9,9 +9,9 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use sha2::{Digest as _, Sha256};
 
 use super::Shared;
+use crate::digest::{hex, sha256};
 
 /// Only what the bridge itself serves, and nobody's frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -63,11 +63,7 @@ const ASSETS: [Asset; 6] = [
 
 pub(super) fn routes() -> Router<Shared> {
     ASSETS.into_iter().fold(Router::new(), |router, asset| {
-        let tag: String = Sha256::digest(asset.bytes)[..8]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let tag = format!("\"{tag}\"");
+        let tag = format!("\"{}\"", hex(&sha256(asset.bytes)[..8]));
         router.route(
             asset.path,
             get(move |headers: HeaderMap| ready(asset.answer(&tag, &headers))),

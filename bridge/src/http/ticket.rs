@@ -13,11 +13,11 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 
 use super::auth::Reader;
 use super::error::{Code, Failure};
 use super::limit::Hash;
+use crate::digest::sha256;
 use crate::time;
 
 /// How long a ticket opens a stream.
@@ -47,13 +47,13 @@ impl Tickets {
             return None;
         }
         let until = now + LIFE;
-        tickets.insert(Sha256::digest(&ticket).into(), Ticket { until, owner });
+        tickets.insert(sha256(&ticket), Ticket { until, owner });
         Some(ticket)
     }
 
     /// Takes the ticket, which is good for once. Whose it is, when it was one.
     pub(super) fn redeem(&self, ticket: &str, now: Duration) -> Option<Option<Hash>> {
-        let hash: Hash = Sha256::digest(ticket).into();
+        let hash = sha256(ticket);
         let ticket = self.tickets().remove(&hash)?;
         (ticket.until > now).then_some(ticket.owner)
     }

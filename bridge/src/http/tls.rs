@@ -19,13 +19,13 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, RootCertStore, ServerConfig};
 use secrecy::{ExposeSecret as _, SecretSlice};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::digest::{Hasher, hex, sha256};
 use crate::live::Live;
 
 /// More than any chain or key.
@@ -217,13 +217,13 @@ impl Files {
             let path = self.key.clone();
             return Err(Error::Exposed { path, mode });
         }
-        let digest = Sha256::new()
-            .chain_update((cert.len() as u64).to_be_bytes())
-            .chain_update(&cert)
-            .chain_update(key.expose_secret());
+        let mut hasher = Hasher::new();
+        hasher.update(&(cert.len() as u64).to_be_bytes());
+        hasher.update(&cert);
+        hasher.update(key.expose_secret());
         Ok(Pem {
             files: self.clone(),
-            digest: digest.finalize().into(),
+            digest: hasher.finish(),
             cert,
             key,
         })
@@ -317,12 +317,8 @@ impl Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (sha256 ", self.files.cert.display())?;
-        let print = Sha256::digest(&self.leaf);
-        print[..8]
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))?;
-        f.write_str("…)")
+        let print = hex(&sha256(&self.leaf)[..8]);
+        write!(f, "{} (sha256 {print}…)", self.files.cert.display())
     }
 }
 

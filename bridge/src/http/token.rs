@@ -116,8 +116,3 @@ pub(super) fn parse_hash(text: &str) -> Option<[u8; 32]> {
     }
     Some(hash)
 }
-
-/// In digits, as it stands in a configuration.
-pub fn hex(hash: &Hash) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
-}

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use super::format;
 use super::images::Images;
 use super::load::LoadError;
 use crate::crash;
+use crate::digest::{hex, sha256_of};
 
 /// What to do with a library that others could have written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -248,17 +248,8 @@ fn copy(file: &mut File, path: &Path, folder: &Path) -> Result<(NamedTempFile, S
     std::fs::set_permissions(folder, Permissions::from_mode(0o700)).map_err(failed)?;
 
     let mut temporary = NamedTempFile::new_in(folder).map_err(failed)?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 128 * 1024];
-    loop {
-        let read = file.read(&mut buffer).map_err(failed)?;
-        if read == 0 {
-            break;
-        }
-        hasher.update(&buffer[..read]);
-        temporary.write_all(&buffer[..read]).map_err(failed)?;
-    }
-    Ok((temporary, hex(&hasher.finalize())))
+    let digest = sha256_of(file, |piece| temporary.write_all(piece)).map_err(failed)?;
+    Ok((temporary, hex(&digest)))
 }
 
 /// Names a copy `<folder>/<sha256>.<ext>`, 0444.
@@ -296,23 +287,7 @@ fn is_same(copy: &Path, digest: &str) -> bool {
 }
 
 fn hash(file: &mut File) -> io::Result<String> {
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 128 * 1024];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hex(&hasher.finalize())),
-            read => hasher.update(&buffer[..read]),
-        }
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("writing to a string cannot fail");
-        text
-    })
+    Ok(hex(&sha256_of(file, |_| Ok(()))?))
 }
 
 #[cfg(test)]

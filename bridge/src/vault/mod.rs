@@ -12,10 +12,9 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use chacha20poly1305::aead::{Aead, Generate, Nonce, Payload};
 use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
-use hmac::{Hmac, Mac};
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
-use sha2::Sha256;
 
+use crate::digest;
 use crate::live::Live;
 
 /// The first byte of everything sealed, so that another cipher can be told apart.
@@ -245,12 +244,12 @@ fn derive(key: &SecretSlice<u8>) -> Result<(Key, SecretSlice<u8>), Error> {
 }
 
 fn mac(key: &[u8], context: &str, parts: &[&[u8]]) -> [u8; 32] {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
-    for part in std::iter::once(&context.as_bytes()).chain(parts) {
-        mac.update(&(part.len() as u64).to_be_bytes());
-        mac.update(part);
-    }
-    mac.finalize().into_bytes().into()
+    let parts = || std::iter::once(context.as_bytes()).chain(parts.iter().copied());
+    let lengths: Vec<_> = parts()
+        .map(|part| (part.len() as u64).to_be_bytes())
+        .collect();
+    let pieces = lengths.iter().zip(parts());
+    digest::mac(key, pieces.flat_map(|(length, part)| [&length[..], part]))
 }
 
 fn parse(text: &SecretString, origin: &str) -> Result<SecretSlice<u8>, Error> {

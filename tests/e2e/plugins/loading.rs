@@ -4,9 +4,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{self as unix, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use forge_bridge::digest::{hex, sha256};
 use forge_bridge::plugin::{Config, Registry, Trust};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::{Place, SOON, run, start};
 
@@ -39,8 +39,7 @@ impl Case {
     }
 
     fn digest(&self) -> String {
-        let digest = Sha256::digest(fs::read(&self.library).unwrap());
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&sha256(fs::read(&self.library).unwrap()))
     }
 
     fn copies(&self) -> PathBuf {

@@ -1,8 +1,8 @@
 //! An output as it is stored and sent: clean text, cut where it is too long for a callback.
 
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
+use crate::digest::{hex, sha256};
 use crate::dispatch::Config;
 use crate::id::DispatchId;
 
@@ -48,7 +48,7 @@ pub(super) fn fit(text: String, id: DispatchId, config: &Config) -> Fitted {
         beginning: text[..end].to_owned(),
         truncated: Truncated {
             bytes,
-            sha256: hex(&Sha256::digest(text.as_bytes())),
+            sha256: hex(&sha256(text.as_bytes())),
             href: format!("/api/v2/dispatch/{id}/output"),
         },
         whole: text,
@@ -61,10 +61,6 @@ pub(super) fn clean(mut text: String) -> String {
         text.retain(|c| c != '\0');
     }
     text
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -96,7 +92,7 @@ mod tests {
         };
         assert_eq!((beginning.as_str(), whole.as_str()), ("1234", "1234ü"));
         assert_eq!(truncated.bytes, 6);
-        assert_eq!(truncated.sha256, hex(&Sha256::digest("1234ü")));
+        assert_eq!(truncated.sha256, hex(&sha256("1234ü")));
         assert_eq!(truncated.href, format!("/api/v2/dispatch/{id}/output"));
     }
 
