@@ -23,7 +23,7 @@ use forge_bridge::{delivery, dispatch};
 use jiff::Timestamp;
 use secrecy::SecretSlice;
 use serde_json::Value;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 
 const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
@@ -131,7 +131,7 @@ impl Bench {
             patience: Duration::from_secs(60),
         };
         let routed = route(&self.dispatch, &[candidate], &policy).expect("echo can do it");
-        black_box(to_raw_value(&routed.trace).expect("steps are JSON"));
+        black_box(routed.trace.stored());
     }
 
     fn assemble(&self) {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use forge_adapter_api::HealthStatus;
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use serde_json::value::to_raw_value;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
@@ -276,7 +275,7 @@ impl Dispatcher {
             id: ready.id,
             session: dispatch.session_id.filter(|_| routed.session_honoured),
             provider: routed.provider,
-            routing: to_raw_value(&routed.trace).expect("steps have only text keys"),
+            routing: routed.trace.stored(),
         };
         match inner.finisher.store.reroute(reroute).await {
             // It started or ended in the meantime.

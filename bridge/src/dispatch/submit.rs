@@ -261,7 +261,7 @@ impl Inner {
             trace_id: dispatch.trace.trace_id.clone(),
             provider: routed.provider.clone(),
             pinned: routed.pinned,
-            routing: to_raw_value(&routed.trace).expect("steps have only text keys"),
+            routing: routed.trace.stored(),
             request: to_raw_value(dispatch).expect("a dispatch has only text keys"),
             secrets: secrets.to_seal().map(seal),
             session: dispatch

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::error::{Code, Failure};
+use crate::dispatch::route;
 use crate::id::DispatchId;
 use crate::store::Store;
 use crate::store::record::{Delivery, DeliveryState, Dispatch, State};
@@ -155,7 +156,7 @@ impl View {
             session_id: dispatch.session,
             retry_of: dispatch.retry_of,
             callback_url: dispatch.callback.map(|callback| callback.url),
-            routing: dispatch.routing,
+            routing: route::told(dispatch.routing),
             result: dispatch.result,
             deliveries: None,
             links: Links::of(dispatch.id),

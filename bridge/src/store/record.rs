@@ -60,7 +60,7 @@ pub struct NewDispatch {
     pub provider: String,
     /// The caller named the adapter; it is never routed again.
     pub pinned: bool,
-    /// What each routing layer kept and dropped, as JSON.
+    /// What routing decided, as JSON.
     pub routing: Box<RawValue>,
     /// The validated dispatch as JSON, without secrets.
     pub request: Box<RawValue>,

@@ -8,14 +8,15 @@
 mod cases;
 #[cfg(test)]
 mod properties;
+mod trace;
 
 use std::time::Duration;
 
 use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, Profile};
-use serde::Serialize;
 
 use super::capture;
 use super::request::{Dispatch, Recovery};
+pub use trace::{Dropped, Layer, Trace, told};
 
 /// One configured adapter as it is now.
 #[derive(Clone, Copy, Debug)]
@@ -54,22 +55,7 @@ pub struct Routed {
     pub session_honoured: bool,
     /// What the chosen adapter cannot do of what was asked, for the caller.
     pub warnings: Vec<String>,
-    pub trace: Vec<Step>,
-}
-
-/// What one layer did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Step {
-    pub layer: u8,
-    pub name: &'static str,
-    pub kept: Vec<String>,
-    pub dropped: Vec<Dropped>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Dropped {
-    pub provider: String,
-    pub reason: String,
+    pub trace: Trace,
 }
 
 /// Why there is no adapter.
@@ -91,30 +77,56 @@ pub fn route(
 ) -> Result<Routed, RouteError> {
     let mut field = Field {
         left: candidates.to_vec(),
-        trace: Vec::new(),
+        dropped: Vec::new(),
     };
     let held = pin(&mut field, dispatch, policy)?;
-    field.require(1, "capabilities", |candidate| match candidate.profile {
+    field.require(Layer::Capabilities, |candidate| match candidate.profile {
         // The one that is wanted and was never loaded is away, not incapable.
         None if held == Held::Yes => None,
         Some(_) | None => lacks(dispatch, candidate),
     });
     if field.left.is_empty() && !candidates.is_empty() {
-        let dropped = field.trace.into_iter().flat_map(|s| s.dropped).collect();
+        let dropped = field.dropped;
         return Err(RouteError::NoCapableAdapter { dropped });
     }
-    field.prefer(1, "wishes", |c| wishes_unmet(dispatch, c));
-    field.prefer(2, "cost", |c| cost_distance(dispatch, c));
-    field.prefer(2, "latency", |c| latency_distance(dispatch, c));
-    field.prefer(2, "providers", |c| provider_rank(dispatch, c));
-    field.prefer(3, "deployments", deployment);
+    field.prefer(
+        Layer::Wishes,
+        |c| wishes_unmet(dispatch, c).count(),
+        |c| {
+            let unmet: Vec<_> = wishes_unmet(dispatch, c).collect();
+            format!("lacks {}, which another has", unmet.join(", "))
+        },
+    );
+    field.prefer(
+        Layer::Cost,
+        |c| cost_distance(dispatch, c),
+        |_| "its cost tier is further from the preferred one".to_owned(),
+    );
+    field.prefer(
+        Layer::Latency,
+        |c| latency_distance(dispatch, c),
+        |_| "its latency profile is further from the preferred one".to_owned(),
+    );
+    field.prefer(
+        Layer::Providers,
+        |c| provider_rank(dispatch, c),
+        |_| "another provider is preferred".to_owned(),
+    );
+    field.prefer(
+        Layer::Deployments,
+        |c| usize::from(c.has_agent != Some(true)),
+        |_| "the agent is deployed on another adapter".to_owned(),
+    );
     let chosen = choose(&mut field, held, policy)?;
     Ok(Routed {
         provider: chosen.provider.to_owned(),
         pinned: dispatch.provider.is_some(),
         session_honoured: dispatch.session_id.is_some() && supports(&chosen, "session_resume"),
         warnings: warnings(dispatch, &chosen),
-        trace: field.trace,
+        trace: Trace {
+            among: candidates.iter().map(|c| c.provider.to_owned()).collect(),
+            dropped: field.dropped,
+        },
     })
 }
 
@@ -125,24 +137,20 @@ enum Held {
     No,
 }
 
-/// Who is still in, and what was said on the way.
+/// Who is still in, and who no longer is.
 struct Field<'a> {
     left: Vec<Candidate<'a>>,
-    trace: Vec<Step>,
+    dropped: Vec<Dropped>,
 }
 
 impl<'a> Field<'a> {
     /// Drops those for which there is a reason.
-    fn require(
-        &mut self,
-        layer: u8,
-        name: &'static str,
-        reason: impl Fn(&Candidate<'a>) -> Option<String>,
-    ) {
-        let mut dropped = Vec::new();
-        self.left.retain(|candidate| match reason(candidate) {
+    fn require(&mut self, by: Layer, reason: impl Fn(&Candidate<'a>) -> Option<String>) {
+        let Self { left, dropped } = self;
+        left.retain(|candidate| match reason(candidate) {
             Some(reason) => {
                 dropped.push(Dropped {
+                    by,
                     provider: candidate.provider.to_owned(),
                     reason,
                 });
@@ -150,32 +158,20 @@ impl<'a> Field<'a> {
             }
             None => true,
         });
-        let kept = self.left.iter().map(|c| c.provider.to_owned()).collect();
-        self.trace.push(Step {
-            layer,
-            name,
-            kept,
-            dropped,
-        });
     }
 
     /// Drops those that are further from the wish than the nearest one that is not offline.
     fn prefer(
         &mut self,
-        layer: u8,
-        name: &'static str,
-        distance: impl Fn(&Candidate<'a>) -> (usize, String),
+        by: Layer,
+        distance: impl Fn(&Candidate<'a>) -> usize,
+        reason: impl Fn(&Candidate<'a>) -> String,
     ) {
         let there = |c: &&Candidate<'a>| c.health != HealthStatus::Offline;
-        let nearest = |among: &mut dyn Iterator<Item = &Candidate<'a>>| {
-            among.map(|candidate| distance(candidate).0).min()
-        };
-        let mark = nearest(&mut self.left.iter().filter(there))
-            .or_else(|| nearest(&mut self.left.iter()))
-            .unwrap_or(0);
-        self.require(layer, name, |candidate| {
-            let (far, reason) = distance(candidate);
-            (far > mark).then_some(reason)
+        let nearest = self.left.iter().filter(there).map(&distance).min();
+        let mark = nearest.or_else(|| self.left.iter().map(&distance).min());
+        self.require(by, |candidate| {
+            (Some(distance(candidate)) > mark).then(|| reason(candidate))
         });
     }
 }
@@ -202,15 +198,12 @@ fn pin(
     };
     match pinned {
         Some((name, reason)) => {
-            field.require(0, "pinned", |c| {
+            field.require(Layer::Pinned, |c| {
                 (c.provider != name).then(|| reason.to_owned())
             });
             Ok(Held::Yes)
         }
-        None => {
-            field.require(0, "pinned", |_| None);
-            Ok(Held::No)
-        }
+        None => Ok(Held::No),
     }
 }
 
@@ -239,8 +232,11 @@ fn lacks(dispatch: &Dispatch, candidate: &Candidate<'_>) -> Option<String> {
     }
 }
 
-/// How many things the dispatch could use that the adapter does not have.
-fn wishes_unmet(dispatch: &Dispatch, candidate: &Candidate<'_>) -> (usize, String) {
+/// What the dispatch could use and the adapter does not have.
+fn wishes_unmet(
+    dispatch: &Dispatch,
+    candidate: &Candidate<'_>,
+) -> impl Iterator<Item = &'static str> + use<> {
     let has = |capability| supports(candidate, capability);
     let wishes = [
         (
@@ -260,27 +256,22 @@ fn wishes_unmet(dispatch: &Dispatch, candidate: &Candidate<'_>) -> (usize, Strin
             "native_tools or mcp_servers",
         ),
     ];
-    let unmet: Vec<&str> = wishes
+    wishes
         .into_iter()
         .filter_map(|(unmet, name)| unmet.then_some(name))
-        .collect();
-    let reason = format!("lacks {}, which another has", unmet.join(", "));
-    (unmet.len(), reason)
 }
 
-fn cost_distance(dispatch: &Dispatch, candidate: &Candidate<'_>) -> (usize, String) {
+fn cost_distance(dispatch: &Dispatch, candidate: &Candidate<'_>) -> usize {
     let rank = |tier: CostTier| match tier {
         CostTier::Low => 0_usize,
         CostTier::Medium => 1,
         CostTier::High => 2,
     };
     let is = candidate.profile.map(|profile| rank(profile.cost_tier));
-    let wanted = dispatch.preferences.cost_tier.map(rank);
-    let reason = "its cost tier is further from the preferred one".to_owned();
-    (distance(wanted, is), reason)
+    distance(dispatch.preferences.cost_tier.map(rank), is)
 }
 
-fn latency_distance(dispatch: &Dispatch, candidate: &Candidate<'_>) -> (usize, String) {
+fn latency_distance(dispatch: &Dispatch, candidate: &Candidate<'_>) -> usize {
     let rank = |latency: LatencyProfile| match latency {
         LatencyProfile::Fast => 0_usize,
         LatencyProfile::Moderate => 1,
@@ -289,9 +280,7 @@ fn latency_distance(dispatch: &Dispatch, candidate: &Candidate<'_>) -> (usize, S
     let is = candidate
         .profile
         .map(|profile| rank(profile.latency_profile));
-    let wanted = dispatch.preferences.latency_profile.map(rank);
-    let reason = "its latency profile is further from the preferred one".to_owned();
-    (distance(wanted, is), reason)
+    distance(dispatch.preferences.latency_profile.map(rank), is)
 }
 
 /// Nothing wanted: all are equal. An adapter that never loaded is last.
@@ -303,16 +292,10 @@ fn distance(wanted: Option<usize>, is: Option<usize>) -> usize {
     }
 }
 
-fn provider_rank(dispatch: &Dispatch, candidate: &Candidate<'_>) -> (usize, String) {
+fn provider_rank(dispatch: &Dispatch, candidate: &Candidate<'_>) -> usize {
     let wanted = &dispatch.preferences.providers;
     let rank = wanted.iter().position(|name| name == candidate.provider);
-    let reason = "another provider is preferred".to_owned();
-    (rank.unwrap_or(wanted.len()), reason)
-}
-
-fn deployment(candidate: &Candidate<'_>) -> (usize, String) {
-    let far = usize::from(candidate.has_agent != Some(true));
-    (far, "the agent is deployed on another adapter".to_owned())
+    rank.unwrap_or(wanted.len())
 }
 
 /// Layer 4.
@@ -324,32 +307,31 @@ fn choose<'a>(
     let alone = held == Held::Yes || field.left.len() == 1;
     let waited_for =
         |c: &Candidate<'_>| alone && c.away_for.is_some_and(|away| away < policy.patience);
-    field.require(4, "health", |candidate| match candidate.health {
+    field.require(Layer::Health, |candidate| match candidate.health {
         HealthStatus::Healthy | HealthStatus::Degraded => None,
         HealthStatus::Offline if waited_for(candidate) => None,
         HealthStatus::Offline => Some("is offline".to_owned()),
     });
     if field.left.is_empty() {
-        let offline = field.trace.pop().map(|step| step.dropped);
-        return Err(RouteError::AdapterUnavailable {
-            dropped: offline.unwrap_or_default(),
-        });
+        let mut dropped = std::mem::take(&mut field.dropped);
+        dropped.retain(|one| one.by == Layer::Health);
+        return Err(RouteError::AdapterUnavailable { dropped });
     }
-    if field.left.iter().any(|candidate| candidate.paused) {
-        field.prefer(4, "paused", |candidate| {
-            let far = usize::from(candidate.paused);
-            (far, "is paused, another is not".to_owned())
-        });
-    }
-    field.prefer(4, "healthier", |candidate| {
-        let far = usize::from(candidate.health != HealthStatus::Healthy);
-        (far, "is degraded, another is healthy".to_owned())
-    });
+    field.prefer(
+        Layer::Paused,
+        |candidate| usize::from(candidate.paused),
+        |_| "is paused, another is not".to_owned(),
+    );
+    field.prefer(
+        Layer::Healthier,
+        |candidate| usize::from(candidate.health != HealthStatus::Healthy),
+        |_| "is degraded, another is healthy".to_owned(),
+    );
     let load = |c: &Candidate<'_>| (c.running + c.queued) * 1000 / c.max_concurrent.max(1);
     let chosen = field.left.iter().copied().min_by_key(load);
     // The first of equals: configured order settles ties.
     let chosen = chosen.expect("the health layer left somebody");
-    field.require(4, "load", |candidate| {
+    field.require(Layer::Load, |candidate| {
         let other = candidate.provider != chosen.provider;
         other.then(|| "is busier, or comes later in the configuration".to_owned())
     });

@@ -141,8 +141,8 @@ proptest! {
                     let there = |c: &&Candidate<'_>| c.health != HealthStatus::Offline && can(c) && c.profile.is_some();
                     prop_assert!(!candidates.iter().any(|c| there(&c)), "{:?}", routed.trace);
                 }
-                for step in &routed.trace {
-                    prop_assert!(step.kept.contains(&routed.provider), "{:?}", step);
+                for step in routed.trace.steps() {
+                    prop_assert!(step.kept.contains(&routed.provider.as_str()), "{:?}", step);
                 }
             }
             Err(RouteError::UnknownProvider { named, .. }) => {
