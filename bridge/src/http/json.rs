@@ -17,6 +17,9 @@ const OBJECT_VALUES: usize = 20;
 /// from outside.
 const RESERVED_KEY_PREFIX: &str = "$serde_json::private::";
 
+/// An integer that does not fit into 64 bits becomes a float that is no nearer to zero.
+const LEAST_WIDE: f64 = 9_223_372_036_854_775_808.0;
+
 /// Why a body is not a tree we work with.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum BodyError {
@@ -87,7 +90,7 @@ pub fn parse(bytes: &[u8]) -> Result<Value, BodyError> {
                 message: error.to_string(),
             },
         })?;
-    match wide_integer(text) {
+    match limits.wide.get().then(|| wide_integer(text)).flatten() {
         Some(offset) => Err(out_of_range(text, offset)),
         None => Ok(value),
     }
@@ -96,6 +99,8 @@ pub fn parse(bytes: &[u8]) -> Result<Value, BodyError> {
 #[derive(Default)]
 struct Limits {
     values: Cell<usize>,
+    /// There was a float of a size at which it may stand for an integer that does not fit.
+    wide: Cell<bool>,
     refusal: RefCell<Option<BodyError>>,
 }
 
@@ -205,6 +210,9 @@ impl<'de> Visitor<'de> for Tree<'_> {
 
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
         let number = Number::from_f64(value).ok_or_else(|| E::custom("number out of range"))?;
+        if value.abs() >= LEAST_WIDE {
+            self.limits.wide.set(true);
+        }
         Ok(Value::Number(number))
     }
 
