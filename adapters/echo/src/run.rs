@@ -100,7 +100,7 @@ impl Echo {
         request: Box<ExecutionRequest>,
         events: &Events,
     ) -> Result<ExecutionResult> {
-        let usage = counted(&request.message, &request.message);
+        let usage = counted(&request.message);
         let model = request.model.clone();
         let result = match mode {
             Mode::Say => say(&request, events).await,
@@ -206,7 +206,7 @@ async fn stream(request: &ExecutionRequest, pieces: u64, events: &Events) -> Exe
 }
 
 async fn spend(request: &ExecutionRequest, steps: u64, events: &Events) -> ExecutionResult {
-    let each = counted(&request.message, &request.message);
+    let each = counted(&request.message);
     let mut usage = Usage::default();
     for step in 1..=steps {
         usage = Usage {
@@ -306,15 +306,13 @@ fn write_file(request: &ExecutionRequest) -> Result<ExecutionResult> {
     Ok(ExecutionResult::default())
 }
 
-/// A token is a word here.
-fn counted(input: &str, output: &str) -> Usage {
-    let words =
-        |text: &str| u64::try_from(text.split_ascii_whitespace().count()).unwrap_or(u64::MAX);
-    let (input, output) = (words(input), words(output));
+/// A token is a word here, and what comes in goes out.
+fn counted(message: &str) -> Usage {
+    let words = u64::try_from(message.split_ascii_whitespace().count()).unwrap_or(u64::MAX);
     Usage {
-        input_tokens: Some(input),
-        output_tokens: Some(output),
-        total_tokens: Some(input.saturating_add(output)),
+        input_tokens: Some(words),
+        output_tokens: Some(words),
+        total_tokens: Some(words.saturating_mul(2)),
         ..Usage::default()
     }
 }
