@@ -34,6 +34,9 @@ pub(super) struct Vetted {
     pub digest: String,
 }
 
+/// Of two files at a time.
+const COMPARED_BYTES: usize = 16 * 1024;
+
 /// What a library is checked against.
 pub(super) struct Rules<'a> {
     pub trust: Trust,
@@ -261,7 +264,7 @@ fn keep(
 ) -> Result<Vetted, LoadError> {
     let failed = |source: io::Error| not_copied(path, folder, source);
     let copy = folder.join(format!("{digest}.{}", std::env::consts::DLL_EXTENSION));
-    if !is_same(&copy, &digest) {
+    if !has_copy(&copy, temporary.path()) {
         let permissions = Permissions::from_mode(0o444);
         std::fs::set_permissions(temporary.path(), permissions).map_err(failed)?;
         temporary
@@ -279,10 +282,29 @@ fn not_copied(path: &Path, folder: &Path, source: io::Error) -> LoadError {
     }
 }
 
+/// Whether an earlier copy holds the same as the new one, which is told quicker than its digest.
+fn has_copy(copy: &Path, new: &Path) -> bool {
+    let is_same = || {
+        let (mut copy, mut new) = (File::open(copy)?, File::open(new)?);
+        let (mut one, mut other) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);
+        if copy.metadata()?.len() != new.metadata()?.len() {
+            return Ok(false);
+        }
+        loop {
+            let read = new.read(&mut one)?;
+            copy.read_exact(&mut other[..read])?;
+            if read == 0 || one[..read] != other[..read] {
+                return io::Result::Ok(read == 0);
+            }
+        }
+    };
+    // A copy that is missing or unreadable is made anew.
+    !copy.is_symlink() && is_same().unwrap_or(false)
+}
+
 /// Whether an earlier copy still is what its name says.
 fn is_same(copy: &Path, digest: &str) -> bool {
     let found = || hash(&mut File::open(copy)?);
-    // A copy that is missing or unreadable is made anew.
     !copy.is_symlink() && found().is_ok_and(|found| found == digest)
 }
 
