@@ -10,7 +10,7 @@ use criterion::Criterion;
 use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, OutputStrategy, Profile};
 use forge_bridge::delivery::sign::{Message, Signer};
 use forge_bridge::dispatch::assemble::{self, assemble};
-use forge_bridge::dispatch::fingerprint::canonical;
+use forge_bridge::dispatch::fingerprint;
 use forge_bridge::dispatch::gather::Gathered;
 use forge_bridge::dispatch::normalise::{Ending, Raw, Subject, normalise};
 use forge_bridge::dispatch::request::Dispatch;
@@ -55,8 +55,8 @@ const STAGES: [Stage; 7] = [
     ("read", |bench| drop(black_box(json::parse(&bench.text)))),
     ("validate", |bench| drop(black_box(bench.validated()))),
     ("fingerprint", |bench| {
-        let canonical = canonical(&bench.dispatch);
-        black_box(bench.vault.fingerprint("dispatch", &[&canonical]));
+        let record = bench.dispatch.to_record();
+        black_box(fingerprint::of(&bench.dispatch, &record, &bench.vault));
     }),
     ("route", Bench::route),
     ("assemble", Bench::assemble),

@@ -1,22 +1,15 @@
-//! What makes two dispatches the same: their canonical bytes, which the vault turns into a keyed hash.
+//! What makes two dispatches the same: what counts of them, which the vault turns into a keyed hash.
 
-use crate::store::record::{IdempotencyKey, KeySpace};
+use serde_json::value::RawValue;
+
+use crate::store::record::{Fingerprint, IdempotencyKey, KeySpace};
+use crate::vault::Vault;
 
 use super::request::Dispatch;
-use super::trace::Trace;
 
-/// The normalised dispatch without what may differ between two sendings of the same step: `deadline`,
-/// `notBefore`, `metadata` and the trace. Secrets and the callback's headers are not in a dispatch.
-pub fn canonical(dispatch: &Dispatch) -> Vec<u8> {
-    let counted = Dispatch {
-        deadline: None,
-        not_before: None,
-        metadata: None,
-        trace: Trace::none(),
-        ..dispatch.clone()
-    };
-    // Members stand in the order of the struct, or sorted where they are the caller's own.
-    serde_json::to_vec(&counted).expect("a dispatch has only text keys")
+/// Members stand in the order of the struct, or sorted where they are the caller's own.
+pub fn of(dispatch: &Dispatch, record: &RawValue, vault: &Vault) -> Fingerprint {
+    vault.fingerprint("dispatch", &[dispatch.counted(record).as_bytes()])
 }
 
 /// Under which key a dispatch is known: the header's, else its task id.
@@ -44,7 +37,12 @@ mod tests {
     use crate::dispatch::Config;
     use crate::dispatch::request::tests::minimal;
     use crate::dispatch::request::{Callback, RetryPolicy};
+    use crate::dispatch::trace::Trace;
     use crate::dispatch::validate::{Envelope, Limits, validate};
+
+    fn canonical(dispatch: &Dispatch) -> String {
+        dispatch.counted(&dispatch.to_record()).to_owned()
+    }
 
     /// A body with every member, none of which is its default.
     fn full() -> Value {
@@ -65,7 +63,7 @@ mod tests {
         })
     }
 
-    fn of_text(text: &str) -> Vec<u8> {
+    fn of_text(text: &str) -> String {
         let (config, none) = (Config::default(), Default::default());
         let limits = Limits {
             config: &config,

@@ -13,7 +13,7 @@ use forge_adapter_api::{CostTier, LatencyProfile, OutputStrategy};
 use jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
 use crate::store::record;
@@ -54,11 +54,6 @@ pub struct Dispatch {
     /// From the later of acceptance and `not_before`.
     #[serde(rename = "queueTimeoutSeconds", with = "seconds")]
     pub queue_timeout: Duration,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_before: Option<Timestamp>,
-    /// Bounds queue and run; later than `not_before`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Tool>,
     /// Answers to the calls that an earlier dispatch of the session handed back; each call once.
@@ -99,13 +94,51 @@ pub struct Dispatch {
     pub step_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway_id: Option<String>,
+    // From here on, what may differ between two sendings of the same step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+    /// Bounds queue and run; later than `not_before`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Map<String, Value>>,
     #[serde(flatten)]
     pub trace: Trace,
 }
 
+/// The end of a dispatch's JSON: what may differ between two sendings of the same step.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Free<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_before: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<&'a Map<String, Value>>,
+    #[serde(flatten)]
+    trace: &'a Trace,
+}
+
 impl Dispatch {
+    pub fn to_record(&self) -> Box<RawValue> {
+        to_raw_value(self).expect("a dispatch has only text keys")
+    }
+
+    /// The beginning of its record: what counts when two sendings are compared. Not `deadline`, `notBefore`,
+    /// `metadata` and the trace; secrets and the callback's headers are not in a dispatch.
+    pub fn counted<'a>(&self, record: &'a RawValue) -> &'a str {
+        let free = Free {
+            not_before: self.not_before,
+            deadline: self.deadline,
+            metadata: self.metadata.as_ref(),
+            trace: &self.trace,
+        };
+        let free = serde_json::to_string(&free).expect("metadata has only text keys");
+        let counted = record.get().strip_suffix(&free[1..]);
+        counted.expect("the record is that of this dispatch")
+    }
+
     /// Reads a stored dispatch back. An error says that something else than this bridge wrote it: a
     /// newer version, or a damaged disk.
     pub fn from_record(stored: &RawValue) -> Result<Self, serde_json::Error> {

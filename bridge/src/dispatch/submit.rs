@@ -8,7 +8,7 @@ use forge_adapter_api::HealthStatus;
 use jiff::Timestamp;
 use secrecy::ExposeSecret;
 use serde_json::Value;
-use serde_json::value::to_raw_value;
+use serde_json::value::RawValue;
 
 use crate::crash;
 use crate::event::{NewEvent, kind};
@@ -74,8 +74,8 @@ impl Dispatcher {
         let now = inner.finisher.clock.now();
         let (dispatch, secrets) = inner.validated(body, headers)?;
         let key = fingerprint::key(&dispatch, headers.idempotency_key.as_deref());
-        let canonical = fingerprint::canonical(&dispatch);
-        let fingerprint = inner.vault.fingerprint("dispatch", &[&canonical]);
+        let record = dispatch.to_record();
+        let fingerprint = fingerprint::of(&dispatch, &record, &inner.vault);
         let routed = match inner.routed(&dispatch, now).await {
             Ok(routed) => routed,
             // A known key has its answer whatever the adapters can do by now.
@@ -87,7 +87,7 @@ impl Dispatcher {
         // What goes from future to future is not copied each time.
         let dispatch = Box::new(dispatch);
         let key = (key, fingerprint);
-        let new = Box::new(inner.record(&dispatch, &secrets, key, &routed, now));
+        let new = Box::new(inner.record(&dispatch, record, &secrets, key, &routed, now));
         let (dispatch_id, task_id) = (new.id, new.task_id.clone());
         let trace = dispatch.trace.clone();
         crash::point("accept.before");
@@ -129,8 +129,7 @@ impl Dispatcher {
         let inner = &*self.inner;
         let (dispatch, _) = inner.validated(body, headers)?;
         let key = fingerprint::key(&dispatch, headers.idempotency_key.as_deref());
-        let canonical = fingerprint::canonical(&dispatch);
-        let fingerprint = inner.vault.fingerprint("dispatch", &[&canonical]);
+        let fingerprint = fingerprint::of(&dispatch, &dispatch.to_record(), &inner.vault);
         let now = inner.finisher.clock.now();
         inner.known(&key, &fingerprint, now).await
     }
@@ -241,6 +240,7 @@ impl Inner {
     fn record(
         &self,
         dispatch: &Dispatch,
+        request: Box<RawValue>,
         secrets: &Secrets,
         (key, fingerprint): (IdempotencyKey, Fingerprint),
         routed: &Routed,
@@ -262,7 +262,7 @@ impl Inner {
             provider: routed.provider.clone(),
             pinned: routed.pinned,
             routing: routed.trace.stored(),
-            request: to_raw_value(dispatch).expect("a dispatch has only text keys"),
+            request,
             secrets: secrets.to_seal().map(seal),
             session: dispatch
                 .session_id

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use forge_bridge::dispatch::fingerprint::canonical;
 use forge_bridge::dispatch::request::{Dispatch, Secrets};
 use forge_bridge::dispatch::validate::{Envelope, Limits, validate};
 use forge_bridge::dispatch::{Config, trace::Trace};
@@ -111,4 +110,9 @@ fn check(bridge: &Bridge, body: &Value) {
 
 fn named((number, value): (usize, SecretString)) -> (String, SecretString) {
     (number.to_string(), value)
+}
+
+/// What is compared of two sendings.
+fn canonical(dispatch: &Dispatch) -> String {
+    dispatch.counted(&dispatch.to_record()).to_owned()
 }
