@@ -1,5 +1,6 @@
 //! A dispatch's life in the store: accepted and begun, finished, settled. With 1 in flight each of the
-//! first two waits for the disk alone; with 64 they share its time.
+//! first two waits for the disk alone; with 64 they share its time. Then, behind a backlog, what the scheduler asks
+//! for: who may start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,10 @@ use forge_bridge::store::{Config, Store};
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
+
+const PENDING: usize = 1_000_000;
+const TOGETHER: usize = 1_000;
+const CLAIMED: usize = 64;
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -40,8 +45,36 @@ fn main() {
             });
         });
     }
+    runtime.block_on(pend(&store));
+    criterion.bench_function(&format!("{CLAIMED} of {PENDING} that may start"), |b| {
+        b.iter(|| {
+            let ready = runtime.block_on(store.ready("echo", CLAIMED));
+            assert_eq!(ready.expect("it answers").len(), CLAIMED);
+        });
+    });
     criterion.final_summary();
     runtime.block_on(store.close());
+}
+
+/// A backlog of dispatches that nothing holds up but room.
+async fn pend(store: &Arc<dyn Store>) {
+    for _ in 0..PENDING / TOGETHER {
+        let mut accepts = JoinSet::new();
+        for _ in 0..TOGETHER {
+            let (store, start) = (Arc::clone(store), None);
+            accepts.spawn(async move {
+                store
+                    .accept(NewDispatch {
+                        start,
+                        ..dispatch()
+                    })
+                    .await
+            });
+        }
+        for accepted in accepts.join_all().await {
+            accepted.expect("it is accepted");
+        }
+    }
 }
 
 async fn life(store: Arc<dyn Store>) {

@@ -11,7 +11,7 @@ pub type Digest = [u8; 32];
 const PIECE_BYTES: usize = 128 * 1024;
 
 pub fn sha256(bytes: impl AsRef<[u8]>) -> Digest {
-    let mut hasher = Hasher::new();
+    let mut hasher = Hasher::default();
     hasher.update(bytes.as_ref());
     hasher.finish()
 }
@@ -21,7 +21,7 @@ pub fn sha256_of(
     source: &mut impl Read,
     mut on_the_way: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<Digest> {
-    let mut hasher = Hasher::new();
+    let mut hasher = Hasher::default();
     let mut buffer = vec![0; PIECE_BYTES];
     loop {
         match source.read(&mut buffer)? {
@@ -37,11 +37,13 @@ pub fn sha256_of(
 /// Of what comes in pieces.
 pub struct Hasher(Context);
 
-impl Hasher {
-    pub fn new() -> Self {
+impl Default for Hasher {
+    fn default() -> Self {
         Self(Context::new(&SHA256))
     }
+}
 
+impl Hasher {
     pub fn update(&mut self, piece: &[u8]) {
         self.0.update(piece);
     }

@@ -217,7 +217,7 @@ impl Files {
             let path = self.key.clone();
             return Err(Error::Exposed { path, mode });
         }
-        let mut hasher = Hasher::new();
+        let mut hasher = Hasher::default();
         hasher.update(&(cert.len() as u64).to_be_bytes());
         hasher.update(&cert);
         hasher.update(key.expose_secret());

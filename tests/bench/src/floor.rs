@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::http::{Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
@@ -29,6 +29,7 @@ struct Dispatch {
     task_id: String,
     agent_id: String,
     message: String,
+    model: Option<String>,
     callback_url: Option<String>,
 }
 
@@ -41,8 +42,9 @@ struct Event<'a> {
     padding: &'a str,
 }
 
-/// Events that a reader may be behind.
-const BEHIND: usize = 64;
+/// Events that a reader may be behind, and how many it is told together.
+const BEHIND: usize = 4096;
+const TOGETHER: usize = 64;
 
 /// About as long as a callback of the bridge.
 #[derive(Serialize)]
@@ -102,8 +104,18 @@ async fn dispatch(State(server): State<Arc<Server>>, body: Bytes) -> Response {
     };
     let answer = format!(r#"{{"taskId":"{}","status":"accepted"}}"#, dispatch.task_id);
     if server.events.receiver_count() > 0 {
-        // They may have gone meanwhile.
-        let _ = server.events.send(told(&dispatch));
+        let event = told(&dispatch);
+        let asked = dispatch
+            .model
+            .as_deref()
+            .and_then(|model| model.strip_prefix("stream:"));
+        for _ in 0..asked
+            .and_then(|count| count.parse().ok())
+            .unwrap_or(1_usize)
+        {
+            // They may have gone meanwhile.
+            let _ = server.events.send(event.clone());
+        }
     }
     let runtime = server.runtime.clone();
     if let Some(url) = dispatch.callback_url.clone() {
@@ -126,8 +138,11 @@ fn told(dispatch: &Dispatch) -> Bytes {
 /// All that comes, whatever was asked for.
 async fn events(State(server): State<Arc<Server>>) -> Response {
     let told = stream::unfold(server.events.subscribe(), async |mut events| {
-        let event = events.recv().await.ok()?;
-        Some((Ok::<_, Infallible>(event), events))
+        let mut told = BytesMut::from(events.recv().await.ok()?);
+        let more = std::iter::from_fn(|| events.try_recv().ok());
+        more.take(TOGETHER - 1)
+            .for_each(|event| told.extend_from_slice(&event));
+        Some((Ok::<_, Infallible>(told.freeze()), events))
     });
     let kind = [(header::CONTENT_TYPE, "text/event-stream")];
     (kind, Body::from_stream(told)).into_response()

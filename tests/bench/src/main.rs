@@ -4,6 +4,7 @@
 
 mod crowd;
 mod fairness;
+mod flat_out;
 mod floor;
 mod load;
 mod machine;

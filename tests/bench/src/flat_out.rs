@@ -1,0 +1,93 @@
+//! One run that tells as fast as it can, and many who read along: how many events come to readers in a second.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, ensure};
+use memchr::memmem;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::crowd::{Caller, PATIENCE};
+use super::target::Target;
+
+/// In each event once.
+const MARK: &[u8] = b"\ndata: ";
+const PIECE_BYTES: usize = 64 << 10;
+
+/// What all readers have seen together.
+#[derive(Default)]
+struct Seen {
+    answered: AtomicUsize,
+    events: AtomicUsize,
+}
+
+/// So many events to so many readers, each of them to each.
+pub(crate) fn measure(target: &Target, readers: usize, events: usize) -> anyhow::Result<f64> {
+    let seen = Arc::new(Seen::default());
+    let (listen, theirs) = (target.listen, Arc::clone(&seen));
+    let reading = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let mut all = JoinSet::new();
+            for _ in 0..readers {
+                all.spawn(read(listen, Arc::clone(&theirs), events));
+            }
+            while let Some(done) = all.join_next().await {
+                done??;
+            }
+            anyhow::Ok(())
+        })
+    });
+    until(&seen.answered, readers)?;
+    let mut caller = Caller::connect(target)?;
+    let begun = Instant::now();
+    caller.dispatch("flat-out", &format!(r#""model":"stream:{events}""#))?;
+    until(&seen.events, readers * events)?;
+    let took = begun.elapsed();
+    reading
+        .join()
+        .map_err(|_| anyhow!("the readers panicked"))??;
+    Ok((readers * events) as f64 / took.as_secs_f64())
+}
+
+fn until(count: &AtomicUsize, wanted: usize) -> anyhow::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while count.load(Ordering::Relaxed) < wanted {
+        let is = count.load(Ordering::Relaxed);
+        ensure!(Instant::now() < end, "{is} of {wanted} after {PATIENCE:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Until all have come. What one piece ends with may be half a mark.
+async fn read(listen: SocketAddr, seen: Arc<Seen>, events: usize) -> anyhow::Result<()> {
+    let mut stream = TcpStream::connect(listen).await?;
+    let request = "GET /api/v2/events?type=assistant.text HTTP/1.1\r\nhost: 127.0.0.1\r\n\
+                   accept: text/event-stream\r\n\r\n";
+    stream.write_all(request.as_bytes()).await?;
+    let (mut left, mut is_answered) = (events, false);
+    let mut text = Vec::new();
+    while left > 0 {
+        let kept = text.len().min(MARK.len() - 1);
+        text.drain(..text.len() - kept);
+        text.reserve(PIECE_BYTES);
+        ensure!(stream.read_buf(&mut text).await? > 0, "{left} are missing");
+        if !is_answered {
+            ensure!(text.starts_with(b"HTTP/1.1 200"), "it is refused");
+            is_answered = true;
+            seen.answered.fetch_add(1, Ordering::Relaxed);
+        }
+        let count = memmem::find_iter(&text, MARK).count();
+        left -= count.min(left);
+        seen.events.fetch_add(count, Ordering::Relaxed);
+    }
+    Ok(())
+}
