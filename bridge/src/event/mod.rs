@@ -2,6 +2,7 @@
 //! not know where the log is kept (`store/`) nor how it is sent (`http/`).
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -86,9 +87,27 @@ pub struct Event {
     pub attempt: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<Box<RawValue>>,
+    #[serde(skip)]
+    pub written: Written,
+}
+
+/// An event's bytes, as they were written for the first who read it; all others get the same.
+#[derive(Debug, Default)]
+pub struct Written(OnceLock<Box<[u8]>>);
+
+impl Clone for Written {
+    /// Whoever clones an event may change it.
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 impl Event {
+    /// Its bytes for readers, who all have them written in the same way.
+    pub fn written(&self, write: impl FnOnce(&Self) -> Box<[u8]>) -> &[u8] {
+        self.written.0.get_or_init(|| write(self))
+    }
+
     /// How long what the event carries is, as JSON.
     pub fn data_bytes(&self) -> usize {
         self.data.as_ref().map_or(0, |data| data.get().len())

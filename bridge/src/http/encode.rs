@@ -1,10 +1,13 @@
-//! Events as bytes: a whole page of them becomes one chunk.
+//! Events as bytes: each is written once, and a whole page of them becomes one chunk.
 
 use std::io::Write as _;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::event::{Cursor, Event};
+
+const DATA: &[u8] = b"data: ";
 
 /// How a stream is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,24 +26,19 @@ impl Framing {
         }
     }
 
-    pub(super) fn events(self, events: &[Event]) -> Result<Bytes, serde_json::Error> {
-        let mut out = Vec::with_capacity(events.len() * 512);
-        for event in events {
-            match self {
-                Framing::Sse => {
-                    write_field(&mut out, "id", &event.id.to_string());
-                    write_field(&mut out, "event", &event.kind);
-                    out.extend_from_slice(b"data: ");
-                    write_json(&mut out, event)?;
-                    out.extend_from_slice(b"\n\n");
+    pub(super) fn events(self, events: &[Arc<Event>]) -> Bytes {
+        let frames = || {
+            events.iter().map(|event| {
+                let frame = event.written(frame);
+                match self {
+                    Framing::Sse => frame,
+                    Framing::Ndjson => line(frame),
                 }
-                Framing::Ndjson => {
-                    write_json(&mut out, event)?;
-                    out.push(b'\n');
-                }
-            }
-        }
-        Ok(out.into())
+            })
+        };
+        let mut out = Vec::with_capacity(frames().map(<[u8]>::len).sum());
+        frames().for_each(|frame| out.extend_from_slice(frame));
+        out.into()
     }
 
     /// Says that we live and, with SSE, how far the log was looked through.
@@ -52,6 +50,24 @@ impl Framing {
     }
 }
 
+/// An event for SSE, with its line for NDJSON in it.
+fn frame(event: &Event) -> Box<[u8]> {
+    let mut out = Vec::with_capacity(512 + event.data_bytes());
+    write_field(&mut out, "id", &event.id.to_string());
+    write_field(&mut out, "event", &event.kind);
+    out.extend_from_slice(DATA);
+    write_json(&mut out, event);
+    out.extend_from_slice(b"\n\n");
+    out.into()
+}
+
+/// After the two fields before it, and without the empty line after it.
+fn line(frame: &[u8]) -> &[u8] {
+    let data = frame.splitn(3, |byte| *byte == b'\n').nth(2);
+    let line = data.and_then(|data| data.strip_prefix(DATA)?.strip_suffix(b"\n"));
+    line.expect("a frame has three fields and an empty line")
+}
+
 fn write_field(out: &mut Vec<u8>, name: &str, value: &str) {
     // A line break would end the field, and an adapter chooses the names of its events.
     let value = value.replace(|letter: char| letter.is_control(), " ");
@@ -60,15 +76,14 @@ fn write_field(out: &mut Vec<u8>, name: &str, value: &str) {
 
 /// One line of JSON. What an adapter sent is kept as it was, and in JSON a raw line break can only
 /// stand between tokens, where a space means the same.
-fn write_json(out: &mut Vec<u8>, event: &Event) -> Result<(), serde_json::Error> {
+fn write_json(out: &mut Vec<u8>, event: &Event) {
     let begin = out.len();
-    serde_json::to_writer(&mut *out, event)?;
+    serde_json::to_writer(&mut *out, event).expect("an event has only text keys");
     for byte in &mut out[begin..] {
         if matches!(byte, b'\n' | b'\r') {
             *byte = b' ';
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -77,7 +92,7 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::event::LogName;
+    use crate::event::{LogName, Written};
 
     fn event(kind: &str, data: &str) -> Event {
         Event {
@@ -93,19 +108,20 @@ mod tests {
             trace_id: None,
             attempt: 1,
             data: Some(RawValue::from_string(data.into()).unwrap()),
+            written: Written::default(),
         }
     }
 
     #[test]
     fn an_event_is_one_frame_whatever_its_adapter_wrote() {
-        let event = event("my\nevent", "{\r\n  \"delta\":\"a\\nb\"\n}");
-        let sse = Framing::Sse.events(std::slice::from_ref(&event)).unwrap();
+        let event = Arc::new(event("my\nevent", "{\r\n  \"delta\":\"a\\nb\"\n}"));
+        let sse = Framing::Sse.events(std::slice::from_ref(&event));
         insta::assert_snapshot!(String::from_utf8_lossy(&sse), @r#"
 id: log-7
 event: my event
 data: {"id":"log-7","seq":3,"type":"my\nevent","taskId":"t","agentId":"a","dispatchId":null,"provider":"echo","timestamp":"1970-01-01T00:00:00.000Z","traceId":null,"attempt":1,"data":{    "delta":"a\nb" }}
 "#);
-        let ndjson = Framing::Ndjson.events(&[event.clone(), event]).unwrap();
+        let ndjson = Framing::Ndjson.events(&[Arc::clone(&event), event]);
         assert_eq!(ndjson.iter().filter(|byte| **byte == b'\n').count(), 2);
         for line in ndjson
             .split(|byte| *byte == b'\n')

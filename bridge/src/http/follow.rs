@@ -38,7 +38,7 @@ pub(super) enum Until {
 
 #[derive(Debug)]
 pub(super) enum Step {
-    Events(Vec<Event>),
+    Events(Vec<Arc<Event>>),
     /// Nothing new up to here.
     Idle(Cursor),
     End,
@@ -129,7 +129,7 @@ impl Follow {
         &mut self,
         limit: usize,
         deadline: Instant,
-    ) -> store::Result<Vec<Event>> {
+    ) -> store::Result<Vec<Arc<Event>>> {
         let enough = deadline.max(Instant::now() + LEAST_SEARCH);
         self.beat.as_mut().reset(deadline);
         loop {
@@ -232,11 +232,7 @@ impl Follow {
 
     fn take_told(&mut self, events: &[Arc<Event>], told: u64, limit: usize) -> EventPage {
         let mut wanted = events.iter().filter(|event| self.filter.matches(event));
-        let events: Vec<Event> = wanted
-            .by_ref()
-            .take(limit)
-            .map(|event| Event::clone(event))
-            .collect();
+        let events: Vec<_> = wanted.by_ref().take(limit).cloned().collect();
         let more = wanted.next().is_some();
         self.position = match events.last() {
             Some(last) if more => last.id.position,
@@ -250,7 +246,7 @@ impl Follow {
     }
 
     /// As many of these as one step may hand on; the rest is read again.
-    fn fitting(&mut self, mut events: Vec<Event>) -> Vec<Event> {
+    fn fitting(&mut self, mut events: Vec<Arc<Event>>) -> Vec<Arc<Event>> {
         let mut bytes = 0;
         let kept = events.iter().take_while(|event| {
             let before = bytes;
@@ -279,7 +275,7 @@ impl Follow {
         }
     }
 
-    fn step(&mut self, events: Vec<Event>) -> Step {
+    fn step(&mut self, events: Vec<Arc<Event>>) -> Step {
         self.beat.as_mut().reset(Instant::now() + HEARTBEAT);
         if events.is_empty() {
             Step::Idle(self.cursor())

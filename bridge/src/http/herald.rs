@@ -132,16 +132,13 @@ impl Inner {
 }
 
 impl Board {
-    fn tell(&mut self, events: &[Event], told: u64) {
+    fn tell(&mut self, events: &[Arc<Event>], told: u64) {
         for event in events {
             let position = event.id.position;
-            let mut kept = None;
+            let kept = Some(event).filter(|event| event.data_bytes() <= KEPT_BYTES);
             for topic in Topic::reached(event) {
                 if let Some(news) = self.news.get(&topic) {
-                    if kept.is_none() && event.data_bytes() <= KEPT_BYTES {
-                        kept = Some(Arc::new(event.clone()));
-                    }
-                    news.send_modify(|news| news.add(position, kept.clone()));
+                    news.send_modify(|news| news.add(position, kept.cloned()));
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! What goes into the store and what comes out of it. Requests, results and secrets are opaque bytes
 //! here; only what is searched, ordered or compared is a field.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -460,7 +461,7 @@ pub struct EventFilter {
 
 #[derive(Debug)]
 pub struct EventPage {
-    pub events: Vec<Event>,
+    pub events: Vec<Arc<Event>>,
     /// Everything up to here was looked at.
     pub scanned: u64,
     /// There may be more after `scanned` right now.

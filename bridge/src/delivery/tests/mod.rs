@@ -188,8 +188,8 @@ impl Rig {
         callbacks
             .filter(|event| event.kind.starts_with("callback."))
             .map(|event| {
-                let data = serde_json::from_str(event.data.unwrap().get()).unwrap();
-                (event.kind, data)
+                let data = serde_json::from_str(event.data.as_ref().unwrap().get()).unwrap();
+                (event.kind.clone(), data)
             })
             .collect()
     }

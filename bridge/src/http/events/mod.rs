@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use serde_json::json;
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::auth::Watcher;
@@ -23,7 +23,6 @@ use super::follow::{Follow, Step, Until};
 use super::herald::Herald;
 use super::query::Query;
 use super::record::find;
-use crate::event::Event;
 use crate::store::Store;
 use crate::store::record::{Dispatch, EventFilter};
 
@@ -151,26 +150,11 @@ impl<S: Sync> FromRequestParts<S> for Encoding {
     }
 }
 
-/// How many streams may still be opened, and what was encoded last.
+/// How many streams may still be opened.
 #[derive(Clone, Debug)]
 pub(super) struct Seats {
     free: Arc<Semaphore>,
     most: usize,
-    last: Arc<Mutex<Encoded>>,
-}
-
-/// One stream's place; given back when dropped.
-struct Seat {
-    _place: OwnedSemaphorePermit,
-    last: Arc<Mutex<Encoded>>,
-}
-
-/// Events as one stream was given them, which the next one most likely is as well.
-#[derive(Debug)]
-struct Encoded {
-    framing: Framing,
-    positions: Vec<u64>,
-    chunk: Bytes,
 }
 
 impl Seats {
@@ -179,11 +163,6 @@ impl Seats {
         Self {
             free: Arc::new(Semaphore::new(most)),
             most,
-            last: Arc::new(Mutex::new(Encoded {
-                framing: Framing::Sse,
-                positions: Vec::new(),
-                chunk: Bytes::new(),
-            })),
         }
     }
 
@@ -192,33 +171,13 @@ impl Seats {
         self.most - self.free.available_permits()
     }
 
-    fn take(&self) -> Result<Seat, Failure> {
-        let place = Arc::clone(&self.free).try_acquire_owned().map_err(|_| {
+    /// One stream's place; given back when dropped.
+    fn take(&self) -> Result<OwnedSemaphorePermit, Failure> {
+        Arc::clone(&self.free).try_acquire_owned().map_err(|_| {
             let message = "too many event streams are open; close some, poll with \
                            Accept: application/json, or raise http.max_streams";
             Failure::new(Code::RateLimited, message)
-        })?;
-        Ok(Seat {
-            _place: place,
-            last: Arc::clone(&self.last),
         })
-    }
-}
-
-impl Seat {
-    /// One stream encodes at a time, so that many readers who catch up at once leave the processors to
-    /// those who execute; and what all of them follow is encoded once.
-    async fn encode(&self, framing: Framing, events: &[Event]) -> Result<Bytes, String> {
-        let mut last = self.last.lock().await;
-        let positions = || events.iter().map(|event| event.id.position);
-        if last.framing != framing || !positions().eq(last.positions.iter().copied()) {
-            *last = Encoded {
-                framing,
-                chunk: framing.events(events).map_err(|error| error.to_string())?,
-                positions: positions().collect(),
-            };
-        }
-        Ok(last.chunk.clone())
     }
 }
 
@@ -291,6 +250,7 @@ impl Log {
             Encoding::Stream(framing) => framing,
             Encoding::Page => {
                 let events = follow.page(poll.limit, Instant::now() + poll.wait).await?;
+                let events: Vec<_> = events.iter().map(Arc::as_ref).collect();
                 let page = json!({ "events": events, "nextCursor": follow.cursor() });
                 return Ok(Json(page).into_response());
             }
@@ -309,23 +269,20 @@ impl Log {
 fn chunks(
     follow: Follow,
     framing: Framing,
-    seat: Seat,
+    seat: OwnedSemaphorePermit,
 ) -> impl stream::Stream<Item = Result<Bytes, Broken>> + Send + 'static {
     stream::unfold(Some((follow, seat)), move |reader| async move {
         let (mut follow, seat) = reader?;
         let chunk = match follow.next().await {
-            Ok(Step::Events(events)) => seat.encode(framing, &events).await,
-            Ok(Step::Idle(scanned)) => Ok(framing.heartbeat(&scanned)),
+            Ok(Step::Events(events)) => framing.events(&events),
+            Ok(Step::Idle(scanned)) => framing.heartbeat(&scanned),
             Ok(Step::End) => return None,
-            Err(error) => Err(error.to_string()),
-        };
-        match chunk {
-            Ok(chunk) => Some((Ok(chunk), Some((follow, seat)))),
             Err(error) => {
                 tracing::warn!("an event stream broke off: {error}");
-                Some((Err(Broken), None))
+                return Some((Err(Broken), None));
             }
-        }
+        };
+        Some((Ok(chunk), Some((follow, seat))))
     })
 }
 

@@ -1,5 +1,7 @@
 //! The log: order, gaps, cursors, filters, and what retention does to it.
 
+use std::sync::Arc;
+
 use super::sample::{RETENTION, accept, at, begin, event, ok, run, settlement, task};
 use super::{Subject, on_every_store};
 use crate::event::{Event, kind};
@@ -20,14 +22,14 @@ on_every_store! {
     sweeping_goes_in_steps_and_takes_only_what_is_past;
 }
 
-async fn all(store: &dyn Store, filter: &EventFilter) -> Vec<Event> {
+async fn all(store: &dyn Store, filter: &EventFilter) -> Vec<Arc<Event>> {
     let page = store.events(filter, 0, 10_000).await.unwrap();
     assert!(!page.more);
     assert_eq!(page.scanned, store.log_bounds().issued);
     page.events
 }
 
-fn positions(events: &[Event]) -> Vec<u64> {
+fn positions(events: &[Arc<Event>]) -> Vec<u64> {
     events.iter().map(|event| event.id.position).collect()
 }
 

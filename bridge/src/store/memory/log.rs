@@ -1,6 +1,8 @@
 //! The event log of the model.
 
-use crate::event::{Event, NewEvent};
+use std::sync::Arc;
+
+use crate::event::{Event, NewEvent, Written};
 use crate::id::DispatchId;
 use crate::store::record::{EventFilter, EventPage, EventTotals};
 
@@ -8,7 +10,7 @@ use super::state::State;
 
 pub(super) struct Logged {
     pub(super) dispatch: Option<u64>,
-    pub(super) event: Event,
+    pub(super) event: Arc<Event>,
 }
 
 impl State {
@@ -31,10 +33,11 @@ impl State {
                 trace_id: Some(kept.record.trace_id.clone()),
                 attempt: kept.record.attempts,
                 data: new.data,
+                written: Written::default(),
             };
             let logged = Logged {
                 dispatch: Some(seq),
-                event,
+                event: Arc::new(event),
             };
             self.events.insert(self.bounds.issued, logged);
         }
@@ -69,10 +72,11 @@ impl State {
                 trace_id: None,
                 attempt: 0,
                 data: new.data,
+                written: Written::default(),
             };
             let logged = Logged {
                 dispatch: None,
-                event,
+                event: Arc::new(event),
             };
             self.events.insert(self.bounds.issued, logged);
         }
@@ -121,6 +125,6 @@ impl State {
         newest_first
             .map(|logged| &logged.event)
             .find(|event| event.dispatch_id == Some(id))
-            .cloned()
+            .map(|event| Event::clone(event))
     }
 }

@@ -3,6 +3,7 @@
 //! one that was ever removed is kept in `meta`.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::table::{self, nanos};
 use super::writer::{Failure, Tx};
-use crate::event::{Event, LogName, NewEvent};
+use crate::event::{Event, LogName, NewEvent, Written};
 use crate::id::DispatchId;
 use crate::store::record::{EventFilter, EventPage, EventTotals};
 
@@ -198,7 +199,7 @@ pub(super) fn read(
             page.scanned = position;
             if let Some(event) = event.filter(|event| filter.matches(event)) {
                 bytes += event.data_bytes();
-                page.events.push(event);
+                page.events.push(Arc::new(event));
             }
         }
     }
@@ -303,6 +304,7 @@ impl Batch {
             trace_id: dispatch.map(|d| d.trace_id.clone()),
             attempt: attempt.unwrap_or(self.attempt),
             data: data.map(Cow::into_owned),
+            written: Written::default(),
         };
         let events: Vec<Event> = (0..).zip(lines).map(event).collect();
         Ok(events.into_iter())

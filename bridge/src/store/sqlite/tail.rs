@@ -3,7 +3,7 @@
 //! reads the file.
 
 use std::collections::VecDeque;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -28,7 +28,7 @@ struct Held {
     /// All that is later than this, up to `last`, is in `events`.
     after: u64,
     last: u64,
-    events: VecDeque<Event>,
+    events: VecDeque<Arc<Event>>,
     bytes: usize,
 }
 
@@ -62,7 +62,7 @@ impl Tail {
             page.scanned = event.id.position;
             if filter.matches(event) {
                 bytes += event.data_bytes();
-                page.events.push(event.clone());
+                page.events.push(Arc::clone(event));
             }
         }
         page.scanned = after.max(held.last);
@@ -93,7 +93,7 @@ impl Tail {
         if held.last != from {
             return;
         }
-        held.bytes += page.events.iter().map(size).sum::<usize>();
+        held.bytes += page.events.iter().map(|event| size(event)).sum::<usize>();
         held.events.extend(page.events);
         held.last = match page.more {
             true => page.scanned,
@@ -122,7 +122,7 @@ impl Tail {
     }
 }
 
-/// About what it takes of memory.
+/// About what it takes of memory, when it has been written for a reader.
 fn size(event: &Event) -> usize {
-    512 + event.data_bytes()
+    1024 + 2 * event.data_bytes()
 }
