@@ -131,7 +131,7 @@ impl Bench {
             patience: Duration::from_secs(60),
         };
         let routed = route(&self.dispatch, &[candidate], &policy).expect("echo can do it");
-        black_box(routed.trace.stored());
+        black_box(routed.decision.stored());
     }
 
     fn assemble(&self) {

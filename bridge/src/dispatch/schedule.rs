@@ -275,7 +275,7 @@ impl Dispatcher {
             id: ready.id,
             session: dispatch.session_id.filter(|_| routed.session_honoured),
             provider: routed.provider,
-            routing: routed.trace.stored(),
+            routing: routed.decision.stored(),
         };
         match inner.finisher.store.reroute(reroute).await {
             // It started or ended in the meantime.

@@ -261,7 +261,7 @@ impl Inner {
             trace_id: dispatch.trace.trace_id.clone(),
             provider: routed.provider.clone(),
             pinned: routed.pinned,
-            routing: routed.trace.stored(),
+            routing: routed.decision.stored(),
             request,
             secrets: secrets.to_seal().map(seal),
             session: dispatch

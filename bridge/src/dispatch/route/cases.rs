@@ -454,7 +454,7 @@ fn every_step_is_written_down() {
         offline(candidate("away", &able), 100),
     ];
     let routed = run(&dispatch, &candidates, None).unwrap();
-    let steps: Value = serde_json::from_str(told(routed.trace.stored()).get()).unwrap();
+    let steps: Value = serde_json::from_str(told(routed.decision.stored()).get()).unwrap();
     let layers = steps.as_array().unwrap().iter();
     let layers: Vec<_> = layers.map(|step| step["layer"].as_u64()).collect();
     assert!(layers.is_sorted() && layers[0] == Some(0) && layers.last() == Some(&Some(4)));

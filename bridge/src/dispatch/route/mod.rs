@@ -6,9 +6,9 @@
 
 #[cfg(test)]
 mod cases;
+mod decision;
 #[cfg(test)]
 mod properties;
-mod trace;
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, Profile};
 
 use super::capture;
 use super::request::{Dispatch, Recovery};
-pub use trace::{Dropped, Layer, Trace, told};
+pub use decision::{Decision, Dropped, Layer, told};
 
 /// One configured adapter as it is now.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ pub struct Routed {
     pub session_honoured: bool,
     /// What the chosen adapter cannot do of what was asked, for the caller.
     pub warnings: Vec<String>,
-    pub trace: Trace,
+    pub decision: Decision,
 }
 
 /// Why there is no adapter.
@@ -123,7 +123,7 @@ pub fn route(
         pinned: dispatch.provider.is_some(),
         session_honoured: dispatch.session_id.is_some() && supports(&chosen, "session_resume"),
         warnings: warnings(dispatch, &chosen),
-        trace: Trace {
+        decision: Decision {
             among: candidates.iter().map(|c| c.provider.to_owned()).collect(),
             dropped: field.dropped,
         },

@@ -139,9 +139,9 @@ proptest! {
                 // Who is offline is only ever waited for, never chosen before one that is there.
                 if chosen.health == HealthStatus::Offline && dispatch.provider.is_none() && default.is_none() {
                     let there = |c: &&Candidate<'_>| c.health != HealthStatus::Offline && can(c) && c.profile.is_some();
-                    prop_assert!(!candidates.iter().any(|c| there(&c)), "{:?}", routed.trace);
+                    prop_assert!(!candidates.iter().any(|c| there(&c)), "{:?}", routed.decision);
                 }
-                for step in routed.trace.steps() {
+                for step in routed.decision.steps() {
                     prop_assert!(step.kept.contains(&routed.provider.as_str()), "{:?}", step);
                 }
             }

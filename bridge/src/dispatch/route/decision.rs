@@ -37,7 +37,7 @@ const LAYERS: [(u8, Layer); 11] = [
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trace {
+pub struct Decision {
     pub(super) among: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) dropped: Vec<Dropped>,
@@ -65,9 +65,9 @@ struct Why<'a> {
     reason: &'a str,
 }
 
-impl Trace {
+impl Decision {
     pub fn stored(&self) -> Box<RawValue> {
-        to_raw_value(self).expect("a trace has only text keys")
+        to_raw_value(self).expect("a decision has only text keys")
     }
 
     pub(super) fn steps(&self) -> impl Iterator<Item = Step<'_>> {
@@ -93,9 +93,9 @@ impl Trace {
 
 /// What was stored, as those who ask get it; what cannot be read as it stands.
 pub fn told(stored: Box<RawValue>) -> Box<RawValue> {
-    match serde_json::from_str::<Trace>(stored.get()) {
-        Ok(trace) => {
-            let steps: Vec<_> = trace.steps().collect();
+    match serde_json::from_str::<Decision>(stored.get()) {
+        Ok(decision) => {
+            let steps: Vec<_> = decision.steps().collect();
             to_raw_value(&steps).expect("steps have only text keys")
         }
         Err(_) => stored,
