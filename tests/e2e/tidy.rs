@@ -22,7 +22,7 @@ const IMPORTS: [(&str, &[&str]); 24] = [
     ("tasks", &[]),
     ("digest", &[]),
     ("event", &[]),
-    ("vault", &["live"]),
+    ("vault", &["digest", "live"]),
     ("meter", &[]),
     ("span", &[]),
     ("telemetry", &[]),
@@ -34,10 +34,7 @@ const IMPORTS: [(&str, &[&str]); 24] = [
     ("mcp", &["store", "net", "process"]),
     ("registration", &["store", "net", "process"]),
     ("otlp", &["net"]),
-    (
-        "dispatch",
-        &["plugin", "delivery", "mcp", "store", "net", "process"],
-    ),
+    ("dispatch", BELOW_DISPATCH),
     (
         "http",
         &[
@@ -63,6 +60,7 @@ const IMPORTS: [(&str, &[&str]); 24] = [
     ("app", ALL),
     ("cli", &["app", "config", "telemetry"]),
 ];
+const BELOW_DISPATCH: &[&str] = &["plugin", "delivery", "mcp", "store", "net", "process"];
 /// Parts without a component's handle in them, and who may import them besides; nobody named: all.
 const PURE: [(&str, &str); 3] = [
     ("", "config::duration"),

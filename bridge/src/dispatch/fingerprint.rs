@@ -1,15 +1,46 @@
 //! What makes two dispatches the same: what counts of them, which the vault turns into a keyed hash.
 
+use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::store::record::{Fingerprint, IdempotencyKey, KeySpace};
 use crate::vault::Vault;
 
 use super::request::Dispatch;
+use super::trace::Trace;
 
 /// Members stand in the order of the struct, or sorted where they are the caller's own.
 pub fn of(dispatch: &Dispatch, record: &RawValue, vault: &Vault) -> Fingerprint {
-    vault.fingerprint("dispatch", &[dispatch.counted(record).as_bytes()])
+    vault.fingerprint("dispatch", &[counted(dispatch, record).as_bytes()])
+}
+
+/// The end of a dispatch's JSON: what may differ between two sendings of the same step.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Free<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_before: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<&'a Map<String, Value>>,
+    #[serde(flatten)]
+    trace: &'a Trace,
+}
+
+/// The beginning of a dispatch's record: all but what is free. Secrets and the callback's headers are not in a dispatch.
+pub fn counted<'a>(dispatch: &Dispatch, record: &'a RawValue) -> &'a str {
+    let free = Free {
+        not_before: dispatch.not_before,
+        deadline: dispatch.deadline,
+        metadata: dispatch.metadata.as_ref(),
+        trace: &dispatch.trace,
+    };
+    let free = serde_json::to_string(&free).expect("metadata has only text keys");
+    let counted = record.get().strip_suffix(&free[1..]);
+    counted.expect("the record is that of this dispatch")
 }
 
 /// Under which key a dispatch is known: the header's, else its task id.
@@ -29,19 +60,17 @@ pub fn key(dispatch: &Dispatch, header: Option<&str>) -> IdempotencyKey {
 #[cfg(test)]
 mod tests {
     use forge_adapter_api::request::Tool;
-    use jiff::Timestamp;
     use proptest::prelude::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::dispatch::Config;
     use crate::dispatch::request::tests::minimal;
     use crate::dispatch::request::{Callback, RetryPolicy};
-    use crate::dispatch::trace::Trace;
     use crate::dispatch::validate::{Envelope, Limits, validate};
 
     fn canonical(dispatch: &Dispatch) -> String {
-        dispatch.counted(&dispatch.to_record()).to_owned()
+        counted(dispatch, &dispatch.to_record()).to_owned()
     }
 
     /// A body with every member, none of which is its default.

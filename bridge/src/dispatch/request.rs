@@ -106,37 +106,9 @@ pub struct Dispatch {
     pub trace: Trace,
 }
 
-/// The end of a dispatch's JSON: what may differ between two sendings of the same step.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Free<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    not_before: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deadline: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<&'a Map<String, Value>>,
-    #[serde(flatten)]
-    trace: &'a Trace,
-}
-
 impl Dispatch {
     pub fn to_record(&self) -> Box<RawValue> {
         to_raw_value(self).expect("a dispatch has only text keys")
-    }
-
-    /// The beginning of its record: what counts when two sendings are compared. Not `deadline`, `notBefore`,
-    /// `metadata` and the trace; secrets and the callback's headers are not in a dispatch.
-    pub fn counted<'a>(&self, record: &'a RawValue) -> &'a str {
-        let free = Free {
-            not_before: self.not_before,
-            deadline: self.deadline,
-            metadata: self.metadata.as_ref(),
-            trace: &self.trace,
-        };
-        let free = serde_json::to_string(&free).expect("metadata has only text keys");
-        let counted = record.get().strip_suffix(&free[1..]);
-        counted.expect("the record is that of this dispatch")
     }
 
     /// Reads a stored dispatch back. An error says that something else than this bridge wrote it: a

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use forge_bridge::dispatch::fingerprint::counted;
 use forge_bridge::dispatch::request::{Dispatch, Secrets};
 use forge_bridge::dispatch::validate::{Envelope, Limits, validate};
 use forge_bridge::dispatch::{Config, trace::Trace};
@@ -114,5 +115,5 @@ fn named((number, value): (usize, SecretString)) -> (String, SecretString) {
 
 /// What is compared of two sendings.
 fn canonical(dispatch: &Dispatch) -> String {
-    dispatch.counted(&dispatch.to_record()).to_owned()
+    counted(dispatch, &dispatch.to_record()).to_owned()
 }
