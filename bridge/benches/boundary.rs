@@ -16,6 +16,7 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime can be made");
+    let _inside = runtime.enter();
     let folder = tempfile::tempdir().expect("a folder can be made");
     let beside = std::env::current_exe().expect("this program lies somewhere");
     let setup = Setup {
