@@ -7,6 +7,7 @@ use std::process::Stdio;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use forge_bridge::digest::hex;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -31,10 +32,6 @@ const KEY: [u8; 32] = *b"planted-key-of-the-store-6c2e-ab";
 const FORMER_KEY: [u8; 32] = *b"planted-former-key-of-store-9d-1";
 const SIGNING: &[u8; 32] = b"planted-signing-secret-30f1-zzzz";
 const OWN_SIGNING: &[u8; 32] = b"planted-own-signing-of-one-b4-zz";
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 fn signing(key: &[u8]) -> String {
     format!("whsec_{}", BASE64.encode(key))

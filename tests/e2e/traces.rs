@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use forge_bridge::digest::hex;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -36,10 +37,6 @@ struct Told {
     parent: String,
     error: bool,
     attributes: BTreeMap<String, Value>,
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn attribute(pair: KeyValue) -> (String, Value) {

@@ -46,7 +46,7 @@ pub struct KeyId([u8; ID_BYTES]);
 
 impl fmt::Display for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&digest::hex(&self.0))
     }
 }
 
