@@ -109,7 +109,7 @@ fn dispatch() -> NewDispatch {
         trace_id: "0af7651916cd43dd8448eb211c80319c".to_owned(),
         provider: "echo".to_owned(),
         pinned: true,
-        routing: raw(r#"[{"layer":0,"kept":["echo"]}]"#),
+        routing: raw(r#"{"among":["echo"]}"#),
         request: raw(&format!(r#"{{"message":"{}"}}"#, "lorem ipsum ".repeat(60))),
         secrets: None,
         session: None,

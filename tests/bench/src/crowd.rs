@@ -21,8 +21,6 @@ use super::target::{Kind, Target};
 
 /// Connections over which a crowd is made.
 const CALLERS: usize = 64;
-/// Events of one run that tells as fast as it can.
-const FLAT_OUT: usize = 1000;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Args)]
@@ -93,12 +91,7 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
         count => {
             let events = (10.0 * plan.seconds * plan.rounds as f64) as usize;
             let floor = Target::start(Kind::Floor, here, bridge, folder)?;
-            let least = flat_out::measure(&floor, count, FLAT_OUT)?;
-            let rate = flat_out::measure(&target, count, FLAT_OUT)?;
-            say(&format!(
-                "{FLAT_OUT} events of one run to each as fast as may be: floor {least:.0}/s, bridge {rate:.0}/s, ratio {:.2}",
-                rate / least
-            ));
+            flat_out::compare(&floor, &target, count)?;
             let least = Readers::open(&floor, count)?.measure(events, &floor)?;
             drop(floor);
             let readers = Readers::open(&target, count)?;

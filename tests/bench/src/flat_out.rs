@@ -13,8 +13,10 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::crowd::{Caller, PATIENCE};
+use super::report::say;
 use super::target::Target;
 
+const EVENTS: usize = 1000;
 /// In each event once.
 const MARK: &[u8] = b"\ndata: ";
 const PIECE_BYTES: usize = 64 << 10;
@@ -26,8 +28,18 @@ struct Seen {
     events: AtomicUsize,
 }
 
-/// So many events to so many readers, each of them to each.
-pub(crate) fn measure(target: &Target, readers: usize, events: usize) -> anyhow::Result<f64> {
+pub(crate) fn compare(floor: &Target, bridge: &Target, readers: usize) -> anyhow::Result<()> {
+    let floor = measure(floor, readers)?;
+    let bridge = measure(bridge, readers)?;
+    let ratio = bridge / floor;
+    say(&format!(
+        "{EVENTS} events of one run to each as fast as may be: floor {floor:.0}/s, bridge {bridge:.0}/s, ratio {ratio:.2}",
+    ));
+    Ok(())
+}
+
+/// All events to all readers: how many that is in a second.
+fn measure(target: &Target, readers: usize) -> anyhow::Result<f64> {
     let seen = Arc::new(Seen::default());
     let (listen, theirs) = (target.listen, Arc::clone(&seen));
     let reading = thread::spawn(move || {
@@ -37,7 +49,7 @@ pub(crate) fn measure(target: &Target, readers: usize, events: usize) -> anyhow:
         runtime.block_on(async {
             let mut all = JoinSet::new();
             for _ in 0..readers {
-                all.spawn(read(listen, Arc::clone(&theirs), events));
+                all.spawn(read(listen, Arc::clone(&theirs)));
             }
             while let Some(done) = all.join_next().await {
                 done??;
@@ -48,32 +60,34 @@ pub(crate) fn measure(target: &Target, readers: usize, events: usize) -> anyhow:
     until(&seen.answered, readers)?;
     let mut caller = Caller::connect(target)?;
     let begun = Instant::now();
-    caller.dispatch("flat-out", &format!(r#""model":"stream:{events}""#))?;
-    until(&seen.events, readers * events)?;
+    caller.dispatch("flat-out", &format!(r#""model":"stream:{EVENTS}""#))?;
+    until(&seen.events, readers * EVENTS)?;
     let took = begun.elapsed();
     reading
         .join()
         .map_err(|_| anyhow!("the readers panicked"))??;
-    Ok((readers * events) as f64 / took.as_secs_f64())
+    Ok((readers * EVENTS) as f64 / took.as_secs_f64())
 }
 
 fn until(count: &AtomicUsize, wanted: usize) -> anyhow::Result<()> {
     let end = Instant::now() + PATIENCE;
-    while count.load(Ordering::Relaxed) < wanted {
+    loop {
         let is = count.load(Ordering::Relaxed);
+        if is >= wanted {
+            return Ok(());
+        }
         ensure!(Instant::now() < end, "{is} of {wanted} after {PATIENCE:?}");
         thread::sleep(Duration::from_millis(1));
     }
-    Ok(())
 }
 
 /// Until all have come. What one piece ends with may be half a mark.
-async fn read(listen: SocketAddr, seen: Arc<Seen>, events: usize) -> anyhow::Result<()> {
+async fn read(listen: SocketAddr, seen: Arc<Seen>) -> anyhow::Result<()> {
     let mut stream = TcpStream::connect(listen).await?;
     let request = "GET /api/v2/events?type=assistant.text HTTP/1.1\r\nhost: 127.0.0.1\r\n\
                    accept: text/event-stream\r\n\r\n";
     stream.write_all(request.as_bytes()).await?;
-    let (mut left, mut is_answered) = (events, false);
+    let (mut left, mut is_answered) = (EVENTS, false);
     let mut text = Vec::new();
     while left > 0 {
         let kept = text.len().min(MARK.len() - 1);

@@ -105,14 +105,9 @@ async fn dispatch(State(server): State<Arc<Server>>, body: Bytes) -> Response {
     let answer = format!(r#"{{"taskId":"{}","status":"accepted"}}"#, dispatch.task_id);
     if server.events.receiver_count() > 0 {
         let event = told(&dispatch);
-        let asked = dispatch
-            .model
-            .as_deref()
-            .and_then(|model| model.strip_prefix("stream:"));
-        for _ in 0..asked
-            .and_then(|count| count.parse().ok())
-            .unwrap_or(1_usize)
-        {
+        let model = dispatch.model.as_deref().unwrap_or_default();
+        let count = model.strip_prefix("stream:").unwrap_or("1");
+        for _ in 0..count.parse().unwrap_or(1) {
             // They may have gone meanwhile.
             let _ = server.events.send(event.clone());
         }
