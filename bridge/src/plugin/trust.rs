@@ -34,9 +34,6 @@ pub(super) struct Vetted {
     pub digest: String,
 }
 
-/// Of two files at a time.
-const COMPARED_BYTES: usize = 16 * 1024;
-
 /// What a library is checked against.
 pub(super) struct Rules<'a> {
     pub trust: Trust,
@@ -284,9 +281,10 @@ fn not_copied(path: &Path, folder: &Path, source: io::Error) -> LoadError {
 
 /// Whether an earlier copy holds the same as the new one, which is told quicker than its digest.
 fn has_copy(copy: &Path, new: &Path) -> bool {
+    const PIECE_BYTES: usize = 16 * 1024;
     let is_same = || {
         let (mut copy, mut new) = (File::open(copy)?, File::open(new)?);
-        let (mut one, mut other) = ([0; COMPARED_BYTES], [0; COMPARED_BYTES]);
+        let (mut one, mut other) = ([0; PIECE_BYTES], [0; PIECE_BYTES]);
         if copy.metadata()?.len() != new.metadata()?.len() {
             return Ok(false);
         }
