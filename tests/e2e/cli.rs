@@ -1,11 +1,12 @@
 //! The program as a shell sees it: what it prints and its exit code.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+
+use super::harness::port::Reserved;
 
 /// The program in an empty environment, with a home of its own.
 fn bridge(home: &Path) -> Command {
@@ -108,13 +109,8 @@ fn serve_refuses_an_invalid_configuration() {
 #[test]
 fn a_bridge_that_is_not_there_is_exit_code_3() {
     let home = tempfile::tempdir().unwrap();
-    // Bound and dropped: nobody listens there now.
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    let url = format!("http://127.0.0.1:{port}");
+    let nobody = Reserved::new();
+    let url = format!("http://{}", nobody.address());
     for arguments in [
         ["adapters", "list"].as_slice(),
         &["dispatch", "hello"],

@@ -6,8 +6,9 @@ use serde_json::json;
 
 use super::harness::Bridge;
 use super::harness::api::{answer, quiet};
+use super::harness::port::Reserved;
 use super::harness::process::{Home, Process};
-use super::harness::registry::{Manner, Registry, Reserved};
+use super::harness::registry::{self, Manner, Registry};
 
 const OFTEN: (&str, &str) = ("BRIDGE_REGISTRATION_EVERY", "50ms");
 /// Once in the life of a test, unless something else is the reason.
@@ -134,9 +135,17 @@ async fn an_outage_ends_by_itself_and_disturbs_nobody() {
 #[tokio::test]
 async fn a_registry_that_is_away_at_the_start_is_found_when_it_comes() {
     let reserved = Reserved::new();
-    let bridge = Bridge::with(&[("BRIDGE_REGISTRATION_URL", &reserved.url()), ID, OFTEN]).await;
+    let bridge = Bridge::with(&[
+        (
+            "BRIDGE_REGISTRATION_URL",
+            &registry::url(reserved.address()),
+        ),
+        ID,
+        OFTEN,
+    ])
+    .await;
     serves(&bridge, "t").await;
-    let registry = reserved.open();
+    let registry = Registry::open(reserved);
     registry.holds("gw", |_| true).await;
     bridge.stop().await;
     assert!(registry.gateways().is_empty());
@@ -145,7 +154,15 @@ async fn a_registry_that_is_away_at_the_start_is_found_when_it_comes() {
 #[tokio::test]
 async fn a_registry_that_stays_away_does_not_keep_a_bridge_from_stopping() {
     let reserved = Reserved::new();
-    let bridge = Bridge::with(&[("BRIDGE_REGISTRATION_URL", &reserved.url()), ID, OFTEN]).await;
+    let bridge = Bridge::with(&[
+        (
+            "BRIDGE_REGISTRATION_URL",
+            &registry::url(reserved.address()),
+        ),
+        ID,
+        OFTEN,
+    ])
+    .await;
     serves(&bridge, "t").await;
     bridge.stop().await;
 }

@@ -13,6 +13,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::harness::api::{JsonBody, owed};
+use super::harness::port::Reserved;
 use super::harness::process::{Home, Process};
 use super::harness::{Answer, CallbackSink, until};
 
@@ -294,12 +295,9 @@ async fn a_trace_goes_on_after_the_bridge_was_killed() {
 #[tokio::test]
 async fn a_collector_that_is_away_costs_nothing_but_spans() {
     let sink = CallbackSink::start().await;
-    let nobody = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap()
-    };
+    let nobody = Reserved::new();
     let small = [("BRIDGE_OTLP_QUEUE_BYTES", "4096")];
-    let home = home(&format!("http://{nobody}"), &small);
+    let home = home(&format!("http://{}", nobody.address()), &small);
     let bridge = home.start();
     for number in 0..20 {
         let body = owed(&format!("t-{number}"), "m", &sink.url("/cb"));

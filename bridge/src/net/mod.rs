@@ -447,10 +447,10 @@ mod tests {
             "/hang" => Reply::hang(),
             _ => Reply::close(),
         });
-        let unused = {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            listener.local_addr().unwrap()
-        };
+        // Held, so that nobody gets it, and nobody listens.
+        let held = tokio::net::TcpSocket::new_v4().unwrap();
+        held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let unused = held.local_addr().unwrap();
         let no_tls = answers_in_clear();
         // A label of more than 63 bytes is no name, whatever DNS there is.
         let no_name = format!("http://{}.invalid/", "a".repeat(64));

@@ -3,6 +3,7 @@
 pub(crate) mod api;
 pub(crate) mod callback;
 pub(crate) mod library;
+pub(crate) mod port;
 pub(crate) mod process;
 pub(crate) mod reference;
 pub(crate) mod registry;

@@ -10,14 +10,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{delete, post};
 use axum::{Json, Router};
 use serde_json::Value;
-use tokio::net::TcpSocket;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::port::Reserved;
 use super::until;
-
-/// A port that is ours and where nobody listens yet.
-pub(crate) struct Reserved(TcpSocket);
 
 /// Stops listening when dropped.
 pub(crate) struct Registry {
@@ -54,19 +51,18 @@ pub(crate) enum Manner {
     Silent,
 }
 
-impl Reserved {
-    pub(crate) fn new() -> Self {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        Self(socket)
+/// Of the registry that is, or will be, at this address.
+pub(crate) fn url(address: SocketAddr) -> String {
+    format!("http://{address}/gateways")
+}
+
+impl Registry {
+    pub(crate) fn start() -> Self {
+        Self::open(Reserved::new())
     }
 
-    pub(crate) fn url(&self) -> String {
-        url(self.0.local_addr().unwrap())
-    }
-
-    pub(crate) fn open(self) -> Registry {
-        let listener = self.0.listen(64).unwrap();
+    pub(crate) fn open(reserved: Reserved) -> Self {
+        let listener = reserved.listen();
         let state = Shared::default();
         let router = Router::new()
             .route("/gateways", post(register))
@@ -79,21 +75,11 @@ impl Reserved {
             let serving = axum::serve(listener, router).into_future();
             stopped.run_until_cancelled(serving).await
         });
-        Registry {
+        Self {
             address,
             state,
             stop,
         }
-    }
-}
-
-fn url(address: SocketAddr) -> String {
-    format!("http://{address}/gateways")
-}
-
-impl Registry {
-    pub(crate) fn start() -> Self {
-        Reserved::new().open()
     }
 
     pub(crate) fn url(&self) -> String {

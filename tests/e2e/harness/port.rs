@@ -1,0 +1,23 @@
+//! A port that is held, so that nobody else gets it, and where nobody listens yet: connecting is refused.
+
+use std::net::SocketAddr;
+
+use tokio::net::{TcpListener, TcpSocket};
+
+pub(crate) struct Reserved(TcpSocket);
+
+impl Reserved {
+    pub(crate) fn new() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Self(socket)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
+    }
+
+    pub(crate) fn listen(self) -> TcpListener {
+        self.0.listen(64).unwrap()
+    }
+}
