@@ -10,8 +10,8 @@ use criterion::Criterion;
 use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, OutputStrategy, Profile};
 use forge_bridge::delivery::sign::{Message, Signer};
 use forge_bridge::dispatch::assemble::{self, assemble};
-use forge_bridge::dispatch::fingerprint;
 use forge_bridge::dispatch::gather::Gathered;
+use forge_bridge::dispatch::idempotency;
 use forge_bridge::dispatch::normalise::{Ending, Raw, Subject, normalise};
 use forge_bridge::dispatch::request::Dispatch;
 use forge_bridge::dispatch::route::{Candidate, Policy, route};
@@ -54,9 +54,9 @@ type Stage = (&'static str, fn(&Bench));
 const STAGES: [Stage; 7] = [
     ("read", |bench| drop(black_box(json::parse(&bench.text)))),
     ("validate", |bench| drop(black_box(bench.validated()))),
-    ("fingerprint", |bench| {
+    ("record", |bench| {
         let record = bench.dispatch.to_record();
-        black_box(fingerprint::of(&bench.dispatch, &record, &bench.vault));
+        black_box(idempotency::counted(&bench.dispatch, &record));
     }),
     ("route", Bench::route),
     ("assemble", Bench::assemble),
@@ -71,7 +71,6 @@ struct Bench {
     dispatch: Dispatch,
     config: dispatch::Config,
     profile: Profile,
-    vault: Vault,
     signer: Signer,
 }
 
@@ -105,7 +104,6 @@ impl Bench {
             dispatch,
             config,
             profile,
-            vault,
             signer,
         }
     }

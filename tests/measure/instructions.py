@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BASELINE = Path(__file__).with_name("instructions.json")
-STAGES = ["read", "validate", "fingerprint", "route", "assemble", "normalise", "sign"]
+STAGES = ["read", "validate", "record", "route", "assemble", "normalise", "sign"]
 FEW, MANY = 5, 25
 ALLOWED = 1.10
 

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::crash;
 use crate::store::sealed::{Place, Resealed, Sealed};
 use crate::store::{self, Store};
-use crate::vault::{self, KeyId, Vault};
+use crate::vault::{KeyId, Vault};
 
 /// Dispatches that one step looks at.
 const STEP: usize = 200;
@@ -39,19 +39,13 @@ fn ids(keys: &[KeyId]) -> String {
     keys.join(", ")
 }
 
-/// Has what fingerprints are made with kept in the store, and sees that the keys fit the store.
+/// Sees that the keys fit the store; a new one is marked with them.
 pub(super) async fn fit(store: &dyn Store, vault: &Vault) -> anyhow::Result<()> {
-    let kept = match store.sealed(vault::FINGERPRINTS).await? {
-        Some(kept) => kept,
-        None => {
-            let first = vault.sealed_fingerprints();
-            store.seal_once(vault::FINGERPRINTS, first).await?
-        }
+    let mark = match store.sealed(MARK).await? {
+        Some(mark) => mark,
+        None => store.seal_once(MARK, vault.seal(MARK, TURNING)).await?,
     };
-    vault.take_fingerprints(&kept)?;
-    if let Some(mark) = store.sealed(MARK).await? {
-        vault.unseal(MARK, &mark)?;
-    }
+    vault.unseal(MARK, &mark)?;
     Ok(())
 }
 
@@ -241,8 +235,8 @@ mod tests {
         check(&store, &old, &both).await.unwrap();
         fit(&store, &both).await.unwrap();
         assert!(check(&store, &both, &new).await.is_err(), "not yet");
-        // The named value and what fingerprints are made with; the mark was made anew before.
-        assert_eq!(round(&store, &both).await.resealed, 2);
+        // The mark was made anew before.
+        assert_eq!(round(&store, &both).await.resealed, 1);
         assert_eq!(round(&store, &both).await.resealed, 0);
         check(&store, &both, &new).await.unwrap();
         fit(&store, &new).await.unwrap();

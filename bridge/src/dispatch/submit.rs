@@ -15,7 +15,7 @@ use crate::event::{NewEvent, kind};
 use crate::id::DispatchId;
 use crate::plugin::Adapter;
 use crate::store::record::{
-    self, Acceptance, Fingerprint, IdempotencyKey, KeyVerdict, NewDispatch, Replay, State,
+    self, Acceptance, IdempotencyKey, KeyVerdict, NewDispatch, Replay, State,
 };
 use crate::store::{self, sealed};
 use crate::time;
@@ -24,7 +24,7 @@ use super::request::{Dispatch, Secrets};
 use super::route::{Candidate, Policy, RouteError, Routed, route};
 use super::stages;
 use super::validate::{Envelope, Limits, validate};
-use super::{Dispatcher, Error, Inner, fingerprint};
+use super::{Dispatcher, Error, Inner, idempotency};
 
 /// What the headers of a request say.
 #[derive(Clone, Debug, Default)]
@@ -73,20 +73,19 @@ impl Dispatcher {
         let inner = &*self.inner;
         let now = inner.finisher.clock.now();
         let (dispatch, secrets) = inner.validated(body, headers)?;
-        let key = fingerprint::key(&dispatch, headers.idempotency_key.as_deref());
+        let key = idempotency::key(&dispatch, headers.idempotency_key.as_deref());
         let record = dispatch.to_record();
-        let fingerprint = fingerprint::of(&dispatch, &record, &inner.vault);
         let routed = match inner.routed(&dispatch, now).await {
             Ok(routed) => routed,
             // A known key has its answer whatever the adapters can do by now.
             Err(refused) => {
-                let known = inner.known(&key, &fingerprint, now).await?;
+                let counted = idempotency::counted(&dispatch, &record);
+                let known = inner.known(&key, counted, now).await?;
                 return known.ok_or(refused);
             }
         };
         // What goes from future to future is not copied each time.
         let dispatch = Box::new(dispatch);
-        let key = (key, fingerprint);
         let new = Box::new(inner.record(&dispatch, record, &secrets, key, &routed, now));
         let (dispatch_id, task_id) = (new.id, new.task_id.clone());
         let trace = dispatch.trace.clone();
@@ -128,10 +127,11 @@ impl Dispatcher {
     ) -> Result<Option<Answer>, Error> {
         let inner = &*self.inner;
         let (dispatch, _) = inner.validated(body, headers)?;
-        let key = fingerprint::key(&dispatch, headers.idempotency_key.as_deref());
-        let fingerprint = fingerprint::of(&dispatch, &dispatch.to_record(), &inner.vault);
+        let key = idempotency::key(&dispatch, headers.idempotency_key.as_deref());
+        let record = dispatch.to_record();
+        let counted = idempotency::counted(&dispatch, &record);
         let now = inner.finisher.clock.now();
-        inner.known(&key, &fingerprint, now).await
+        inner.known(&key, counted, now).await
     }
 }
 
@@ -163,13 +163,13 @@ impl Inner {
     async fn known(
         &self,
         key: &IdempotencyKey,
-        fingerprint: &Fingerprint,
+        counted: &str,
         now: Timestamp,
     ) -> Result<Option<Answer>, Error> {
         let Some(known) = self.finisher.store.recall(key).await? else {
             return Ok(None);
         };
-        match known.verdict(key.space, fingerprint) {
+        match known.verdict(key.space, counted) {
             KeyVerdict::Same => Ok(Some(self.again(&known.dispatch, now).await?)),
             KeyVerdict::Conflict => Err(Error::Conflict(known.dispatch.id)),
             KeyVerdict::TakeOver => Ok(None),
@@ -242,7 +242,7 @@ impl Inner {
         dispatch: &Dispatch,
         request: Box<RawValue>,
         secrets: &Secrets,
-        (key, fingerprint): (IdempotencyKey, Fingerprint),
+        key: IdempotencyKey,
         routed: &Routed,
         now: Timestamp,
     ) -> NewDispatch {
@@ -254,7 +254,6 @@ impl Inner {
         NewDispatch {
             id,
             key,
-            fingerprint,
             task_id: dispatch.task_id.clone(),
             agent_id: dispatch.agent_id.clone(),
             run_id: dispatch.run_id.clone(),
@@ -262,6 +261,7 @@ impl Inner {
             provider: routed.provider.clone(),
             pinned: routed.pinned,
             routing: routed.decision.stored(),
+            counted_bytes: idempotency::counted(dispatch, &request).len(),
             request,
             secrets: secrets.to_seal().map(seal),
             session: dispatch

@@ -172,7 +172,6 @@ impl Edge {
         let new = NewDispatch {
             id,
             key,
-            fingerprint: [0; 32],
             task_id: task_id.to_owned(),
             agent_id: "agent".to_owned(),
             run_id: None,
@@ -181,6 +180,7 @@ impl Edge {
             pinned: false,
             routing: raw(&json!([])),
             request: raw(&json!({})),
+            counted_bytes: 0,
             secrets: None,
             session: None,
             priority: 0,

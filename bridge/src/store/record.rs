@@ -26,14 +26,12 @@ pub struct IdempotencyKey {
     pub value: String,
 }
 
-/// A keyed hash of the normalised dispatch; equal bodies have equal fingerprints.
-pub type Fingerprint = [u8; 32];
-
 /// What a key stands for. `dispatch` comes without its result.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub dispatch: Dispatch,
-    pub fingerprint: Fingerprint,
+    /// What counts of its request, see [`NewDispatch::counted`].
+    pub counted: String,
 }
 
 /// What a second request under a known key gets.
@@ -52,7 +50,6 @@ pub enum KeyVerdict {
 pub struct NewDispatch {
     pub id: DispatchId,
     pub key: IdempotencyKey,
-    pub fingerprint: Fingerprint,
     pub task_id: String,
     pub agent_id: String,
     pub run_id: Option<String>,
@@ -65,6 +62,8 @@ pub struct NewDispatch {
     pub routing: Box<RawValue>,
     /// The validated dispatch as JSON, without secrets.
     pub request: Box<RawValue>,
+    /// So many bytes of it count: the same step sent again begins with the same.
+    pub counted_bytes: usize,
     /// Its secrets, sealed.
     pub secrets: Option<Vec<u8>>,
     /// Set only when the chosen adapter honours it: dispatches of one adapter and session run one
@@ -84,6 +83,13 @@ pub struct NewDispatch {
     pub start: Option<NewEvent>,
     /// At most so many dispatches may wait; one more is `Acceptance::QueueFull`.
     pub queue_limit: u64,
+}
+
+impl NewDispatch {
+    /// What tells its request from that of another step.
+    pub fn counted(&self) -> &str {
+        &self.request.get()[..self.counted_bytes]
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]

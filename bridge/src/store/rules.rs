@@ -6,8 +6,7 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 
 use super::record::{
-    Dispatch, EventFilter, EventTotals, Fingerprint, KeySpace, KeyVerdict, Known, NewDispatch,
-    State,
+    Dispatch, EventFilter, EventTotals, KeySpace, KeyVerdict, Known, NewDispatch, State,
 };
 use super::{Error, Result};
 use crate::event::{Event, LogName};
@@ -22,7 +21,7 @@ pub(super) const UNBOUND_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 *
 
 impl Known {
     /// The key rules of `contract.md` §1, "Idempotency".
-    pub fn verdict(&self, space: KeySpace, fingerprint: &Fingerprint) -> KeyVerdict {
+    pub fn verdict(&self, space: KeySpace, counted: &str) -> KeyVerdict {
         let failed = match &self.dispatch.state {
             State::Finished {
                 error_code: Some(code),
@@ -36,7 +35,7 @@ impl Known {
         };
         if failed && space == KeySpace::Task {
             KeyVerdict::TakeOver
-        } else if &self.fingerprint == fingerprint {
+        } else if self.counted == counted {
             KeyVerdict::Same
         } else {
             KeyVerdict::Conflict
@@ -156,7 +155,7 @@ mod tests {
         };
         Known {
             dispatch,
-            fingerprint: [1; 32],
+            counted: "one".to_owned(),
         }
     }
 
@@ -184,8 +183,8 @@ mod tests {
             (finished(Some("cancelled")), Task, true, Same),
             (finished(Some("cancelled")), Task, false, Conflict),
         ] {
-            let fingerprint = if same_body { [1; 32] } else { [2; 32] };
-            let verdict = known(state.clone()).verdict(space, &fingerprint);
+            let counted = if same_body { "one" } else { "two" };
+            let verdict = known(state.clone()).verdict(space, counted);
             assert_eq!(
                 verdict, expected,
                 "{state:?} {space:?} same body: {same_body}"

@@ -11,7 +11,7 @@ use chacha20poly1305::aead::Generate;
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use tempfile::NamedTempFile;
 
-use super::{Error, KEY_BYTES, KeyId, KeySource, decode, derive};
+use super::{Error, KEY_BYTES, Key, KeyId, KeySource, decode};
 use crate::crash;
 
 /// Nobody turns keys so often without retiring any.
@@ -44,7 +44,7 @@ pub(super) fn open(source: &KeySource) -> Result<Vec<SecretSlice<u8>>, Error> {
 pub fn rotate(source: &KeySource) -> Result<KeyId, Error> {
     let mut keys = open(source)?;
     let new = SecretSlice::from(chacha20poly1305::Key::generate().to_vec());
-    let (key, _) = derive(&new)?;
+    let key = Key::derive(&new)?;
     keys.insert(0, new);
     write(&source.file, &keys)?;
     Ok(key.id)
@@ -54,7 +54,7 @@ pub fn rotate(source: &KeySource) -> Result<KeyId, Error> {
 pub fn retire(source: &KeySource, in_use: &BTreeSet<KeyId>) -> Result<Vec<KeyId>, Error> {
     let (mut kept, mut retired) = (Vec::new(), Vec::new());
     for key in open(source)? {
-        let (derived, _) = derive(&key)?;
+        let derived = Key::derive(&key)?;
         match kept.is_empty() || in_use.contains(&derived.id) {
             true => kept.push(key),
             false => retired.push(derived.id),

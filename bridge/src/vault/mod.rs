@@ -1,6 +1,5 @@
 //! The bridge's own keys: the first seals what must not lie open in the store, the others open what was
-//! sealed before it. Makes fingerprints that mean nothing to those who do not have them. Does not know what
-//! it seals or where that is kept.
+//! sealed before it. Does not know what it seals or where that is kept.
 
 pub mod file;
 
@@ -24,8 +23,6 @@ const SEALED_V2: u8 = 2;
 const ID_BYTES: usize = 4;
 const NONCE_BYTES: usize = 24;
 const KEY_BYTES: usize = 32;
-/// The context under which the key of fingerprints is sealed, and its name in the store.
-pub const FINGERPRINTS: &str = "fingerprint-key";
 
 /// Where the keys come from.
 #[derive(Clone, Debug)]
@@ -90,7 +87,6 @@ fn list(ids: &[KeyId]) -> String {
 #[derive(Clone)]
 pub struct Vault {
     ring: Live<Ring>,
-    fingerprints: Live<SecretSlice<u8>>,
 }
 
 /// The first one seals, all of them open.
@@ -114,20 +110,13 @@ impl Vault {
 
     /// The first key seals, the others open what they sealed.
     pub fn from_keys(keys: &[SecretSlice<u8>]) -> Result<Self, Error> {
-        let (ring, fingerprints): (Vec<_>, Vec<_>) = keys
-            .iter()
-            .map(derive)
-            .collect::<Result<Vec<_>, _>>()?
-            .into_iter()
-            .unzip();
-        // Where no store keeps it, it is that of the key that was first of all.
-        let eldest = fingerprints.into_iter().next_back();
-        let eldest = eldest.ok_or_else(|| Error::MalformedKey {
-            origin: "an empty list of keys".to_owned(),
-        })?;
+        if keys.is_empty() {
+            let origin = "an empty list of keys".to_owned();
+            return Err(Error::MalformedKey { origin });
+        }
+        let ring = keys.iter().map(Key::derive).collect::<Result<_, _>>()?;
         Ok(Self {
             ring: Ring(ring).into(),
-            fingerprints: eldest.into(),
         })
     }
 
@@ -143,7 +132,7 @@ impl Vault {
         Self::from_keys(&keys)
     }
 
-    /// From now on these keys seal and open; what fingerprints are made with stays.
+    /// From now on these keys seal and open.
     pub fn adopt(&self, other: &Vault) {
         self.ring.replace(other.ring.get());
     }
@@ -207,49 +196,27 @@ impl Vault {
         let rest = sealed.strip_prefix(&[SEALED_V2])?;
         rest.first_chunk().map(|id| KeyId(*id))
     }
+}
 
-    /// What the store has to keep, so that a dispatch has the same fingerprint under every later key.
-    pub fn sealed_fingerprints(&self) -> Vec<u8> {
-        self.seal(FINGERPRINTS, self.fingerprints.get().expose_secret())
-    }
-
-    /// Makes fingerprints with what the store has kept.
-    pub fn take_fingerprints(&self, sealed: &[u8]) -> Result<(), Error> {
-        let kept = self.unseal(FINGERPRINTS, sealed)?;
-        self.fingerprints.replace(kept);
-        Ok(())
-    }
-
-    /// An HMAC-SHA256 of the parts. Each part counts with its length, so that moving a byte from one
-    /// part to the next gives another fingerprint.
-    pub fn fingerprint(&self, context: &str, parts: &[&[u8]]) -> [u8; 32] {
-        mac(self.fingerprints.get().expose_secret(), context, parts)
+impl Key {
+    fn derive(key: &SecretSlice<u8>) -> Result<Self, Error> {
+        let key = key.expose_secret();
+        if key.len() != KEY_BYTES {
+            let origin = "the given key".to_owned();
+            return Err(Error::MalformedKey { origin });
+        }
+        let seal = SecretSlice::from(mac(key, "forge-bridge seal").to_vec());
+        let cipher = XChaCha20Poly1305::new_from_slice(seal.expose_secret())
+            .expect("an HMAC-SHA256 is as long as the cipher's key");
+        let [a, b, c, d, ..] = mac(key, "forge-bridge key id");
+        let id = KeyId([a, b, c, d]);
+        Ok(Self { id, cipher })
     }
 }
 
-/// What a key is used for: to seal, and to make fingerprints.
-fn derive(key: &SecretSlice<u8>) -> Result<(Key, SecretSlice<u8>), Error> {
-    let key = key.expose_secret();
-    if key.len() != KEY_BYTES {
-        let origin = "the given key".to_owned();
-        return Err(Error::MalformedKey { origin });
-    }
-    let seal = SecretSlice::from(mac(key, "forge-bridge seal", &[]).to_vec());
-    let cipher = XChaCha20Poly1305::new_from_slice(seal.expose_secret())
-        .expect("an HMAC-SHA256 is as long as the cipher's key");
-    let [a, b, c, d, ..] = mac(key, "forge-bridge key id", &[]);
-    let fingerprints = SecretSlice::from(mac(key, "forge-bridge fingerprint", &[]).to_vec());
-    let id = KeyId([a, b, c, d]);
-    Ok((Key { id, cipher }, fingerprints))
-}
-
-fn mac(key: &[u8], context: &str, parts: &[&[u8]]) -> [u8; 32] {
-    let parts = || std::iter::once(context.as_bytes()).chain(parts.iter().copied());
-    let lengths: Vec<_> = parts()
-        .map(|part| (part.len() as u64).to_be_bytes())
-        .collect();
-    let pieces = lengths.iter().zip(parts());
-    digest::mac(key, pieces.flat_map(|(length, part)| [&length[..], part]))
+fn mac(key: &[u8], context: &str) -> [u8; 32] {
+    let length = (context.len() as u64).to_be_bytes();
+    digest::mac(key, [&length, context.as_bytes()])
 }
 
 fn parse(text: &SecretString, origin: &str) -> Result<SecretSlice<u8>, Error> {
@@ -307,20 +274,6 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_depends_on_key_context_and_the_seams_between_parts() {
-        let one = vault(1).fingerprint("a", &[b"xy", b"z"]);
-        assert_eq!(one, vault(1).fingerprint("a", &[b"xy", b"z"]));
-        for other in [
-            vault(2).fingerprint("a", &[b"xy", b"z"]),
-            vault(1).fingerprint("b", &[b"xy", b"z"]),
-            vault(1).fingerprint("a", &[b"x", b"yz"]),
-            vault(1).fingerprint("a", &[b"xyz"]),
-        ] {
-            assert_ne!(one, other);
-        }
-    }
-
-    #[test]
     fn a_key_is_read_as_hex_or_base64_of_32_bytes() {
         let sealed = vault(7).seal("c", b"x");
         for (text, good) in [
@@ -358,17 +311,5 @@ mod tests {
         assert!(vault(2).unseal("c", &new).is_ok());
         let missing = vault(1).unseal("c", &new).unwrap_err();
         assert!(matches!(missing, Error::MissingKey { wanted, .. } if wanted == both.sealing()));
-    }
-
-    #[test]
-    fn fingerprints_outlive_the_key_that_they_began_with() {
-        let (old, new) = (vault(1), vault(2));
-        let before = old.fingerprint("a", &[b"x"]);
-        assert_ne!(new.fingerprint("a", &[b"x"]), before);
-        let keys = [2, 1].map(|byte| SecretSlice::from(vec![byte; 32]));
-        let both = Vault::from_keys(&keys).unwrap();
-        assert_eq!(both.fingerprint("a", &[b"x"]), before);
-        new.take_fingerprints(&both.sealed_fingerprints()).unwrap();
-        assert_eq!(new.fingerprint("a", &[b"x"]), before);
     }
 }

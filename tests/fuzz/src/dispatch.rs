@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use forge_bridge::dispatch::fingerprint::counted;
+use forge_bridge::dispatch::idempotency::counted;
 use forge_bridge::dispatch::request::{Dispatch, Secrets};
 use forge_bridge::dispatch::validate::{Envelope, Limits, validate};
 use forge_bridge::dispatch::{Config, trace::Trace};

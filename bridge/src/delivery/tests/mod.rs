@@ -108,7 +108,6 @@ impl Rig {
                 space: KeySpace::Task,
                 value: id.to_string(),
             },
-            fingerprint: [0; 32],
             task_id: id.to_string(),
             agent_id: "agent".into(),
             run_id: None,
@@ -117,6 +116,7 @@ impl Rig {
             pinned: false,
             routing: raw(&json!([])),
             request: raw(&json!({ "taskId": "t", "callback": callback })),
+            counted_bytes: 0,
             secrets: secrets.map(|secrets| {
                 let context = format!("dispatch:{id}");
                 self.vault.seal(&context, secrets.to_string().as_bytes())

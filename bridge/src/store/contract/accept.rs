@@ -1,6 +1,6 @@
 //! Keys, duplicates, take-overs and the bound of the queue.
 
-use super::sample::{accept, at, begin, callback, event, failed, ok, run, settlement, task};
+use super::sample::{accept, at, begin, callback, event, failed, ok, raw, run, settlement, task};
 use super::{Subject, on_every_store};
 use crate::event::kind;
 use crate::store::Error;
@@ -22,6 +22,9 @@ on_every_store! {
     a_task_key_must_be_the_task_id;
     a_full_queue_refuses_new_ones_but_knows_duplicates;
 }
+
+/// Of another step than that of the sample.
+const OTHER: &str = r#"{"message":"other"}"#;
 
 fn task_key(value: &str) -> IdempotencyKey {
     IdempotencyKey {
@@ -53,7 +56,7 @@ async fn an_accepted_dispatch_reads_as_it_was_given(subject: impl Subject) {
     };
     let id = accept(&*store, new).await;
     let known = store.recall(&task_key("t")).await.unwrap().unwrap();
-    assert_eq!(known.fingerprint, [1; 32]);
+    assert_eq!(known.counted, r#"{"message":"hello""#);
     let read = store.dispatch(id).await.unwrap().unwrap();
     for dispatch in [known.dispatch, read] {
         assert_eq!(dispatch.id, id);
@@ -83,13 +86,15 @@ async fn an_accepted_dispatch_reads_as_it_was_given(subject: impl Subject) {
 async fn the_same_body_is_a_duplicate_and_another_a_conflict(subject: impl Subject) {
     let store = subject.open().await;
     let id = accept(&*store, task("t")).await;
-    let again = store.accept(task("t")).await.unwrap();
-    assert!(matches!(again, Acceptance::Duplicate(known) if known.id == id));
-    let other = NewDispatch {
-        fingerprint: [2; 32],
+    let asking = |request| NewDispatch {
+        request: raw(request),
         ..task("t")
     };
-    let other = store.accept(other).await.unwrap();
+    for same in [r#"{"message":"hello"}"#, r#"{"message":"hello","try":2}"#] {
+        let again = store.accept(asking(same)).await.unwrap();
+        assert!(matches!(again, Acceptance::Duplicate(known) if known.id == id));
+    }
+    let other = store.accept(asking(OTHER)).await.unwrap();
     assert!(matches!(other, Acceptance::Conflict(holder) if holder == id));
     begin(&*store, id, 1).await;
     let again = store.accept(task("t")).await.unwrap();
@@ -122,7 +127,7 @@ async fn a_failed_one_gives_its_task_key_to_a_new_one(subject: impl Subject) {
     let store = subject.open().await;
     let (old, delivery) = run(&*store, task("t"), failed("timeout", 2)).await;
     let new = NewDispatch {
-        fingerprint: [9; 32],
+        request: raw(OTHER),
         accepted_at: at(10),
         ..task("t")
     };
@@ -173,7 +178,7 @@ async fn a_header_key_is_never_taken_over(subject: impl Subject) {
     let same = store.accept(new()).await.unwrap();
     assert!(matches!(same, Acceptance::Duplicate(known) if known.id == id));
     let other = NewDispatch {
-        fingerprint: [2; 32],
+        request: raw(OTHER),
         ..new()
     };
     let other = store.accept(other).await.unwrap();

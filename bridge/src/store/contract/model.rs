@@ -185,13 +185,15 @@ impl Pair {
                         Some(header) => (KeySpace::Header, format!("key-{header}")),
                     };
                     let new = task(&task_id);
+                    let request = format!("[{body}]");
                     NewDispatch {
                         id,
                         key: IdempotencyKey {
                             space: key.0,
                             value: key.1,
                         },
-                        fingerprint: [body; 32],
+                        counted_bytes: request.len(),
+                        request: raw(&request),
                         session: session.map(|session| session.to_string()),
                         priority,
                         provider: if other { "other" } else { PROVIDER }.to_owned(),

@@ -9,8 +9,8 @@ use crate::event::LogName;
 use crate::id::DispatchId;
 use crate::store::destination::OpenBreaker;
 use crate::store::record::{
-    self, Acceptance, Counts, DeliveryState, Dispatch, DispatchFilter, Fingerprint, IdempotencyKey,
-    KeySpace, KeyVerdict, Known, LogBounds, NewDispatch, Output, Page, Status, Swept,
+    self, Acceptance, Counts, DeliveryState, Dispatch, DispatchFilter, IdempotencyKey, KeySpace,
+    KeyVerdict, Known, LogBounds, NewDispatch, Output, Page, Status, Swept,
 };
 use crate::store::rules::UNBOUND_RETENTION;
 use crate::store::{Error, Result, rules};
@@ -40,8 +40,8 @@ pub(super) struct Kept {
     /// `result` stays empty in here.
     pub(super) record: Dispatch,
     pub(super) key: IdempotencyKey,
-    pub(super) fingerprint: Fingerprint,
     pub(super) request: Box<RawValue>,
+    pub(super) counted: String,
     pub(super) secrets: Option<Vec<u8>>,
     /// Waits for `not_before`.
     pub(super) delayed: bool,
@@ -145,7 +145,7 @@ impl State {
     pub(super) fn recall(&self, key: &IdempotencyKey) -> Option<Known> {
         self.holder(key).map(|(_, kept)| Known {
             dispatch: kept.record.clone(),
-            fingerprint: kept.fingerprint,
+            counted: kept.counted.clone(),
         })
     }
 
@@ -157,7 +157,7 @@ impl State {
         let known = self.recall(&new.key);
         let mut taken_over = None;
         if let Some((seq, known)) = holder.zip(known) {
-            match known.verdict(new.key.space, &new.fingerprint) {
+            match known.verdict(new.key.space, new.counted()) {
                 KeyVerdict::Same => {
                     if matches!(known.dispatch.state, record::State::Finished { .. }) {
                         self.owe_again(seq, new.accepted_at);
@@ -193,11 +193,12 @@ impl State {
         let seq = self.last_dispatch;
         let delayed = new.not_before.is_some_and(|time| time > new.accepted_at);
         let record = rules::accepted(&new, retry_of);
+        let counted = new.counted().to_owned();
         let kept = Kept {
             record,
             key: new.key,
-            fingerprint: new.fingerprint,
             request: new.request,
+            counted,
             secrets: new.secrets,
             delayed,
             turn: None,

@@ -1,6 +1,6 @@
 //! Taking a dispatch in: its key decides, then its rows are written.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
 use super::table::{self, nanos, phase, select_dispatch};
 use super::writer::{Failure, Tx};
@@ -21,20 +21,27 @@ pub(super) fn recall(
 ) -> rusqlite::Result<Option<(i64, Known)>> {
     let sql = match key.space {
         KeySpace::Header => select_dispatch!(
-            " FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.header_key = ?1"
+            ", b.request, d.counted_bytes FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.header_key = ?1"
         ),
         KeySpace::Task => select_dispatch!(
-            " FROM dispatch d JOIN body b ON b.dispatch = d.seq
+            ", b.request, d.counted_bytes FROM dispatch d JOIN body b ON b.dispatch = d.seq
              WHERE d.task_id = ?1 AND d.header_key IS NULL ORDER BY d.seq DESC LIMIT 1"
         ),
     };
     table::one(connection, sql, [&key.value], |row| {
         let known = Known {
             dispatch: table::dispatch(row)?,
-            fingerprint: row.get(table::FINGERPRINT)?,
+            counted: counted(row)?,
         };
         Ok((row.get(table::SEQ)?, known))
     })
+}
+
+/// Of a request that was damaged nothing counts: none is the same.
+fn counted(row: &Row<'_>) -> rusqlite::Result<String> {
+    let bytes: usize = row.get(table::MORE + 1)?;
+    let request = row.get_ref(table::MORE)?.as_str().unwrap_or_default();
+    Ok(request.get(..bytes).unwrap_or_default().to_owned())
 }
 
 pub(super) fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, Failure> {
@@ -43,7 +50,7 @@ pub(super) fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, F
     }
     let mut taken_over = None;
     if let Some((seq, known)) = recall(tx.conn, &new.key)? {
-        match known.verdict(new.key.space, &new.fingerprint) {
+        match known.verdict(new.key.space, new.counted()) {
             KeyVerdict::Same => {
                 if matches!(known.dispatch.state, State::Finished { .. }) {
                     deliver::owe_again(tx, seq, new.accepted_at)?;
@@ -85,7 +92,7 @@ fn insert(
     };
     tx.execute(
         "INSERT INTO dispatch (seq, id, phase, provider, pinned, priority, events, session, turn,
-           accepted_at, not_before, start_by, header_key, fingerprint, task_id, agent_id, run_id,
+           accepted_at, not_before, start_by, header_key, counted_bytes, task_id, agent_id, run_id,
            trace_id, retry_of, callback_url, callback_origin, attempts, epoch, started_at,
            first_started_at)
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -103,7 +110,7 @@ fn insert(
             new.not_before.map(nanos),
             nanos(new.start_by),
             header_key,
-            new.fingerprint,
+            new.counted_bytes,
             new.task_id,
             new.agent_id,
             new.run_id,

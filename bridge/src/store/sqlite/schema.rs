@@ -23,7 +23,7 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One entry for each version of the file, never changed once released.
-const MIGRATIONS: &[&str] = &[V1, BREAKERS, DELAYED_BY_PROVIDER];
+const MIGRATIONS: &[&str] = &[V1, BREAKERS, DELAYED_BY_PROVIDER, COUNTED];
 
 /// `dispatch.phase`: 0 ready, 1 waits for its time, 2 waits for its session, 3 cancelled in the queue,
 /// 4 running, 5 finished. What waits or runs has partial indexes, so their cost does not grow with
@@ -150,6 +150,14 @@ CREATE TABLE breaker (
 /// A start counts what waits for its time from the index alone, however much that is.
 const DELAYED_BY_PROVIDER: &str = "
 CREATE INDEX dispatch_delayed_by_provider ON dispatch (provider) WHERE phase = 1;
+";
+
+/// A step that is sent again is compared with its request itself. One that was accepted before is not found to be
+/// the same.
+const COUNTED: &str = "
+ALTER TABLE dispatch DROP COLUMN fingerprint;
+ALTER TABLE dispatch ADD COLUMN counted_bytes INTEGER NOT NULL DEFAULT 0;
+DELETE FROM sealed WHERE name = 'fingerprint-key';
 ";
 
 /// What the file says about itself.

@@ -113,7 +113,7 @@ macro_rules! select_dispatch {
              b.routing, d.session, d.priority, d.phase, d.attempts, d.cancel_requested,
              d.accepted_at, d.not_before, d.start_by, d.first_started_at, d.started_at,
              d.finished_at, d.error_code, d.retry_of, d.callback_url, d.callback_origin, d.seq,
-             d.fingerprint, d.recorded_session, d.spent",
+             d.recorded_session, d.spent",
             $rest
         )
     };
@@ -122,10 +122,9 @@ pub(super) use select_dispatch;
 
 /// Where `select_dispatch` puts what is not part of the record, and the first column after its own.
 pub(super) const SEQ: usize = 23;
-pub(super) const FINGERPRINT: usize = 24;
-pub(super) const RECORDED_SESSION: usize = 25;
-pub(super) const SPENT: usize = 26;
-pub(super) const MORE: usize = 27;
+pub(super) const RECORDED_SESSION: usize = 24;
+pub(super) const SPENT: usize = 25;
+pub(super) const MORE: usize = 26;
 
 pub(super) fn dispatch(row: &Row<'_>) -> rusqlite::Result<Dispatch> {
     let attempts: u32 = row.get(11)?;

@@ -1,20 +1,14 @@
-//! What makes two dispatches the same: what counts of them, which the vault turns into a keyed hash.
+//! Under which key a dispatch is known, and what has to be the same when it is sent again.
 
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::store::record::{Fingerprint, IdempotencyKey, KeySpace};
-use crate::vault::Vault;
+use crate::store::record::{IdempotencyKey, KeySpace};
 
 use super::request::Dispatch;
 use super::trace::Trace;
-
-/// Members stand in the order of the struct, or sorted where they are the caller's own.
-pub fn of(dispatch: &Dispatch, record: &RawValue, vault: &Vault) -> Fingerprint {
-    vault.fingerprint("dispatch", &[counted(dispatch, record).as_bytes()])
-}
 
 /// The end of a dispatch's JSON: what may differ between two sendings of the same step.
 #[derive(Serialize)]
@@ -30,7 +24,8 @@ struct Free<'a> {
     trace: &'a Trace,
 }
 
-/// The beginning of a dispatch's record: all but what is free. Secrets and the callback's headers are not in a dispatch.
+/// The beginning of a dispatch's record: all but what is free. Secrets and the callback's headers are not in it. Members
+/// stand in the order of the struct, or sorted where they are the caller's own.
 pub fn counted<'a>(dispatch: &Dispatch, record: &'a RawValue) -> &'a str {
     let free = Free {
         not_before: dispatch.not_before,
