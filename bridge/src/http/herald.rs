@@ -2,6 +2,7 @@
 //! something for, so that however many follow, a commit wakes one.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::store::record::EventFilter;
 
 /// Under load a commit comes every few microseconds; what comes in so long is told together.
 const PACE: Duration = Duration::from_millis(5);
-/// And longer with many, who have been told once before they are woken again: about what one of them takes.
+/// And longer where many were woken, who have been told once before they are woken again: about what one of them takes.
 const PACE_EACH: Duration = Duration::from_micros(10);
 const PAGE: usize = 1024;
 /// How many of its newest events a topic remembers, and how large they may be to be kept as a whole; who is
@@ -132,17 +133,22 @@ impl Inner {
 }
 
 impl Board {
-    fn tell(&mut self, events: &[Arc<Event>], told: u64) {
+    /// How many of those who listen are woken by it.
+    fn tell(&mut self, events: &[Arc<Event>], told: u64) -> u32 {
+        let mut woken = 0;
         for event in events {
             let position = event.id.position;
             let kept = Some(event).filter(|event| event.data_bytes() <= KEPT_BYTES);
             for topic in Topic::reached(event) {
                 if let Some(news) = self.news.get(&topic) {
                     news.send_modify(|news| news.add(position, kept.cloned()));
+                    woken += news.receiver_count();
                 }
             }
         }
         self.told = told;
+        // Who is told of several events at once is woken once.
+        self.listeners.min(u32::try_from(woken).unwrap_or(u32::MAX))
     }
 }
 
@@ -233,6 +239,7 @@ impl Telling {
     async fn run(self, mut position: u64) {
         let Inner { store, closing, .. } = &*self.0;
         let mut changes = store.changes();
+        let mut woken = 0;
         loop {
             changes.borrow_and_update();
             let begun = Instant::now();
@@ -244,23 +251,23 @@ impl Telling {
                 }
             };
             position = page.scanned;
-            let listeners = {
+            {
                 let mut board = self.0.board();
-                board.tell(&page.events, position);
-                board.listeners
-            };
-            if listeners == 0 {
-                return;
+                woken = woken.max(board.tell(&page.events, position));
+                if board.listeners == 0 {
+                    return;
+                }
             }
             if page.more {
                 continue;
             }
-            let woken = async {
+            let next = begun + PACE + PACE_EACH * mem::take(&mut woken);
+            let news = async {
                 let changed = changes.changed().await;
-                sleep_until(begun + PACE + PACE_EACH * listeners).await;
+                sleep_until(next).await;
                 changed
             };
-            match closing.run_until_cancelled(woken).await {
+            match closing.run_until_cancelled(news).await {
                 Some(Ok(())) => {}
                 Some(Err(_)) | None => return,
             }
@@ -334,6 +341,28 @@ mod tests {
             assert_eq!(look(&mut all, before), told(&[before + 1], before + 1));
             let seen = if before == 2 { 1 } else { before };
             assert_eq!(look(&mut of_a, seen), for_a);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_something_else_is_not_woken() {
+        let herald = herald();
+        let _listeners = ["a", "a", "b"].map(|provider| herald.listen(&of(provider)));
+        let mut position = 0;
+        for (providers, woken) in [
+            (&["c"][..], 0),
+            (&["b"], 1),
+            (&["a", "a"], 3),
+            (&["a", "c"], 2),
+        ] {
+            for provider in providers {
+                say(&herald, provider).await;
+            }
+            let all = EventFilter::default();
+            let page = herald.store().events(&all, position, PAGE).await.unwrap();
+            position = page.scanned;
+            let told = herald.0.board().tell(&page.events, position);
+            assert_eq!(told, woken, "{providers:?}");
         }
     }
 
