@@ -3,9 +3,10 @@
 
 use std::io;
 use std::num::NonZeroUsize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 
-use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
@@ -55,7 +56,7 @@ impl Tasks {
     }
 }
 
-/// A runtime with half of the processors: the work has one, and [`Edge`] the other.
+/// A runtime with half of the processors: the work has one, and each [`Edge`] another.
 pub fn half() -> io::Result<Runtime> {
     let processors = available_parallelism().map_or(1, NonZeroUsize::get);
     Builder::new_multi_thread()
@@ -64,24 +65,30 @@ pub fn half() -> io::Result<Runtime> {
         .build()
 }
 
-/// The runtime of the connections. Dropped, it ends what still runs in it, and waits for nobody.
-pub struct Edge(Option<Runtime>);
+/// A runtime of connections, made when it is first needed. Dropped, it ends what still runs in it, and waits for
+/// nobody.
+#[derive(Default)]
+pub struct Edge(Mutex<Option<Runtime>>);
 
 impl Edge {
-    pub fn new() -> io::Result<Self> {
-        half().map(|runtime| Self(Some(runtime)))
+    pub fn handle(&self) -> io::Result<Handle> {
+        let mut made = self.made();
+        let runtime = match made.take() {
+            Some(runtime) => runtime,
+            None => half()?,
+        };
+        Ok(made.insert(runtime).handle().clone())
     }
 
-    /// What is spawned while this is held runs there.
-    pub fn enter(&self) -> EnterGuard<'_> {
-        let runtime = self.0.as_ref();
-        runtime.expect("it is there until it is dropped").enter()
+    fn made(&self) -> MutexGuard<'_, Option<Runtime>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Edge {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
+        let made = self.made().take();
+        if let Some(runtime) = made {
             runtime.shutdown_background();
         }
     }

@@ -29,6 +29,7 @@ use super::observe::{MAX_HEADER_BYTES, MAX_HEADERS};
 use super::patience::Patience;
 use super::socket::{self, Heard, Socket};
 use super::tls::Tls;
+use crate::tasks::Edge;
 
 /// After an answer that left a body unread, this much of it is still taken, so that the client gets
 /// to read the answer instead of a reset.
@@ -41,16 +42,22 @@ const LAST_CALL: Duration = Duration::from_millis(50);
 /// limit of headers, so that we are the ones to refuse them.
 const BUFFER_BYTES: usize = MAX_HEADER_BYTES + MAX_HEADER_BYTES / 2;
 
+/// As long as there are no more connections than this, all live in the runtime that accepts them: where few threads
+/// serve many, none has to be woken for each. Beyond, they are spread.
+const CROWD: usize = 256;
+
 /// Serves until `shutdown`; then the socket closes, requests under way end within
-/// `config.close_grace`, and the rest is cut off.
+/// `config.close_grace`, and the rest is cut off. Of a crowd of connections half lives in `elsewhere`.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     config: &Config,
     tls: Option<Tls>,
+    elsewhere: &Edge,
     shutdown: CancellationToken,
 ) {
     let connections = TaskTracker::new();
+    let mut goes_elsewhere = false;
     let cut = CancellationToken::new();
     let permits = Arc::new(Semaphore::new(most_connections(config)));
     // Who has connected by then is still answered.
@@ -74,13 +81,28 @@ pub async fn serve(
                     shutdown: shutdown.clone(),
                 };
                 let (cut, tls) = (cut.clone(), tls.clone());
-                connections.spawn(async move {
+                let live = async move |stream| {
                     let _held = permit;
                     tokio::select! {
                         () = cut.cancelled() => {}
                         () = connection.open(stream, tls) => {}
                     }
-                });
+                };
+                goes_elsewhere = !goes_elsewhere && connections.len() >= CROWD;
+                // Where no more threads are to be had it stays.
+                let elsewhere = goes_elsewhere.then(|| elsewhere.handle().ok()).flatten();
+                match elsewhere {
+                    Some(elsewhere) => {
+                        let moved = async move {
+                            match stream.into_std().and_then(TcpStream::from_std) {
+                                Ok(stream) => live(stream).await,
+                                Err(error) => tracing::warn!("a connection was lost: {error}"),
+                            }
+                        };
+                        connections.spawn_on(moved, &elsewhere);
+                    }
+                    None => drop(connections.spawn(live(stream))),
+                }
             }
             Err(error) => {
                 if is_of_one_connection(&error) {
@@ -231,10 +253,14 @@ async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
+    use std::thread;
+
+    use axum::routing::get;
 
     use super::super::auth;
     use super::super::testing::Edge;
     use super::*;
+    use crate::tasks;
 
     struct Served {
         address: SocketAddr,
@@ -249,7 +275,10 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (shutdown, tasks) = (edge.closing.clone(), TaskTracker::new());
         let (router, token) = (edge.router.clone(), shutdown.clone());
-        tasks.spawn(async move { serve(listener, router, &config, None, token).await });
+        tasks.spawn(async move {
+            let more = tasks::Edge::default();
+            serve(listener, router, &config, None, &more, token).await;
+        });
         tasks.close();
         Served {
             address,
@@ -395,7 +424,8 @@ mod tests {
         }
         edge.closing.cancel();
         let (config, router) = (Config::default(), edge.router.clone());
-        let serving = serve(listener, router, &config, None, edge.closing.clone());
+        let more = tasks::Edge::default();
+        let serving = serve(listener, router, &config, None, &more, edge.closing.clone());
         let reading = async {
             for mut stream in early {
                 let mut answer = String::new();
@@ -404,6 +434,41 @@ mod tests {
             }
         };
         tokio::join!(serving, reading);
+    }
+
+    #[tokio::test]
+    async fn a_crowd_is_spread_and_ends_with_the_rest() {
+        let here = thread::current().id();
+        let thread = move || async move {
+            let is_here = thread::current().id() == here;
+            if is_here { "<here>" } else { "<elsewhere>" }
+        };
+        let router = Router::new().route("/api/health/live", get(thread));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (config, shutdown) = (Config::default(), CancellationToken::new());
+        let (more, token) = (tasks::Edge::default(), shutdown.clone());
+        let serving = serve(listener, router, &config, None, &more, token);
+        let asking = async {
+            let mut open = Vec::new();
+            let mut elsewhere = 0;
+            for _ in 0..CROWD + 4 {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                stream.write_all(ASK).await.unwrap();
+                let mut answer = Vec::new();
+                while !answer.ends_with(b">") {
+                    answer.push(stream.read_u8().await.unwrap());
+                }
+                elsewhere += usize::from(answer.ends_with(b"<elsewhere>"));
+                open.push(stream);
+            }
+            assert_eq!(elsewhere, 2, "every other one of those beyond the crowd");
+            shutdown.cancel();
+            for mut stream in open {
+                assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+            }
+        };
+        tokio::join!(serving, asking);
     }
 
     #[tokio::test]
