@@ -1,9 +1,11 @@
 //! What a dispatch costs at least on this machine: a server that reads it, answers 202, and posts an
-//! answer of the usual size. No store, no checks, no signature, and of events the one that it came, told
-//! to all who read along.
+//! answer of the usual size. No checks, no signature, and of events the one that it came, told to all who read
+//! along. It keeps nothing, or, with a folder, each dispatch and its result in SQLite: what whoever keeps them there
+//! cannot do without.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -22,6 +24,17 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
+
+use super::records::Records;
+
+#[derive(clap::Args)]
+pub(crate) struct Plan {
+    #[arg(long)]
+    listen: SocketAddr,
+    /// Where dispatches and results are kept before they are answered and sent.
+    #[arg(long)]
+    keep: Option<PathBuf>,
+}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -60,9 +73,10 @@ struct Server {
     client: Client<HttpConnector, Full<Bytes>>,
     runtime: Handle,
     events: broadcast::Sender<Bytes>,
+    records: Option<Records>,
 }
 
-pub(crate) fn run(listen: SocketAddr) -> anyhow::Result<()> {
+pub(crate) fn run(plan: &Plan) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
@@ -72,13 +86,14 @@ pub(crate) fn run(listen: SocketAddr) -> anyhow::Result<()> {
         client: Client::builder(TokioExecutor::new()).build(connector),
         runtime: runtime.handle().clone(),
         events: broadcast::Sender::new(BEHIND),
+        records: plan.keep.as_deref().map(Records::open).transpose()?,
     };
     let router = Router::new()
         .route("/api/v2/dispatch", post(dispatch))
         .route("/api/v2/events", get(events))
         .route("/api/health", get(async || "ok"))
         .with_state(Arc::new(server));
-    runtime.block_on(serve(listen, &router))
+    runtime.block_on(serve(plan.listen, &router))
 }
 
 async fn serve(listen: SocketAddr, router: &Router) -> anyhow::Result<()> {
@@ -103,6 +118,10 @@ async fn dispatch(State(server): State<Arc<Server>>, body: Bytes) -> Response {
         return StatusCode::UNPROCESSABLE_ENTITY.into_response();
     };
     let answer = format!(r#"{{"taskId":"{}","status":"accepted"}}"#, dispatch.task_id);
+    if let Some(records) = &server.records {
+        let text = String::from_utf8_lossy(&body).into_owned();
+        records.accepted(&dispatch.task_id, text).await;
+    }
     if server.events.receiver_count() > 0 {
         let event = told(&dispatch);
         let model = dispatch.model.as_deref().unwrap_or_default();
@@ -150,7 +169,10 @@ async fn call_back(server: &Server, dispatch: &Dispatch, url: &str) {
         output: &dispatch.message,
         padding: &dispatch.message[..dispatch.message.len().min(400)],
     };
-    let body = serde_json::to_vec(&answer).expect("texts are always JSON");
+    let body = serde_json::to_string(&answer).expect("texts are always JSON");
+    if let Some(records) = &server.records {
+        records.finished(&dispatch.task_id, body.clone()).await;
+    }
     let request = Request::post(url)
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)));
@@ -158,5 +180,8 @@ async fn call_back(server: &Server, dispatch: &Dispatch, url: &str) {
     if let Ok(response) = server.client.request(request).await {
         // Read to its end, so that the connection is used again.
         let _ = response.into_body().collect().await;
+    }
+    if let Some(records) = &server.records {
+        records.delivered(&dispatch.task_id);
     }
 }

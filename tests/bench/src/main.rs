@@ -9,6 +9,7 @@ mod floor;
 mod load;
 mod machine;
 mod readers;
+mod records;
 mod report;
 mod rounds;
 mod soak;

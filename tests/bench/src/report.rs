@@ -45,7 +45,8 @@ pub(crate) fn table(samples: &[Sample]) -> String {
     concurrencies.sort_unstable();
     concurrencies.dedup();
     let mut text = String::from(
-        "| in flight | figure (median) | floor | bridge | ratio |\n|---|---|---|---|---|\n",
+        "| in flight | figure (median) | floor | SQLite alone | bridge | to the floor | to SQLite |\n\
+         |---|---|---|---|---|---|---|\n",
     );
     for concurrency in concurrencies {
         for (name, figure) in FIGURES {
@@ -53,10 +54,12 @@ pub(crate) fn table(samples: &[Sample]) -> String {
                 let wanted = |s: &&Sample| s.kind == kind && s.concurrency == concurrency;
                 median(samples.iter().filter(wanted).map(|s| figure(&s.measured)))
             };
-            let (floor, bridge) = (of(Kind::Floor), of(Kind::Bridge));
-            let ratio = bridge / floor;
-            text +=
-                &format!("| {concurrency} | {name} | {floor:.0} | {bridge:.0} | {ratio:.3} |\n");
+            let (floor, sqlite, bridge) = (of(Kind::Floor), of(Kind::Sqlite), of(Kind::Bridge));
+            text += &format!(
+                "| {concurrency} | {name} | {floor:.0} | {sqlite:.0} | {bridge:.0} | {:.3} | {:.3} |\n",
+                bridge / floor,
+                bridge / sqlite,
+            );
         }
     }
     text

@@ -1,6 +1,5 @@
 //! What is asked for on the command line, and the rounds that follow from it.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -35,10 +34,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Serves as the floor until it is killed.
-    Floor {
-        #[arg(long)]
-        listen: SocketAddr,
-    },
+    Floor(floor::Plan),
     /// Measures what one receiver that is down costs the others.
     Fairness(fairness::Plan),
     /// Measures what many that wait, run or read cost.
@@ -50,8 +46,8 @@ enum Command {
 #[expect(clippy::print_stdout, reason = "its output is what it is for")]
 pub(crate) fn run() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    if let Some(Command::Floor { listen }) = arguments.command {
-        return floor::run(listen);
+    if let Some(Command::Floor(plan)) = &arguments.command {
+        return floor::run(plan);
     }
     let here = std::env::current_exe()?;
     let bridge = match arguments.bridge {
@@ -72,7 +68,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let mut samples = Vec::new();
     for round in 0..arguments.rounds {
         // In every second round the other way round, so that nobody always comes after the same.
-        let mut order = [Kind::Floor, Kind::Bridge];
+        let mut order = [Kind::Floor, Kind::Sqlite, Kind::Bridge];
         if round % 2 == 1 {
             order.reverse();
         }

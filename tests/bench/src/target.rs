@@ -15,6 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Floor,
+    /// The floor that keeps what comes and what it sends.
+    Sqlite,
     Bridge,
 }
 
@@ -22,6 +24,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Kind::Floor => "floor",
+            Kind::Sqlite => "sqlite",
             Kind::Bridge => "bridge",
         })
     }
@@ -66,9 +69,12 @@ impl Target {
         // Free now; nobody else asks for ports here.
         let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let mut command = match kind {
-            Kind::Floor => {
+            Kind::Floor | Kind::Sqlite => {
                 let mut command = Command::new(here);
                 command.args(["floor", "--listen", &listen.to_string()]);
+                if kind == Kind::Sqlite {
+                    command.arg("--keep").arg(folder.path());
+                }
                 command
             }
             Kind::Bridge => {
