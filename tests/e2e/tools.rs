@@ -244,11 +244,13 @@ async fn a_server_that_cannot_be_used_ends_the_run_and_says_why() {
 async fn the_bounds_of_the_attempt_hold_while_a_tool_runs() {
     let pids = Pids::new();
     let bridge = bridge(&pids, "", &[]).await;
-    for (code, bound) in [
-        ("timeout", json!({"timeoutSeconds": 2})),
-        ("stalled", json!({"idleTimeoutSeconds": 1.5})),
-    ] {
-        let result = bridge.api.run(asks(code, "tools", HANG, &bound)).await;
+    // Long enough for the servers to start on a machine that is busy.
+    let bounded = |code, bound| bridge.api.run(asks(code, "tools", HANG, &bound));
+    let (timeout, stalled) = tokio::join!(
+        bounded("timeout", json!({"timeoutSeconds": 8})),
+        bounded("stalled", json!({"idleTimeoutSeconds": 8})),
+    );
+    for (code, result) in [("timeout", timeout), ("stalled", stalled)] {
         assert_eq!(result["errorCode"], code, "{result}");
         assert_eq!(result["usage"]["totalTokens"], 2, "{result}");
     }

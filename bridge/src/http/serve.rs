@@ -101,7 +101,9 @@ pub async fn serve(
                         };
                         connections.spawn_on(moved, &elsewhere);
                     }
-                    None => drop(connections.spawn(live(stream))),
+                    None => {
+                        connections.spawn(live(stream));
+                    }
                 }
             }
             Err(error) => {
