@@ -3,7 +3,6 @@
 
 use std::io;
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -65,30 +64,23 @@ pub fn half() -> io::Result<Runtime> {
         .build()
 }
 
-/// A runtime of connections, made when it is first needed. Dropped, it ends what still runs in it, and waits for
-/// nobody.
-#[derive(Default)]
-pub struct Edge(Mutex<Option<Runtime>>);
+/// A runtime of connections. Dropped, it ends what still runs in it, and waits for nobody.
+pub struct Edge(Option<Runtime>);
 
 impl Edge {
-    pub fn handle(&self) -> io::Result<Handle> {
-        let mut made = self.made();
-        let runtime = match made.take() {
-            Some(runtime) => runtime,
-            None => half()?,
-        };
-        Ok(made.insert(runtime).handle().clone())
+    pub fn new() -> io::Result<Self> {
+        half().map(|runtime| Self(Some(runtime)))
     }
 
-    fn made(&self) -> MutexGuard<'_, Option<Runtime>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn handle(&self) -> &Handle {
+        let runtime = self.0.as_ref();
+        runtime.expect("it is there until it is dropped").handle()
     }
 }
 
 impl Drop for Edge {
     fn drop(&mut self) {
-        let made = self.made().take();
-        if let Some(runtime) = made {
+        if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }
     }

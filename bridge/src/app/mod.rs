@@ -110,8 +110,6 @@ pub struct Bridge {
     last: CancellationToken,
     tracker: Tasks,
     edge: Edge,
-    /// For a crowd of connections.
-    more_edge: Arc<Edge>,
 }
 
 impl Bridge {
@@ -209,8 +207,7 @@ impl Bridge {
             ending: CancellationToken::new(),
             last: CancellationToken::new(),
             tracker,
-            edge: Edge::default(),
-            more_edge: Arc::default(),
+            edge: Edge::new()?,
             auth,
             tls,
             guard,
@@ -284,13 +281,10 @@ impl Bridge {
         let (closing, tls) = (self.closing.clone(), self.tls.clone());
         // It belongs to the runtime that it was bound in.
         let bound = listener.into_std()?;
-        let edge = self.edge.handle()?;
-        let at_the_edge = edge.enter();
+        let at_the_edge = self.edge.handle().enter();
         let listener = TcpListener::from_std(bound)?;
-        let elsewhere = Arc::clone(&self.more_edge);
-        self.tracker.spawn_here(async move {
-            http::serve(listener, router, &config, tls, &elsewhere, closing).await;
-        });
+        self.tracker
+            .spawn_here(async move { http::serve(listener, router, &config, tls, closing).await });
         drop(at_the_edge);
         if let Some(tls) = self.tls.clone() {
             let following = tls.follow(self.config.tls.every);

@@ -47,16 +47,16 @@ const BUFFER_BYTES: usize = MAX_HEADER_BYTES + MAX_HEADER_BYTES / 2;
 const CROWD: usize = 256;
 
 /// Serves until `shutdown`; then the socket closes, requests under way end within
-/// `config.close_grace`, and the rest is cut off. Of a crowd of connections half lives in `elsewhere`.
+/// `config.close_grace`, and the rest is cut off.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     config: &Config,
     tls: Option<Tls>,
-    elsewhere: &Edge,
     shutdown: CancellationToken,
 ) {
     let connections = TaskTracker::new();
+    let mut elsewhere = None;
     let mut goes_elsewhere = false;
     let cut = CancellationToken::new();
     let permits = Arc::new(Semaphore::new(most_connections(config)));
@@ -89,19 +89,21 @@ pub async fn serve(
                     }
                 };
                 goes_elsewhere = !goes_elsewhere && connections.len() >= CROWD;
-                // Where no more threads are to be had it stays.
-                let elsewhere = goes_elsewhere.then(|| elsewhere.handle().ok()).flatten();
-                match elsewhere {
-                    Some(elsewhere) => {
+                if goes_elsewhere && elsewhere.is_none() {
+                    // Where no more threads are to be had it stays.
+                    elsewhere = Edge::new().ok();
+                }
+                match &elsewhere {
+                    Some(elsewhere) if goes_elsewhere => {
                         let moved = async move {
                             match stream.into_std().and_then(TcpStream::from_std) {
                                 Ok(stream) => live(stream).await,
                                 Err(error) => tracing::warn!("a connection was lost: {error}"),
                             }
                         };
-                        connections.spawn_on(moved, &elsewhere);
+                        connections.spawn_on(moved, elsewhere.handle());
                     }
-                    None => {
+                    Some(_) | None => {
                         connections.spawn(live(stream));
                     }
                 }
@@ -262,7 +264,6 @@ mod tests {
     use super::super::auth;
     use super::super::testing::Edge;
     use super::*;
-    use crate::tasks;
 
     struct Served {
         address: SocketAddr,
@@ -277,10 +278,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (shutdown, tasks) = (edge.closing.clone(), TaskTracker::new());
         let (router, token) = (edge.router.clone(), shutdown.clone());
-        tasks.spawn(async move {
-            let more = tasks::Edge::default();
-            serve(listener, router, &config, None, &more, token).await;
-        });
+        tasks.spawn(async move { serve(listener, router, &config, None, token).await });
         tasks.close();
         Served {
             address,
@@ -426,8 +424,7 @@ mod tests {
         }
         edge.closing.cancel();
         let (config, router) = (Config::default(), edge.router.clone());
-        let more = tasks::Edge::default();
-        let serving = serve(listener, router, &config, None, &more, edge.closing.clone());
+        let serving = serve(listener, router, &config, None, edge.closing.clone());
         let reading = async {
             for mut stream in early {
                 let mut answer = String::new();
@@ -449,8 +446,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (config, shutdown) = (Config::default(), CancellationToken::new());
-        let (more, token) = (tasks::Edge::default(), shutdown.clone());
-        let serving = serve(listener, router, &config, None, &more, token);
+        let serving = serve(listener, router, &config, None, shutdown.clone());
         let asking = async {
             let mut open = Vec::new();
             let mut elsewhere = 0;
