@@ -19,6 +19,11 @@ fn sha256(token: &str) -> String {
     digest::hex(&digest::sha256(token))
 }
 
+/// One that tells this registry of itself often.
+async fn registering(url: &str) -> Bridge {
+    Bridge::with(&[("BRIDGE_REGISTRATION_URL", url), ID, OFTEN]).await
+}
+
 /// Serves as if there were no registry.
 async fn serves(bridge: &Bridge, task: &str) {
     let (status, health) = bridge.api.get("/api/health").await;
@@ -106,7 +111,7 @@ async fn several_adapters_are_several_gateways() {
 #[tokio::test]
 async fn a_registration_is_repeated_and_so_outlives_the_registrys_memory() {
     let registry = Registry::start();
-    let bridge = Bridge::with(&[("BRIDGE_REGISTRATION_URL", &registry.url()), ID, OFTEN]).await;
+    let bridge = registering(&registry.url()).await;
     let first = registry.holds("gw", |_| true).await;
     registry.until_calls(3).await;
     registry.forget();
@@ -117,7 +122,7 @@ async fn a_registration_is_repeated_and_so_outlives_the_registrys_memory() {
 #[tokio::test]
 async fn an_outage_ends_by_itself_and_disturbs_nobody() {
     let registry = Registry::start();
-    let bridge = Bridge::with(&[("BRIDGE_REGISTRATION_URL", &registry.url()), ID, OFTEN]).await;
+    let bridge = registering(&registry.url()).await;
     registry.holds("gw", |_| true).await;
     for (round, status) in [503, 500, 429, 401].into_iter().enumerate() {
         registry.is(Manner::Failing(StatusCode::from_u16(status).unwrap()));
@@ -135,15 +140,7 @@ async fn an_outage_ends_by_itself_and_disturbs_nobody() {
 #[tokio::test]
 async fn a_registry_that_is_away_at_the_start_is_found_when_it_comes() {
     let reserved = Reserved::new();
-    let bridge = Bridge::with(&[
-        (
-            "BRIDGE_REGISTRATION_URL",
-            &registry::url(reserved.address()),
-        ),
-        ID,
-        OFTEN,
-    ])
-    .await;
+    let bridge = registering(&registry::url(reserved.address())).await;
     serves(&bridge, "t").await;
     let registry = Registry::open(reserved);
     registry.holds("gw", |_| true).await;
@@ -154,15 +151,7 @@ async fn a_registry_that_is_away_at_the_start_is_found_when_it_comes() {
 #[tokio::test]
 async fn a_registry_that_stays_away_does_not_keep_a_bridge_from_stopping() {
     let reserved = Reserved::new();
-    let bridge = Bridge::with(&[
-        (
-            "BRIDGE_REGISTRATION_URL",
-            &registry::url(reserved.address()),
-        ),
-        ID,
-        OFTEN,
-    ])
-    .await;
+    let bridge = registering(&registry::url(reserved.address())).await;
     serves(&bridge, "t").await;
     bridge.stop().await;
 }
