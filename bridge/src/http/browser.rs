@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
@@ -20,7 +20,7 @@ const HEADERS: &str = "Content-Type, Authorization, Idempotency-Key, Last-Event-
 const EXPOSED: &str = "Location, Retry-After, X-Request-Id";
 
 /// The rules of one listener.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Rules {
     pub config: Arc<Config>,
     pub listen: SocketAddr,
@@ -58,8 +58,8 @@ impl Rules {
     }
 }
 
-/// Middleware: refuses before anything is read, answers preflights, marks answers as readable.
-pub async fn guard(State(rules): State<Rules>, request: Request, next: Next) -> Response {
+/// Refuses before anything is read, answers preflights, marks answers as readable.
+pub async fn guard(rules: &Rules, request: Request, next: Next) -> Response {
     let headers = request.headers();
     if let Err(failure) = rules.check_host(request.uri(), headers) {
         return failure.into_response();

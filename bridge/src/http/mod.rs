@@ -41,8 +41,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::FromRef;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::extract::{self, FromRef, Request};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -192,15 +193,26 @@ pub fn router(state: State) -> Router {
         tickets: Tickets::default(),
         state,
     };
-    stack(routes, rules, traffic).with_state(Shared(Arc::new(shared)))
+    routes
+        .layer(from_fn_with_state(Arc::new(Way { rules, traffic }), pass))
+        .with_state(Shared(Arc::new(shared)))
 }
 
-/// What every request passes, outermost last.
-fn stack(routes: Router<Shared>, rules: Rules, traffic: Traffic) -> Router<Shared> {
-    routes
-        .layer(from_fn_with_state(rules, browser::guard))
-        .layer(from_fn(observe::limit_headers))
-        .layer(from_fn_with_state(traffic, observe::observe))
+/// What the way to every handler knows.
+struct Way {
+    rules: Rules,
+    traffic: Traffic,
+}
+
+/// What every request passes. One middleware: each would cost a request a dozen allocations.
+async fn pass(
+    extract::State(way): extract::State<Arc<Way>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let guarded = |request| browser::guard(&way.rules, request, next);
+    let limited = |request| observe::limit_headers(request, guarded);
+    observe::observe(&way.traffic, request, limited).await
 }
 
 /// What handlers draw from. Cloned several times for each request.

@@ -4,9 +4,8 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
 use tracing::Instrument as _;
@@ -25,11 +24,11 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 #[error("a handler panicked; the line above says where")]
 struct Panicked;
 
-/// Middleware, the outermost.
-pub(super) async fn observe(
-    State(traffic): State<Traffic>,
+/// The outermost.
+pub(super) async fn observe<F: Future<Output = Response>>(
+    traffic: &Traffic,
     request: Request,
-    next: Next,
+    next: impl FnOnce(Request) -> F,
 ) -> Response {
     let begun = Instant::now();
     let id = RequestId::new();
@@ -45,7 +44,7 @@ pub(super) async fn observe(
         trace.id = tracing::field::Empty,
     );
     let answer = async {
-        let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+        let answered = AssertUnwindSafe(next(request)).catch_unwind().await;
         let response = answered.unwrap_or_else(|_| Failure::internal(Panicked).into_response());
         let mut response = render(response, id);
         let text = HeaderValue::try_from(id.to_string()).expect("an id is visible ASCII");
@@ -63,10 +62,13 @@ fn path(route: Option<&MatchedPath>) -> &str {
     route.map_or("none", MatchedPath::as_str)
 }
 
-/// Middleware: too many or too large headers are 431 with our envelope. A connection ends with a body in
+/// Too many or too large headers are 431 with our envelope. A connection ends with a body in
 /// chunks: the HTTP library hides whether a `Content-Length` stood beside it, by which somebody in front
 /// of us may have told where the next request begins (RFC 9112, section 6.3).
-pub(super) async fn limit_headers(request: Request, next: Next) -> Response {
+pub(super) async fn limit_headers<F: Future<Output = Response>>(
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let headers = request.headers();
     if headers.len() > MAX_HEADERS || size(request.uri(), headers) > MAX_HEADER_BYTES {
         let message =
@@ -74,7 +76,7 @@ pub(super) async fn limit_headers(request: Request, next: Next) -> Response {
         return Failure::new(Code::HeadersTooLarge, message).into_response();
     }
     let in_chunks = headers.contains_key(header::TRANSFER_ENCODING);
-    let mut response = next.run(request).await;
+    let mut response = next(request).await;
     if in_chunks {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
