@@ -47,12 +47,19 @@ impl From<&'static str> for Name {
     }
 }
 
+/// All that are very long share one.
+fn length_bit(name: &str) -> u64 {
+    1 << name.len().min(63)
+}
+
 /// One object of the request.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     members: &'a Map<String, Value>,
     /// Whether any member has an underscore: without one there is no snake_case to look for.
     any_snake: bool,
+    /// How long the members' names are, a bit for each length: most names that are asked for are not there.
+    lengths: u64,
     path: String,
     complaints: &'a Complaints,
 }
@@ -70,6 +77,7 @@ impl<'a> Fields<'a> {
         Some(Self {
             members,
             any_snake: members.keys().any(|name| name.contains('_')),
+            lengths: members.keys().fold(0, |all, name| all | length_bit(name)),
             path: path.to_owned(),
             complaints,
         })
@@ -99,6 +107,7 @@ impl<'a> Fields<'a> {
         let mut found: Option<(Cow<'static, str>, &'a Value)> = None;
         let spellings = std::iter::once(&name.camel)
             .chain(name.others)
+            .filter(|camel| self.any_snake || self.lengths & length_bit(camel) != 0)
             .flat_map(|camel| {
                 let snake = self.any_snake.then(|| Cow::Owned(snake(camel)));
                 std::iter::once(Cow::Borrowed(*camel)).chain(snake)
