@@ -54,15 +54,24 @@ impl Hasher {
     }
 }
 
-/// HMAC-SHA256 of the pieces, one after the other.
-pub fn mac<'a>(key: &[u8], pieces: impl IntoIterator<Item = &'a [u8]>) -> Digest {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, key);
-    let mut context = hmac::Context::with_key(&key);
-    for piece in pieces {
-        context.update(piece);
+/// A key of HMAC-SHA256.
+#[derive(Clone)]
+pub struct MacKey(hmac::Key);
+
+impl MacKey {
+    pub fn new(key: &[u8]) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, key))
     }
-    let tag = context.sign();
-    tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
+
+    /// Of the pieces, one after the other.
+    pub fn mac<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> Digest {
+        let mut context = hmac::Context::with_key(&self.0);
+        for piece in pieces {
+            context.update(piece);
+        }
+        let tag = context.sign();
+        tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
+    }
 }
 
 /// Lower case.
@@ -98,6 +107,6 @@ mod tests {
     fn a_mac_is_that_of_the_standard() {
         let wanted = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
         let pieces = [&b"what do ya want "[..], b"for nothing?"];
-        assert_eq!(hex(&mac(b"Jefe", pieces)), wanted);
+        assert_eq!(hex(&MacKey::new(b"Jefe").mac(pieces)), wanted);
     }
 }

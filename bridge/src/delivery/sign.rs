@@ -10,7 +10,7 @@ use reqwest::header::HeaderValue;
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use url::Url;
 
-use crate::digest;
+use crate::digest::MacKey;
 use crate::id::DeliveryId;
 use crate::live::Live;
 use crate::net;
@@ -26,7 +26,11 @@ const GENERATED_BYTES: usize = 32;
 
 /// A key that signs callbacks.
 #[derive(Clone)]
-pub struct SigningSecret(SecretSlice<u8>);
+pub struct SigningSecret {
+    bytes: SecretSlice<u8>,
+    /// The same, ready to sign with.
+    key: MacKey,
+}
 
 impl SigningSecret {
     /// Reads `whsec_` and the base64 of 24 to 64 bytes; the prefix may be missing.
@@ -34,25 +38,31 @@ impl SigningSecret {
         let text = text.strip_prefix(PREFIX).unwrap_or(text);
         let key = SecretSlice::from(BASE64_STANDARD.decode(text).ok()?);
         let fits = (24..=64).contains(&key.expose_secret().len());
-        fits.then_some(Self(key))
+        fits.then(|| Self::from(key))
     }
 
     /// A new one, which nobody knows.
     pub fn generate() -> Self {
         let key: [u8; GENERATED_BYTES] = rand::random();
-        Self(SecretSlice::from(key.to_vec()))
+        Self::from(SecretSlice::from(key.to_vec()))
     }
 
     /// As receivers are given it.
     pub fn to_text(&self) -> SecretString {
-        let key = BASE64_STANDARD.encode(self.0.expose_secret());
+        let key = BASE64_STANDARD.encode(self.bytes.expose_secret());
         SecretString::from(format!("{PREFIX}{key}"))
     }
 
     fn signature(&self, content: &[&[u8]]) -> String {
-        let mac = digest::mac(self.0.expose_secret(), content.iter().copied());
-        let code = BASE64_STANDARD.encode(mac);
+        let code = BASE64_STANDARD.encode(self.key.mac(content.iter().copied()));
         format!("v1,{code}")
+    }
+}
+
+impl From<SecretSlice<u8>> for SigningSecret {
+    fn from(bytes: SecretSlice<u8>) -> Self {
+        let key = MacKey::new(bytes.expose_secret());
+        Self { bytes, key }
     }
 }
 
@@ -266,7 +276,7 @@ mod tests {
     }
 
     fn secret(byte: u8) -> SecretString {
-        SigningSecret(SecretSlice::from(vec![byte; 24])).to_text()
+        SigningSecret::from(SecretSlice::from(vec![byte; 24])).to_text()
     }
 
     async fn signer(config: &Config) -> Signer {

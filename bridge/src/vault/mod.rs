@@ -13,7 +13,7 @@ use chacha20poly1305::aead::{Aead, Generate, Nonce, Payload};
 use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 
-use crate::digest;
+use crate::digest::{self, MacKey};
 use crate::live::Live;
 
 /// The first byte of everything sealed, so that another cipher can be told apart.
@@ -216,7 +216,7 @@ impl Key {
 
 fn mac(key: &[u8], context: &str) -> [u8; 32] {
     let length = (context.len() as u64).to_be_bytes();
-    digest::mac(key, [&length, context.as_bytes()])
+    MacKey::new(key).mac([&length[..], context.as_bytes()])
 }
 
 fn parse(text: &SecretString, origin: &str) -> Result<SecretSlice<u8>, Error> {
