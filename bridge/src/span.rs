@@ -57,9 +57,11 @@ impl Context {
         if !well_formed {
             return None;
         }
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (high, low) = (number(&trace[..16])?, number(&trace[16..])?);
         let context = Self {
-            trace: u128::from_str_radix(trace, 16).ok()?,
-            span: u64::from_str_radix(span, 16).ok()?,
+            trace: u128::from(high) << 64 | u128::from(low),
+            span: number(span)?,
             flags: u8::from_str_radix(flags, 16).ok()?,
         };
         (context.trace != 0 && context.span != 0).then_some(context)
@@ -301,15 +303,13 @@ impl Spans {
         (Self(Some(Arc::new(way))), waiting)
     }
 
-    /// A trace that begins here, to be recorded or not. Its id decides, and so others that go by it decide
-    /// the same. Where no spans are sent others may still record it.
-    #[must_use]
-    pub fn sampled(&self, context: Context) -> Context {
-        let random = context.trace as u64 & ((1 << RANDOM_BITS) - 1);
-        match &self.0 {
-            Some(way) if random >= way.threshold => context.unsampled(),
-            Some(_) | None => context,
-        }
+    /// What becomes of a trace that begins here when it is not to be recorded. Its id decides, and so others
+    /// that go by it decide the same. Where no spans are sent others may still record it.
+    pub fn unsampled(&self, begun: impl FnOnce() -> Option<Context>) -> Option<Context> {
+        let way = self.0.as_ref()?;
+        let begun = begun()?;
+        let random = begun.trace as u64 & ((1 << RANDOM_BITS) - 1);
+        (random >= way.threshold).then(|| begun.unsampled())
     }
 
     /// The context when its spans are wanted: ask before making one. It is read only where spans go anywhere.
@@ -437,12 +437,12 @@ mod tests {
     fn about_the_share_of_traces_that_begin_here_is_recorded() {
         for (share, expected) in [(0.0, 0..=0), (0.1, 850..=1150), (1.0, 10_000..=10_000)] {
             let (spans, _waiting) = Spans::bounded(1000, share);
-            let begun = (0..10_000).map(|_| spans.sampled(Context::start()));
-            let kept = begun.filter(|context| context.is_sampled()).count();
+            let unsampled = (0..10_000).map(|_| spans.unsampled(|| Some(Context::start())));
+            let kept = unsampled.filter(Option::is_none).count();
             assert!(expected.contains(&kept), "{share}: {kept}");
         }
-        let other = Spans::default().sampled(context());
-        assert_eq!(other, context(), "nobody here knows better");
+        let other = Spans::default().unsampled(|| Some(context()));
+        assert_eq!(other, None, "nobody here knows better");
     }
 
     #[test]

@@ -45,12 +45,15 @@ impl Trace {
     /// What the caller says of recording it stays; of a trace that begins here `spans` decides.
     #[must_use]
     pub fn sampled(self, spans: &Spans) -> Self {
-        match self.context() {
-            Some(begun) if self.parent_span_id.is_none() => Self {
-                traceparent: spans.sampled(begun).to_string(),
+        if self.parent_span_id.is_some() {
+            return self;
+        }
+        match spans.unsampled(|| self.context()) {
+            Some(unsampled) => Self {
+                traceparent: unsampled.to_string(),
                 ..self
             },
-            Some(_) | None => self,
+            None => self,
         }
     }
 
