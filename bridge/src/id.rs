@@ -3,8 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use uuid::Uuid;
+use uuid::fmt::Simple;
+
+/// Three letters and what stands between them and the digits.
+const PREFIX_BYTES: usize = 4;
+const TEXT_BYTES: usize = PREFIX_BYTES + Simple::LENGTH;
 
 /// What is wrong with a text that should be one of our ids.
 #[derive(Debug, thiserror::Error)]
@@ -17,8 +22,8 @@ pub struct ParseIdError {
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+        #[serde(try_from = "String")]
         pub struct $name(Uuid);
 
         impl $name {
@@ -37,11 +42,19 @@ macro_rules! id {
             pub fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(Uuid::from_bytes(bytes))
             }
+
+            /// Without an allocation: an id is written a dozen times for each dispatch.
+            fn text<'a>(&self, buffer: &'a mut [u8; TEXT_BYTES]) -> &'a str {
+                let (prefix, digits) = buffer.split_at_mut(PREFIX_BYTES);
+                prefix.copy_from_slice(concat!($prefix, "_").as_bytes());
+                self.0.simple().encode_lower(digits);
+                std::str::from_utf8(buffer).expect("letters and digits")
+            }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!($prefix, "_{}"), self.0.simple())
+                f.write_str(self.text(&mut [0; TEXT_BYTES]))
             }
         }
 
@@ -65,9 +78,9 @@ macro_rules! id {
             }
         }
 
-        impl From<$name> for String {
-            fn from(id: $name) -> String {
-                id.to_string()
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(self.text(&mut [0; TEXT_BYTES]))
             }
         }
     };
