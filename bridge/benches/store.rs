@@ -119,10 +119,10 @@ fn dispatch() -> NewDispatch {
         start_by: Timestamp::MAX,
         callback: Some(callback()),
         events: vec![
-            NewEvent::new(kind::ACCEPTED, now, None),
-            NewEvent::new(kind::QUEUED, now, None),
+            NewEvent::new(kind::ACCEPTED, now),
+            NewEvent::new(kind::QUEUED, now),
         ],
-        start: Some(NewEvent::new(kind::STARTED, now, None)),
+        start: Some(NewEvent::new(kind::STARTED, now)),
         queue_limit: u64::MAX,
     }
 }
@@ -134,7 +134,7 @@ fn finish() -> Finish {
         error_code: None,
         result: raw(&format!(r#"{{"output":"{}"}}"#, "lorem ipsum ".repeat(80))),
         output: None,
-        events: vec![NewEvent::new(kind::COMPLETED, now, None)],
+        events: vec![NewEvent::new(kind::COMPLETED, now)],
         delivery: Some(NewDelivery {
             id: DeliveryId::new(),
             callback: callback(),
@@ -157,7 +157,7 @@ fn settlement() -> Settlement {
             answer: None,
         }),
         next: AfterAttempt::Delivered,
-        events: vec![NewEvent::new(kind::CALLBACK_DELIVERED, now, None)],
+        events: vec![NewEvent::new(kind::CALLBACK_DELIVERED, now)],
         retention: Duration::from_secs(3600),
     }
 }

@@ -30,7 +30,11 @@ impl Relay {
                     // An adapter that came back may have a queue.
                     self.dispatcher.wake();
                 }
-                let new = NewEvent::new(&event.kind, Timestamp::now(), event.data);
+                let new = NewEvent::new(event.kind, Timestamp::now());
+                let new = match event.data {
+                    Some(data) => new.with(&data),
+                    None => new,
+                };
                 by_provider.entry(provider).or_default().push(new);
             }
             for (provider, events) in by_provider {

@@ -70,7 +70,7 @@ impl Deliverer {
             at: now,
             attempt: None,
             next: AfterAttempt::Dead,
-            events: vec![NewEvent::new(kind::CALLBACK_DEAD, now, Some(data))],
+            events: vec![NewEvent::new(kind::CALLBACK_DEAD, now).with(&data)],
             retention,
         };
         match self.shared.setup.store.settle(due.id, settlement).await {

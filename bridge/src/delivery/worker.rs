@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -13,6 +13,7 @@ use tracing::field::display;
 
 use crate::crash;
 use crate::event::{NewEvent, kind};
+use crate::id::DeliveryId;
 use crate::net::backoff::Policy;
 use crate::span::TraceId;
 use crate::store;
@@ -393,41 +394,55 @@ enum Ended {
     Due,
 }
 
+/// What the log is told of an attempt.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told<'a> {
+    delivery_id: DeliveryId,
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    /// Why it was the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
 fn events(
     due: &DueDelivery,
     record: &DeliveryAttempt,
     verdict: &Verdict,
     now: Timestamp,
 ) -> Vec<NewEvent> {
-    let id = due.id;
-    let number = record.number;
-    let mut attempted = json!({
-        "deliveryId": id, "attempt": number, "durationMs": record.duration_ms,
-    });
-    if let Some(status) = record.status {
-        attempted["status"] = status.into();
-    }
-    if let Some(error) = &record.error {
-        attempted["error"] = Value::from(error.as_str());
-    }
-    let mut events = vec![NewEvent::new(
-        kind::CALLBACK_ATTEMPTED,
-        now,
-        Some(attempted),
-    )];
-    let end = match verdict {
-        Verdict::Retry { .. } => None,
-        Verdict::Delivered => Some((
-            kind::CALLBACK_DELIVERED,
-            json!({ "deliveryId": id, "attempt": number }),
-        )),
-        Verdict::Dead { reason } => Some((
-            kind::CALLBACK_DEAD,
-            json!({ "deliveryId": id, "attempt": number, "reason": reason }),
-        )),
+    let told = Told {
+        delivery_id: due.id,
+        attempt: record.number,
+        duration_ms: None,
+        status: None,
+        error: None,
+        reason: None,
     };
-    events.extend(end.map(|(kind, data)| NewEvent::new(kind, now, Some(data))));
-    events
+    let attempted = NewEvent::new(kind::CALLBACK_ATTEMPTED, now).with(&Told {
+        duration_ms: Some(record.duration_ms),
+        status: record.status,
+        error: record.error.as_deref(),
+        ..told
+    });
+    match verdict {
+        Verdict::Retry { .. } => vec![attempted],
+        Verdict::Delivered => {
+            let delivered = NewEvent::new(kind::CALLBACK_DELIVERED, now);
+            vec![attempted, delivered.with(&told)]
+        }
+        Verdict::Dead { reason } => {
+            let reason = Some(reason.as_str());
+            let dead = NewEvent::new(kind::CALLBACK_DEAD, now);
+            vec![attempted, dead.with(&Told { reason, ..told })]
+        }
+    }
 }
 
 fn log(due: &DueDelivery, made: &Made, verdict: &Verdict) {

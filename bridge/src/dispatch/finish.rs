@@ -212,7 +212,7 @@ impl Finisher {
     /// Puts the dispatch back into its queue.
     pub(super) async fn requeue(&self, claim: Claim, why: &str) -> Result<(), store::Error> {
         let data = json!({ "reason": why });
-        let event = NewEvent::new(kind::RETRYING, self.clock.now(), Some(data));
+        let event = NewEvent::new(kind::RETRYING, self.clock.now()).with(&data);
         crash::point("requeue.before");
         let requeued = self.store.requeue(claim, Requeue { event }).await;
         crash::point("requeue.after");
@@ -287,8 +287,11 @@ impl Finisher {
                 kind::FAILED
             }
         };
-        let data = (!data.is_empty()).then_some(Value::Object(data));
-        events.push(NewEvent::new(name, at, data));
+        let last = NewEvent::new(name, at);
+        events.push(match data.is_empty() {
+            true => last,
+            false => last.with(&data),
+        });
         let delivery = record.callback.clone();
         let delivery = delivery.map(|callback| NewDelivery {
             id: DeliveryId::new(),

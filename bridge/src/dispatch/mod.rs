@@ -59,6 +59,12 @@ const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const MIB: usize = 1024 * 1024;
 
+/// Where it runs, as events tell it.
+#[derive(Serialize)]
+struct At<'a> {
+    provider: &'a str,
+}
+
 /// What a dispatch may ask for and what it gets when it does not ask.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]

@@ -70,26 +70,27 @@ impl Observer {
             .timestamp
             .and_then(|text| text.parse().ok())
             .unwrap_or(now);
+        let new = NewEvent::new(event.kind, timestamp);
         // The wire promises an object or nothing.
-        let data = event.data.map(|data| match data {
-            Value::Object(_) => data,
-            other => json!({ "value": other }),
+        self.push(match event.data {
+            None => new,
+            Some(Value::Object(data)) => new.with(&data),
+            Some(other) => new.with(&json!({ "value": other })),
         });
-        self.push(NewEvent::new(&event.kind, timestamp, data));
         noticed
     }
 
     /// An event of the bridge's own.
-    pub(super) fn note(&mut self, kind: &str, data: Value, now: Timestamp) {
-        self.calls.notice(kind, Some(&data), now);
-        self.batch.events.push(NewEvent::new(kind, now, Some(data)));
+    pub(super) fn note(&mut self, kind: &'static str, data: &Value, now: Timestamp) {
+        self.calls.notice(kind, Some(data), now);
+        self.batch.events.push(NewEvent::new(kind, now).with(data));
     }
 
     /// Events that an adapter lost because it did not wait.
     pub(super) fn dropped(&mut self, count: u64, now: Timestamp) {
         self.lost += count;
         let data = json!({ "count": count });
-        self.push(NewEvent::new(kind::EVENTS_DROPPED, now, Some(data)));
+        self.push(NewEvent::new(kind::EVENTS_DROPPED, now).with(&data));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -163,11 +164,7 @@ mod tests {
         observer.event(event("session.updated", json!({"sessionId": "s"})), at);
         observer.put_back(first);
         let batch = observer.take();
-        let kinds: Vec<_> = batch
-            .events
-            .iter()
-            .map(|event| event.kind.as_str())
-            .collect();
+        let kinds: Vec<_> = batch.events.iter().map(|event| &*event.kind).collect();
         assert_eq!(kinds, ["assistant.text", "session.updated"]);
         assert_eq!(batch.session.as_deref(), Some("s"));
         assert!(observer.is_empty());

@@ -15,11 +15,11 @@ use crate::plugin::{Adapter, Permit};
 use crate::store;
 use crate::store::record::{Acceptance, Begun, Claim, Lease, NewDispatch, Ready};
 
-use super::Dispatcher;
 use super::request::Dispatch;
 use super::running::Place;
 use super::schedule::BLINK;
 use super::stages::log_span;
+use super::{At, Dispatcher};
 
 /// The first and the longest pause while the store is away.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -235,6 +235,6 @@ impl Dispatcher {
 }
 
 fn started(adapter: &Adapter, now: Timestamp) -> NewEvent {
-    let data = serde_json::json!({ "provider": adapter.provider() });
-    NewEvent::new(kind::STARTED, now, Some(data))
+    let provider = adapter.provider();
+    NewEvent::new(kind::STARTED, now).with(&At { provider })
 }

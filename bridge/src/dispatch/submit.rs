@@ -24,7 +24,7 @@ use super::request::{Dispatch, Secrets};
 use super::route::{Candidate, Policy, RouteError, Routed, route};
 use super::stages;
 use super::validate::{Envelope, Limits, validate};
-use super::{Dispatcher, Error, Inner, idempotency};
+use super::{At, Dispatcher, Error, Inner, idempotency};
 
 /// What the headers of a request say.
 #[derive(Clone, Debug, Default)]
@@ -250,7 +250,7 @@ impl Inner {
         let context = sealed::of_dispatch(id);
         let seal =
             |plain: secrecy::SecretSlice<u8>| self.vault.seal(&context, plain.expose_secret());
-        let accepted = serde_json::json!({ "provider": routed.provider });
+        let provider = &*routed.provider;
         NewDispatch {
             id,
             key,
@@ -277,8 +277,8 @@ impl Inner {
                 origin: callback.origin.clone(),
             }),
             events: vec![
-                NewEvent::new(kind::ACCEPTED, now, Some(accepted)),
-                NewEvent::new(kind::QUEUED, now, None),
+                NewEvent::new(kind::ACCEPTED, now).with(&At { provider }),
+                NewEvent::new(kind::QUEUED, now),
             ],
             start: None,
             queue_limit: self.config.queue_limit,

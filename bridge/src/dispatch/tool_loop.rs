@@ -191,7 +191,7 @@ impl Rounds<'_> {
             let id_and_name = json!({ "toolCallId": tool_call_id, "name": name });
             let mut invoked = id_and_name.clone();
             invoked["input"] = input.clone();
-            self.note(kind::TOOL_INVOKED, invoked, observer).await?;
+            self.note(kind::TOOL_INVOKED, &invoked, observer).await?;
             crash::point("tool.call.before");
             let Answer { output, is_error } = tokio::select! {
                 why = self.attempt.cut() => return Err(Stopped::Cut(why)),
@@ -201,7 +201,8 @@ impl Rounds<'_> {
             let mut completed = id_and_name;
             completed["output"] = output.clone();
             completed["isError"] = is_error.into();
-            self.note(kind::TOOL_COMPLETED, completed, observer).await?;
+            self.note(kind::TOOL_COMPLETED, &completed, observer)
+                .await?;
             let result = ToolResult {
                 tool_call_id: tool_call_id.clone(),
                 name: name.clone(),
@@ -217,8 +218,8 @@ impl Rounds<'_> {
 
     async fn note(
         &self,
-        kind: &str,
-        data: serde_json::Value,
+        kind: &'static str,
+        data: &serde_json::Value,
         observer: &mut Observer,
     ) -> Result<(), Stopped> {
         observer.note(kind, data, self.attempt.clock.now());

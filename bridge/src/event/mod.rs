@@ -1,12 +1,13 @@
 //! What happened, as one durable log. This file knows the shape of an event and of a cursor; it does
 //! not know where the log is kept (`store/`) nor how it is sent (`http/`).
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::OnceLock;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::id::DispatchId;
 
@@ -44,22 +45,28 @@ pub mod kind {
 /// An event on its way into the log. The store gives it its id and its `seq`.
 #[derive(Clone, Debug)]
 pub struct NewEvent {
-    pub kind: String,
+    pub kind: Cow<'static, str>,
     pub timestamp: Timestamp,
     /// A JSON object, or nothing.
     pub data: Option<Box<RawValue>>,
 }
 
 impl NewEvent {
-    /// An event of the bridge's own, whose data cannot fail to be JSON.
-    pub fn new(kind: &str, timestamp: Timestamp, data: Option<serde_json::Value>) -> Self {
-        let data = data.map(|value| {
-            serde_json::value::to_raw_value(&value).expect("a JSON value is always JSON text")
-        });
+    pub fn new(kind: impl Into<Cow<'static, str>>, timestamp: Timestamp) -> Self {
         Self {
-            kind: kind.to_owned(),
+            kind: kind.into(),
             timestamp,
-            data,
+            data: None,
+        }
+    }
+
+    /// With this data, which cannot fail to be a JSON object.
+    #[must_use]
+    pub fn with(self, data: &impl Serialize) -> Self {
+        let data = to_raw_value(data).expect("data has only text keys");
+        Self {
+            data: Some(data),
+            ..self
         }
     }
 }

@@ -240,8 +240,8 @@ impl Edge {
     }
 }
 
-pub(super) fn event(kind: &str) -> NewEvent {
-    NewEvent::new(kind, Timestamp::now(), None)
+pub(super) fn event(kind: &'static str) -> NewEvent {
+    NewEvent::new(kind, Timestamp::now())
 }
 
 /// The echo adapter, whose library lies beside the test binary.

@@ -142,7 +142,7 @@ impl Rig {
                 error_code: None,
                 result: RawValue::from_string(RESULT.into()).unwrap(),
                 output: None,
-                events: vec![NewEvent::new(kind::COMPLETED, now, None)],
+                events: vec![NewEvent::new(kind::COMPLETED, now)],
                 delivery: Some(NewDelivery {
                     id: delivery,
                     callback: to,

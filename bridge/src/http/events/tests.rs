@@ -71,7 +71,7 @@ async fn next(stream: &mut BodyDataStream) -> String {
     String::from_utf8(chunk.to_vec()).unwrap()
 }
 
-async fn settle(edge: &Edge, id: crate::id::DeliveryId, kinds: &[&str]) {
+async fn settle(edge: &Edge, id: crate::id::DeliveryId, kinds: &[&'static str]) {
     let settlement = Settlement {
         at: Timestamp::now(),
         attempt: Some(DeliveryAttempt {
@@ -310,7 +310,7 @@ async fn a_reader_that_does_not_read_holds_nothing_back() {
     let lease = edge.begin(id).await;
     let mut slow = open(&edge, &path(id)).await;
     for _ in 0..50 {
-        let deltas = (0..100).map(|_| NewEvent::new("assistant.text", Timestamp::now(), None));
+        let deltas = (0..100).map(|_| NewEvent::new("assistant.text", Timestamp::now()));
         edge.tell(&lease, deltas.collect()).await;
     }
     edge.finish(lease, None).await;
@@ -349,7 +349,7 @@ async fn large_events_come_in_small_pages() {
     let lease = edge.begin(id).await;
     for bytes in [10, 70_000, 30_000, 30_000, 30_000, 10, 10] {
         let data = Value::String("x".repeat(bytes));
-        let large = NewEvent::new("assistant.text", Timestamp::now(), Some(data));
+        let large = NewEvent::new("assistant.text", Timestamp::now()).with(&data);
         edge.tell(&lease, vec![large]).await;
     }
     edge.finish(lease, None).await;

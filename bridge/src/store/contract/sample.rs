@@ -26,8 +26,8 @@ pub(in crate::store) fn raw(json: &str) -> Box<RawValue> {
     RawValue::from_string(json.to_owned()).unwrap()
 }
 
-pub(in crate::store) fn event(kind: &str, seconds: i64) -> NewEvent {
-    NewEvent::new(kind, at(seconds), Some(serde_json::json!({"at": seconds})))
+pub(in crate::store) fn event(kind: &'static str, seconds: i64) -> NewEvent {
+    NewEvent::new(kind, at(seconds)).with(&serde_json::json!({"at": seconds}))
 }
 
 pub(in crate::store) fn callback(host: &str) -> Callback {

@@ -23,7 +23,7 @@ impl State {
             let event = Event {
                 id,
                 seq: kept.events,
-                kind: new.kind,
+                kind: new.kind.into_owned(),
                 task_id: Some(kept.record.task_id.clone()),
                 agent_id: Some(kept.record.agent_id.clone()),
                 dispatch_id: Some(kept.record.id),
@@ -62,7 +62,7 @@ impl State {
             let event = Event {
                 id: self.log.cursor(self.bounds.issued),
                 seq: 0,
-                kind: new.kind,
+                kind: new.kind.into_owned(),
                 task_id: None,
                 agent_id: None,
                 dispatch_id: None,

@@ -36,7 +36,7 @@ struct Line<'a>(
 
 fn line(event: &NewEvent, attempt: Option<u32>) -> Line<'_> {
     let data = event.data.as_deref().map(Cow::Borrowed);
-    let kind = Cow::Borrowed(event.kind.as_str());
+    let kind = Cow::Borrowed(&*event.kind);
     Line(kind, nanos(event.timestamp), data, attempt)
 }
 
