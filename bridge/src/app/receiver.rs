@@ -7,18 +7,17 @@ use anyhow::{Context as _, bail};
 use jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
-use serde_json::value::RawValue;
 use url::Url;
 
 use crate::config::Config;
-use crate::delivery::send::{Attempt, Wishes};
+use crate::delivery::send::{Attempt, Parcel, Wishes};
 use crate::delivery::sign::{self, Signer, SigningSecret};
 use crate::delivery::verdict::{self, Outcome, Series, Verdict};
 use crate::id::{DeliveryId, DispatchId};
 use crate::net::backoff::{self, Policy};
 use crate::net::guard::Guard;
 use crate::net::{self, Client};
-use crate::store::record::{Callback, DeliveryPayload, DueDelivery};
+use crate::store::record::{Callback, DueDelivery};
 use crate::store::sealed;
 use crate::store::sqlite::Sqlite;
 use crate::time;
@@ -154,12 +153,7 @@ impl Receiver {
             },
             timeout: self.timeout,
         };
-        let request = attempt.request(
-            &Wishes::default(),
-            self.payload(owed, signed),
-            &self.signer,
-            &self.vault,
-        )?;
+        let request = attempt.request(self.parcel(owed, signed), &self.signer, &self.vault)?;
         let started = Instant::now();
         let answer = self.client.send(request).await;
         let took = started.elapsed();
@@ -194,7 +188,7 @@ impl Receiver {
         })
     }
 
-    fn payload(&self, owed: &Owed, signed: Signed) -> DeliveryPayload {
+    fn parcel(&self, owed: &Owed, signed: Signed) -> Parcel {
         let nobodys = || SigningSecret::generate().to_text();
         let secret = match signed {
             Signed::Wrongly => Some(nobodys()),
@@ -212,11 +206,11 @@ impl Receiver {
             "output": "This is a test of the receiver of callbacks; nothing was executed.",
             "usage": {}, "startedAt": at, "completedAt": at, "metadata": {"test": true},
         });
-        DeliveryPayload {
+        Parcel {
             body: body.to_string().into_bytes(),
             trace_id: format!("{:032x}", rand::random::<u128>()),
-            request: RawValue::NULL.to_owned(),
             secrets: secret.map(seal),
+            wishes: Wishes::default(),
         }
     }
 }

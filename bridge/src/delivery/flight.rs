@@ -11,10 +11,11 @@ use tokio::sync::watch;
 
 use crate::id::DeliveryId;
 use crate::store::destination::DueQuery;
-use crate::store::record::{DeliveryPayload, DueDelivery};
+use crate::store::record::DueDelivery;
 
 use super::breaker::{Change, Sign};
 use super::destinations::{Destination, Destinations};
+use super::send::Parcel;
 use super::{Config, Deliverer};
 
 /// Attempts whose outcome is being written; above it nothing new is begun.
@@ -66,7 +67,7 @@ enum Phase {
 pub(super) struct Waiting {
     pub(super) due: DueDelivery,
     /// What it sends, when that need not be read from the store.
-    pub(super) payload: Option<DeliveryPayload>,
+    pub(super) parcel: Option<Parcel>,
 }
 
 /// One delivery that is under way; its end is the end of this value, however that comes.
@@ -148,15 +149,15 @@ impl Flights {
                 table.behind.insert(due.callback.origin);
                 continue;
             }
-            let payload = None;
-            new += usize::from(table.enqueue(Waiting { due, payload }));
+            let parcel = None;
+            new += usize::from(table.enqueue(Waiting { due, parcel }));
         }
         self.count.send_replace(table.phases.len());
         new
     }
 
     /// Takes on what has just become due, unless others wait for its origin in the store.
-    pub(super) fn offer(&self, due: DueDelivery, payload: DeliveryPayload) {
+    pub(super) fn offer(&self, due: DueDelivery, parcel: Parcel) {
         let mut table = self.table();
         let origin = &due.callback.origin;
         if table.destinations.is_open(origin) {
@@ -165,13 +166,13 @@ impl Flights {
         }
         let full = table.line(origin) >= table.line_limit()
             || table.waiting_in_all >= WAITING
-            || table.waiting_bytes + size(&payload) > WAITING_BYTES;
+            || table.waiting_bytes + parcel.body.len() > WAITING_BYTES;
         if full || table.behind.contains(origin) {
             table.behind.insert(due.callback.origin);
             return;
         }
-        let payload = Some(payload);
-        table.enqueue(Waiting { due, payload });
+        let parcel = Some(parcel);
+        table.enqueue(Waiting { due, parcel });
         self.count.send_replace(table.phases.len());
     }
 
@@ -340,14 +341,10 @@ impl Table {
     }
 }
 
-/// In bytes.
-fn size(payload: &DeliveryPayload) -> usize {
-    payload.body.len() + payload.request.get().len()
-}
-
 impl Waiting {
+    /// In bytes.
     fn size(&self) -> usize {
-        self.payload.as_ref().map_or(0, size)
+        self.parcel.as_ref().map_or(0, |parcel| parcel.body.len())
     }
 }
 

@@ -47,12 +47,19 @@ pub enum Error {
 }
 
 /// What a dispatch says about its callback.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Wishes {
-    callback: Option<Callback>,
+    pub policy: Policy,
     /// The dispatch's own span.
-    #[serde(rename = "traceparent", deserialize_with = "context")]
+    pub context: Option<Context>,
+}
+
+/// The same as it stands in the store.
+#[derive(Deserialize)]
+struct Stored {
+    #[serde(default)]
+    callback: Option<Callback>,
+    #[serde(default, rename = "traceparent", deserialize_with = "context")]
     context: Option<Context>,
 }
 
@@ -81,16 +88,9 @@ enum Retry {
 
 impl Wishes {
     pub fn read(request: &RawValue) -> Result<Self, Error> {
-        serde_json::from_str(request.get()).map_err(Error::Request)
-    }
-
-    /// The dispatch's own span.
-    pub fn context(&self) -> Option<Context> {
-        self.context
-    }
-
-    pub fn policy(&self) -> Policy {
-        match self.callback.as_ref().and_then(|callback| callback.retry) {
+        let Stored { callback, context } =
+            serde_json::from_str(request.get()).map_err(Error::Request)?;
+        let policy = match callback.and_then(|callback| callback.retry) {
             None | Some(Retry::Default) => Policy::Default,
             Some(Retry::Compat) => Policy::Compat,
             Some(Retry::Bounded {
@@ -100,7 +100,30 @@ impl Wishes {
                 let limit = Duration::try_from_secs_f64(max_elapsed_seconds);
                 Policy::MaxElapsed(limit.unwrap_or(Duration::MAX))
             }
-        }
+        };
+        Ok(Self { policy, context })
+    }
+}
+
+/// What a delivery sends.
+#[derive(Debug)]
+pub struct Parcel {
+    pub body: Vec<u8>,
+    pub trace_id: String,
+    /// As the store keeps them.
+    pub secrets: Option<Vec<u8>>,
+    pub wishes: Wishes,
+}
+
+impl Parcel {
+    pub fn read(payload: DeliveryPayload) -> Result<Self, Error> {
+        let wishes = Wishes::read(&payload.request)?;
+        Ok(Self {
+            body: payload.body,
+            trace_id: payload.trace_id,
+            secrets: payload.secrets,
+            wishes,
+        })
     }
 }
 
@@ -129,13 +152,12 @@ struct Secrets {
 impl Attempt<'_> {
     pub fn request(
         &self,
-        wishes: &Wishes,
-        payload: DeliveryPayload,
+        parcel: Parcel,
         signer: &Signer,
         vault: &Vault,
     ) -> Result<Outgoing, Error> {
         let url = Url::parse(&self.due.callback.url).map_err(Error::Url)?;
-        let secrets = match &payload.secrets {
+        let secrets = match &parcel.secrets {
             Some(sealed) => Secrets::open(self.due.dispatch, sealed, vault)?,
             None => Secrets::default(),
         };
@@ -150,14 +172,14 @@ impl Attempt<'_> {
                 origin,
                 id: self.due.id,
                 timestamp,
-                body: &payload.body,
+                body: &parcel.body,
             },
             own.as_ref(),
         );
         let id = self.due.id.to_string();
-        let trace = match wishes.context() {
+        let trace = match parcel.wishes.context {
             Some(context) => self.context(context).to_string(),
-            None => traceparent(&payload.trace_id),
+            None => traceparent(&parcel.trace_id),
         };
 
         let mut headers = self.own_headers(&secrets.headers, signer.bearer(origin).as_ref())?;
@@ -180,7 +202,7 @@ impl Attempt<'_> {
             method: Method::POST,
             url,
             headers,
-            body: Bytes::from(payload.body),
+            body: Bytes::from(parcel.body),
             timeout: self.timeout,
         })
     }

@@ -17,7 +17,7 @@ use crate::id::DeliveryId;
 use crate::net::backoff::Policy;
 use crate::span::TraceId;
 use crate::store;
-use crate::store::record::{DeliveryAttempt, DeliveryPayload, DueDelivery, Settlement};
+use crate::store::record::{DeliveryAttempt, DueDelivery, Settlement};
 use crate::tasks::Tasks;
 use crate::time;
 
@@ -26,7 +26,7 @@ use super::breaker::Change;
 use super::flight::{Flight, Flights, Report, Waiting};
 use super::meters::Meters;
 use super::redact::Confidential;
-use super::send::{Attempt, Wishes};
+use super::send::{self, Attempt, Parcel};
 use super::trace;
 use super::verdict::{self, Series, Verdict};
 use super::{Deliverer, Destination, Setup, Shared};
@@ -75,8 +75,8 @@ impl Deliverer {
 
     /// What has just become due, as the store recorded it, with what it sends: it goes out without
     /// being read again. A hint like `wake`, which does as well.
-    pub fn offer(&self, due: DueDelivery, payload: DeliveryPayload) {
-        self.shared.flights.offer(due, payload);
+    pub fn offer(&self, due: DueDelivery, parcel: Parcel) {
+        self.shared.flights.offer(due, parcel);
         self.shared.room.notify_one();
     }
 
@@ -236,9 +236,9 @@ impl Deliverer {
 
     async fn attempt(self, waiting: Waiting, flight: Flight) {
         let abandon = self.shared.abandon.clone();
-        let Waiting { due, payload } = waiting;
+        let Waiting { due, parcel } = waiting;
         // Large; where it lies it is not copied.
-        let attempt = Box::pin(self.attempt_and_settle(&due, payload, &flight));
+        let attempt = Box::pin(self.attempt_and_settle(&due, parcel, &flight));
         match abandon.run_until_cancelled(attempt).await {
             Some(Ended::Settled) => flight.settled(),
             // Abandoned: nothing was settled, so it is still due at the next start.
@@ -249,16 +249,16 @@ impl Deliverer {
     async fn attempt_and_settle(
         &self,
         due: &DueDelivery,
-        payload: Option<DeliveryPayload>,
+        parcel: Option<Parcel>,
         flight: &Flight,
     ) -> Ended {
         let setup = &self.shared.setup;
-        let payload = match payload {
-            Some(payload) => Ok(payload),
-            None => setup.store.payload(due.id).await,
+        let parcel = match parcel {
+            Some(parcel) => Ok(Ok(parcel)),
+            None => setup.store.payload(due.id).await.map(Parcel::read),
         };
-        let payload = match payload {
-            Ok(payload) => payload,
+        let parcel = match parcel {
+            Ok(parcel) => parcel,
             Err(error) => {
                 flight.landed(None);
                 let rest = match &error {
@@ -274,7 +274,7 @@ impl Deliverer {
             }
         };
         crash::point("delivery.send.before");
-        let (made, policy) = self.send(due, payload).await;
+        let (made, policy) = self.send(due, parcel).await;
         let origin = due.callback.origin.as_str();
         let meters = &self.shared.meters;
         meters.attempted(origin, &made.outcome, made.took);
@@ -301,7 +301,7 @@ impl Deliverer {
         }
     }
 
-    async fn send(&self, due: &DueDelivery, payload: DeliveryPayload) -> (Made, Policy) {
+    async fn send(&self, due: &DueDelivery, parcel: Result<Parcel, send::Error>) -> (Made, Policy) {
         let setup = &self.shared.setup;
         let attempt = Attempt {
             due,
@@ -309,11 +309,12 @@ impl Deliverer {
             at: setup.clock.now(),
             timeout: setup.config.timeout,
         };
-        let wishes = match Wishes::read(&payload.request) {
-            Ok(wishes) => wishes,
+        let parcel = match parcel {
+            Ok(parcel) => parcel,
             Err(error) => return (Made::unsent(&attempt, &error), Policy::Default),
         };
-        let request = attempt.request(&wishes, payload, &setup.signer, &setup.vault);
+        let wishes = parcel.wishes;
+        let request = attempt.request(parcel, &setup.signer, &setup.vault);
         let mut made = match request {
             Ok(outgoing) => {
                 let confidential = Confidential::of(&outgoing.headers);
@@ -323,13 +324,13 @@ impl Deliverer {
             }
             Err(error) => Made::unsent(&attempt, &error),
         };
-        made.trace = wishes.context();
+        made.trace = wishes.context;
         if let Some(dispatch) = setup.spans.wanted(|| made.trace) {
             let end = setup.clock.now();
             let span = trace::span(&attempt, dispatch, &made.outcome, end);
             setup.spans.put(span);
         }
-        (made, wishes.policy())
+        (made, wishes.policy)
     }
 
     /// Which attempt this is since the delivery was first made due or replayed.

@@ -9,9 +9,10 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::crash;
+use crate::delivery::send::{Parcel, Wishes};
 use crate::plugin::Permit;
 use crate::store;
-use crate::store::record::{Begun, Claim, DeliveryPayload};
+use crate::store::record::{Begun, Claim};
 use crate::time;
 
 use super::Inner;
@@ -95,13 +96,16 @@ impl Inner {
             Err(error) => Err(error),
             Ok(None) => Ok(()),
             Ok(Some(Owed { due, body })) => {
-                let payload = DeliveryPayload {
+                let parcel = Parcel {
                     body: body.into_bytes(),
                     trace_id: begun.dispatch.trace_id,
-                    request: begun.request,
                     secrets: begun.secrets,
+                    wishes: Wishes {
+                        policy: request.retry(),
+                        context: request.trace.context(),
+                    },
                 };
-                self.deliverer.offer(due, payload);
+                self.deliverer.offer(due, parcel);
                 Ok(())
             }
         }

@@ -13,7 +13,6 @@ use crate::crash;
 use crate::event::{NewEvent, kind};
 use crate::id::{DeliveryId, DispatchId};
 use crate::live::Live;
-use crate::net::backoff::Policy;
 use crate::span::Spans;
 use crate::store::record::{
     self, Claim, DueDelivery, Finish, Finished, NewDelivery, Requeue, State,
@@ -25,7 +24,7 @@ use super::Config;
 use super::gather::Gathered;
 use super::meters::Meters;
 use super::normalise::{Account, Ending, Outcome, Raw, Subject, normalise};
-use super::request::{Dispatch, RetryPolicy};
+use super::request::Dispatch;
 use super::stages::{self, Ran, Stages};
 use super::trace::Trace;
 
@@ -64,16 +63,6 @@ pub(super) struct Conclusion {
 pub(super) struct Owed {
     pub(super) due: DueDelivery,
     pub(super) body: String,
-}
-
-/// How long its result is owed, however seldom it is tried.
-fn patience(request: &Dispatch) -> Duration {
-    let retry = request.callback.as_ref().map(|callback| callback.retry);
-    match retry.unwrap_or_default() {
-        RetryPolicy::Default => Policy::Default.patience(),
-        RetryPolicy::Compat => Policy::Compat.patience(),
-        RetryPolicy::Bounded { max_elapsed } => Policy::MaxElapsed(max_elapsed).patience(),
-    }
 }
 
 /// An end that is on disk.
@@ -296,7 +285,7 @@ impl Finisher {
         let delivery = delivery.map(|callback| NewDelivery {
             id: DeliveryId::new(),
             callback,
-            give_up_after: patience(request),
+            give_up_after: request.retry().patience(),
         });
         let finish = Finish {
             at,

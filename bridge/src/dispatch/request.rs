@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
+use crate::net::backoff::Policy;
 use crate::store::record;
 
 use super::trace::Trace;
@@ -171,6 +172,16 @@ impl Dispatch {
             Duration::try_from(deadline.duration_since(now)).unwrap_or(Duration::ZERO)
         });
         left.map_or(self.timeout, |left| left.min(self.timeout))
+    }
+
+    /// How long its result is tried to be delivered.
+    pub fn retry(&self) -> Policy {
+        let retry = self.callback.as_ref().map(|callback| callback.retry);
+        match retry.unwrap_or_default() {
+            RetryPolicy::Default => Policy::Default,
+            RetryPolicy::Compat => Policy::Compat,
+            RetryPolicy::Bounded { max_elapsed } => Policy::MaxElapsed(max_elapsed),
+        }
     }
 
     /// Where the run writes when its output is a file.
