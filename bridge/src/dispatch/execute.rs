@@ -7,7 +7,7 @@ use std::time::Duration;
 use forge_adapter_api::request::Budget;
 use forge_adapter_api::{AdapterError, ExecutionRequest};
 use futures_util::FutureExt;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::crash;
 use crate::plugin::{Call, Item, Permit};
@@ -19,6 +19,9 @@ use super::gather::Noticed;
 use super::observe::Observer;
 use super::running::Stop;
 
+/// How long events wait for more to be written with them. An answer that follows at once then needs no commit
+/// besides its own.
+const LINGER: Duration = Duration::from_millis(1);
 /// The first pause before a batch is written again while the store is away.
 const STORE_PAUSE: Duration = Duration::from_millis(50);
 /// The longest one.
@@ -155,6 +158,7 @@ impl Drive<'_> {
                 item = self.call.next() => item,
             };
             crash::point("execute.item");
+            let lingered = Instant::now() + LINGER;
             let mut next = Some(item);
             while let Some(item) = next {
                 match self.take(item) {
@@ -165,12 +169,10 @@ impl Drive<'_> {
                     Taken::OverBudget => break 'until_cut Cut::OverBudget,
                     Taken::More => {}
                 }
-                // What is there already goes into the same batch; nothing is waited for.
-                let full = self.observer.is_full();
-                next = if full {
+                next = if self.observer.is_full() {
                     None
                 } else {
-                    self.call.next().now_or_never()
+                    timeout_at(lingered, self.call.next()).await.ok()
                 };
             }
             match self.attempt.write(self.observer, deadline).await {
