@@ -144,7 +144,7 @@ impl Dispatcher {
             let begun = finisher.store.begin(id, adapter.provider(), started).await;
             crash::point("begin.after");
             match begun {
-                Ok(begun) => match Dispatch::from_record(&begun.request) {
+                Ok((begun, request)) => match Dispatch::from_record(&request) {
                     Ok(dispatch) => {
                         let log = log_span(id, &dispatch.trace.trace_id);
                         let run = dispatcher.go_on(Box::new(begun), &dispatch, &adapter, held);

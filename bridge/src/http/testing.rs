@@ -198,7 +198,8 @@ impl Edge {
 
     pub(super) async fn begin(&self, id: DispatchId) -> Lease {
         let begun = self.store.begin(id, "echo", event(kind::STARTED)).await;
-        begun.unwrap().lease
+        let (begun, _request) = begun.unwrap();
+        begun.lease
     }
 
     pub(super) async fn tell(&self, lease: &Lease, events: Vec<NewEvent>) {

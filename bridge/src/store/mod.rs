@@ -131,7 +131,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// The durable `running` mark: a new attempt under this epoch. `Error::Stale` when the dispatch is
     /// not queued any more, waits for its time or session, was cancelled, or belongs to another adapter.
-    async fn begin(&self, id: DispatchId, provider: &str, started: NewEvent) -> Result<Begun>;
+    /// Comes with its request, as it was given to `accept`.
+    async fn begin(
+        &self,
+        id: DispatchId,
+        provider: &str,
+        started: NewEvent,
+    ) -> Result<(Begun, Box<RawValue>)>;
     /// Appends what happened. `Error::Stale` when the lease is not current.
     async fn append(&self, lease: &Lease, progress: Progress) -> Result<()>;
     /// Result, last events and delivery in one transaction. `Finished::CancelRequested` when a cancel

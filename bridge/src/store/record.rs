@@ -165,8 +165,6 @@ impl Claim {
 pub struct Begun {
     pub lease: Lease,
     pub dispatch: Dispatch,
-    /// As it was given to `accept`.
-    pub request: Box<RawValue>,
     pub secrets: Option<Vec<u8>>,
     /// The session id that an earlier attempt recorded.
     pub recorded_session: Option<String>,

@@ -30,10 +30,11 @@ on_every_store! {
 async fn an_attempt_is_handed_all_that_it_needs(subject: impl Subject) {
     let store = subject.open().await;
     let id = accept(&*store, task("t")).await;
-    let begun = begin(&*store, id, 5).await;
+    let started = event(kind::STARTED, 5);
+    let (begun, request) = store.begin(id, PROVIDER, started).await.unwrap();
     assert_eq!(begun.lease.id, id);
     assert_eq!((begun.lease.attempt, begun.lease.epoch), (1, store.epoch()));
-    assert_eq!(begun.request.get(), r#"{"message":"hello"}"#);
+    assert_eq!(request.get(), r#"{"message":"hello"}"#);
     assert!(begun.recorded_session.is_none() && begun.spent.is_none());
     let running = State::Running {
         attempt: 1,

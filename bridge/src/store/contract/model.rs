@@ -222,7 +222,7 @@ impl Pair {
                 };
                 let started = || event(kind::STARTED, now);
                 let begun = both!(self, store => store.begin(id, PROVIDER, started()));
-                self.leases.extend(begun.map(|begun| begun.lease));
+                self.leases.extend(begun.map(|(begun, _)| begun.lease));
             }
             Step::Append(n) => {
                 let Some(lease) = Self::pick(&self.leases, n) else {

@@ -118,7 +118,8 @@ pub(in crate::store) async fn accept(store: &dyn Store, new: NewDispatch) -> Dis
 
 pub(in crate::store) async fn begin(store: &dyn Store, id: DispatchId, seconds: i64) -> Begun {
     let started = event(kind::STARTED, seconds);
-    store.begin(id, PROVIDER, started).await.unwrap()
+    let (begun, _request) = store.begin(id, PROVIDER, started).await.unwrap();
+    begun
 }
 
 /// Accepts, runs and finishes; what is returned is the delivery, if there is one.

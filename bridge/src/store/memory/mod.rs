@@ -148,7 +148,12 @@ impl Store for Memory {
         self.write(|state| state.reroute(reroute))
     }
 
-    async fn begin(&self, id: DispatchId, provider: &str, started: NewEvent) -> Result<Begun> {
+    async fn begin(
+        &self,
+        id: DispatchId,
+        provider: &str,
+        started: NewEvent,
+    ) -> Result<(Begun, Box<RawValue>)> {
         self.write(|state| state.begin(id, provider, started))
     }
 

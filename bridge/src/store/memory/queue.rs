@@ -150,7 +150,7 @@ impl State {
         id: DispatchId,
         provider: &str,
         started: NewEvent,
-    ) -> Result<Begun> {
+    ) -> Result<(Begun, Box<RawValue>)> {
         let seq = self.seq(id).ok_or(Error::NotFound)?;
         let kept = &self.dispatches[&seq];
         if !self.may_start(kept) || kept.record.provider != provider {
@@ -169,18 +169,18 @@ impl State {
         };
         self.log_events(seq, vec![started]);
         let kept = &self.dispatches[&seq];
-        Ok(Begun {
+        let begun = Begun {
             lease: Lease {
                 id,
                 attempt: kept.record.attempts,
                 epoch,
             },
             dispatch: kept.record.clone(),
-            request: kept.request.clone(),
             secrets: kept.secrets.clone(),
             recorded_session: kept.recorded_session.clone(),
             spent: kept.spent.clone(),
-        })
+        };
+        Ok((begun, kept.request.clone()))
     }
 
     /// The dispatch that the claim is about, when the claim is current.

@@ -181,7 +181,8 @@ impl State {
         let begun = match start {
             Some(started) if self.may_start(kept) => {
                 let provider = kept.record.provider.clone();
-                Some(Box::new(self.begin(id, &provider, started)?))
+                let (begun, _request) = self.begin(id, &provider, started)?;
+                Some(Box::new(begun))
             }
             Some(_) | None => None,
         };

@@ -166,7 +166,6 @@ fn begun(
     Begun {
         lease,
         dispatch,
-        request: new.request.clone(),
         secrets: new.secrets.clone(),
         recorded_session: None,
         spent: None,

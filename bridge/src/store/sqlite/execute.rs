@@ -30,7 +30,8 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    pub(super) fn begun(mut self, started: Started) -> Begun {
+    /// What has begun, and its request.
+    pub(super) fn begun(mut self, started: Started) -> (Begun, Box<RawValue>) {
         let lease = started.lease;
         self.dispatch.attempts = lease.attempt;
         self.dispatch.first_started_at.get_or_insert(started.at);
@@ -38,14 +39,14 @@ impl Candidate {
             attempt: lease.attempt,
             started_at: started.at,
         };
-        Begun {
+        let begun = Begun {
             lease,
             dispatch: self.dispatch,
-            request: self.request,
             secrets: self.secrets,
             recorded_session: self.recorded_session,
             spent: self.spent,
-        }
+        };
+        (begun, self.request)
     }
 
     /// What the running mark must still find.

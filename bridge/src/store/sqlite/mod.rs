@@ -253,7 +253,12 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn begin(&self, id: DispatchId, provider: &str, started: NewEvent) -> Result<Begun> {
+    async fn begin(
+        &self,
+        id: DispatchId,
+        provider: &str,
+        started: NewEvent,
+    ) -> Result<(Begun, Box<RawValue>)> {
         let candidate = self
             .look_up(move |connection| execute::candidate(connection, id))
             .await?
