@@ -104,14 +104,16 @@ impl<'a> Fields<'a> {
     /// The member as it was given, `null` included. Two spellings that differ are a complaint.
     pub(super) fn given(&self, name: impl Into<Name>) -> Option<&'a Value> {
         let name = name.into();
+        let names = std::iter::once(&name.camel).chain(name.others);
+        let is_out = |camel: &&str| self.lengths & length_bit(camel) == 0;
+        if !self.any_snake && names.clone().all(is_out) {
+            return None;
+        }
         let mut found: Option<(Cow<'static, str>, &'a Value)> = None;
-        let spellings = std::iter::once(&name.camel)
-            .chain(name.others)
-            .filter(|camel| self.any_snake || self.lengths & length_bit(camel) != 0)
-            .flat_map(|camel| {
-                let snake = self.any_snake.then(|| Cow::Owned(snake(camel)));
-                std::iter::once(Cow::Borrowed(*camel)).chain(snake)
-            });
+        let spellings = names.flat_map(|camel| {
+            let snake = self.any_snake.then(|| Cow::Owned(snake(camel)));
+            std::iter::once(Cow::Borrowed(*camel)).chain(snake)
+        });
         for spelling in spellings {
             let Some(value) = self.members.get(spelling.as_ref()) else {
                 continue;
