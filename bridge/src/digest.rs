@@ -76,12 +76,14 @@ impl MacKey {
 
 /// Lower case.
 pub fn hex(bytes: &[u8]) -> String {
+    hex_digits(bytes).map(char::from).collect()
+}
+
+/// The same in ASCII.
+pub fn hex_digits(bytes: &[u8]) -> impl Iterator<Item = u8> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 0xf])
-        .map(|digit| char::from(DIGITS[usize::from(digit)]))
-        .collect()
+    let halves = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    halves.map(|half| DIGITS[usize::from(half)])
 }
 
 #[cfg(test)]
