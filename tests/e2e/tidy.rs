@@ -24,7 +24,7 @@ const IMPORTS: [(&str, &[&str]); 24] = [
     ("event", &[]),
     ("vault", &["digest", "live"]),
     ("meter", &[]),
-    ("span", &[]),
+    ("span", &["digest"]),
     ("telemetry", &[]),
     ("store", &[]),
     ("net", &[]),

@@ -3,14 +3,19 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::event::{NewEvent, kind};
+use crate::id::DeliveryId;
 use crate::net::{Answer, SendError};
 use crate::span::Context;
-use crate::store::record::DeliveryAttempt;
+use crate::store::record::{DeliveryAttempt, DueDelivery};
 
 use super::breaker::Sign;
 use super::redact::Confidential;
 use super::send::{self, Attempt};
-use super::verdict::Outcome;
+use super::verdict::{Outcome, Verdict};
 
 pub(super) struct Made {
     pub(super) outcome: Outcome,
@@ -102,5 +107,56 @@ fn record(attempt: &Attempt<'_>) -> DeliveryAttempt {
         status: None,
         error: None,
         answer: None,
+    }
+}
+
+/// What the log is told of an attempt.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told<'a> {
+    delivery_id: DeliveryId,
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    /// Why it was the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+pub(super) fn events(
+    due: &DueDelivery,
+    record: &DeliveryAttempt,
+    verdict: &Verdict,
+    now: Timestamp,
+) -> Vec<NewEvent> {
+    let told = Told {
+        delivery_id: due.id,
+        attempt: record.number,
+        duration_ms: None,
+        status: None,
+        error: None,
+        reason: None,
+    };
+    let attempted = NewEvent::new(kind::CALLBACK_ATTEMPTED, now).with(&Told {
+        duration_ms: Some(record.duration_ms),
+        status: record.status,
+        error: record.error.as_deref(),
+        ..told
+    });
+    match verdict {
+        Verdict::Retry { .. } => vec![attempted],
+        Verdict::Delivered => {
+            let delivered = NewEvent::new(kind::CALLBACK_DELIVERED, now);
+            vec![attempted, delivered.with(&told)]
+        }
+        Verdict::Dead { reason } => {
+            let reason = Some(reason.as_str());
+            let dead = NewEvent::new(kind::CALLBACK_DEAD, now);
+            vec![attempted, dead.with(&Told { reason, ..told })]
+        }
     }
 }

@@ -5,23 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::Serialize;
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::field::display;
 
 use crate::crash;
-use crate::event::{NewEvent, kind};
-use crate::id::DeliveryId;
 use crate::net::backoff::Policy;
 use crate::span::TraceId;
 use crate::store;
-use crate::store::record::{DeliveryAttempt, DueDelivery, Settlement};
+use crate::store::record::{DueDelivery, Settlement};
 use crate::tasks::Tasks;
 use crate::time;
 
-use super::attempt::Made;
+use super::attempt::{self, Made};
 use super::breaker::Change;
 use super::flight::{Flight, Flights, Report, Waiting};
 use super::meters::Meters;
@@ -358,7 +355,7 @@ impl Deliverer {
         loop {
             let settlement = Settlement {
                 at: record.at,
-                events: events(due, record, verdict, setup.clock.now()),
+                events: attempt::events(due, record, verdict, setup.clock.now()),
                 attempt: Some(record.clone()),
                 next: verdict.next(),
                 retention: *setup.retention.get(),
@@ -393,57 +390,6 @@ enum Ended {
     Settled,
     /// It is due again, now or later.
     Due,
-}
-
-/// What the log is told of an attempt.
-#[derive(Clone, Copy, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Told<'a> {
-    delivery_id: DeliveryId,
-    attempt: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    duration_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a str>,
-    /// Why it was the last one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
-}
-
-fn events(
-    due: &DueDelivery,
-    record: &DeliveryAttempt,
-    verdict: &Verdict,
-    now: Timestamp,
-) -> Vec<NewEvent> {
-    let told = Told {
-        delivery_id: due.id,
-        attempt: record.number,
-        duration_ms: None,
-        status: None,
-        error: None,
-        reason: None,
-    };
-    let attempted = NewEvent::new(kind::CALLBACK_ATTEMPTED, now).with(&Told {
-        duration_ms: Some(record.duration_ms),
-        status: record.status,
-        error: record.error.as_deref(),
-        ..told
-    });
-    match verdict {
-        Verdict::Retry { .. } => vec![attempted],
-        Verdict::Delivered => {
-            let delivered = NewEvent::new(kind::CALLBACK_DELIVERED, now);
-            vec![attempted, delivered.with(&told)]
-        }
-        Verdict::Dead { reason } => {
-            let reason = Some(reason.as_str());
-            let dead = NewEvent::new(kind::CALLBACK_DEAD, now);
-            vec![attempted, dead.with(&Told { reason, ..told })]
-        }
-    }
 }
 
 fn log(due: &DueDelivery, made: &Made, verdict: &Verdict) {
