@@ -68,39 +68,17 @@ fn context<'de, D: Deserializer<'de>>(text: D) -> Result<Option<Context>, D::Err
     Ok(text.as_deref().and_then(Context::parse))
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Deserialize)]
 struct Callback {
-    retry: Option<Retry>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum Retry {
-    Default,
-    Compat,
-    #[serde(untagged)]
-    Bounded {
-        #[serde(rename = "maxElapsedSeconds")]
-        max_elapsed_seconds: f64,
-    },
+    #[serde(default)]
+    retry: Policy,
 }
 
 impl Wishes {
     pub fn read(request: &RawValue) -> Result<Self, Error> {
         let Stored { callback, context } =
             serde_json::from_str(request.get()).map_err(Error::Request)?;
-        let policy = match callback.and_then(|callback| callback.retry) {
-            None | Some(Retry::Default) => Policy::Default,
-            Some(Retry::Compat) => Policy::Compat,
-            Some(Retry::Bounded {
-                max_elapsed_seconds,
-            }) => {
-                // What does not fit is longer than the store lives.
-                let limit = Duration::try_from_secs_f64(max_elapsed_seconds);
-                Policy::MaxElapsed(limit.unwrap_or(Duration::MAX))
-            }
-        };
+        let policy = callback.map(|callback| callback.retry).unwrap_or_default();
         Ok(Self { policy, context })
     }
 }

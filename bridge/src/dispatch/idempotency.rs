@@ -60,9 +60,10 @@ mod tests {
 
     use super::*;
     use crate::dispatch::Config;
+    use crate::dispatch::request::Callback;
     use crate::dispatch::request::tests::minimal;
-    use crate::dispatch::request::{Callback, RetryPolicy};
     use crate::dispatch::validate::{Envelope, Limits, validate};
+    use crate::net::backoff::Policy;
 
     fn canonical(dispatch: &Dispatch) -> String {
         counted(dispatch, &dispatch.to_record()).to_owned()
@@ -151,7 +152,7 @@ mod tests {
         Callback {
             url: "https://a.example/".into(),
             origin: "https://a.example:443".into(),
-            retry: RetryPolicy::Default,
+            retry: Policy::Default,
         }
     }
 
@@ -194,7 +195,7 @@ mod tests {
             change(|d| d.session_id = Some("s".into())),
             change(|d| d.run_id = Some("r".into())),
             change(|d| d.callback = None),
-            change(|d| d.callback.as_mut().unwrap().retry = RetryPolicy::Compat),
+            change(|d| d.callback.as_mut().unwrap().retry = Policy::Compat),
         ] {
             assert_ne!(canonical(&base), canonical(&changed), "{changed:?}");
         }

@@ -176,12 +176,8 @@ impl Dispatch {
 
     /// How long its result is tried to be delivered.
     pub fn retry(&self) -> Policy {
-        let retry = self.callback.as_ref().map(|callback| callback.retry);
-        match retry.unwrap_or_default() {
-            RetryPolicy::Default => Policy::Default,
-            RetryPolicy::Compat => Policy::Compat,
-            RetryPolicy::Bounded { max_elapsed } => Policy::MaxElapsed(max_elapsed),
-        }
+        let callback = self.callback.as_ref();
+        callback.map(|callback| callback.retry).unwrap_or_default()
     }
 
     /// Where the run writes when its output is a file.
@@ -202,24 +198,7 @@ pub struct Callback {
     /// Scheme, host and port, normalised.
     pub origin: String,
     #[serde(default)]
-    pub retry: RetryPolicy,
-}
-
-/// How long a delivery is tried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum RetryPolicy {
-    /// Doubling delays for up to 72 hours.
-    #[default]
-    Default,
-    /// Exactly three retries.
-    Compat,
-    /// As the default, for so many seconds.
-    #[serde(untagged)]
-    Bounded {
-        #[serde(rename = "maxElapsedSeconds", with = "seconds")]
-        max_elapsed: Duration,
-    },
+    pub retry: Policy,
 }
 
 /// Prompt files and the folder of the run.
@@ -397,9 +376,7 @@ pub(crate) mod tests {
             callback: Some(Callback {
                 url: "https://a.example/cb".into(),
                 origin: "https://a.example:443".into(),
-                retry: RetryPolicy::Bounded {
-                    max_elapsed: Duration::from_millis(1500),
-                },
+                retry: Policy::MaxElapsed(Duration::from_millis(1500)),
             }),
             idle_timeout: Some(Duration::from_millis(250)),
             deadline: Some(at("2026-01-02T03:04:05.678Z")),
@@ -418,23 +395,6 @@ pub(crate) mod tests {
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["callback"]["retry"]["maxElapsedSeconds"], 1.5);
         assert_eq!(value["traceparent"], dispatch.trace.traceparent);
-    }
-
-    #[test]
-    fn retry_policies_have_three_spellings() {
-        for (policy, json) in [
-            (RetryPolicy::Default, r#""default""#),
-            (RetryPolicy::Compat, r#""compat""#),
-            (
-                RetryPolicy::Bounded {
-                    max_elapsed: Duration::from_secs(60),
-                },
-                r#"{"maxElapsedSeconds":60.0}"#,
-            ),
-        ] {
-            assert_eq!(serde_json::to_string(&policy).unwrap(), json);
-            assert_eq!(serde_json::from_str::<RetryPolicy>(json).unwrap(), policy);
-        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
+use serde::{Deserialize, Serialize};
 
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60 * 60);
@@ -15,8 +16,9 @@ const JITTER: f64 = 0.2;
 /// What a receiver may ask us to wait at most.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// When to give up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// When to give up. As JSON `"default"`, `"compat"` or `{"maxElapsedSeconds": 60.0}`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Policy {
     /// 72 hours after the first attempt became due.
     #[default]
@@ -24,7 +26,35 @@ pub enum Policy {
     /// After exactly three retries.
     Compat,
     /// So long after the first attempt became due.
+    #[serde(untagged, with = "max_elapsed")]
     MaxElapsed(Duration),
+}
+
+mod max_elapsed {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Limit {
+        max_elapsed_seconds: f64,
+    }
+
+    pub(super) fn serialize<S: Serializer>(limit: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        let max_elapsed_seconds = limit.as_secs_f64();
+        Limit {
+            max_elapsed_seconds,
+        }
+        .serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        let limit = Limit::deserialize(from)?;
+        // What does not fit is longer than anybody waits.
+        let limit = Duration::try_from_secs_f64(limit.max_elapsed_seconds);
+        Ok(limit.unwrap_or(Duration::MAX))
+    }
 }
 
 impl Policy {
@@ -90,6 +120,21 @@ mod tests {
 
     fn plain(attempt: u32) -> Option<u64> {
         delay(attempt, Duration::ZERO, Policy::Default, 0.5).map(|d| d.as_secs())
+    }
+
+    #[test]
+    fn policies_have_three_spellings() {
+        for (policy, json) in [
+            (Policy::Default, r#""default""#),
+            (Policy::Compat, r#""compat""#),
+            (
+                Policy::MaxElapsed(Duration::from_secs(60)),
+                r#"{"maxElapsedSeconds":60.0}"#,
+            ),
+        ] {
+            assert_eq!(serde_json::to_string(&policy).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Policy>(json).unwrap(), policy);
+        }
     }
 
     #[test]

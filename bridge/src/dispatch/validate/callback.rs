@@ -10,8 +10,9 @@ use secrecy::SecretString;
 use serde_json::Value;
 use url::Url;
 
-use crate::dispatch::request::{Callback, RetryPolicy, Secrets};
+use crate::dispatch::request::{Callback, Secrets};
 use crate::net;
+use crate::net::backoff::Policy;
 
 use super::fields::{Fields, describe};
 
@@ -159,28 +160,28 @@ fn value_complaint(value: &str) -> Option<&'static str> {
     }
 }
 
-fn read_retry(settings: &Fields<'_>) -> RetryPolicy {
+fn read_retry(settings: &Fields<'_>) -> Policy {
     match settings.value("retry") {
-        None => RetryPolicy::Default,
+        None => Policy::Default,
         Some(Value::Object(_)) => {
             let Some(fields) = settings.object("retry") else {
-                return RetryPolicy::Default;
+                return Policy::Default;
             };
             if fields.required("maxElapsedSeconds").is_none() {
-                return RetryPolicy::Default;
+                return Policy::Default;
             }
             match fields.seconds("maxElapsedSeconds", LONGEST_RETRY) {
-                Some(max_elapsed) => RetryPolicy::Bounded { max_elapsed },
+                Some(max_elapsed) => Policy::MaxElapsed(max_elapsed),
                 // Complained about.
-                None => RetryPolicy::Default,
+                None => Policy::Default,
             }
         }
-        Some(Value::String(word)) if word == "default" => RetryPolicy::Default,
-        Some(Value::String(word)) if word == "compat" => RetryPolicy::Compat,
+        Some(Value::String(word)) if word == "default" => Policy::Default,
+        Some(Value::String(word)) if word == "compat" => Policy::Compat,
         Some(_) => {
             let message = r#"must be "default", "compat" or {"maxElapsedSeconds": number}"#;
             settings.complain("retry", message);
-            RetryPolicy::Default
+            Policy::Default
         }
     }
 }
