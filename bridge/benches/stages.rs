@@ -13,7 +13,7 @@ use forge_bridge::dispatch::assemble::{self, assemble};
 use forge_bridge::dispatch::gather::Gathered;
 use forge_bridge::dispatch::idempotency;
 use forge_bridge::dispatch::normalise::{Ending, Raw, Subject, normalise};
-use forge_bridge::dispatch::request::Dispatch;
+use forge_bridge::dispatch::request::{Dispatch, Prompt};
 use forge_bridge::dispatch::route::{Candidate, Policy, route};
 use forge_bridge::dispatch::validate::{Envelope, Limits, validate};
 use forge_bridge::http::json;
@@ -69,6 +69,7 @@ struct Bench {
     text: Vec<u8>,
     body: Value,
     dispatch: Dispatch,
+    prompt: Prompt,
     config: dispatch::Config,
     profile: Profile,
     signer: Signer,
@@ -84,6 +85,7 @@ impl Bench {
         let body = json::parse(&text).expect("the body is JSON");
         let config = dispatch::Config::default();
         let dispatch = validated(&body, &config);
+        let prompt = dispatch.clone().take_prompt();
         let vault = Vault::from_key(&SecretSlice::from(vec![7; 32])).expect("32 bytes are a key");
         let delivery = delivery::Config {
             secrets: vec![SECRET.to_owned().into()],
@@ -102,6 +104,7 @@ impl Bench {
             text,
             body,
             dispatch,
+            prompt,
             config,
             profile,
             signer,
@@ -143,7 +146,8 @@ impl Bench {
             budget_left: None,
             mcp_servers: &BTreeMap::new(),
         };
-        let request = assemble(&self.dispatch, &attempt).expect("it names no MCP server");
+        let request = assemble(&self.dispatch, self.prompt.clone(), &attempt)
+            .expect("it names no MCP server");
         black_box(serde_json::to_vec(&request).expect("a request is JSON"));
     }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::id::DispatchId;
 
-use super::request::{Dispatch, Recovery};
+use super::request::{Dispatch, File, Prompt, Recovery};
 
 /// One attempt, from the record's side.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,11 @@ pub enum Error {
 }
 
 /// The request for this attempt.
-pub fn assemble(dispatch: &Dispatch, attempt: &Attempt<'_>) -> Result<ExecutionRequest, Error> {
+pub fn assemble(
+    dispatch: &Dispatch,
+    prompt: Prompt,
+    attempt: &Attempt<'_>,
+) -> Result<ExecutionRequest, Error> {
     let (session_id, resume) = session(dispatch, attempt);
     let structured = attempt.strategy == OutputStrategy::Structured;
     let file = attempt.strategy == OutputStrategy::File;
@@ -45,11 +49,11 @@ pub fn assemble(dispatch: &Dispatch, attempt: &Attempt<'_>) -> Result<ExecutionR
         task_id: dispatch.task_id.clone(),
         agent_id: dispatch.agent_id.clone(),
         attempt: attempt.number,
-        message: dispatch.message.clone(),
-        system_prompt: system_prompt(dispatch),
+        message: prompt.message,
+        system_prompt: system_prompt(prompt.system_prompt, &prompt.files),
         model: dispatch.model.clone(),
-        tools: dispatch.tools.clone(),
-        tool_results: dispatch.tool_results.clone(),
+        tools: prompt.tools,
+        tool_results: prompt.tool_results,
         turns: Vec::new(),
         timeout_seconds: dispatch.time_left(attempt.now).as_secs_f64(),
         idle_timeout_seconds: dispatch.idle_timeout.map(|idle| idle.as_secs_f64()),
@@ -75,9 +79,8 @@ pub fn assemble(dispatch: &Dispatch, attempt: &Attempt<'_>) -> Result<ExecutionR
 }
 
 /// The caller's prompt as it is, then each file under its path. Without files nothing is touched.
-fn system_prompt(dispatch: &Dispatch) -> Option<String> {
-    let files = dispatch.workspace.iter().flat_map(|w| &w.files);
-    files.fold(dispatch.system_prompt.clone(), |prompt, file| {
+fn system_prompt(given: Option<String>, files: &[File]) -> Option<String> {
+    files.iter().fold(given, |prompt, file| {
         let mut prompt = prompt.unwrap_or_default();
         if !prompt.is_empty() {
             prompt.push_str("\n\n");
@@ -127,6 +130,10 @@ mod tests {
 
     const NOW: &str = "2026-01-01T00:00:00Z";
 
+    fn asked(dispatch: &Dispatch, attempt: &Attempt<'_>) -> Result<ExecutionRequest, Error> {
+        assemble(dispatch, dispatch.clone().take_prompt(), attempt)
+    }
+
     fn first(servers: &BTreeMap<String, Value>) -> Attempt<'_> {
         Attempt {
             id: DispatchId::new(),
@@ -167,7 +174,8 @@ mod tests {
             ),
             (None, &[("b.md", "B")], Some("# b.md\n\nB")),
         ] {
-            let prompt = system_prompt(&with_files(prompt, files));
+            let taken = with_files(prompt, files).take_prompt();
+            let prompt = system_prompt(taken.system_prompt, &taken.files);
             assert_eq!(prompt.as_deref(), expected);
         }
     }
@@ -180,7 +188,7 @@ mod tests {
             deadline: Some("2026-01-01T00:00:20Z".parse().unwrap()),
             ..minimal()
         };
-        let request = assemble(&dispatch, &first(&servers)).unwrap();
+        let request = asked(&dispatch, &first(&servers)).unwrap();
         assert_eq!(request.timeout_seconds, 20.0);
     }
 
@@ -200,7 +208,7 @@ mod tests {
                 strategy,
                 ..first(&servers)
             };
-            let request = assemble(&dispatch, &attempt).unwrap();
+            let request = asked(&dispatch, &attempt).unwrap();
             assert_eq!(request.output_schema.is_some(), schema, "{strategy:?}");
             assert_eq!(request.output_file.as_deref(), file, "{strategy:?}");
         }
@@ -234,7 +242,7 @@ mod tests {
                 session_honoured: honoured,
                 ..first(&servers)
             };
-            let request = assemble(&dispatch, &attempt).unwrap();
+            let request = asked(&dispatch, &attempt).unwrap();
             let found = (request.session_id.as_deref(), request.resume);
             assert_eq!(found, expected, "{recovery:?} {number}");
         }
@@ -247,10 +255,10 @@ mod tests {
             mcp_servers: vec!["files".into()],
             ..minimal()
         };
-        let request = assemble(&dispatch, &first(&servers)).unwrap();
+        let request = asked(&dispatch, &first(&servers)).unwrap();
         assert_eq!(request.mcp_servers, servers);
         let none = BTreeMap::new();
-        let error = assemble(&dispatch, &first(&none)).unwrap_err();
+        let error = asked(&dispatch, &first(&none)).unwrap_err();
         assert_eq!(error, Error::McpServerGone("files".into()));
     }
 }

@@ -25,7 +25,7 @@ use super::gather::Gathered;
 use super::normalise::{Ending, Raw};
 use super::observe::Observer;
 use super::recover::{self, Fate};
-use super::request::Dispatch;
+use super::request::{Dispatch, Prompt};
 use super::running::Stop;
 use super::stages::Stages;
 
@@ -50,19 +50,22 @@ impl Inner {
     pub(super) async fn attempt(
         &self,
         begun: Box<Begun>,
-        request: &Dispatch,
+        mut request: Box<Dispatch>,
         adapter: &Permit,
         stop: &Stop,
     ) -> Result<(), store::Error> {
+        let prompt = request.take_prompt();
+        let request = &*request;
         let finisher = &self.finisher;
         let id = begun.lease.id;
         let claim = Claim::Attempt(begun.lease.clone());
+        // Boxed, since what runs does not end yet.
         let conclude = |conclusion: Conclusion| {
-            finisher.finish(claim.clone(), &begun.dispatch, request, conclusion)
+            Box::pin(finisher.finish(claim.clone(), &begun.dispatch, request, conclusion))
         };
         let silent = |ending| conclude(Conclusion::silent(ending, begun.spent.as_deref()));
         let run = async {
-            match self.run(&begun, request, adapter, stop).await {
+            match self.run(&begun, request, prompt, adapter, stop).await {
                 Outcome::Conclude(conclusion) => conclude(*conclusion).await,
                 Outcome::Requeue(why) => match self.give_back(&begun, request, &why).await {
                     // A cancel was recorded while it stopped.
@@ -115,6 +118,7 @@ impl Inner {
         &self,
         begun: &Begun,
         request: &Dispatch,
+        prompt: Prompt,
         adapter: &Permit,
         stop: &Stop,
     ) -> Outcome {
@@ -146,7 +150,7 @@ impl Inner {
             budget_left: Meter::after(spent).left(request.budget.as_ref()),
             mcp_servers: &self.mcp_servers,
         };
-        let assembled = match assemble(request, &attempt) {
+        let assembled = match assemble(request, prompt, &attempt) {
             Ok(assembled) => Box::new(assembled),
             Err(error) => return silent(Ending::Unavailable(error.to_string())),
         };

@@ -5,6 +5,7 @@
 //! `traceparent` out of the stored text, and `bearer` and `secret` out of the sealed one.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -157,6 +158,18 @@ impl Dispatch {
         }
     }
 
+    /// Takes out what only the adapter needs.
+    pub fn take_prompt(&mut self) -> Prompt {
+        let files = self.workspace.as_mut().map(|w| mem::take(&mut w.files));
+        Prompt {
+            message: mem::take(&mut self.message),
+            system_prompt: self.system_prompt.take(),
+            files: files.unwrap_or_default(),
+            tools: mem::take(&mut self.tools),
+            tool_results: mem::take(&mut self.tool_results),
+        }
+    }
+
     /// The last moment at which it may start; after it, it ends as `queue_timeout`.
     pub fn start_by(&self, accepted_at: Timestamp) -> Timestamp {
         let from = self.not_before.map_or(accepted_at, |t| t.max(accepted_at));
@@ -189,6 +202,16 @@ impl Dispatch {
     pub fn workspace_dir(&self) -> Option<&PathBuf> {
         self.workspace.as_ref().and_then(|w| w.dir.as_ref())
     }
+}
+
+/// What only the adapter needs of a dispatch: once it is asked, the bridge keeps none of it in memory.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    pub message: String,
+    pub system_prompt: Option<String>,
+    pub files: Vec<File>,
+    pub tools: Vec<Tool>,
+    pub tool_results: Vec<ToolResult>,
 }
 
 /// Where the result goes and how.

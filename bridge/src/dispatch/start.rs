@@ -113,7 +113,7 @@ impl Dispatcher {
                     let log = log_span(id, &dispatch.trace.trace_id);
                     let runner = dispatcher.clone();
                     let run = async move {
-                        runner.go_on(begun, &dispatch, &adapter, held).await;
+                        runner.go_on(begun, dispatch, &adapter, held).await;
                     };
                     dispatcher.inner.tracker.spawn(run.instrument(log));
                 }
@@ -147,7 +147,8 @@ impl Dispatcher {
                 Ok((begun, request)) => match Dispatch::from_record(&request) {
                     Ok(dispatch) => {
                         let log = log_span(id, &dispatch.trace.trace_id);
-                        let run = dispatcher.go_on(Box::new(begun), &dispatch, &adapter, held);
+                        let (begun, dispatch) = (Box::new(begun), Box::new(dispatch));
+                        let run = dispatcher.go_on(begun, dispatch, &adapter, held);
                         run.instrument(log).await;
                     }
                     Err(error) => {
@@ -184,7 +185,13 @@ impl Dispatcher {
     }
 
     /// Executes what has begun, then lets the next one in.
-    async fn go_on(&self, begun: Box<Begun>, dispatch: &Dispatch, adapter: &Adapter, held: Held) {
+    async fn go_on(
+        &self,
+        begun: Box<Begun>,
+        dispatch: Box<Dispatch>,
+        adapter: &Adapter,
+        held: Held,
+    ) {
         let inner = &self.inner;
         let id = begun.lease.id;
         let awaited = begun.dispatch.session.is_some() || held.alone.is_some();
