@@ -54,7 +54,8 @@ impl Inner {
         adapter: &Permit,
         stop: &Stop,
     ) -> Result<(), store::Error> {
-        let prompt = request.take_prompt();
+        // A future keeps the room of what it has handed on.
+        let prompt = Box::new(request.take_prompt());
         let request = &*request;
         let finisher = &self.finisher;
         let id = begun.lease.id;
@@ -118,7 +119,7 @@ impl Inner {
         &self,
         begun: &Begun,
         request: &Dispatch,
-        prompt: Prompt,
+        prompt: Box<Prompt>,
         adapter: &Permit,
         stop: &Stop,
     ) -> Outcome {
@@ -150,7 +151,7 @@ impl Inner {
             budget_left: Meter::after(spent).left(request.budget.as_ref()),
             mcp_servers: &self.mcp_servers,
         };
-        let assembled = match assemble(request, prompt, &attempt) {
+        let assembled = match assemble(request, *prompt, &attempt) {
             Ok(assembled) => Box::new(assembled),
             Err(error) => return silent(Ending::Unavailable(error.to_string())),
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use forge_adapter_api::request::Budget;
 use forge_adapter_api::{AdapterError, ExecutionRequest};
 use futures_util::FutureExt;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::crash;
 use crate::plugin::{Call, Item, Permit};
@@ -103,14 +103,23 @@ impl Attempt<'_> {
                     return Written::Lost;
                 }
             }
-            tokio::select! {
-                () = sleep_until(until) => return Written::Late,
-                () = self.stop.cancel.cancelled() => return Written::Stopped,
-                () = self.stop.halt.cancelled() => return Written::Stopped,
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(STORE_PAUSE_MAX),
+            // Seldom, so that it has no room in what waits.
+            if let Some(unwritten) = Box::pin(self.rest(pause, until)).await {
+                return unwritten;
             }
+            pause = (pause * 2).min(STORE_PAUSE_MAX);
         }
         Written::Yes
+    }
+
+    /// Waits before something is written again, unless it is not to be.
+    async fn rest(&self, pause: Duration, until: Instant) -> Option<Written> {
+        tokio::select! {
+            () = sleep_until(until) => Some(Written::Late),
+            () = self.stop.cancel.cancelled() => Some(Written::Stopped),
+            () = self.stop.halt.cancelled() => Some(Written::Stopped),
+            () = sleep(pause) => None,
+        }
     }
 }
 
