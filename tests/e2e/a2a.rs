@@ -8,7 +8,7 @@ use forge_test_model::Model;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::harness::{Bridge, until};
+use super::harness::{Api, Bridge, until};
 
 /// The agent's process; killed with this.
 struct Agent {
@@ -58,6 +58,12 @@ fn task(name: &str, message: &str) -> Value {
     json!({"taskId": name, "agentId": "agent", "message": message, "callbackUrl": null})
 }
 
+/// Whether the agent has said which task it is.
+async fn has_news(api: &Api, id: &str) -> bool {
+    let events = api.events(id).await;
+    events.iter().any(|event| event["type"] == "exec.progress")
+}
+
 #[tokio::test]
 async fn a_question_is_answered_by_the_next_dispatch_and_a_cancel_reaches_the_agent() {
     let model = Model::start().await;
@@ -85,11 +91,20 @@ async fn a_question_is_answered_by_the_next_dispatch_and_a_cancel_reaches_the_ag
     let replied = api.run(reply).await;
     assert_eq!(replied["status"], "ok", "{replied}");
 
-    let mut slow = task("late", "SLOW please");
-    // Long enough for the agent to have said which task it is; before that nothing can be cancelled.
-    slow["timeoutSeconds"] = json!(10);
-    let late = api.run(slow).await;
-    assert_eq!(late["errorCode"], "timeout", "{late}");
+    // Before the agent has said which task it is nothing can be cancelled, and on a busy machine that takes it
+    // long.
+    let mut seconds = 10;
+    loop {
+        let mut slow = task(&format!("late-{seconds}"), "SLOW please");
+        slow["timeoutSeconds"] = json!(seconds);
+        let id = api.dispatch(slow).await;
+        let late = api.finished(&id).await;
+        assert_eq!(late["result"]["errorCode"], "timeout", "{late}");
+        if has_news(api, &id).await {
+            break;
+        }
+        seconds *= 2;
+    }
     until("the task to be cancelled", || async {
         agent.cancels().exists().then_some(())
     })
@@ -97,11 +112,7 @@ async fn a_question_is_answered_by_the_next_dispatch_and_a_cancel_reaches_the_ag
 
     let id = api.dispatch(task("slow", "SLOW please")).await;
     until("news of the task", || async {
-        let events = api.events(&id).await;
-        events
-            .iter()
-            .any(|event| event["type"] == "exec.progress")
-            .then_some(())
+        has_news(api, &id).await.then_some(())
     })
     .await;
     assert!(api.cancel(&id).await);
