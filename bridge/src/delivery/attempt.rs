@@ -127,20 +127,35 @@ struct Told<'a> {
     reason: Option<&'a str>,
 }
 
+impl Told<'_> {
+    fn of(delivery_id: DeliveryId, attempt: u32) -> Self {
+        Self {
+            delivery_id,
+            attempt,
+            duration_ms: None,
+            status: None,
+            error: None,
+            reason: None,
+        }
+    }
+}
+
+/// That a delivery is given up after so many attempts.
+pub(super) fn dead(id: DeliveryId, attempts: u32, reason: &str, now: Timestamp) -> NewEvent {
+    let reason = Some(reason);
+    NewEvent::new(kind::CALLBACK_DEAD, now).with(&Told {
+        reason,
+        ..Told::of(id, attempts)
+    })
+}
+
 pub(super) fn events(
     due: &DueDelivery,
     record: &DeliveryAttempt,
     verdict: &Verdict,
     now: Timestamp,
 ) -> Vec<NewEvent> {
-    let told = Told {
-        delivery_id: due.id,
-        attempt: record.number,
-        duration_ms: None,
-        status: None,
-        error: None,
-        reason: None,
-    };
+    let told = Told::of(due.id, record.number);
     let attempted = NewEvent::new(kind::CALLBACK_ATTEMPTED, now).with(&Told {
         duration_ms: Some(record.duration_ms),
         status: record.status,
@@ -153,10 +168,6 @@ pub(super) fn events(
             let delivered = NewEvent::new(kind::CALLBACK_DELIVERED, now);
             vec![attempted, delivered.with(&told)]
         }
-        Verdict::Dead { reason } => {
-            let reason = Some(reason.as_str());
-            let dead = NewEvent::new(kind::CALLBACK_DEAD, now);
-            vec![attempted, dead.with(&Told { reason, ..told })]
-        }
+        Verdict::Dead { reason } => vec![attempted, dead(due.id, record.number, reason, now)],
     }
 }

@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use jiff::Timestamp;
-use serde_json::json;
 
-use crate::event::{NewEvent, kind};
 use crate::store;
 use crate::store::record::{AfterAttempt, DueDelivery, Settlement};
 use crate::time;
 
-use super::Deliverer;
+use super::{Deliverer, attempt};
 
 /// Ended in one go; others are sent before the next.
 const STEP: usize = 256;
@@ -65,12 +63,11 @@ impl Deliverer {
             "given up after {} attempts and {after} s: its receiver is not called for the time being",
             due.attempts
         );
-        let data = json!({ "deliveryId": due.id, "attempt": due.attempts, "reason": reason });
         let settlement = Settlement {
             at: now,
             attempt: None,
             next: AfterAttempt::Dead,
-            events: vec![NewEvent::new(kind::CALLBACK_DEAD, now).with(&data)],
+            events: vec![attempt::dead(due.id, due.attempts, &reason, now)],
             retention,
         };
         match self.shared.setup.store.settle(due.id, settlement).await {
