@@ -159,20 +159,21 @@ impl Flights {
     /// Takes on what has just become due, unless others wait for its origin in the store.
     pub(super) fn offer(&self, due: DueDelivery, parcel: Parcel) {
         let mut table = self.table();
-        let origin = &due.callback.origin;
+        let parcel = Some(parcel);
+        let waiting = Waiting { due, parcel };
+        let origin = &waiting.due.callback.origin;
         if table.destinations.is_open(origin) {
             // It is found in the store when the receiver is tried again.
             return;
         }
         let full = table.line(origin) >= table.line_limit()
             || table.waiting_in_all >= WAITING
-            || table.waiting_bytes + parcel.body.len() > WAITING_BYTES;
+            || table.waiting_bytes + waiting.size() > WAITING_BYTES;
         if full || table.behind.contains(origin) {
-            table.behind.insert(due.callback.origin);
+            table.behind.insert(waiting.due.callback.origin);
             return;
         }
-        let parcel = Some(parcel);
-        table.enqueue(Waiting { due, parcel });
+        table.enqueue(waiting);
         self.count.send_replace(table.phases.len());
     }
 
