@@ -120,6 +120,7 @@ impl Bench {
             provider: "echo",
             profile: Some(&self.profile),
             health: HealthStatus::Healthy,
+            message: None,
             paused: false,
             running: 1,
             queued: 0,

@@ -208,22 +208,24 @@ impl Inner {
             _ => self.finisher.store.queues().await?.into_iter().collect(),
         };
         let profiles: Vec<_> = adapters.iter().map(Adapter::profile).collect();
+        let reports: Vec<_> = adapters.iter().map(Adapter::health).collect();
         let candidates: Vec<_> = adapters
             .iter()
             .zip(&profiles)
-            .map(|(adapter, profile)| {
+            .zip(&reports)
+            .map(|((adapter, profile), report)| {
                 let queued = queued.get(adapter.provider()).copied().unwrap_or(0);
-                let health = adapter.health().status;
                 Candidate {
                     provider: adapter.provider(),
                     profile: profile.as_deref(),
-                    health,
+                    health: report.status,
+                    message: report.message.as_deref(),
                     paused: adapter.paused().is_some(),
                     running: adapter.running(),
                     queued: usize::try_from(queued).unwrap_or(usize::MAX),
                     max_concurrent: adapter.max_concurrent(),
                     has_agent: None,
-                    away_for: match health {
+                    away_for: match report.status {
                         HealthStatus::Offline => away_for(adapter, now),
                         HealthStatus::Healthy | HealthStatus::Degraded => None,
                     },

@@ -29,6 +29,7 @@ fn candidate<'a>(provider: &'a str, profile: &'a Profile) -> Candidate<'a> {
         provider,
         profile: Some(profile),
         health: HealthStatus::Healthy,
+        message: None,
         paused: false,
         running: 0,
         queued: 0,
@@ -417,6 +418,21 @@ fn an_adapter_is_waited_for_when_it_is_the_only_choice_and_not_away_for_long() {
             Err(other) => panic!("{other}"),
         }
     }
+}
+
+#[test]
+fn who_finds_nobody_is_told_why() {
+    let plain = profile(&[]);
+    let (a, b) = (candidate("a", &plain), candidate("b", &plain));
+    let a = Candidate {
+        message: Some("no key is set"),
+        ..offline(a, 99)
+    };
+    let refused = run(&minimal(), &[a, offline(b, 99)], None).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "no adapter is available: a is offline: no key is set; b is offline"
+    );
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub struct Candidate<'a> {
     /// `None`: it was never loaded.
     pub profile: Option<&'a Profile>,
     pub health: HealthStatus,
+    /// What it says of its health.
+    pub message: Option<&'a str>,
     /// Nothing starts there for now; what is sent there waits.
     pub paused: bool,
     pub running: usize,
@@ -307,16 +309,14 @@ fn choose<'a>(
     let alone = held == Held::Yes || field.left.len() == 1;
     let waited_for =
         |c: &Candidate<'_>| alone && c.away_for.is_some_and(|away| away < policy.patience);
-    field.require(Layer::Health, |candidate| match candidate.health {
-        HealthStatus::Healthy | HealthStatus::Degraded => None,
-        HealthStatus::Offline if waited_for(candidate) => None,
-        HealthStatus::Offline => Some("is offline".to_owned()),
-    });
-    if field.left.is_empty() {
-        let mut dropped = std::mem::take(&mut field.dropped);
-        dropped.retain(|one| one.by == Layer::Health);
+    let is_away = |c: &Candidate<'_>| c.health == HealthStatus::Offline && !waited_for(c);
+    if field.left.iter().all(is_away) {
+        let dropped = field.left.iter().map(away).collect();
         return Err(RouteError::AdapterUnavailable { dropped });
     }
+    field.require(Layer::Health, |candidate| {
+        is_away(candidate).then(|| "is offline".to_owned())
+    });
     field.prefer(
         Layer::Paused,
         |candidate| usize::from(candidate.paused),
@@ -369,6 +369,16 @@ fn list(names: &[String]) -> String {
     match names {
         [] => "none".to_owned(),
         names => names.join(", "),
+    }
+}
+
+/// One of those of whom none can be had: why is for whoever asked, and not kept with every dispatch.
+fn away(candidate: &Candidate<'_>) -> Dropped {
+    let message = candidate.message.map(|message| format!(": {message}"));
+    Dropped {
+        by: Layer::Health,
+        provider: candidate.provider.to_owned(),
+        reason: format!("is offline{}", message.unwrap_or_default()),
     }
 }
 

@@ -109,6 +109,7 @@ proptest! {
                 provider,
                 profile: adapter.profile.as_ref(),
                 health: adapter.health,
+                message: None,
                 running: adapter.running,
                 queued: 0,
                 max_concurrent: 4,
