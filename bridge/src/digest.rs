@@ -86,9 +86,30 @@ pub fn hex_digits(bytes: &[u8]) -> impl Iterator<Item = u8> {
     halves.map(|half| DIGITS[usize::from(half)])
 }
 
+/// What was written as hexadecimal digits, in either case.
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| {
+        let byte = digit(*high)? << 4 | digit(*low)?;
+        u8::try_from(byte).ok()
+    });
+    bytes.collect::<Option<_>>().filter(|_| rest.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_as_digits_is_read_back() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(from_hex(&hex(&bytes)), Some(bytes.clone()));
+        assert_eq!(from_hex(&hex(&bytes).to_uppercase()), Some(bytes));
+        for wrong in ["0", "0g", "+1", "é0"] {
+            assert_eq!(from_hex(wrong), None, "{wrong}");
+        }
+    }
 
     /// FIPS 180-2, B.1.
     #[test]

@@ -7,6 +7,7 @@ use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
 use super::error::{Code, Failure};
 use super::limit::{Hash, Meter, Rate};
+use crate::digest;
 
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -104,15 +105,6 @@ pub(super) fn bits(scopes: &[Scope]) -> u8 {
 }
 
 pub(super) fn parse_hash(text: &str) -> Option<[u8; 32]> {
-    let digits = text.strip_prefix("sha256:").unwrap_or(text).as_bytes();
-    let mut hash = [0; 32];
-    if digits.len() != 64 {
-        return None;
-    }
-    for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
-        let high = char::from(pair[0]).to_digit(16)?;
-        let low = char::from(pair[1]).to_digit(16)?;
-        *byte = u8::try_from(high * 16 + low).ok()?;
-    }
-    Some(hash)
+    let digits = text.strip_prefix("sha256:").unwrap_or(text);
+    digest::from_hex(digits)?.try_into().ok()
 }

@@ -228,23 +228,12 @@ fn parse(text: &SecretString, origin: &str) -> Result<SecretSlice<u8>, Error> {
 fn decode(text: &str) -> Option<SecretSlice<u8>> {
     let text = text.trim();
     let bytes = if text.len() == 2 * KEY_BYTES {
-        decode_hex(text)?
+        digest::from_hex(text)?
     } else {
         BASE64_STANDARD.decode(text).ok()?
     };
     let key = SecretSlice::from(bytes);
     (key.expose_secret().len() == KEY_BYTES).then_some(key)
-}
-
-fn decode_hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let pairs = text.as_bytes().chunks_exact(2);
-    pairs
-        .map(|pair| {
-            let value = digit(pair[0])? << 4 | digit(pair[1])?;
-            u8::try_from(value).ok()
-        })
-        .collect()
 }
 
 #[cfg(test)]
