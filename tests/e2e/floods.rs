@@ -1,15 +1,14 @@
 //! Floods against the real program: whatever comes and however long it takes, its memory stays bounded
 //! and others are served. The bounds are generous; what was measured is printed.
 
-use std::net::SocketAddr;
-
 use reqwest::StatusCode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 
 use super::harness::api::quiet;
 use super::harness::process::{Home, Process};
+use super::harness::socket::{connect, rest};
 use super::harness::until;
 
 const KIB: usize = 1024;
@@ -45,20 +44,8 @@ impl Flooded {
         }
     }
 
-    fn address(&self) -> SocketAddr {
-        let address = self.process.api.url.strip_prefix("http://").unwrap();
-        address.parse().unwrap()
-    }
-
-    /// A connection for which the system holds as little as it can.
-    async fn connect(&self) -> TcpStream {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(2048).unwrap();
-        socket.connect(self.address()).await.unwrap()
-    }
-
     async fn send(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
-        let mut stream = self.connect().await;
+        let mut stream = connect(&self.process.api).await;
         // It may be cut off while it still sends.
         let _ = stream.write_all(bytes.as_ref()).await;
         stream
@@ -85,13 +72,6 @@ impl Flooded {
         );
         assert!(grown < MOST, "{flood}: grown by {} MiB", grown / MIB);
     }
-}
-
-async fn rest(mut stream: TcpStream) -> String {
-    let mut told = Vec::new();
-    // A reset is an end too.
-    let _ = stream.read_to_end(&mut told).await;
-    String::from_utf8_lossy(&told).into_owned()
 }
 
 #[tokio::test]
@@ -199,7 +179,7 @@ async fn connections_that_stay_half_open_keep_nobody_out() {
     .await;
     let mut silent = Vec::new();
     for n in 0..1000 {
-        let stream = bridge.connect().await;
+        let stream = connect(&bridge.process.api).await;
         if n % 2 == 0 {
             // Nothing more will be sent, and nothing is read either.
             rustix::net::shutdown(&stream, rustix::net::Shutdown::Write).unwrap();

@@ -1,27 +1,19 @@
 //! Clients that take their time or all the room: readers that do not read, requests that never end,
 //! connections that say nothing.
 
-use std::net::SocketAddr;
-
 use reqwest::{Method, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 
 use super::harness::api::quiet;
+use super::harness::socket::{connect, rest};
 use super::harness::{Bridge, until};
 
 const ALL: &str = "GET /api/v2/events?after=0 HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-fn address(bridge: &Bridge) -> SocketAddr {
-    let address = bridge.api.url.strip_prefix("http://").unwrap();
-    address.parse().unwrap()
-}
-
-/// Somebody who asks, and never reads; the system holds as little for them as it can.
+/// Somebody who asks, and never reads.
 async fn lazy(bridge: &Bridge, request: &str) -> TcpStream {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(2048).unwrap();
-    let mut stream = socket.connect(address(bridge)).await.unwrap();
+    let mut stream = connect(&bridge.api).await;
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
 }
@@ -29,14 +21,6 @@ async fn lazy(bridge: &Bridge, request: &str) -> TcpStream {
 async fn firehose(bridge: &Bridge) -> StatusCode {
     let request = bridge.api.request(Method::GET, "/api/v2/events?after=now");
     request.send().await.unwrap().status()
-}
-
-/// What is said until the other side ends it.
-async fn rest(mut stream: TcpStream) -> String {
-    let mut told = Vec::new();
-    // A reset is an end too.
-    let _ = stream.read_to_end(&mut told).await;
-    String::from_utf8(told).unwrap()
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ pub(crate) mod port;
 pub(crate) mod process;
 pub(crate) mod reference;
 pub(crate) mod registry;
+pub(crate) mod socket;
 pub(crate) mod wait;
 
 use std::collections::BTreeMap;
