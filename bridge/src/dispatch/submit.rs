@@ -207,13 +207,12 @@ impl Inner {
             0 | 1 => BTreeMap::new(),
             _ => self.finisher.store.queues().await?.into_iter().collect(),
         };
-        let profiles: Vec<_> = adapters.iter().map(Adapter::profile).collect();
-        let reports: Vec<_> = adapters.iter().map(Adapter::health).collect();
+        let seen = adapters.iter().map(|a| (a.profile(), a.health()));
+        let seen: Vec<_> = seen.collect();
         let candidates: Vec<_> = adapters
             .iter()
-            .zip(&profiles)
-            .zip(&reports)
-            .map(|((adapter, profile), report)| {
+            .zip(&seen)
+            .map(|(adapter, (profile, report))| {
                 let queued = queued.get(adapter.provider()).copied().unwrap_or(0);
                 Candidate {
                     provider: adapter.provider(),
