@@ -28,6 +28,8 @@ pub struct Create {
     pub instance: String,
     /// Names the bridge's store; children carry it so that none outlives the bridge.
     pub store_id: String,
+    /// The boot of the bridge on its store, one more at each; 0 when there is no store that lasts.
+    pub epoch: u64,
     /// What to put before the argv of a child process so that it dies with the bridge. Empty: nothing.
     pub supervisor: Vec<String>,
     /// A command that joins its stdin and stdout with the Unix socket that is named behind it, for programs
@@ -79,6 +81,12 @@ impl Host {
     /// Names the bridge's store.
     pub fn store_id(&self) -> &str {
         &self.0.create.store_id
+    }
+
+    /// The boot of the bridge on its store, one more at each: what carries a smaller one is of a bridge that is
+    /// gone. 0 when there is no store that lasts, as in tests.
+    pub fn epoch(&self) -> u64 {
+        self.0.create.epoch
     }
 
     /// What to put before the argv of a child process; empty when there is no supervisor.

@@ -73,6 +73,7 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
         tables: config.adapters.clone(),
         env: options.environment.clone(),
         store_id: CHECK.to_owned(),
+        epoch: 0,
         state_dir: state.path().to_owned(),
         supervisor: Children::new(&config.process, CHECK)?.supervisor().to_vec(),
         relay: Vec::new(),

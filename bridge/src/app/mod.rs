@@ -151,6 +151,7 @@ impl Bridge {
             tables: config.adapters.clone(),
             env: options.environment,
             store_id: store.store_id().to_owned(),
+            epoch: store.epoch(),
             state_dir: config.data_dir.join("state"),
             supervisor: children.supervisor().to_vec(),
             relay: children.relay().to_vec(),

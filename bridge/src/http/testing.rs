@@ -255,6 +255,7 @@ async fn registry(state_dir: &Path, tracker: &Tasks) -> Registry {
         tables: BTreeMap::new(),
         env: BTreeMap::new(),
         store_id: "test".to_owned(),
+        epoch: 0,
         state_dir: state_dir.to_owned(),
         supervisor: Vec::new(),
         relay: Vec::new(),

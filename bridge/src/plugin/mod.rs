@@ -152,6 +152,8 @@ pub struct Setup {
     /// The process environment; the bridge's own secrets in it are not passed on.
     pub env: BTreeMap<String, String>,
     pub store_id: String,
+    /// Of the store; 0 where it does not last.
+    pub epoch: u64,
     /// Where private copies of libraries lie, and which adapters are paused.
     pub state_dir: PathBuf,
     /// The command that starts a child process under our supervisor.
@@ -235,6 +237,7 @@ impl Registry {
                 folders: Arc::clone(&folders),
                 copies: copies.clone(),
                 store_id: setup.store_id.clone(),
+                epoch: setup.epoch,
                 supervisor: setup.supervisor.clone(),
                 relay: setup.relay.clone(),
                 env: setup.env.clone(),

@@ -27,6 +27,7 @@ pub(super) struct Plan {
     /// Where private copies of libraries lie.
     pub copies: PathBuf,
     pub store_id: String,
+    pub epoch: u64,
     pub supervisor: Vec<String>,
     pub relay: Vec<String>,
     pub env: BTreeMap<String, String>,
@@ -58,6 +59,7 @@ impl Plan {
             "schema": manifest::SCHEMA,
             "instance": named.id,
             "storeId": self.store_id,
+            "epoch": self.epoch,
             "supervisor": self.supervisor,
             "relay": self.relay,
             "limits": {"payloadBytes": config.payload_bytes, "eventBytes": config.event_bytes},

@@ -79,6 +79,7 @@ impl Place {
             tables: BTreeMap::new(),
             env: BTreeMap::new(),
             store_id: "store".to_owned(),
+            epoch: 0,
             state_dir: self.folder.path().join("state"),
             supervisor: Vec::new(),
             relay: Vec::new(),
