@@ -1,6 +1,7 @@
 //! The bridge on programs behind a command line: under its supervisor, with its limits, as a process that
 //! may be killed.
 
+use std::ffi::OsString;
 use std::fs;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ echo $$ >> "$HOME/pids"
 read -r prompt
 case $prompt in
   slow*) sleep 300 & echo $! >> "$HOME/pids"; echo '{"type":"assistant.text","data":{"delta":"begun"}}'; wait;;
+  held*) until [ -e "$HOME/open" ]; do sleep 0.05; done; cd "$PWD" || exit 5;;
   fail*) echo 'no such thing' >&2; exit 4;;
 esac
 echo "{\"type\":\"assistant.text\",\"data\":{\"delta\":\"pong\"}}"
@@ -125,6 +127,43 @@ async fn a_killed_bridge_takes_its_programs_along() {
     .await;
     bridge.kill();
     nobody_lives(&home).await;
+}
+
+#[tokio::test]
+async fn a_reload_leaves_the_folder_of_what_runs_and_a_new_boot_that_of_nothing() {
+    let home = home();
+    let bridge = home.start();
+    let id = bridge.api.dispatch(task("t", "held here")).await;
+    until("the program", || async {
+        (pids(&home).len() == 1).then_some(())
+    })
+    .await;
+    let path = "/api/v2/adapters/command/reload";
+    let (status, answer) = bridge.api.post(path, &Value::Null).await;
+    assert_eq!(answer["leaving"][0]["running"], 1, "{status} {answer}");
+    assert_eq!(folders(&home).len(), 1);
+    fs::write(home.dir.path().join("open"), "").unwrap();
+    let record = bridge.api.finished(&id).await;
+    assert_eq!(record["result"]["output"], "pong", "{record}");
+
+    bridge.api.dispatch(task("u", "slow one")).await;
+    until("the next program and its child", || async {
+        (pids(&home).len() == 3).then_some(())
+    })
+    .await;
+    let left = folders(&home);
+    bridge.kill();
+    assert_eq!((folders(&home), left.len()), (left, 1));
+    let _bridge = home.start();
+    assert_eq!(folders(&home), Vec::<OsString>::new());
+}
+
+fn folders(home: &Home) -> Vec<OsString> {
+    let entries = fs::read_dir(home.dir.path().join("tmp")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name());
+    names
+        .filter(|name| name.as_encoded_bytes().starts_with(b"forge-command."))
+        .collect()
 }
 
 #[tokio::test]

@@ -7,13 +7,13 @@ use forge_adapter_api::{
     AdapterError, Events, ExecutionRequest, ExecutionResult, Host, Result, Run,
 };
 use forge_adapter_transport::caller_tools::{self, CallerTools};
+use forge_adapter_transport::folder;
 use forge_adapter_transport::json_lines::JsonLines;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use crate::config::Settings;
 use crate::control::{self, Control};
-use crate::folder;
 use crate::launch::{self, Conversation};
 use crate::outcome::{End, Wanted, outcome};
 use crate::policy::Policy;

@@ -4,7 +4,6 @@
 mod config;
 mod control;
 mod conversation;
-mod folder;
 mod launch;
 mod meter;
 mod outcome;
@@ -19,6 +18,7 @@ use forge_adapter_api::{
     Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
     LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
 };
+use forge_adapter_transport::folder;
 
 use crate::config::{FORWARDED, Settings};
 

@@ -9,19 +9,16 @@ use tempfile::TempDir;
 
 /// A folder of one run, for our user alone. It goes when it is dropped.
 pub fn create(host: &Host) -> io::Result<TempDir> {
-    tempfile::Builder::new()
-        .prefix(&prefix(host.instance(), host.store_id()))
-        .tempdir()
+    let prefix = format!("{}{}.", prefix(host), host.epoch());
+    tempfile::Builder::new().prefix(&prefix).tempdir()
 }
 
-/// Removes the folders of runs of this adapter that an earlier bridge on the same store did not end.
+/// Removes the folders of runs of this adapter that an earlier bridge on the same store did not end. Those of
+/// this one stay: an edition of the adapter that has been replaced may be using them yet.
 pub fn remove_leftovers(host: &Host) {
-    // Without a store, as in tests, others may be running under the same prefix.
-    if !host.store_id().is_empty() {
-        remove(
-            &std::env::temp_dir(),
-            &prefix(host.instance(), host.store_id()),
-        );
+    // Without a store that lasts, others may be running under the same prefix.
+    if host.epoch() > 0 {
+        remove(&std::env::temp_dir(), &prefix(host), host.epoch());
     }
 }
 
@@ -43,17 +40,20 @@ pub fn is_below(root: &Path, path: &Path) -> bool {
         .is_some_and(|existing| existing.starts_with(&root))
 }
 
-fn prefix(instance: &str, store: &str) -> String {
+fn prefix(host: &Host) -> String {
     // The dot is in no instance's name, so none is the beginning of another.
-    format!("forge-{instance}.{store}.")
+    format!("forge-{}.{}.", host.instance(), host.store_id())
 }
 
-fn remove(parent: &Path, prefix: &str) {
+fn remove(parent: &Path, prefix: &str, epoch: u64) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
     };
+    let own = format!("{prefix}{epoch}.");
     for entry in entries.flatten() {
-        if !entry.file_name().to_string_lossy().starts_with(prefix) {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if !name.starts_with(prefix) || name.starts_with(&own) {
             continue;
         }
         // `remove_dir_all` follows no link, and a folder of another user stays.
@@ -73,19 +73,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_folders_of_the_same_adapter_and_store_are_removed() {
+    fn only_folders_of_the_same_adapter_on_earlier_boots_of_the_store_are_removed() {
         let parent = tempfile::tempdir().unwrap();
-        for name in ["forge-x.a.1", "forge-x.b.1", "forge-x-y.a.1", "other"] {
+        for name in [
+            "forge-x.a.1.r",
+            "forge-x.a.12.r",
+            "forge-x.a.2.r",
+            "forge-x.a.r",
+            "forge-x.b.1.r",
+            "forge-x-y.a.1.r",
+            "other",
+        ] {
             fs::create_dir(parent.path().join(name)).unwrap();
             fs::write(parent.path().join(name).join("file"), "").unwrap();
         }
-        remove(parent.path(), &prefix("x", "a"));
+        remove(parent.path(), "forge-x.a.", 2);
         let mut left: Vec<_> = fs::read_dir(parent.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
             .collect();
         left.sort();
-        assert_eq!(left, ["forge-x-y.a.1", "forge-x.b.1", "other"]);
+        let kept = ["forge-x-y.a.1.r", "forge-x.a.2.r", "forge-x.b.1.r", "other"];
+        assert_eq!(left, kept);
     }
 
     #[test]
