@@ -32,7 +32,11 @@ impl Home {
     pub(crate) fn new(variables: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("work")).unwrap();
+        // What a killed bridge leaves there goes with the home.
+        let temporary = dir.path().join("tmp");
+        std::fs::create_dir(&temporary).unwrap();
         let mut settings = settings(dir.path());
+        settings.insert("TMPDIR".to_owned(), temporary.display().to_string());
         settings.extend(
             variables
                 .iter()
