@@ -5,15 +5,17 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
+use forge_adapter_api::{AdapterError, Result};
 use forge_adapter_transport::wire::{self, Message};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -23,9 +25,13 @@ use crate::signing::Signing;
 const BODY_BYTES: usize = 16 << 20;
 /// Messages of one execution that wait to be read; the server is held up by more.
 const WAITING: usize = 64;
+/// Between two attempts to open the door where somebody else listens.
+const RETRY: Duration = Duration::from_millis(200);
 
 pub(crate) struct Door {
-    url: String,
+    listen: SocketAddr,
+    /// What servers are told, once it is open.
+    url: watch::Receiver<Option<String>>,
     expected: Expected,
     /// Ends with the door.
     _server: JoinSet<()>,
@@ -48,13 +54,19 @@ struct Desk {
 }
 
 impl Door {
+    /// Where somebody else listens it opens when they have left, as an earlier edition of this adapter does once
+    /// nothing runs on it any more.
     pub(crate) async fn open(callback: &Callback, signing: Arc<Signing>) -> io::Result<Self> {
-        let listener = TcpListener::bind(callback.listen).await?;
-        let address: SocketAddr = listener.local_addr()?;
-        let url = match &callback.public_url {
-            Some(url) => url.trim_end_matches('/').to_owned(),
-            None => format!("http://{address}"),
+        let listen = callback.listen;
+        let public_url = callback.public_url.clone();
+        let told = move |listener: &TcpListener| match &public_url {
+            Some(url) => Ok(url.trim_end_matches('/').to_owned()),
+            None => listener
+                .local_addr()
+                .map(|address| format!("http://{address}")),
         };
+        let found = bind(listen).await?;
+        let (opened, url) = watch::channel(found.as_ref().map(&told).transpose()?);
         let expected = Expected::default();
         let desk = Desk {
             expected: Arc::clone(&expected),
@@ -64,29 +76,76 @@ impl Door {
             .route("/callback/{key}", post(receive))
             .layer(DefaultBodyLimit::max(BODY_BYTES))
             .with_state(desk);
+        let serve = async move {
+            let listener = match found {
+                Some(listener) => listener,
+                None => {
+                    let listener = released(listen).await?;
+                    opened.send_replace(Some(told(&listener)?));
+                    listener
+                }
+            };
+            let address = listener.local_addr()?;
+            tracing::info!(address = %address, "callbacks of the server are taken here");
+            axum::serve(listener, router).await
+        };
         let mut server = JoinSet::new();
         server.spawn(async move {
-            if let Err(error) = axum::serve(listener, router).await {
+            if let Err(error) = serve.await {
                 tracing::error!("the door for callbacks is closed: {error}");
             }
         });
-        tracing::info!(address = %address, "callbacks of the server are taken here");
         Ok(Self {
+            listen,
             url,
             expected,
             _server: server,
         })
     }
 
-    pub(crate) fn expect(&self) -> Letters {
+    /// Why nothing can come in yet.
+    pub(crate) fn closed(&self) -> Option<String> {
+        let listen = self.listen;
+        self.url.borrow().is_none().then(|| {
+            format!(
+                "callbacks cannot be taken yet: {listen} is in use, by an earlier edition of this adapter that drains or \
+                 by another program; executions wait"
+            )
+        })
+    }
+
+    /// Waits until the door is open.
+    pub(crate) async fn expect(&self) -> Result<Letters> {
+        let mut url = self.url.clone();
+        let url = url.wait_for(Option::is_some).await;
+        let url = url.ok().and_then(|url| url.clone()).ok_or_else(|| {
+            AdapterError::new("adapter_unavailable", "the door for callbacks is closed")
+        })?;
         let key = Uuid::new_v4().simple().to_string();
         let (sender, received) = mpsc::channel(WAITING);
         lock(&self.expected).insert(key.clone(), sender);
-        Letters {
-            url: format!("{}/callback/{key}", self.url),
+        Ok(Letters {
+            url: format!("{url}/callback/{key}"),
             key,
             expected: Arc::clone(&self.expected),
             received,
+        })
+    }
+}
+
+/// `None` where somebody else listens.
+async fn bind(listen: SocketAddr) -> io::Result<Option<TcpListener>> {
+    match TcpListener::bind(listen).await {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+        bound => bound.map(Some),
+    }
+}
+
+async fn released(listen: SocketAddr) -> io::Result<TcpListener> {
+    loop {
+        tokio::time::sleep(RETRY).await;
+        if let Some(listener) = bind(listen).await? {
+            return Ok(listener);
         }
     }
 }

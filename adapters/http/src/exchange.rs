@@ -38,7 +38,13 @@ struct Heard {
 
 impl Exchange<'_> {
     pub(crate) async fn execute(&self, request: &ExecutionRequest) -> Result<ExecutionResult> {
-        let letters = self.door.map(Door::expect);
+        let letters = match self.door {
+            Some(door) => tokio::select! {
+                letters = door.expect() => Some(letters?),
+                () = self.run.cancelled() => return Err(AdapterError::cancelled()),
+            },
+            None => None,
+        };
         let post = self.post(request, letters.as_ref())?;
         let answer = tokio::select! {
             answer = self.http.answer(post) => answer?,

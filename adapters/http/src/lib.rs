@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use forge_adapter_api::{
     AdapterError, Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health,
-    Host, Profile, Result, Running, async_trait,
+    HealthStatus, Host, Profile, Result, Running, async_trait,
 };
 use forge_adapter_transport::http::{Failure, Http, Limits};
 use secrecy::ExposeSecret as _;
@@ -90,34 +90,10 @@ impl ExecutionAdapter for HttpAdapter {
     }
 
     async fn check_health(&self) -> Health {
-        let Some(url) = &self.settings.health_url else {
-            return Health::degraded(NO_URL);
-        };
-        let mut get = self.http.get(url.as_str());
-        for (name, value) in &self.settings.table.headers {
-            get = get.header(name, value.expose_secret());
-        }
-        if let Some(token) = &self.settings.table.token {
-            get = get.bearer_auth(token.expose_secret());
-        }
-        let answer = tokio::time::timeout(HEALTH, self.http.answer(get)).await;
-        match answer {
-            Ok(Ok(_)) => Health::healthy(),
-            Ok(Err(Failure::Refused { status, .. })) => match status.as_u16() {
-                401 | 403 => Health::degraded(format!(
-                    "the server answers {status}: set adapters.<id>.token or headers"
-                )),
-                // It is there; that it does not take a GET says nothing.
-                300..=499 => Health::healthy(),
-                _ => Health::degraded(format!("the server answers {status}: look at its log")),
-            },
-            Ok(Err(error)) => Health::offline(format!(
-                "{}: start the server, or correct adapters.<id>.url",
-                AdapterError::from(error)
-            )),
-            Err(_) => Health::degraded(format!(
-                "the server did not answer within {HEALTH:?}: look at its load"
-            )),
+        let server = self.server_health().await;
+        match self.door.as_ref().and_then(Door::closed) {
+            Some(why) if server.status == HealthStatus::Healthy => Health::degraded(why),
+            Some(_) | None => server,
         }
     }
 
@@ -151,6 +127,40 @@ impl ExecutionAdapter for HttpAdapter {
 
     async fn cancel(&self, task_handle: &str) -> Result<bool> {
         Ok(self.running.cancel(task_handle))
+    }
+}
+
+impl HttpAdapter {
+    async fn server_health(&self) -> Health {
+        let Some(url) = &self.settings.health_url else {
+            return Health::degraded(NO_URL);
+        };
+        let mut get = self.http.get(url.as_str());
+        for (name, value) in &self.settings.table.headers {
+            get = get.header(name, value.expose_secret());
+        }
+        if let Some(token) = &self.settings.table.token {
+            get = get.bearer_auth(token.expose_secret());
+        }
+        let answer = tokio::time::timeout(HEALTH, self.http.answer(get)).await;
+        match answer {
+            Ok(Ok(_)) => Health::healthy(),
+            Ok(Err(Failure::Refused { status, .. })) => match status.as_u16() {
+                401 | 403 => Health::degraded(format!(
+                    "the server answers {status}: set adapters.<id>.token or headers"
+                )),
+                // It is there; that it does not take a GET says nothing.
+                300..=499 => Health::healthy(),
+                _ => Health::degraded(format!("the server answers {status}: look at its log")),
+            },
+            Ok(Err(error)) => Health::offline(format!(
+                "{}: start the server, or correct adapters.<id>.url",
+                AdapterError::from(error)
+            )),
+            Err(_) => Health::degraded(format!(
+                "the server did not answer within {HEALTH:?}: look at its load"
+            )),
+        }
     }
 }
 

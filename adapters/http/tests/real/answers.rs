@@ -1,10 +1,19 @@
 //! The ways in which a server answers.
 
-use axum::http::Method;
-use standardwebhooks::Webhook;
+use std::pin::pin;
+use std::time::Duration;
 
-use crate::bench::Bench;
+use axum::http::Method;
+use forge_adapter_api::{Config, ExecutionAdapter as _, HealthStatus, Host};
+use forge_adapter_http::HttpAdapter;
+use standardwebhooks::Webhook;
+use tokio::time::timeout;
+
+use crate::bench::{Bench, config};
 use crate::server::SECRET;
+
+/// How long is looked at something that is not to happen.
+const WHILE: Duration = Duration::from_millis(300);
 
 #[tokio::test]
 async fn a_result_comes_at_once_as_events_as_lines_when_asked_or_by_callback() {
@@ -64,5 +73,38 @@ async fn the_request_is_the_bridges_own_signed_and_with_the_credentials() {
             .as_str()
             .unwrap()
             .starts_with("http://127.0.0.1:")
+    );
+}
+
+#[tokio::test]
+async fn where_an_earlier_edition_takes_callbacks_the_next_one_waits_until_it_has_gone() {
+    let earlier = Bench::new().await;
+    earlier.say("callback").await.succeeded();
+    let (_, _, body) = earlier.server.last(&Method::POST).unwrap();
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    let address = body["callbackUrl"]
+        .as_str()
+        .unwrap()
+        .split('/')
+        .nth(2)
+        .unwrap();
+    let Bench { adapter, server } = earlier;
+    let mut table = config(&server.url);
+    table["callback"]["listen"] = address.into();
+    let next = HttpAdapter::initialize(Host::detached(), Config::try_from(table).unwrap());
+    let next = Bench {
+        adapter: next.await.unwrap(),
+        server,
+    };
+    let health = next.adapter.check_health().await;
+    assert_eq!(health.status, HealthStatus::Degraded);
+    assert!(health.message.unwrap().contains(address));
+    let mut run = pin!(next.say("callback"));
+    assert!(timeout(WHILE, &mut run).await.is_err(), "it waits");
+    drop(adapter);
+    assert_eq!(run.await.succeeded(), "called");
+    assert_eq!(
+        next.adapter.check_health().await.status,
+        HealthStatus::Healthy
     );
 }
