@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the release archive: target/forge-bridge-<version>-<target>.tar.gz, and its SHA-256 beside it.
+# Makes the release archive, forge-bridge-<version>-<target>.tar.gz in cargo's target folder, and its SHA-256 beside it.
 #
 #   release.sh                 builds with the profile `dist`, and packs
 #   release.sh --lay FROM TO   only lays out in TO what the archive holds, from a program and libraries in FROM
@@ -70,14 +70,17 @@ packages=(-p forge-bridge)
 for adapter in $(adapters); do packages+=(-p "forge-adapter-$adapter"); done
 cargo build --locked --profile dist "${packages[@]}"
 
+built=$(cargo metadata --format-version 1 --locked --no-deps |
+  python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
 target=$(rustc -vV | sed -n 's/^host: //p')
-version=$(target/dist/forge-bridge --version | cut -d ' ' -f 2)
+version=$("$built/dist/forge-bridge" --version | cut -d ' ' -f 2)
 name=forge-bridge-$version-$target
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-lay target/dist "$work/$name"
+lay "$built/dist" "$work/$name"
 licences "$work/$name/third-party" "$target"
+cd "$built"
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@${SOURCE_DATE_EPOCH:-$(date +%s)}" \
-  -C "$work" -czf "target/$name.tar.gz" "$name"
-(cd target && sha256sum "$name.tar.gz" > "$name.tar.gz.sha256")
-ls -l "target/$name.tar.gz"
+  -C "$work" -czf "$name.tar.gz" "$name"
+sha256sum "$name.tar.gz" > "$name.tar.gz.sha256"
+ls -l "$PWD/$name.tar.gz"
