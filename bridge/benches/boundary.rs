@@ -29,6 +29,7 @@ fn main() {
         tables: BTreeMap::new(),
         env: BTreeMap::new(),
         store_id: "store".to_owned(),
+        epoch: 0,
         state_dir: folder.path().join("state"),
         supervisor: Vec::new(),
         relay: Vec::new(),
