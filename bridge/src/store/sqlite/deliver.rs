@@ -12,8 +12,7 @@ use super::writer::{Failure, Tx};
 use crate::id::DeliveryId;
 use crate::store::destination::DueQuery;
 use crate::store::record::{
-    AfterAttempt, Callback, DeliveryAttempt, DeliveryPayload, DeliveryState, DueDelivery,
-    NewDelivery, Settlement,
+    AfterAttempt, Callback, DeliveryPayload, DeliveryState, DueDelivery, NewDelivery, Settlement,
 };
 use crate::store::{Error, rules};
 
@@ -186,25 +185,40 @@ pub(super) fn settle(
         return Err(Error::InvalidState("the delivery is not pending").into());
     }
     let at = settlement.at;
-    let number = found.attempts + u32::from(settlement.attempt.is_some());
     let (state, due_at, settled_at) = match settlement.next {
         AfterAttempt::Delivered => (DeliveryState::Delivered, None, Some(at)),
         AfterAttempt::Dead => (DeliveryState::Dead, None, Some(at)),
         AfterAttempt::Retry { due } => (DeliveryState::Pending, Some(due), None),
     };
-    tx.execute(
-        "UPDATE delivery SET state = ?, attempts = ?, due_at = ?, settled_at = ? WHERE dispatch = ?",
-        params![
-            state_code(state),
-            number,
-            due_at.map(nanos),
-            settled_at.map(nanos),
-            found.seq
-        ],
-    )?;
-    if let Some(attempt) = &settlement.attempt {
-        keep_attempt(tx, found.seq, number, attempt)?;
-    }
+    let (code, due_at, settled_nanos) =
+        (state_code(state), due_at.map(nanos), settled_at.map(nanos));
+    match &settlement.attempt {
+        None => tx.execute(
+            "UPDATE delivery SET state = ?, due_at = ?, settled_at = ? WHERE dispatch = ?",
+            params![code, due_at, settled_nanos, found.seq],
+        )?,
+        Some(attempt) => {
+            let number = found.attempts + 1;
+            set_aside(tx, found.seq, number)?;
+            tx.execute(
+                "UPDATE delivery SET state = ?, due_at = ?, settled_at = ?, attempts = ?, last_at = ?,
+                   last_duration_ms = ?, last_status = ?, last_error = ?, last_answer = ?
+                 WHERE dispatch = ?",
+                params![
+                    code,
+                    due_at,
+                    settled_nanos,
+                    number,
+                    nanos(attempt.at),
+                    i64::try_from(attempt.duration_ms).unwrap_or(i64::MAX),
+                    attempt.status,
+                    attempt.error,
+                    attempt.answer,
+                    found.seq
+                ],
+            )?
+        }
+    };
     let owner = Owner {
         seq: found.seq,
         provider: &found.provider,
@@ -232,24 +246,16 @@ pub(super) fn settle(
     Ok(())
 }
 
-fn keep_attempt(
-    tx: &Tx<'_>,
-    delivery: i64,
-    number: u32,
-    attempt: &DeliveryAttempt,
-) -> rusqlite::Result<()> {
+/// Makes room for attempt `number`, the last one from now on.
+fn set_aside(tx: &Tx<'_>, delivery: i64, number: u32) -> rusqlite::Result<()> {
+    if number == 1 {
+        return Ok(());
+    }
     tx.execute(
         "INSERT INTO attempt (delivery, number, at, duration_ms, status, error, answer)
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
-        params![
-            delivery,
-            number,
-            nanos(attempt.at),
-            i64::try_from(attempt.duration_ms).unwrap_or(i64::MAX),
-            attempt.status,
-            attempt.error,
-            attempt.answer
-        ],
+         SELECT dispatch, attempts, last_at, last_duration_ms, last_status, last_error, last_answer
+         FROM delivery WHERE dispatch = ? AND last_at IS NOT NULL",
+        [delivery],
     )?;
     let forgotten = number.saturating_sub(rules::LAST_ATTEMPTS);
     if forgotten > rules::FIRST_ATTEMPTS {

@@ -136,11 +136,7 @@ pub(super) fn deliveries(
         ],
         |row| Ok((row.get(9)?, read_delivery(row)?)),
     )?;
-    let mut page = range.page(found, filter.limit);
-    for delivery in &mut page.items {
-        delivery.attempts = last_attempt(connection, delivery.id)?;
-    }
-    Ok(page)
+    Ok(range.page(found, filter.limit))
 }
 
 /// How a list finds its rows.
@@ -252,22 +248,35 @@ pub(super) fn output(
 
 const DELIVERY: &str = "
 SELECT v.id, d.id, d.task_id, v.url, v.state, v.attempts, v.created_at, v.due_at, v.settled_at,
-       v.dispatch
+       v.dispatch, v.last_at, v.last_duration_ms, v.last_status, v.last_error
 FROM delivery v";
 const ITS_DISPATCH: &str = "CROSS JOIN dispatch d ON d.seq = v.dispatch";
 
+/// Of the attempts it has what a list shows: how the last one went, without the receiver's answer.
 fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
+    let attempt_count = row.get(5)?;
+    let last = match table::time_option(row, 10)? {
+        None => None,
+        Some(at) => Some(DeliveryAttempt {
+            number: attempt_count,
+            at,
+            duration_ms: row.get(11)?,
+            status: row.get(12)?,
+            error: row.get(13)?,
+            answer: None,
+        }),
+    };
     Ok(Delivery {
         id: table::delivery_id(row, 0)?,
         dispatch_id: table::dispatch_id(row, 1)?,
         task_id: row.get(2)?,
         url: row.get(3)?,
         status: table::delivery_state(row, 4)?,
-        attempt_count: row.get(5)?,
+        attempt_count,
         created_at: table::time(row, 6)?,
         due_at: table::time_option(row, 7)?,
         settled_at: table::time_option(row, 8)?,
-        attempts: Vec::new(),
+        attempts: last.into_iter().collect(),
     })
 }
 
@@ -278,18 +287,14 @@ fn with_attempts(
     let Some((seq, mut delivery)) = found else {
         return Ok(None);
     };
-    let sql = "SELECT number, at, duration_ms, status, error, answer FROM attempt
-               WHERE delivery = ? ORDER BY number";
+    let sql =
+        "SELECT number, at, duration_ms, status, error, answer FROM attempt WHERE delivery = ?1
+               UNION ALL
+               SELECT attempts, last_at, last_duration_ms, last_status, last_error, last_answer
+               FROM delivery WHERE dispatch = ?1 AND last_at IS NOT NULL
+               ORDER BY 1";
     delivery.attempts = table::all(connection, sql, [seq], read_attempt)?;
     Ok(Some(delivery))
-}
-
-/// What a list shows of the attempts: how the last one went, without the receiver's answer.
-fn last_attempt(connection: &Connection, id: DeliveryId) -> rusqlite::Result<Vec<DeliveryAttempt>> {
-    let sql = "SELECT number, at, duration_ms, status, error, NULL FROM attempt
-               WHERE delivery = (SELECT dispatch FROM delivery WHERE id = ?)
-               ORDER BY number DESC LIMIT 1";
-    table::all(connection, sql, [id.as_bytes()], read_attempt)
 }
 
 fn read_attempt(row: &Row<'_>) -> rusqlite::Result<DeliveryAttempt> {

@@ -23,7 +23,7 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One entry for each version of the file, never changed once released.
-const MIGRATIONS: &[&str] = &[V1, BREAKERS, DELAYED_BY_PROVIDER, COUNTED];
+const MIGRATIONS: &[&str] = &[V1, BREAKERS, DELAYED_BY_PROVIDER, COUNTED, LAST_ATTEMPT];
 
 /// `dispatch.phase`: 0 ready, 1 waits for its time, 2 waits for its session, 3 cancelled in the queue,
 /// 4 running, 5 finished. What waits or runs has partial indexes, so their cost does not grow with
@@ -158,6 +158,22 @@ const COUNTED: &str = "
 ALTER TABLE dispatch DROP COLUMN fingerprint;
 ALTER TABLE dispatch ADD COLUMN counted_bytes INTEGER NOT NULL DEFAULT 0;
 DELETE FROM sealed WHERE name = 'fingerprint-key';
+";
+
+/// How the last attempt went stands with its delivery, which mostly is all there is to say; in `attempt` are those
+/// before it.
+const LAST_ATTEMPT: &str = "
+ALTER TABLE delivery ADD COLUMN last_at INTEGER;
+ALTER TABLE delivery ADD COLUMN last_duration_ms INTEGER;
+ALTER TABLE delivery ADD COLUMN last_status INTEGER;
+ALTER TABLE delivery ADD COLUMN last_error TEXT;
+ALTER TABLE delivery ADD COLUMN last_answer TEXT;
+UPDATE delivery SET (last_at, last_duration_ms, last_status, last_error, last_answer) =
+  (SELECT at, duration_ms, status, error, answer FROM attempt
+   WHERE attempt.delivery = delivery.dispatch AND attempt.number = delivery.attempts)
+WHERE attempts > 0;
+DELETE FROM attempt
+WHERE number = (SELECT attempts FROM delivery WHERE delivery.dispatch = attempt.delivery);
 ";
 
 /// What the file says about itself.
@@ -397,5 +413,47 @@ pub(super) fn classify(file: &Path, source: rusqlite::Error) -> OpenError {
             reason: source.to_string(),
         },
         Some(_) | None => OpenError::Open { file, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_attempt_of_an_older_file_moves_to_its_delivery() {
+        let file = Connection::open_in_memory().unwrap();
+        let (last_attempt, before) = MIGRATIONS.split_last().unwrap();
+        assert_eq!(*last_attempt, LAST_ATTEMPT);
+        for step in before {
+            file.execute_batch(step).unwrap();
+        }
+        file.execute_batch(
+            "INSERT INTO dispatch (seq, id, phase, provider, pinned, priority, events, accepted_at, start_by, task_id,
+               agent_id, trace_id)
+             SELECT value, randomblob(16), 5, 'echo', 0, 0, 3, 0, 0, 't', 'a', 'r' FROM json_each('[1, 2]');
+             INSERT INTO delivery (dispatch, id, state, origin, url, attempts, created_at, since)
+             VALUES (1, x'01', 1, 'o', 'u', 2, 0, 0), (2, x'02', 0, 'o', 'u', 0, 0, 0);
+             INSERT INTO attempt (delivery, number, at, duration_ms, status, error, answer)
+             VALUES (1, 1, 7, 70, 500, NULL, 'no'), (1, 2, 8, 80, NULL, 'gone', NULL);",
+        )
+        .unwrap();
+        migrate(&file, before.len()).unwrap();
+        let rows = |sql: &str| -> Vec<String> {
+            let mut statement = file.prepare(sql).unwrap();
+            let rows = statement.query_map([], |row| row.get(0)).unwrap();
+            rows.map(Result::unwrap).collect()
+        };
+        assert_eq!(
+            rows(
+                "SELECT json_array(dispatch, last_at, last_duration_ms, last_status, last_error, last_answer)
+                 FROM delivery ORDER BY dispatch"
+            ),
+            [r#"[1,8,80,null,"gone",null]"#, "[2,null,null,null,null,null]"]
+        );
+        assert_eq!(
+            rows("SELECT json_array(delivery, number, at, answer) FROM attempt"),
+            [r#"[1,1,7,"no"]"#]
+        );
     }
 }
