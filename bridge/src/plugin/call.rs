@@ -6,7 +6,6 @@
 
 use std::mem::size_of;
 use std::ptr;
-use std::sync::mpsc::Sender;
 use std::time::Instant;
 
 use forge_adapter_abi::{
@@ -14,6 +13,7 @@ use forge_adapter_abi::{
     STATUS_OK,
 };
 use forge_adapter_api::AdapterError;
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::load::{LoadError, RawCreate};
 use super::log::Logs;
@@ -41,7 +41,7 @@ pub(super) struct Host {
     pub news: Queue,
     pub logs: Logs,
     /// At most one entry for each call that was given up, so bounded by the calls there are.
-    pub cancels: Sender<Cancel>,
+    pub cancels: UnboundedSender<Cancel>,
     /// The largest answer that is copied.
     pub payload_bytes: usize,
     pub meters: Meters,
@@ -380,7 +380,8 @@ impl Instance {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::mpsc;
+
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::super::queue::{Bounds, Said};
     use super::*;
@@ -391,8 +392,8 @@ mod tests {
         total: Some(150),
     };
 
-    fn leaked_host() -> (&'static Host, mpsc::Receiver<Cancel>) {
-        let (cancels, inbox) = mpsc::channel();
+    fn leaked_host() -> (&'static Host, UnboundedReceiver<Cancel>) {
+        let (cancels, inbox) = unbounded_channel();
         let host = Host {
             provider: "test".into(),
             tickets: Tickets::default(),
@@ -445,7 +446,7 @@ mod tests {
 
     #[tokio::test]
     async fn too_many_events_end_the_call_and_cancel_it() {
-        let (host, inbox) = leaked_host();
+        let (host, mut inbox) = leaked_host();
         let queue = Arc::new(Queue::new(BOUNDS));
         let ticket = host.tickets.open(Arc::clone(&queue));
         queue.begin();

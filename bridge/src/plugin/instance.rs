@@ -3,12 +3,12 @@
 //! instance is, in this process or another, only `side` knows.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forge_adapter_api::AdapterError;
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
 
 use super::call::{Cancel, Host};
 use super::listen::{Call, Item};
@@ -54,7 +54,9 @@ pub(super) struct Limits {
 #[derive(Clone)]
 pub(super) struct Handle {
     shared: Arc<Shared>,
-    work: SyncSender<Work>,
+    /// Not the standard library's channel: that one wakes its receiver while it holds the lock that the receiver
+    /// needs next.
+    work: mpsc::Sender<Work>,
 }
 
 struct Shared {
@@ -81,8 +83,8 @@ enum Work {
 impl Handle {
     /// Loads the library and makes the instance, all on the instance's own thread.
     pub(super) async fn boot(boot: Boot) -> Result<(Self, Facts), LoadError> {
-        let (cancels, canceller) = mpsc::channel();
-        let (work, inbox) = mpsc::sync_channel(WAITING);
+        let (cancels, canceller) = mpsc::unbounded_channel();
+        let (work, inbox) = mpsc::channel(WAITING);
         let (ready, booted) = oneshot::channel();
         // Late callbacks must find it, so it lives as long as the process.
         let host: &'static Host = Box::leak(Box::new(Host {
@@ -169,7 +171,7 @@ impl Handle {
         // A call that was not sent is given up when `call` is dropped.
         self.work.try_send(work).map_err(|error| match error {
             TrySendError::Full(_) => refused(FULL),
-            TrySendError::Disconnected(_) => refused(ENDED),
+            TrySendError::Closed(_) => refused(ENDED),
         })?;
         // It may have gone away in between, after it had failed what waited then.
         if let Some(error) = self.away(op) {
@@ -328,12 +330,12 @@ fn blocked_in(what: &str) -> AdapterError {
 
 struct FirstThread {
     shared: Arc<Shared>,
-    inbox: Receiver<Work>,
-    canceller: Receiver<Cancel>,
+    inbox: mpsc::Receiver<Work>,
+    canceller: mpsc::UnboundedReceiver<Cancel>,
 }
 
 impl FirstThread {
-    fn run(self, boot: &Boot, ready: oneshot::Sender<Result<Facts, LoadError>>) {
+    fn run(mut self, boot: &Boot, ready: oneshot::Sender<Result<Facts, LoadError>>) {
         let host = self.shared.host;
         let (side, facts) = match side::make(boot, host) {
             Ok(made) => made,
@@ -347,11 +349,11 @@ impl FirstThread {
             self.shared.remote.get_or_init(|| Arc::clone(remote));
         }
         let second = Arc::clone(&self.shared);
-        let canceller = self.canceller;
+        let mut canceller = self.canceller;
         let cancelled = side.clone();
         let thread = std::thread::Builder::new()
             .name(format!("cancel {}", host.provider))
-            .spawn(move || cancel_calls(&cancelled, &canceller, &second.second));
+            .spawn(move || cancel_calls(&cancelled, &mut canceller, &second.second));
         let thread = match thread {
             Ok(thread) => thread,
             Err(error) => {
@@ -361,7 +363,7 @@ impl FirstThread {
             }
         };
         if ready.send(Ok(facts)).is_ok() {
-            while let Ok(work) = self.inbox.recv() {
+            while let Some(work) = self.inbox.blocking_recv() {
                 match work {
                     Work::Start {
                         ticket,
@@ -402,8 +404,8 @@ impl Shared {
     }
 }
 
-fn cancel_calls(side: &Side, inbox: &Receiver<Cancel>, pulse: &Pulse) {
-    while let Ok(cancel) = inbox.recv() {
+fn cancel_calls(side: &Side, inbox: &mut mpsc::UnboundedReceiver<Cancel>, pulse: &Pulse) {
+    while let Some(cancel) = inbox.blocking_recv() {
         match cancel {
             Cancel::Call(ticket) => {
                 pulse.enter("cancel");
