@@ -1,5 +1,5 @@
 //! The work that goes on when the bridge is killed, and what its clients had seen until then. Clients do
-//! what real ones do: a request that was not answered is sent again.
+//! what real ones do: a request that was not answered is sent again, and one that no adapter could take too.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
@@ -43,6 +43,8 @@ struct Request {
 pub(super) struct Load {
     requests: Vec<Request>,
     pub(super) journal: PathBuf,
+    /// Whether its adapter ends now and then and is brought back.
+    crashes: bool,
     pub(super) seen: Mutex<Seen>,
 }
 
@@ -156,6 +158,7 @@ impl Load {
         let mut load = Self {
             requests: Vec::new(),
             journal: home.dir.path().join("journal"),
+            crashes: place.crashes(point),
             seen: Mutex::default(),
         };
         let url = |path: &str| receiver.sink.url(path);
@@ -196,7 +199,7 @@ impl Load {
                     session,
                 );
             }
-            if place.crashes(point) {
+            if load.crashes {
                 add("crash", "crash", "/ok", Wish::Nothing, json!({}));
             }
             if needs_tools(point) {
@@ -276,10 +279,17 @@ impl Load {
     }
 
     async fn submit(&self, api: &Api, body: &Value) -> Option<String> {
-        let post = api
-            .request(Method::POST, "/api/v2/dispatch")
-            .json_body(body);
-        let (status, answer) = ask(post).await?;
+        let answered = until("an adapter to be there", async || {
+            let post = api.request(Method::POST, "/api/v2/dispatch");
+            let answered = ask(post.json_body(body)).await;
+            let refused = answered.as_ref().is_some_and(|(status, answer)| {
+                *status == StatusCode::SERVICE_UNAVAILABLE
+                    && answer["code"] == "ADAPTER_UNAVAILABLE"
+            });
+            // One that ended is soon back.
+            (!(self.crashes && refused)).then_some(answered)
+        });
+        let (status, answer) = answered.await?;
         let mut seen = self.seen.lock().unwrap();
         let task = body["taskId"].as_str().unwrap().to_owned();
         if status != StatusCode::ACCEPTED {
