@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::id::DispatchId;
@@ -43,7 +43,7 @@ pub mod kind {
 }
 
 /// An event on its way into the log. The store gives it its id and its `seq`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NewEvent {
     pub kind: Cow<'static, str>,
     pub timestamp: Timestamp,

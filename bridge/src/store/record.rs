@@ -12,7 +12,7 @@ use crate::event::{Event, NewEvent};
 use crate::id::{DeliveryId, DispatchId};
 
 /// Two namespaces: a header never meets a task id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum KeySpace {
     /// The `Idempotency-Key` header.
     Header,
@@ -20,7 +20,7 @@ pub enum KeySpace {
     Task,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IdempotencyKey {
     pub space: KeySpace,
     pub value: String,
@@ -46,7 +46,7 @@ pub enum KeyVerdict {
 }
 
 /// A dispatch as it is accepted.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct NewDispatch {
     pub id: DispatchId,
     pub key: IdempotencyKey,
@@ -133,7 +133,7 @@ pub struct Reroute {
 }
 
 /// The right to write about one attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub id: DispatchId,
     pub attempt: u32,
@@ -173,7 +173,7 @@ pub struct Begun {
 }
 
 /// A piece of an execution, written as one batch.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Progress {
     pub events: Vec<NewEvent>,
     /// The runtime's session id, once it is known: what `recovery: resume` continues.
@@ -190,7 +190,7 @@ pub struct EventTotals {
 }
 
 /// A terminal result.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Finish {
     pub at: Timestamp,
     /// `None` is `ok`.
@@ -207,7 +207,7 @@ pub struct Finish {
     pub retention: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct NewDelivery {
     pub id: DeliveryId,
     pub callback: Callback,
@@ -282,7 +282,7 @@ pub struct DeliveryPayload {
 }
 
 /// What became of a delivery that was due. The store numbers the attempts itself.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Settlement {
     /// When it ended, if it did.
     pub at: Timestamp,
@@ -294,7 +294,7 @@ pub struct Settlement {
     pub retention: Duration,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AfterAttempt {
     Delivered,
     Retry { due: Timestamp },

@@ -2,8 +2,9 @@
 
 use rusqlite::{Connection, Row, params};
 
+use super::ledger::{Running, Turn};
+use super::op::{Failure, Tx};
 use super::table::{self, nanos, phase, select_dispatch};
-use super::writer::{Failure, Tx};
 use super::{deliver, events, queue};
 use crate::event::NewEvent;
 use crate::id::DispatchId;
@@ -44,9 +45,23 @@ fn counted(row: &Row<'_>) -> rusqlite::Result<String> {
     Ok(request.get(..bytes).unwrap_or_default().to_owned())
 }
 
+/// Whether something is known under a key.
+pub(super) fn is_known(connection: &Connection, key: &IdempotencyKey) -> rusqlite::Result<bool> {
+    let sql = match key.space {
+        KeySpace::Header => "SELECT 1 FROM dispatch WHERE header_key = ?",
+        KeySpace::Task => "SELECT 1 FROM dispatch WHERE task_id = ? AND header_key IS NULL LIMIT 1",
+    };
+    table::one(connection, sql, [&key.value], |_| Ok(())).map(|found| found.is_some())
+}
+
 pub(super) fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, Failure> {
     if new.key.space == KeySpace::Task && new.key.value != new.task_id {
         return Err(Error::InvalidState("a task key is not the task id").into());
+    }
+    if tx.is_promised {
+        let begun = insert(tx, new, None)?.map(Box::new);
+        let retry_of = None;
+        return Ok(Acceptance::Accepted { retry_of, begun });
     }
     let mut taken_over = None;
     if let Some((seq, known)) = recall(tx.conn, &new.key)? {
@@ -140,11 +155,17 @@ fn insert(
         return Ok(None);
     };
     tx.ledger.numbers.counts.running += 1;
-    Ok(Some(begun(tx, new, retry_of, started)))
+    let running = Running {
+        attempt: 1,
+        events: new.events.len() as u64 + 1,
+    };
+    tx.ledger.turns.push(Turn::Runs(new.id, running));
+    Ok(Some(begun(tx.epoch, new, retry_of, started)))
 }
 
-fn begun(
-    tx: &Tx<'_>,
+/// How it is given to who runs it.
+pub(super) fn begun(
+    epoch: u64,
     new: &NewDispatch,
     retry_of: Option<DispatchId>,
     started: &NewEvent,
@@ -152,7 +173,7 @@ fn begun(
     let lease = Lease {
         id: new.id,
         attempt: 1,
-        epoch: tx.epoch,
+        epoch,
     };
     let dispatch = Dispatch {
         state: State::Running {

@@ -2,8 +2,8 @@
 
 use rusqlite::{Connection, params};
 
+use super::op::{Failure, Tx};
 use super::table::{self, nanos};
-use super::writer::{Failure, Tx};
 use crate::store::destination::{MAX_BREAKERS, OpenBreaker};
 
 pub(super) fn open(connection: &Connection) -> rusqlite::Result<Vec<OpenBreaker>> {

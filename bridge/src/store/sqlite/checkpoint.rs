@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 
-use super::schema;
 use super::shared::lock;
+use super::{schema, wal_file};
 
 pub(super) struct Checkpointer {
     asks: Option<SyncSender<()>>,
@@ -70,9 +70,11 @@ fn carry(file: &Path, asked: &Receiver<()>, failure: &Mutex<Option<rusqlite::Err
             None => schema::open_checkpointer(file),
         }
         .and_then(|connection| {
-            connection
-                .prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")?
-                .query_row([], |_| Ok(()))?;
+            wal_file::carrying(|| {
+                connection
+                    .prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")?
+                    .query_row([], |_| Ok(()))
+            })?;
             Ok(connection)
         });
         match carried {

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use rusqlite::{Connection, Row, params};
 
 use super::events::{self, Owner};
+use super::ledger::Turn;
+use super::op::{Failure, Tx};
 use super::table::{self, nanos, state_code};
-use super::writer::{Failure, Tx};
 use crate::id::DeliveryId;
 use crate::store::destination::DueQuery;
 use crate::store::record::{
@@ -43,6 +44,7 @@ pub(super) fn owe(
         ],
     )?;
     tx.ledger.numbers.counts.deliveries_pending += 1;
+    tx.ledger.turns.push(Turn::Owed(new.id));
     Ok(())
 }
 
@@ -124,10 +126,13 @@ pub(super) fn supersede(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> rusqlite::
     let Some(state @ (DeliveryState::Pending | DeliveryState::Dead)) = state(tx, seq)? else {
         return Ok(());
     };
-    tx.execute(
-        "UPDATE delivery SET state = 3, due_at = NULL, settled_at = ? WHERE dispatch = ?",
+    let id = table::one(
+        tx.conn,
+        "UPDATE delivery SET state = 3, due_at = NULL, settled_at = ? WHERE dispatch = ? RETURNING id",
         params![nanos(now), seq],
+        |row| table::delivery_id(row, 0),
     )?;
+    tx.ledger.turns.extend(id.map(Turn::Settled));
     tx.execute(
         "UPDATE dispatch SET expires_at = ? + retention WHERE seq = ?",
         params![nanos(now), seq],
@@ -243,6 +248,9 @@ pub(super) fn settle(
         )?,
     };
     count(tx, Some(DeliveryState::Pending), Some(state));
+    if settled_at.is_some() {
+        tx.ledger.turns.push(Turn::Settled(id));
+    }
     Ok(())
 }
 

@@ -9,8 +9,8 @@ use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::op::{Failure, Tx};
 use super::table::{self, nanos};
-use super::writer::{Failure, Tx};
 use crate::event::{Event, LogName, NewEvent, Written};
 use crate::id::DispatchId;
 use crate::store::record::{EventFilter, EventPage, EventTotals};

@@ -5,8 +5,9 @@ use rusqlite::{Connection, params};
 use serde_json::value::RawValue;
 
 use super::events::{self, Owner};
+use super::ledger::{Running, Turn};
+use super::op::{Failure, Tx};
 use super::table::{self, nanos, phase, select_dispatch};
-use super::writer::{Failure, Tx};
 use super::{deliver, queue};
 use crate::event::NewEvent;
 use crate::id::DispatchId;
@@ -122,6 +123,11 @@ pub(super) fn begin(
     events::append(tx, &owner, std::slice::from_ref(started))?;
     tx.ledger.left_queue(provider);
     tx.ledger.numbers.counts.running += 1;
+    let running = Running {
+        attempt,
+        events: events_before + 1,
+    };
+    tx.ledger.turns.push(Turn::Runs(expected.id, running));
     Ok(Started {
         lease: Lease {
             id: expected.id,
@@ -136,12 +142,12 @@ pub(super) fn append(tx: &mut Tx<'_>, lease: &Lease, progress: &Progress) -> Res
     if lease.epoch != tx.epoch {
         return Err(Error::Stale(lease.id).into());
     }
-    let (seq, events_before, provider): (i64, u64, String) = table::one(
+    let (seq, events_before, provider, cancel_requested): (i64, u64, String, bool) = table::one(
         tx.conn,
         "UPDATE dispatch SET events = events + ?1,
            recorded_session = coalesce(?2, recorded_session), spent = coalesce(?3, spent)
          WHERE id = ?4 AND phase = 4 AND attempts = ?5 AND epoch = ?6
-         RETURNING seq, events - ?1, provider",
+         RETURNING seq, events - ?1, provider, cancel_requested",
         params![
             progress.events.len(),
             progress.session,
@@ -150,9 +156,17 @@ pub(super) fn append(tx: &mut Tx<'_>, lease: &Lease, progress: &Progress) -> Res
             lease.attempt,
             lease.epoch
         ],
-        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
     )?
     .ok_or(Error::Stale(lease.id))?;
+    let running = Running {
+        attempt: lease.attempt,
+        events: events_before + progress.events.len() as u64,
+    };
+    tx.ledger.turns.push(match cancel_requested {
+        true => Turn::RunsNot(lease.id),
+        false => Turn::Runs(lease.id, running),
+    });
     let owner = Owner {
         seq,
         provider: &provider,
@@ -261,6 +275,7 @@ pub(super) fn finish(tx: &mut Tx<'_>, claim: &Claim, finish: &Finish) -> Result<
         deliver::owe(tx, found.seq, delivery, finish.at)?;
     }
     queue::unblock(tx, &found.provider, found.session.as_deref())?;
+    tx.ledger.turns.push(Turn::RunsNot(claim.id()));
     if phase::is_queued(found.phase) {
         tx.ledger.left_queue(&found.provider);
     } else {
@@ -293,6 +308,7 @@ pub(super) fn requeue(tx: &mut Tx<'_>, claim: &Claim, requeue: &Requeue) -> Resu
     )?;
     tx.ledger.numbers.counts.running -= 1;
     tx.ledger.entered_queue(&found.provider);
+    tx.ledger.turns.push(Turn::RunsNot(claim.id()));
     Ok(())
 }
 
@@ -313,6 +329,7 @@ pub(super) fn request_cancel(tx: &mut Tx<'_>, id: DispatchId) -> Result<CancelRe
         "UPDATE dispatch SET cancel_requested = 1, phase = iif(phase < 3, 3, phase) WHERE seq = ?",
         [seq],
     )?;
+    tx.ledger.turns.push(Turn::RunsNot(id));
     Ok(match phase {
         phase::RUNNING => CancelRequest::Running { attempt },
         _ => CancelRequest::Queued,

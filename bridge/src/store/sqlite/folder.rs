@@ -5,15 +5,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
+use rusqlite::Connection;
 use tokio::sync::{Semaphore, watch};
 
+use super::ahead::{self, Ahead};
 use super::checkpoint::Checkpointer;
 use super::desk::Desk;
 use super::ledger::Ledger;
 use super::lock::Lock;
+use super::op::Failure;
 use super::readers::Readers;
 use super::schema::{self, Tuning};
-use super::shared::{Published, Shared};
+use super::shared::{InTables, Published, Shared};
 use super::tail::Tail;
 use super::writer::{Writer, Written};
 use super::{Sqlite, seal};
@@ -106,6 +109,8 @@ impl Sqlite {
         let connection = schema::open(&file, tuning)?;
         schema::fold_wal(&connection, &file)?;
         crash::point("store.opened");
+        let last = redo(&connection, &file)?;
+        crash::point("store.redone");
         let identity = schema::boot(&connection, &file)?;
         crash::point("store.booted");
         let mut ledger =
@@ -114,6 +119,7 @@ impl Sqlite {
         let checkpointer = Checkpointer::start(&file).map_err(thread)?;
         let readers = Readers::start(&file, config.readers).map_err(thread)?;
         let shared = Arc::new(Shared {
+            file: file.clone(),
             store_id: identity.store_id,
             log: identity.log,
             epoch: identity.epoch,
@@ -121,13 +127,20 @@ impl Sqlite {
             status: Mutex::new(Ok(())),
             published: Mutex::new(Published::default()),
             removed: AtomicU64::new(0),
+            last_event: AtomicU64::new(0),
             issued: watch::Sender::new(0),
+            promised: AtomicU64::new(last),
+            in_tables: watch::Sender::new(InTables {
+                number: last,
+                stuck: false,
+            }),
             tail: Tail::default(),
             meters: Arc::default(),
         });
         shared.publish(&mut ledger);
+        let ahead = Ahead::open(&file, Arc::clone(&shared), ledger.numbers, last)
+            .map_err(|source| schema::classify(&file, source))?;
         let writer = Writer {
-            file,
             tuning,
             shared: Arc::clone(&shared),
             connection,
@@ -136,7 +149,7 @@ impl Sqlite {
             written: Written::default(),
             checkpointer,
         };
-        let desk = Desk::open(writer).map_err(thread)?;
+        let desk = Desk::open(ahead, writer).map_err(thread)?;
         let queue_bytes = u32::try_from(config.queue_bytes).unwrap_or(u32::MAX).max(1);
         let bytes = queue_bytes as usize;
         Ok(Self {
@@ -150,4 +163,27 @@ impl Sqlite {
             served: Arc::default(),
         })
     }
+}
+
+/// What was promised before a crash goes into the tables. The number of the last promise.
+fn redo(connection: &Connection, file: &Path) -> Result<u64, OpenError> {
+    let identity = match schema::is_restored(connection) {
+        Ok(true) => Ok(None),
+        Ok(false) => schema::identity(connection),
+        Err(error) => Err(error),
+    };
+    let redone = match identity {
+        Ok(Some(identity)) => ahead::journaled(file, &identity)
+            .map_err(Failure::Sql)
+            .and_then(|left| ahead::redo(connection, &identity, left)),
+        Ok(None) => schema::promised(connection).map_err(Failure::Sql),
+        Err(error) => Err(Failure::Sql(error)),
+    };
+    redone.map_err(|failure| match failure {
+        Failure::Sql(error) => schema::classify(file, error),
+        Failure::Refused(error) => OpenError::Corrupt {
+            file: file.to_owned(),
+            reason: format!("a promise does not fit the tables: {error}"),
+        },
+    })
 }

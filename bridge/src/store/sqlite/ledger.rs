@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::Connection;
 
+use crate::id::{DeliveryId, DispatchId};
 use crate::store::record::{Counts, LogBounds};
 
 #[derive(Clone, Copy, Debug)]
@@ -14,11 +15,19 @@ pub(super) struct Numbers {
     pub(super) counts: Counts,
 }
 
+impl Numbers {
+    /// Whether what comes next has the same places in the tables.
+    pub(super) fn same_places(&self, other: &Self) -> bool {
+        (self.last_dispatch, self.bounds.issued) == (other.last_dispatch, other.bounds.issued)
+    }
+}
+
 /// A moment in a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     numbers: Numbers,
     pending: usize,
+    turns: usize,
 }
 
 #[derive(Debug)]
@@ -30,6 +39,25 @@ pub(super) struct Ledger {
     changed: bool,
     /// Changes to `queues` by the transaction that runs.
     pending: Vec<(String, Change)>,
+    /// What the transaction that runs has changed, as far as promises go by it.
+    pub(super) turns: Vec<Turn>,
+}
+
+/// What has become of one that may be promised about.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Turn {
+    /// It runs, is in this attempt, has so many events, and nobody wants it cancelled.
+    Runs(DispatchId, Running),
+    RunsNot(DispatchId),
+    /// The delivery is pending.
+    Owed(DeliveryId),
+    Settled(DeliveryId),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Running {
+    pub(super) attempt: u32,
+    pub(super) events: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +106,7 @@ impl Ledger {
             queues,
             changed: true,
             pending: Vec::new(),
+            turns: Vec::new(),
         })
     }
 
@@ -96,12 +125,14 @@ impl Ledger {
         Mark {
             numbers: self.numbers,
             pending: self.pending.len(),
+            turns: self.turns.len(),
         }
     }
 
     pub(super) fn back_to(&mut self, mark: Mark) {
         self.numbers = mark.numbers;
         self.pending.truncate(mark.pending);
+        self.turns.truncate(mark.turns);
     }
 
     /// The transaction is committed.

@@ -2,6 +2,8 @@
 //! nowhere else.
 
 mod accept;
+mod access;
+mod ahead;
 mod breaker;
 mod checkpoint;
 mod deliver;
@@ -9,8 +11,12 @@ mod desk;
 mod events;
 mod execute;
 pub mod folder;
+mod journal;
 mod ledger;
 mod lock;
+mod op;
+#[cfg(test)]
+mod promises;
 mod queue;
 mod read;
 mod readers;
@@ -24,6 +30,7 @@ mod tail;
 mod tests;
 #[cfg(test)]
 mod torn;
+mod turns;
 pub mod upkeep;
 mod wal_file;
 mod writer;
@@ -33,7 +40,6 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::Connection;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, watch};
 
@@ -51,12 +57,8 @@ use crate::event::{Event, LogName, NewEvent};
 use crate::id::{DeliveryId, DispatchId};
 
 use desk::Desk;
-use readers::Length;
+use op::{Haste, Tx};
 use shared::{Shared, lock};
-use writer::{Failure, Haste, Op, Tx};
-
-/// The room that an op takes in the queue besides its bodies.
-const OP_BYTES: usize = 512;
 
 /// How many events are read from the file at once for all who follow the log.
 const FILL_EVENTS: usize = 256;
@@ -78,53 +80,6 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Waits for room in the queue, then for the commit.
-    async fn write<T: Send + 'static>(
-        &self,
-        bytes: usize,
-        change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<T> {
-        self.commit(Haste::Now, bytes, change).await
-    }
-
-    async fn commit<T: Send + 'static>(
-        &self,
-        haste: Haste,
-        bytes: usize,
-        change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<T> {
-        let closed = || Error::Unavailable("it is closed".to_owned());
-        let bytes = bytes.saturating_add(OP_BYTES);
-        // One that is larger than the queue takes all of it.
-        let share = u32::try_from(bytes)
-            .unwrap_or(u32::MAX)
-            .min(self.queue_bytes);
-        let ops = Arc::clone(&self.ops).acquire_owned().await;
-        let room = Arc::clone(&self.bytes).acquire_many_owned(share).await;
-        let (Ok(ops), Ok(room)) = (ops, room) else {
-            return Err(closed());
-        };
-        let (op, done) = Op::new(change, haste, bytes, (ops, room));
-        self.desk.hand_in(op).map_err(|_| closed())?;
-        done.await.map_err(|_| closed())?
-    }
-
-    /// Asks what takes a few steps in an index.
-    async fn look_up<T: Send + 'static>(
-        &self,
-        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        self.shared.readers.read(Length::Short, query).await
-    }
-
-    /// Asks what may take a while.
-    async fn read<T: Send + 'static>(
-        &self,
-        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        self.shared.readers.read(Length::Long, query).await
-    }
-
     /// The events as they stand in the file.
     async fn logged(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
         let (filter, log) = (filter.clone(), self.shared.log.clone());
@@ -213,7 +168,15 @@ impl Store for Sqlite {
     async fn accept(&self, new: NewDispatch) -> Result<Acceptance> {
         let sealed = new.secrets.as_ref().map_or(0, Vec::len);
         let bytes = new.request.get().len() + new.routing.get().len() + sealed + 512;
-        self.write(bytes, move |tx| accept::accept(tx, &new)).await
+        let new = Arc::new(new);
+        let promised = Arc::clone(&new);
+        self.commit(
+            Haste::Now,
+            bytes,
+            move |tx| accept::accept(tx, &new),
+            move |ahead| ahead.accept(&promised),
+        )
+        .await
     }
 
     async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>> {
@@ -276,16 +239,30 @@ impl Store for Sqlite {
     async fn append(&self, lease: &Lease, progress: Progress) -> Result<()> {
         let lease = lease.clone();
         let bytes = size_of_events(&progress.events);
-        self.write(bytes, move |tx| execute::append(tx, &lease, &progress))
-            .await
+        let told = Arc::new((lease, progress));
+        let promised = Arc::clone(&told);
+        self.commit(
+            Haste::Now,
+            bytes,
+            move |tx| execute::append(tx, &told.0, &told.1),
+            move |ahead| ahead.append(&promised.0, &promised.1),
+        )
+        .await
     }
 
     async fn finish(&self, claim: Claim, finish: Finish) -> Result<Finished> {
         let bytes = finish.result.get().len()
             + finish.output.as_ref().map_or(0, String::len)
             + size_of_events(&finish.events);
-        self.write(bytes, move |tx| execute::finish(tx, &claim, &finish))
-            .await
+        let end = Arc::new((claim, finish));
+        let promised = Arc::clone(&end);
+        self.commit(
+            Haste::Now,
+            bytes,
+            move |tx| execute::finish(tx, &end.0, &end.1),
+            move |ahead| ahead.finish(&promised.0, &promised.1),
+        )
+        .await
     }
 
     async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()> {
@@ -336,9 +313,14 @@ impl Store for Sqlite {
         let answer = answer.map_or(0, String::len);
         let bytes = answer + size_of_events(&settlement.events);
         // The receiver has its answer, and nothing waits for this.
-        self.commit(Haste::Soon, bytes, move |tx| {
-            deliver::settle(tx, id, &settlement)
-        })
+        let settlement = Arc::new(settlement);
+        let promised = Arc::clone(&settlement);
+        self.commit(
+            Haste::Soon,
+            bytes,
+            move |tx| deliver::settle(tx, id, &settlement),
+            move |ahead| ahead.settle(id, &promised),
+        )
         .await
     }
 
@@ -373,10 +355,8 @@ impl Store for Sqlite {
 
     async fn keep_breakers(&self, open: Vec<OpenBreaker>, closed: Vec<String>) -> Result<()> {
         let bytes = 256 * (open.len() + closed.len());
-        self.commit(Haste::Soon, bytes, move |tx| {
-            breaker::keep(tx, &open, &closed)
-        })
-        .await
+        let keep = move |tx: &mut Tx<'_>| breaker::keep(tx, &open, &closed);
+        self.commit(Haste::Soon, bytes, keep, |_| None).await
     }
 
     async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>> {
@@ -421,6 +401,7 @@ impl Store for Sqlite {
     }
 
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
+        self.made().await?;
         let issued = *self.shared.issued.borrow();
         let tail = &self.shared.tail;
         // One dispatch has its own index, and is not worth holding the events of all others.
@@ -455,7 +436,7 @@ impl Store for Sqlite {
 
     fn log_bounds(&self) -> LogBounds {
         LogBounds {
-            issued: *self.shared.issued.borrow(),
+            issued: self.shared.last_event.load(Ordering::Acquire),
             removed: self.shared.removed.load(Ordering::Acquire),
         }
     }

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
 
+use super::op::{Failure, Tx};
 use super::table::{self, nanos, phase};
-use super::writer::{Failure, Tx};
 use crate::id::DispatchId;
 use crate::store::Error;
 use crate::store::record::{Ready, Reroute};

@@ -23,7 +23,14 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One entry for each version of the file, never changed once released.
-const MIGRATIONS: &[&str] = &[V1, BREAKERS, DELAYED_BY_PROVIDER, COUNTED, LAST_ATTEMPT];
+const MIGRATIONS: &[&str] = &[
+    V1,
+    BREAKERS,
+    DELAYED_BY_PROVIDER,
+    COUNTED,
+    LAST_ATTEMPT,
+    PROMISED,
+];
 
 /// `dispatch.phase`: 0 ready, 1 waits for its time, 2 waits for its session, 3 cancelled in the queue,
 /// 4 running, 5 finished. What waits or runs has partial indexes, so their cost does not grow with
@@ -176,6 +183,11 @@ DELETE FROM attempt
 WHERE number = (SELECT attempts FROM delivery WHERE delivery.dispatch = attempt.delivery);
 ";
 
+/// The number of the last promise of the journal that is in the tables.
+const PROMISED: &str = "
+INSERT INTO meta (name, value) VALUES ('promised', 0);
+";
+
 /// What the file says about itself.
 #[derive(Debug)]
 pub(super) struct Identity {
@@ -228,7 +240,7 @@ pub(super) fn open_reader(file: &Path) -> rusqlite::Result<Connection> {
 /// Opens the file to carry the WAL into it, and for nothing else.
 pub(super) fn open_checkpointer(file: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(file, flags)?;
+    let connection = Connection::open_with_flags_and_vfs(file, flags, wal_file::vfs()?)?;
     connection.busy_timeout(PATIENCE)?;
     connection.execute_batch(
         "PRAGMA synchronous = FULL; PRAGMA fullfsync = ON; PRAGMA wal_autocheckpoint = 0;
@@ -337,6 +349,25 @@ pub(super) fn fold_wal(connection: &Connection, file: &Path) -> Result<(), OpenE
         .map_err(|source| classify(file, source))
 }
 
+/// The number of the last promise that is in the tables.
+pub(super) fn promised(connection: &Connection) -> rusqlite::Result<u64> {
+    let sql = "SELECT value FROM meta WHERE name = 'promised'";
+    let found = connection.query_row(sql, [], |row| row.get(0)).optional()?;
+    Ok(found.unwrap_or(0))
+}
+
+/// Goes into the same transaction as the promises themselves.
+pub(super) fn keep_promised(connection: &Connection, number: u64) -> rusqlite::Result<()> {
+    let sql = "UPDATE meta SET value = ? WHERE name = 'promised'";
+    connection.prepare_cached(sql)?.execute([number]).map(drop)
+}
+
+/// Whether this is a copy that was put in the place of a store, and not yet opened there.
+pub(super) fn is_restored(connection: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT count(*) FROM meta WHERE name = 'restored'";
+    connection.query_row(sql, [], |row| row.get(0))
+}
+
 /// The next boot on this copy begins another history.
 pub(super) fn mark_restored(copy: &Connection) -> rusqlite::Result<()> {
     let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('restored', 1)";
@@ -423,8 +454,8 @@ mod tests {
     #[test]
     fn the_last_attempt_of_an_older_file_moves_to_its_delivery() {
         let file = Connection::open_in_memory().unwrap();
-        let (last_attempt, before) = MIGRATIONS.split_last().unwrap();
-        assert_eq!(*last_attempt, LAST_ATTEMPT);
+        let at = MIGRATIONS.iter().position(|step| *step == LAST_ATTEMPT);
+        let before = &MIGRATIONS[..at.unwrap()];
         for step in before {
             file.execute_batch(step).unwrap();
         }

@@ -4,13 +4,18 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, params};
 
+use super::op::{Failure, Tx};
 use super::table;
-use super::writer::{Failure, Tx};
 use crate::store::record::Page;
 use crate::store::sealed::{Place, Resealed, Sealed};
 
 /// So much of a sealed value says under which key it lies.
 const HEAD_BYTES: usize = 5;
+
+/// What names the key of a sealed value.
+pub(super) fn head(sealed: &[u8]) -> &[u8] {
+    &sealed[..sealed.len().min(HEAD_BYTES)]
+}
 
 pub(super) fn seal_once(tx: &mut Tx<'_>, name: &str, value: &[u8]) -> Result<Vec<u8>, Failure> {
     tx.execute(

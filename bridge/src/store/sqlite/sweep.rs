@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use rusqlite::params;
 
 use super::deliver;
+use super::op::{Failure, Tx};
 use super::table::{self, nanos};
-use super::writer::{Failure, Tx};
 use crate::store::record::{DeliveryState, Swept};
 use crate::store::rules;
 

@@ -44,7 +44,12 @@ async fn folder_and_file_are_for_their_owner_alone() {
     accept(&store, task("t")).await;
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&folder), 0o700);
-    for file in ["bridge.db", "bridge.db-wal", "bridge.lock"] {
+    for file in [
+        "bridge.db",
+        "bridge.db-wal",
+        "bridge.journal",
+        "bridge.lock",
+    ] {
         assert_eq!(mode(&folder.join(file)), 0o600, "{file}");
     }
 }

@@ -27,17 +27,19 @@ async fn filled(folder: &Path) -> (Sqlite, Vec<DispatchId>) {
         store.finish(claim, ok(2)).await.unwrap();
         ids.push(id);
     }
+    // Who reads finds all in the tables.
+    store.dispatch(ids[0]).await.unwrap();
     (store, ids)
 }
 
 /// The files of a running store, before it folds its write-ahead log into its file.
-struct Files {
+pub(super) struct Files {
     database: Vec<u8>,
-    wal: Vec<u8>,
+    pub(super) wal: Vec<u8>,
 }
 
 impl Files {
-    fn of(folder: &Path) -> Self {
+    pub(super) fn of(folder: &Path) -> Self {
         Self {
             database: std::fs::read(folder.join("bridge.db")).unwrap(),
             wal: std::fs::read(folder.join("bridge.db-wal")).unwrap(),
@@ -45,7 +47,7 @@ impl Files {
     }
 
     /// A copy with another write-ahead log.
-    fn with(&self, wal: &[u8]) -> TempDir {
+    pub(super) fn with(&self, wal: &[u8]) -> TempDir {
         let copy = tempfile::tempdir().unwrap();
         std::fs::write(copy.path().join("bridge.db"), &self.database).unwrap();
         std::fs::write(copy.path().join("bridge.db-wal"), wal).unwrap();
@@ -54,7 +56,7 @@ impl Files {
 }
 
 /// How many commits of `filled` are there; fails when something is there without what came before it.
-async fn prefix(folder: &Path, ids: &[DispatchId]) -> usize {
+pub(super) async fn prefix(folder: &Path, ids: &[DispatchId]) -> usize {
     let store = open(folder);
     let mut commits = 0;
     let mut whole = true;

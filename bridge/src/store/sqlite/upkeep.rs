@@ -11,7 +11,8 @@ use tempfile::NamedTempFile;
 
 use super::Sqlite;
 use super::folder::{FILE, OpenError};
-use super::{schema, seal};
+use super::journal::Promised;
+use super::{ahead, schema, seal};
 
 /// What SQLite says of damage at most; one page is often told of many times.
 const MOST_DAMAGES: usize = 20;
@@ -98,13 +99,13 @@ impl Sqlite {
             return Ok(BTreeMap::new());
         }
         let (file, connection) = open(data_dir)?;
-        seal::heads(&connection).map_err(|source| schema::classify(&file, source))
+        heads(&connection, &file).map_err(|source| schema::classify(&file, source))
     }
 
     /// Copies the store in this folder, as it is at one moment, to a file that is not there yet. Opened in
     /// a store's place the copy begins another history: cursors of this one are refused there.
     pub fn backup(data_dir: &Path, to: &Path) -> Result<(), BackupError> {
-        let (_, connection) = open(data_dir)?;
+        let (store, connection) = open(data_dir)?;
         let failed = |source| BackupError::Write {
             file: to.to_owned(),
             source,
@@ -124,6 +125,14 @@ impl Sqlite {
         // Readable by its owner alone, as the store is.
         let draft = NamedTempFile::new_in(folder).map_err(failed)?;
         let path = draft.path().display().to_string();
+        // What is promised goes along, though the tables may not have it yet. Read first, it goes on where they end.
+        let identity = schema::identity(&connection).map_err(copying)?;
+        let left = identity
+            .as_ref()
+            .map_or(Ok(Vec::new()), |identity| {
+                ahead::journaled(&store, identity)
+            })
+            .map_err(copying)?;
         // It writes elsewhere; this file is open for reading alone.
         connection
             .pragma_update(None, "query_only", false)
@@ -137,6 +146,10 @@ impl Sqlite {
         if let Some(first) = damages.into_iter().next() {
             return Err(BackupError::NotWhole(first));
         }
+        if let Some(identity) = &identity {
+            ahead::redo(&copy, identity, left)
+                .map_err(|failure| BackupError::NotWhole(failure.into()))?;
+        }
         schema::mark_restored(&copy).map_err(copying)?;
         drop(copy);
         draft.as_file().sync_all().map_err(failed)?;
@@ -146,6 +159,22 @@ impl Sqlite {
             .and_then(|folder| folder.sync_all())
             .map_err(failed)
     }
+}
+
+/// Those in the tables, and those that a crash left in the journal alone.
+fn heads(connection: &Connection, file: &Path) -> rusqlite::Result<BTreeMap<Vec<u8>, u64>> {
+    let journaled = schema::identity(connection)?
+        .map_or(Ok(Vec::new()), |identity| ahead::journaled(file, &identity))?;
+    let in_tables = schema::promised(connection)?;
+    let mut heads = seal::heads(connection)?;
+    for (_, promised) in journaled.iter().filter(|(number, _)| *number > in_tables) {
+        if let Promised::Accept(new) = promised
+            && let Some(secrets) = &new.secrets
+        {
+            *heads.entry(seal::head(secrets).to_vec()).or_insert(0) += 1;
+        }
+    }
+    Ok(heads)
 }
 
 fn open(data_dir: &Path) -> Result<(PathBuf, Connection), OpenError> {

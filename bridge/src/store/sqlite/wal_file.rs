@@ -1,22 +1,56 @@
-//! How the writer's WAL reaches the system. SQLite writes each page of a commit in two calls; here they are
+//! How the WAL reaches the system. SQLite writes each page of a commit in two calls; here they are
 //! put together, and one call writes many, the last of them before the sync. Nobody looks for a page there before
-//! that sync, and what a crash leaves of it SQLite tells by its checksums, as ever.
+//! that sync, and what a crash leaves of it SQLite tells by its checksums, as ever. Who carries the WAL into the file
+//! reads it in large pieces.
 
 #![expect(unsafe_code, reason = "SQLite's interface to files")]
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
 use std::ptr;
 use std::sync::OnceLock;
 
 use rusqlite::ffi::{
-    SQLITE_ERROR, SQLITE_IOERR, SQLITE_OK, SQLITE_OPEN_WAL, sqlite3_file, sqlite3_int64,
-    sqlite3_io_methods, sqlite3_vfs, sqlite3_vfs_find, sqlite3_vfs_register,
+    SQLITE_ERROR, SQLITE_IOERR, SQLITE_IOERR_SHORT_READ, SQLITE_OK, SQLITE_OPEN_WAL, sqlite3_file,
+    sqlite3_int64, sqlite3_io_methods, sqlite3_vfs, sqlite3_vfs_find, sqlite3_vfs_register,
 };
 
 /// What waits is written when it is this large, though the commit goes on. SQLite's own files take less than
 /// 128 KiB at once.
 const PENDING_BYTES: usize = 120 << 10;
+
+/// Who carries the WAL reads so much of it at once.
+const PIECE_BYTES: usize = 256 << 10;
+
+thread_local! {
+    static CARRIED: RefCell<Carried> = const { RefCell::new(Carried::No) };
+}
+
+/// What a thread that carries the WAL has read of it.
+enum Carried {
+    No,
+    /// SQLite syncs the WAL when it has chosen how far it carries, and then reads what it carries. What is read
+    /// before may lie beside what is just being written.
+    NotYet,
+    /// Pieces of `PIECE_BYTES`, by their places. Nothing of what is carried is written meanwhile.
+    Pieces(HashMap<sqlite3_int64, Vec<u8>>),
+}
+
+/// For one checkpoint, which reads the WAL page by page and in any order: it is read in large pieces.
+pub(super) fn carrying<T>(carry: impl FnOnce() -> T) -> T {
+    struct Done;
+    impl Drop for Done {
+        fn drop(&mut self) {
+            CARRIED.set(Carried::No);
+        }
+    }
+    CARRIED.set(Carried::NotYet);
+    let _done = Done;
+    carry()
+}
 
 const NAME: &CStr = c"forge-bridge";
 
@@ -195,7 +229,53 @@ unsafe extern "C" fn read(
     count: c_int,
     at: sqlite3_int64,
 ) -> c_int {
-    flushed!(file.xRead(to, count, at))
+    let carried = CARRIED.with_borrow_mut(|carried| {
+        let Carried::Pieces(pieces) = carried else {
+            return None;
+        };
+        let count = usize::try_from(count).ok()?;
+        // SAFETY: the file is open, and SQLite gives room for `count` bytes.
+        unsafe { copy(file, pieces, to.cast(), count, at) }
+    });
+    match carried {
+        Some(()) => SQLITE_OK,
+        None => flushed!(file.xRead(to, count, at)),
+    }
+}
+
+/// `None` when it cannot be had in large pieces: then it is read, or fails, as ever.
+///
+/// SAFETY: `file` must be open, and `to` have room for `count` bytes.
+unsafe fn copy(
+    file: *mut sqlite3_file,
+    pieces: &mut HashMap<sqlite3_int64, Vec<u8>>,
+    to: *mut u8,
+    count: usize,
+    at: sqlite3_int64,
+) -> Option<()> {
+    let size = PIECE_BYTES as sqlite3_int64;
+    let mut done = 0;
+    while done < count {
+        let at = at + done as sqlite3_int64;
+        let from = usize::try_from(at % size).ok()?;
+        let piece = match pieces.entry(at / size) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => {
+                let mut piece = vec![0; PIECE_BYTES];
+                let room = piece.as_mut_ptr().cast();
+                match system!(file.xRead(room, PIECE_BYTES as c_int, at - at % size)) {
+                    // At the end of the file it is less, and nobody asks for the rest.
+                    SQLITE_OK | SQLITE_IOERR_SHORT_READ => unknown.insert(piece),
+                    _ => return None,
+                }
+            }
+        };
+        let length = (count - done).min(PIECE_BYTES - from);
+        // SAFETY: both have so many bytes from there.
+        unsafe { ptr::copy_nonoverlapping(piece[from..].as_ptr(), to.add(done), length) };
+        done += length;
+    }
+    Some(())
 }
 
 unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: sqlite3_int64) -> c_int {
@@ -203,7 +283,13 @@ unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: sqlite3_int64) -> c
 }
 
 unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
-    flushed!(file.xSync(flags))
+    let synced = flushed!(file.xSync(flags));
+    CARRIED.with_borrow_mut(|carried| {
+        if !matches!(carried, Carried::No) {
+            *carried = Carried::Pieces(HashMap::new());
+        }
+    });
+    synced
 }
 
 unsafe extern "C" fn file_size(file: *mut sqlite3_file, size: *mut sqlite3_int64) -> c_int {
@@ -249,23 +335,78 @@ unsafe extern "C" fn device_characteristics(file: *mut sqlite3_file) -> c_int {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, thread};
+
     use rusqlite::{Connection, OpenFlags};
 
-    use super::vfs;
+    use super::super::schema;
+    use super::{carrying, vfs};
 
-    /// Pages that do not fit the cache are written before the commit, and may be read back or written over.
-    #[test]
-    fn what_is_written_before_the_commit_is_read_back_and_may_be_taken_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("db");
+    fn open(file: &std::path::Path) -> Connection {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-        let writer = Connection::open_with_flags_and_vfs(&file, flags, vfs().unwrap()).unwrap();
+        let writer = Connection::open_with_flags_and_vfs(file, flags, vfs().unwrap()).unwrap();
         writer
             .execute_batch(
                 "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0; PRAGMA cache_size = 10;
                  CREATE TABLE t (n INTEGER PRIMARY KEY, bytes BLOB);",
             )
             .unwrap();
+        writer
+    }
+
+    /// Beside one who writes, who has the WAL begin anew many times; then the file alone is as it was written.
+    #[test]
+    fn what_is_carried_in_large_pieces_is_what_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("db");
+        let writer = open(&file);
+        let carrier = schema::open_checkpointer(&file).unwrap();
+        let carry = |connection: &Connection| -> (i64, i64) {
+            carrying(|| {
+                connection
+                    .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
+                        Ok((row.get(1)?, row.get(2)?))
+                    })
+                    .unwrap()
+            })
+        };
+        let insert = "INSERT OR REPLACE INTO t
+                      VALUES (abs(random()) % 300, randomblob(abs(random()) % 9000))";
+        let writes = thread::spawn(move || {
+            for _ in 0..2000 {
+                writer.execute(insert, []).unwrap();
+            }
+            writer
+        });
+        while !writes.is_finished() {
+            carry(&carrier);
+        }
+        let writer = writes.join().unwrap();
+        let (in_wal, in_file) = carry(&carrier);
+        assert_eq!(in_wal, in_file, "all of it");
+        let alone = folder.path().join("alone");
+        fs::copy(&file, &alone).unwrap();
+        let all = |connection: &Connection| -> Vec<(i64, Vec<u8>)> {
+            let mut rows = connection
+                .prepare("SELECT n, bytes FROM t ORDER BY n")
+                .unwrap();
+            let rows = rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?)));
+            rows.unwrap().map(Result::unwrap).collect()
+        };
+        let alone = Connection::open(&alone).unwrap();
+        assert_eq!(all(&alone), all(&writer));
+        let sound: String = alone
+            .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(sound, "ok");
+    }
+
+    /// Pages that do not fit the cache are written before the commit, and may be read back or written over.
+    #[test]
+    fn what_is_written_before_the_commit_is_read_back_and_may_be_taken_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("db");
+        let writer = open(&file);
         let fill = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 200)
                     INSERT INTO t SELECT NULL, randomblob(3000) FROM n";
         let size = |connection: &Connection| {

@@ -3,21 +3,20 @@
 //! before the next write.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use rusqlite::Connection;
 
+use super::ahead::{self, Ahead};
 use super::checkpoint::Checkpointer;
 use super::ledger::Ledger;
 use super::lock::Lock;
+use super::op::{Failure, Op, Tx, is_of_the_medium, panicked};
 use super::schema::{self, Tuning};
-use super::shared::Shared;
+use super::shared::{InTables, Shared};
 use super::table;
 use crate::crash;
-use crate::event::LogName;
 use crate::store::Error;
 
 /// How long a checkpoint may wait for readers, and so hold up what is queued.
@@ -30,135 +29,7 @@ const LONG_WAL_FRAMES: i64 = 4_000;
 const LOOK_OPS: usize = 64;
 const LOOK_BYTES: usize = 256 << 10;
 
-/// Why a piece of work came to nothing.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// By the rules of the domain; nothing is wrong with the store.
-    Refused(Error),
-    Sql(rusqlite::Error),
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Failure::Refused(error)
-    }
-}
-
-impl From<rusqlite::Error> for Failure {
-    fn from(error: rusqlite::Error) -> Self {
-        Failure::Sql(error)
-    }
-}
-
-/// Whether the medium failed, so that nothing else in the same transaction can be trusted.
-fn is_of_the_medium(error: &rusqlite::Error) -> bool {
-    !matches!(
-        error.sqlite_error_code(),
-        None | Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig)
-    )
-}
-
-pub(super) fn panicked() -> rusqlite::Error {
-    let internal = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_INTERNAL);
-    rusqlite::Error::SqliteFailure(internal, Some("a change panicked".to_owned()))
-}
-
-/// What a piece of work sees.
-pub(super) struct Tx<'a> {
-    pub(super) conn: &'a Connection,
-    pub(super) ledger: &'a mut Ledger,
-    pub(super) log: &'a LogName,
-    pub(super) epoch: u64,
-}
-
-impl Tx<'_> {
-    /// Runs one statement that is prepared once and kept.
-    pub(super) fn execute(
-        &self,
-        sql: &str,
-        params: impl rusqlite::Params,
-    ) -> rusqlite::Result<usize> {
-        self.conn.prepare_cached(sql)?.execute(params)
-    }
-}
-
-/// May be run again in another transaction, when the first one was rolled back.
-trait Job: Send {
-    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Failure>;
-    fn answer(self: Box<Self>, outcome: Result<(), Error>);
-}
-
-struct Work<T, F> {
-    change: F,
-    done: Option<T>,
-    reply: oneshot::Sender<Result<T, Error>>,
-}
-
-impl<T, F> Job for Work<T, F>
-where
-    T: Send,
-    F: Fn(&mut Tx<'_>) -> Result<T, Failure> + Send,
-{
-    fn run(&mut self, tx: &mut Tx<'_>) -> Result<(), Failure> {
-        self.done = None;
-        self.done = Some((self.change)(tx)?);
-        Ok(())
-    }
-
-    fn answer(self: Box<Self>, outcome: Result<(), Error>) {
-        let Self { done, reply, .. } = *self;
-        let not_run = || Error::Unavailable("the write was not made".to_owned());
-        let result = outcome.and_then(|()| done.ok_or_else(not_run));
-        // Nobody waits any more when the caller went away; the change stands all the same.
-        let _ = reply.send(result);
-    }
-}
-
-/// Whether a change may wait for others to share its commit with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Haste {
-    Now,
-    /// Nothing comes after it.
-    Soon,
-}
-
-/// One change on its way to the writer, with the room in the queue that it takes up.
-pub(super) struct Op {
-    job: Box<dyn Job>,
-    pub(super) haste: Haste,
-    pub(super) bytes: usize,
-    _room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
-}
-
-impl Op {
-    pub(super) fn new<T: Send + 'static>(
-        change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
-        haste: Haste,
-        bytes: usize,
-        room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
-    ) -> (Self, oneshot::Receiver<Result<T, Error>>) {
-        let (reply, receiver) = oneshot::channel();
-        let work = Work {
-            change,
-            done: None,
-            reply,
-        };
-        let op = Self {
-            job: Box::new(work),
-            haste,
-            bytes,
-            _room: room,
-        };
-        (op, receiver)
-    }
-
-    pub(super) fn refuse(self, reason: &str) {
-        self.job.answer(Err(Error::Unavailable(reason.to_owned())));
-    }
-}
-
 pub(super) struct Writer {
-    pub(super) file: PathBuf,
     pub(super) tuning: Tuning,
     pub(super) shared: Arc<Shared>,
     pub(super) connection: Connection,
@@ -191,29 +62,50 @@ pub(super) struct Written {
     bytes: usize,
 }
 
+impl Written {
+    fn add(&mut self, batch: &[Op]) {
+        self.ops += batch.len();
+        self.bytes += batch.iter().map(|op| op.bytes).sum::<usize>();
+    }
+}
+
 impl Writer {
-    /// All of the batch in one transaction, then the answers. After an error the outcome is unknown and
-    /// everybody has been told so.
-    pub(super) fn commit(&mut self, mut batch: Vec<Op>) -> Result<(), Unwritable> {
+    /// Makes to the tables what was promised. Nobody waits for it but who reads.
+    pub(super) fn make(&mut self, mut promised: Vec<Op>) -> Result<(), Unwritable> {
+        crash::point("store.make");
+        self.written.add(&promised);
+        self.run_batch(&mut promised, &mut Vec::new())
+            .map_err(|error| self.failed(&error))?;
+        crash::point("store.made");
+        self.shared.publish_log(self.ledger.numbers.bounds);
+        Ok(())
+    }
+
+    /// All of the batch in one transaction, after what was promised before, then the answers. After an error the
+    /// outcome is unknown and everybody has been told so.
+    pub(super) fn commit(
+        &mut self,
+        ahead: &mut Ahead,
+        mut batch: Vec<Op>,
+    ) -> Result<(), Unwritable> {
         crash::point("store.batch");
-        self.written.ops += batch.len();
-        self.written.bytes += batch.iter().map(|op| op.bytes).sum::<usize>();
+        self.written.add(&batch);
         let mut outcomes = Vec::with_capacity(batch.len());
         let begun = Instant::now();
         match self.run_batch(&mut batch, &mut outcomes) {
             Ok(()) => {
                 self.shared.meters.commits.time(begun.elapsed());
                 self.shared.meters.batches.number(batch.len() as u64);
+                ahead.catch_up(&mut self.ledger);
                 self.shared.publish(&mut self.ledger);
-                for (op, outcome) in batch.into_iter().zip(outcomes) {
+                for (mut op, outcome) in batch.into_iter().zip(outcomes) {
                     op.job.answer(outcome);
                 }
                 crash::point("store.answered");
                 Ok(())
             }
             Err(error) => {
-                self.shared.meters.failures.one();
-                let why = self.unwritable(&error);
+                let why = self.failed(&error);
                 for op in batch {
                     op.refuse(&why.reason);
                 }
@@ -245,10 +137,20 @@ impl Writer {
                 outcome => outcomes.push(outcome),
             }
         }
+        let last = batch.iter().filter_map(|op| op.due).next_back();
+        if let Some(due) = last {
+            schema::keep_promised(&self.connection, due.number)?;
+        }
         crash::point("store.commit.before");
         self.statement("COMMIT")?;
         crash::point("store.commit.after");
         self.ledger.keep();
+        if let Some(due) = last {
+            let number = due.number;
+            self.shared
+                .in_tables
+                .send_modify(|seen| seen.number = number);
+        }
         Ok(())
     }
 
@@ -271,17 +173,29 @@ impl Writer {
 
     /// The outer error says that the transaction is lost.
     fn run_op(&mut self, op: &mut Op) -> rusqlite::Result<Result<(), Error>> {
-        let before = self.ledger.mark();
+        let (before, turns) = (self.ledger.mark(), self.ledger.turns.len());
         let mut tx = Tx {
             conn: &self.connection,
             ledger: &mut self.ledger,
             log: &self.shared.log,
             epoch: self.shared.epoch,
+            is_promised: op.due.is_some(),
         };
         // After a panic all that is half done goes with the connection and the ledger.
         let run = catch_unwind(AssertUnwindSafe(|| op.job.run(&mut tx)));
-        let Err(failure) = run.unwrap_or_else(|_| Err(panicked().into())) else {
-            return Ok(Ok(()));
+        let failure = match (run.unwrap_or_else(|_| Err(panicked().into())), op.due) {
+            (Ok(()), None) => return Ok(Ok(())),
+            (Ok(()), Some(due)) if self.ledger.numbers.same_places(&due.numbers) => {
+                // That was known when it was promised.
+                self.ledger.turns.truncate(turns);
+                return Ok(Ok(()));
+            }
+            (Err(Failure::Sql(error)), Some(_)) if is_of_the_medium(&error) => return Err(error),
+            (outcome, Some(due)) => {
+                tracing::error!(?outcome, ?due, "a promise does not fit the tables");
+                return Err(ahead::torn("a promise does not fit the tables"));
+            }
+            (Err(failure), None) => failure,
         };
         self.ledger.back_to(before);
         match failure {
@@ -359,43 +273,53 @@ impl Writer {
         Ok((in_wal, in_file))
     }
 
-    /// Everybody sees it from now on.
-    pub(super) fn unwritable(&self, error: &rusqlite::Error) -> Unwritable {
-        let is_damage = schema::is_damage(error);
-        let reason = match is_damage {
-            true => format!("{} is damaged ({error})", self.file.display()),
-            false => error.to_string(),
-        };
-        self.shared.set_status(Err(reason.clone()));
-        Unwritable { reason, is_damage }
+    fn failed(&self, error: &rusqlite::Error) -> Unwritable {
+        self.shared.meters.failures.one();
+        self.unwritable(error)
     }
 
-    pub(super) fn reopen(&mut self) -> Result<(), Unwritable> {
-        let reopened = self.open_anew();
+    pub(super) fn unwritable(&self, error: &rusqlite::Error) -> Unwritable {
+        self.shared.unwritable(error)
+    }
+
+    pub(super) fn reopen(&mut self, ahead: &mut Ahead) -> Result<(), Unwritable> {
+        let reopened = self.open_anew(ahead);
         self.shared.set_status(reopened.clone());
         Ok(reopened?)
     }
 
-    fn open_anew(&mut self) -> Result<(), String> {
+    fn open_anew(&mut self, ahead: &mut Ahead) -> Result<(), String> {
         // The old connection is closed before the file is opened again: it may hold a broken
         // transaction and locks.
         let nowhere = Connection::open_in_memory().map_err(|error| error.to_string())?;
         drop(std::mem::replace(&mut self.connection, nowhere));
         self.checkpointer.end();
-        self.checkpointer = Checkpointer::start(&self.file).map_err(|error| error.to_string())?;
+        self.checkpointer =
+            Checkpointer::start(&self.shared.file).map_err(|error| error.to_string())?;
         self.shared.readers.reopen();
         self.shared.tail.forget();
         let connection =
-            schema::open(&self.file, self.tuning).map_err(|error| error.to_string())?;
+            schema::open(&self.shared.file, self.tuning).map_err(|error| error.to_string())?;
         let identity = schema::identity(&connection).map_err(|error| error.to_string())?;
-        let ours = identity.is_some_and(|found| {
+        let ours = identity.as_ref().is_some_and(|found| {
             found.store_id == self.shared.store_id && found.epoch == self.shared.epoch
         });
-        if !ours {
+        let Some(identity) = identity.filter(|_| ours) else {
             return Err("the file was replaced by another store; restart the bridge".to_owned());
-        }
+        };
         schema::try_to_write(&connection).map_err(|error| error.to_string())?;
+        let left = ahead::journaled(&self.shared.file, &identity);
+        let left = left.map_err(|error| error.to_string())?;
+        let last = ahead::redo(&connection, &identity, left)?;
         self.ledger = Ledger::load(&connection).map_err(|error| error.to_string())?;
+        let shared = Arc::clone(&self.shared);
+        *ahead = Ahead::open(&self.shared.file, shared, self.ledger.numbers, last)
+            .map_err(|error| error.to_string())?;
+        let now = InTables {
+            number: last,
+            stuck: false,
+        };
+        self.shared.in_tables.send_replace(now);
         self.connection = connection;
         self.shared.publish(&mut self.ledger);
         Ok(())
