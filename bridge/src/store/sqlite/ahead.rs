@@ -238,17 +238,19 @@ impl Ahead {
     }
 }
 
-/// What stands in the journal beside a file.
+/// What stands in the journal beside a file and is not in its tables.
 pub(super) fn journaled(
+    connection: &Connection,
     file: &Path,
     identity: &Identity,
 ) -> rusqlite::Result<Vec<(u64, Promised)>> {
     let life = Life::new(&identity.store_id, identity.epoch);
     let path = Journal::path(file.parent().unwrap_or(file));
-    journal::read(&path, &life).map_err(|error| of_the_disk(&error))
+    let in_tables = schema::promised(connection)?;
+    journal::read(&path, &life, in_tables).map_err(|error| of_the_disk(&error))
 }
 
-/// Makes to the tables what was promised and is not in them. The number of the last promise.
+/// Makes to the tables what was promised and is not in them by now. The number of the last promise.
 pub(super) fn redo(
     connection: &Connection,
     identity: &Identity,

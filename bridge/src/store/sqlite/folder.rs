@@ -173,7 +173,7 @@ fn redo(connection: &Connection, file: &Path) -> Result<u64, OpenError> {
         Err(error) => Err(error),
     };
     let redone = match identity {
-        Ok(Some(identity)) => ahead::journaled(file, &identity)
+        Ok(Some(identity)) => ahead::journaled(connection, file, &identity)
             .map_err(Failure::Sql)
             .and_then(|left| ahead::redo(connection, &identity, left)),
         Ok(None) => schema::promised(connection).map_err(Failure::Sql),

@@ -34,7 +34,7 @@ pub(super) enum Promise<'a> {
     Settle(&'a DeliveryId, &'a Settlement),
 }
 
-/// The same, as it is read.
+/// The same, as it is read, perhaps by a later version: what a change of these types adds has a default.
 #[derive(Debug, Deserialize)]
 pub(super) enum Promised {
     Accept(Box<NewDispatch>),
@@ -142,23 +142,24 @@ impl Journal {
     }
 }
 
-/// What stands in the journal of this life, in order. The last one may be cut, when a crash came while it was
-/// written: then nobody was promised anything.
-pub(super) fn read(path: &Path, life: &Life) -> io::Result<Vec<(u64, Promised)>> {
+/// What stands in the journal of this life after this number, in order. The last one may be cut, when a crash came
+/// while it was written: then nobody was promised anything.
+pub(super) fn read(path: &Path, life: &Life, after: u64) -> io::Result<Vec<(u64, Promised)>> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     let mut found = Vec::new();
-    let mut rest = &bytes[..];
+    let (mut rest, mut follows) = (&bytes[..], None);
     while let Some((number, body, behind)) = record(rest, life) {
-        let follows = found.last().is_none_or(|(last, _)| number == last + 1);
-        if !follows {
+        if follows.is_some_and(|next| next != number) {
             break;
         }
-        found.push((number, serde_json::from_slice(body)?));
-        rest = behind;
+        if number > after {
+            found.push((number, serde_json::from_slice(body)?));
+        }
+        (rest, follows) = (behind, Some(number + 1));
     }
     Ok(found)
 }

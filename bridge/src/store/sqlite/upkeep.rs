@@ -130,7 +130,7 @@ impl Sqlite {
         let left = identity
             .as_ref()
             .map_or(Ok(Vec::new()), |identity| {
-                ahead::journaled(&store, identity)
+                ahead::journaled(&connection, &store, identity)
             })
             .map_err(copying)?;
         // It writes elsewhere; this file is open for reading alone.
@@ -163,8 +163,10 @@ impl Sqlite {
 
 /// Those in the tables, and those that a crash left in the journal alone.
 fn heads(connection: &Connection, file: &Path) -> rusqlite::Result<BTreeMap<Vec<u8>, u64>> {
-    let journaled = schema::identity(connection)?
-        .map_or(Ok(Vec::new()), |identity| ahead::journaled(file, &identity))?;
+    let journaled = schema::identity(connection)?.map_or(Ok(Vec::new()), |identity| {
+        ahead::journaled(connection, file, &identity)
+    })?;
+    // Some may be there by now.
     let in_tables = schema::promised(connection)?;
     let mut heads = seal::heads(connection)?;
     for (_, promised) in journaled.iter().filter(|(number, _)| *number > in_tables) {

@@ -308,7 +308,7 @@ impl Writer {
             return Err("the file was replaced by another store; restart the bridge".to_owned());
         };
         schema::try_to_write(&connection).map_err(|error| error.to_string())?;
-        let left = ahead::journaled(&self.shared.file, &identity);
+        let left = ahead::journaled(&connection, &self.shared.file, &identity);
         let left = left.map_err(|error| error.to_string())?;
         let last = ahead::redo(&connection, &identity, left)?;
         self.ledger = Ledger::load(&connection).map_err(|error| error.to_string())?;
