@@ -3,7 +3,7 @@
 //! and synced, the next one is written at the beginning again: where a file need not grow, a sync takes half as long.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -16,8 +16,8 @@ use crate::store::record::{Finish, Lease, NewDispatch, Progress, Settlement};
 /// The file in the store's folder.
 const FILE: &str = "bridge.journal";
 
-/// So many dispatches of 1 KiB are about a thousand.
-const BYTES: usize = 4 << 20;
+/// So many dispatches of 1 KiB are about five hundred.
+const BYTES: usize = 2 << 20;
 
 /// What is held for what is not written yet, when nothing is.
 const PENDING_BYTES: usize = 64 << 10;
@@ -145,33 +145,42 @@ impl Journal {
 /// What stands in the journal of this life after this number, in order. The last one may be cut, when a crash came
 /// while it was written: then nobody was promised anything.
 pub(super) fn read(path: &Path, life: &Life, after: u64) -> io::Result<Vec<(u64, Promised)>> {
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
+    let mut journal = match File::open(path) {
+        // One that is cut goes on with zeros, which are no record.
+        Ok(file) => BufReader::new(file).chain(io::repeat(0)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let mut found = Vec::new();
-    let (mut rest, mut follows) = (&bytes[..], None);
-    while let Some((number, body, behind)) = record(rest, life) {
+    let (mut found, mut follows) = (Vec::new(), None);
+    while let Some((number, body)) = record(&mut journal, life)? {
         if follows.is_some_and(|next| next != number) {
             break;
         }
         if number > after {
-            found.push((number, serde_json::from_slice(body)?));
+            found.push((number, serde_json::from_slice(&body)?));
         }
-        (rest, follows) = (behind, Some(number + 1));
+        follows = Some(number + 1);
     }
     Ok(found)
 }
 
-/// The number and the body of a record, and what is behind it.
-fn record<'a>(bytes: &'a [u8], life: &Life) -> Option<(u64, &'a [u8], &'a [u8])> {
-    let (length, rest) = bytes.split_first_chunk()?;
-    let (checksum, rest) = rest.split_first_chunk()?;
-    let (number, rest) = rest.split_first_chunk()?;
-    let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
-    let number = u64::from_le_bytes(*number);
-    let (body, behind) = rest.split_at_checked(length)?;
-    let sound = life.checksum(number, body) == u32::from_le_bytes(*checksum);
-    (sound && length > 0).then_some((number, body, behind))
+/// The number of the next record and its body, if it is sound.
+fn record(journal: &mut impl Read, life: &Life) -> io::Result<Option<(u64, Vec<u8>)>> {
+    let length = u32::from_le_bytes(chunk(journal)?);
+    let checksum = u32::from_le_bytes(chunk(journal)?);
+    let number = u64::from_le_bytes(chunk(journal)?);
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    if !(1..=BYTES).contains(&length) {
+        return Ok(None);
+    }
+    let mut body = vec![0; length];
+    journal.read_exact(&mut body)?;
+    let sound = life.checksum(number, &body) == checksum;
+    Ok(sound.then_some((number, body)))
+}
+
+fn chunk<const N: usize>(journal: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    journal.read_exact(&mut bytes)?;
+    Ok(bytes)
 }
