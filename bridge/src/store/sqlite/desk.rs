@@ -78,11 +78,9 @@ impl Desk {
         Ok(())
     }
 
-    /// Has the tables have all that was promised, soon.
+    /// Somebody waits for what is promised.
     pub(super) fn want_made(&self) {
-        let mut state = lock(&self.0.state);
-        state.wanted = true;
-        self.0.call_threads(state);
+        self.0.call_threads(lock(&self.0.state));
     }
 
     /// Returns when what waited is on disk and the file is closed.
@@ -202,6 +200,7 @@ impl Inner {
                     state.put_back(op);
                 }
                 state.by_tables = true;
+                state.shared.want();
                 state.ahead = Some(ahead);
                 self.call_threads(state);
             }

@@ -130,6 +130,7 @@ impl Sqlite {
             last_event: AtomicU64::new(0),
             issued: watch::Sender::new(0),
             promised: AtomicU64::new(last),
+            wanted: AtomicU64::new(last),
             in_tables: watch::Sender::new(InTables {
                 number: last,
                 stuck: false,

@@ -31,6 +31,8 @@ pub(super) struct Shared {
     pub(super) issued: watch::Sender<u64>,
     /// The number of the last promise that somebody was told of.
     pub(super) promised: AtomicU64,
+    /// The number of the last one that somebody waits for in the tables.
+    pub(super) wanted: AtomicU64,
     pub(super) in_tables: watch::Sender<InTables>,
     pub(super) tail: Tail,
     pub(super) meters: Arc<Meters>,
@@ -68,20 +70,32 @@ impl Shared {
     }
 
     /// Returns when the tables have all that was promised until now.
-    pub(super) async fn made(&self, want: impl FnOnce()) -> Result<(), Error> {
+    pub(super) async fn made(&self, call: impl FnOnce()) -> Result<(), Error> {
         let promised = self.promised.load(Ordering::Acquire);
         let has = |seen: &InTables| seen.number >= promised;
         let mut in_tables = self.in_tables.subscribe();
         if has(&in_tables.borrow_and_update()) {
             return Ok(());
         }
-        want();
+        self.want();
+        call();
         match in_tables.wait_for(|seen| has(seen) || seen.stuck).await {
             Ok(seen) if has(&seen) => Ok(()),
             Ok(_) | Err(_) => Err(Error::Unavailable(
                 "it cannot be read before it can be written again".to_owned(),
             )),
         }
+    }
+
+    /// Somebody waits until the tables have all that is promised.
+    pub(super) fn want(&self) {
+        let promised = self.promised.load(Ordering::Acquire);
+        self.wanted.fetch_max(promised, Ordering::AcqRel);
+    }
+
+    /// Whether the tables do not have yet what somebody waits for.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire) > self.in_tables.borrow().number
     }
 
     /// Called after a commit.
@@ -104,6 +118,13 @@ impl Shared {
         self.last_event
             .store(numbers.bounds.issued, Ordering::Release);
         self.promised.store(last, Ordering::Release);
+    }
+
+    /// Who waited for the tables goes on. What is published besides comes before: he looks at it.
+    pub(super) fn publish_made(&self, last: Option<u64>) {
+        if let Some(last) = last {
+            self.in_tables.send_modify(|seen| seen.number = last);
+        }
     }
 
     /// Who reads what has changed finds it in the tables.

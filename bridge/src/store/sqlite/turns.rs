@@ -52,7 +52,7 @@ pub(super) enum Hand {
 pub(super) const HANDS: [Hand; 2] = [Hand::Promises, Hand::Tables];
 
 pub(super) struct State {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     pub(super) waiting: VecDeque<Op>,
     /// Since when the first of them waits.
     pub(super) since: Instant,
@@ -65,8 +65,6 @@ pub(super) struct State {
     /// What is promised and not in the tables yet, and since when.
     pub(super) promised: VecDeque<Op>,
     pub(super) promised_at: Instant,
-    /// Somebody waits until the tables have it.
-    pub(super) wanted: bool,
     /// The first of what waits cannot be decided ahead.
     pub(super) by_tables: bool,
     /// How many commits in a row were of no crowd.
@@ -130,7 +128,6 @@ impl State {
             writer: Some(Box::new(writer)),
             promised: VecDeque::new(),
             promised_at: now,
-            wanted: false,
             by_tables: false,
             quiet: QUIET_COMMITS,
             calm: CALM_COMMITS,
@@ -190,7 +187,6 @@ impl State {
 
     /// What is to be made to the tables before anything else is.
     pub(super) fn take_promised(&mut self) -> Vec<Op> {
-        self.wanted = false;
         self.promised.drain(..).collect()
     }
 
@@ -238,7 +234,7 @@ impl State {
         let writes = both && !self.goes_ahead();
         let write = writes.then(|| self.waits_until()).flatten();
         let makes = self.writer.is_some() && !self.promised.is_empty();
-        let make = makes.then(|| match self.wanted || is_closing {
+        let make = makes.then(|| match self.shared.is_wanted() || is_closing {
             true => self.promised_at,
             false if self.shared.issued.receiver_count() > 0 => self.promised_at + LINGER_FOLLOWED,
             false => self.promised_at + LINGER,

@@ -4,6 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -70,14 +71,21 @@ impl Written {
 }
 
 impl Writer {
-    /// Makes to the tables what was promised. Nobody waits for it but who reads.
+    /// Makes to the tables what was promised. As long as nobody waits for it, whoever else has something to do goes
+    /// first: else the system would have him wait until it is all made.
     pub(super) fn make(&mut self, mut promised: Vec<Op>) -> Result<(), Unwritable> {
         crash::point("store.make");
         self.written.add(&promised);
-        self.run_batch(&mut promised, &mut Vec::new())
-            .map_err(|error| self.failed(&error))?;
+        let outcomes = &mut Vec::new();
+        let made = self.run_batch(&mut promised, outcomes, |shared| {
+            if !shared.is_wanted() {
+                thread::yield_now();
+            }
+        });
+        let last = made.map_err(|error| self.failed(&error))?;
         crash::point("store.made");
         self.shared.publish_log(self.ledger.numbers.bounds);
+        self.shared.publish_made(last);
         Ok(())
     }
 
@@ -92,12 +100,13 @@ impl Writer {
         self.written.add(&batch);
         let mut outcomes = Vec::with_capacity(batch.len());
         let begun = Instant::now();
-        match self.run_batch(&mut batch, &mut outcomes) {
-            Ok(()) => {
+        match self.run_batch(&mut batch, &mut outcomes, |_| {}) {
+            Ok(last) => {
                 self.shared.meters.commits.time(begun.elapsed());
                 self.shared.meters.batches.number(batch.len() as u64);
                 ahead.catch_up(&mut self.ledger);
                 self.shared.publish(&mut self.ledger);
+                self.shared.publish_made(last);
                 for (mut op, outcome) in batch.into_iter().zip(outcomes) {
                     op.job.answer(outcome);
                 }
@@ -115,12 +124,13 @@ impl Writer {
     }
 
     /// Pieces are refused before they write anything, so none needs a savepoint. If one fails later all
-    /// the same, the batch is taken back and made again with a savepoint for each.
+    /// the same, the batch is taken back and made again with a savepoint for each. The number of the last promise.
     fn run_batch(
         &mut self,
         batch: &mut [Op],
         outcomes: &mut Vec<Result<(), Error>>,
-    ) -> rusqlite::Result<()> {
+        between: impl Fn(&Shared),
+    ) -> rusqlite::Result<Option<u64>> {
         let start = self.ledger.mark();
         self.statement("BEGIN IMMEDIATE")?;
         for op in &mut *batch {
@@ -136,6 +146,7 @@ impl Writer {
                 }
                 outcome => outcomes.push(outcome),
             }
+            between(&self.shared);
         }
         let last = batch.iter().filter_map(|op| op.due).next_back();
         if let Some(due) = last {
@@ -145,13 +156,7 @@ impl Writer {
         self.statement("COMMIT")?;
         crash::point("store.commit.after");
         self.ledger.keep();
-        if let Some(due) = last {
-            let number = due.number;
-            self.shared
-                .in_tables
-                .send_modify(|seen| seen.number = number);
-        }
-        Ok(())
+        Ok(last.map(|due| due.number))
     }
 
     fn run_with_savepoints(
@@ -319,9 +324,9 @@ impl Writer {
             number: last,
             stuck: false,
         };
-        self.shared.in_tables.send_replace(now);
         self.connection = connection;
         self.shared.publish(&mut self.ledger);
+        self.shared.in_tables.send_replace(now);
         Ok(())
     }
 
