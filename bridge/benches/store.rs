@@ -86,7 +86,7 @@ async fn life(store: Arc<dyn Store>) {
         panic!("it begins at once: {accepted:?}");
     };
     let finish = finish();
-    let delivery = finish.delivery.as_ref().expect("one is owed").id;
+    let delivery = DeliveryId::of(begun.lease.id);
     let claim = Claim::Attempt(begun.lease);
     store.finish(claim, finish).await.expect("it is finished");
     let settled = store.settle(delivery, settlement()).await;
@@ -136,8 +136,6 @@ fn finish() -> Finish {
         output: None,
         events: vec![NewEvent::new(kind::COMPLETED, now)],
         delivery: Some(NewDelivery {
-            id: DeliveryId::new(),
-            callback: callback(),
             give_up_after: Duration::from_secs(3600),
         }),
         retention: Duration::from_secs(3600),

@@ -8,17 +8,11 @@ pub const VARIABLE: &str = "BRIDGE_CRASH_POINT";
 /// All points. A test holds them against the sources.
 pub const POINTS: &[&str] = &[
     "store.opened",
-    "store.redone",
     "store.booted",
     "store.batch",
     "store.commit.before",
     "store.commit.after",
     "store.answered",
-    "journal.before",
-    "journal.synced",
-    "journal.answered",
-    "store.make",
-    "store.made",
     "store.checkpoint.before",
     "store.checkpoint.after",
     "key.written",

@@ -96,6 +96,14 @@ id!(
     DeliveryId,
     "dlv"
 );
+
+impl DeliveryId {
+    /// The delivery of a dispatch: it has at most one, with the same digits.
+    pub fn of(dispatch: DispatchId) -> Self {
+        Self(dispatch.0)
+    }
+}
+
 id!(
     /// One HTTP request; in every error body and log line about it.
     RequestId,

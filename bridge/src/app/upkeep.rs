@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::config::Config;
 use crate::store::sqlite::Sqlite;
-use crate::store::sqlite::upkeep::Checked;
+use crate::store::sqlite::maintenance::Checked;
 
 /// Whether the configured store is whole.
 pub async fn check(config: &Config) -> anyhow::Result<Checked> {

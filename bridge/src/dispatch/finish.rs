@@ -113,11 +113,11 @@ impl Finisher {
         loop {
             let (finish, account) = self.write_up(record, request, &conclusion, events.clone(), at);
             let error_code = finish.error_code.clone();
-            let delivery = finish.delivery.as_ref();
-            let due = delivery.map(|delivery| DueDelivery {
-                id: delivery.id,
+            let callback = record.callback.clone();
+            let due = callback.map(|callback| DueDelivery {
+                id: DeliveryId::of(record.id),
                 dispatch: record.id,
-                callback: delivery.callback.clone(),
+                callback,
                 attempts: 0,
                 since: at,
             });
@@ -281,10 +281,7 @@ impl Finisher {
             true => last,
             false => last.with(&data),
         });
-        let delivery = record.callback.clone();
-        let delivery = delivery.map(|callback| NewDelivery {
-            id: DeliveryId::new(),
-            callback,
+        let delivery = record.callback.as_ref().map(|_| NewDelivery {
             give_up_after: request.retry().patience(),
         });
         let finish = Finish {

@@ -204,9 +204,13 @@ impl Dispatcher {
                     self.wake();
                 }
             }
-            Err(error) => tracing::error!(
-                "the end of {id} was not recorded, which the next start settles: {error}",
-            ),
+            Err(error) => {
+                tracing::error!(
+                    "the end of {id} was not recorded, which the next start settles: {error}",
+                );
+                // It was, if the answer to an earlier attempt to record it was lost.
+                inner.deliverer.wake();
+            }
         }
     }
 

@@ -212,7 +212,7 @@ impl Edge {
 
     /// Finished `ok`, its callback owed.
     pub(super) async fn finish(&self, lease: Lease, output: Option<&str>) -> DeliveryId {
-        let delivery = DeliveryId::new();
+        let delivery = DeliveryId::of(lease.id);
         let finish = Finish {
             at: Timestamp::now(),
             error_code: None,
@@ -220,8 +220,6 @@ impl Edge {
             output: output.map(str::to_owned),
             events: vec![event(kind::COMPLETED)],
             delivery: Some(NewDelivery {
-                id: delivery,
-                callback: callback(),
                 give_up_after: RETENTION,
             }),
             retention: RETENTION,

@@ -5,14 +5,17 @@
 #[cfg(test)]
 mod contract;
 pub mod destination;
+#[cfg(test)]
 pub mod memory;
 pub mod meters;
 pub mod record;
 mod rules;
 pub mod sealed;
 pub mod sqlite;
+mod transition;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -38,11 +41,13 @@ use sealed::{Resealed, Sealed};
 pub struct Config {
     /// Connections that read, besides the one that writes.
     pub readers: usize,
-    /// Above this the write-ahead log is folded into the file and cut, even if that holds writers up.
+    /// Length of the write-ahead log above which it is truncated, even if that delays writers.
     pub wal_limit_bytes: u64,
-    /// What may wait for the writer, in bytes.
+    /// Longest wait for a write lock that another process holds. After it changes are refused until the lock is released.
+    #[serde(with = "crate::config::duration")]
+    pub busy_timeout: Duration,
+    /// Bounds of the write queue.
     pub queue_bytes: usize,
-    /// What may wait for the writer, in number.
     pub queue_ops: usize,
 }
 
@@ -51,6 +56,7 @@ impl Default for Config {
         Self {
             readers: 3,
             wal_limit_bytes: 64 << 20,
+            busy_timeout: Duration::from_secs(10),
             queue_bytes: 64 << 20,
             queue_ops: 8192,
         }

@@ -209,8 +209,6 @@ pub struct Finish {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NewDelivery {
-    pub id: DeliveryId,
-    pub callback: Callback,
     /// While nothing is sent to its receiver it ends so long after it was first made due, or replayed.
     pub give_up_after: Duration,
 }

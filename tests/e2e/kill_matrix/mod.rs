@@ -111,7 +111,7 @@ fn passing(point: &str, place: Place, round: u64) -> u64 {
             (1, round % 3)
         }
         "store" => match point {
-            "store.opened" | "store.redone" | "store.booted" => (1, 0),
+            "store.opened" | "store.booted" => (1, 0),
             "store.checkpoint.before" | "store.checkpoint.after" => (1, 0),
             _ => (15, 7 * (round % 20)),
         },

@@ -96,7 +96,7 @@ impl Rig {
         callback: Value,
         secrets: Option<Value>,
     ) -> DeliveryId {
-        let (id, delivery) = (DispatchId::new(), DeliveryId::new());
+        let id = DispatchId::new();
         let now = self.clock.now();
         let to = Callback {
             url: url.to_owned(),
@@ -126,8 +126,8 @@ impl Rig {
             accepted_at: now,
             not_before: None,
             start_by: time::after(now, Duration::from_secs(60)),
-            callback: Some(to.clone()),
-            events: Vec::new(),
+            callback: Some(to),
+            events: vec![NewEvent::new(kind::ACCEPTED, now)],
             start: None,
             queue_limit: 1_000_000,
         });
@@ -144,15 +144,13 @@ impl Rig {
                 output: None,
                 events: vec![NewEvent::new(kind::COMPLETED, now)],
                 delivery: Some(NewDelivery {
-                    id: delivery,
-                    callback: to,
                     give_up_after: self.give_up_after,
                 }),
                 retention: Duration::from_secs(60),
             },
         );
         assert!(matches!(finished.await.unwrap(), Finished::Recorded(_)));
-        delivery
+        DeliveryId::of(id)
     }
 
     /// Attempts what is due and waits until all of it is settled.

@@ -33,7 +33,7 @@ async fn a_callback_carries_what_the_contract_says() {
     );
     let body: Value = serde_json::from_slice(&request.body).unwrap();
     assert_eq!(body["output"], "grüße");
-    assert_eq!(body["events"]["count"], 1);
+    assert_eq!(body["events"]["count"], 2);
     for (name, expected) in [
         ("webhook-id", id.to_string()),
         ("idempotency-key", id.to_string()),

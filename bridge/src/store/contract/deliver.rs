@@ -6,9 +6,9 @@ use super::sample::{
     GIVE_UP_AFTER, RETENTION, accept, at, callback, failed, ok, run, settlement, task,
 };
 use super::{Subject, on_every_store};
-use crate::id::DeliveryId;
+use crate::id::{DeliveryId, DispatchId};
 use crate::store::destination::DueQuery;
-use crate::store::record::{AfterAttempt, Claim, DeliveryState, Finish, NewDelivery, Replay};
+use crate::store::record::{AfterAttempt, Claim, DeliveryState, Finish, NewDispatch, Replay};
 use crate::store::{Error, Store};
 
 on_every_store! {
@@ -36,21 +36,16 @@ fn query(seconds: i64) -> DueQuery {
 
 /// A finished dispatch that owes its result to this host.
 async fn owed(store: &dyn Store, host: &str, seconds: i64) -> DeliveryId {
-    let id = DeliveryId::new();
-    let finish = Finish {
-        delivery: Some(NewDelivery {
-            id,
-            callback: callback(host),
-            give_up_after: GIVE_UP_AFTER,
-        }),
-        ..ok(seconds)
+    let new = NewDispatch {
+        callback: Some(callback(host)),
+        ..task(&DispatchId::new().to_string())
     };
-    let dispatch = accept(store, task(&id.to_string())).await;
+    let dispatch = accept(store, new).await;
     store
-        .finish(Claim::Unstarted(dispatch), finish)
+        .finish(Claim::Unstarted(dispatch), ok(seconds))
         .await
         .unwrap();
-    id
+    DeliveryId::of(dispatch)
 }
 
 async fn due(store: &dyn Store, query: DueQuery) -> Vec<DeliveryId> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::sample::{RETENTION, accept, at, begin, event, ok, run, settlement, task};
 use super::{Subject, on_every_store};
 use crate::event::{Event, kind};
+use crate::id::DeliveryId;
 use crate::store::Store;
 use crate::store::record::{
     AfterAttempt, Claim, EventFilter, Finish, LogBounds, NewDispatch, Progress,
@@ -44,7 +45,7 @@ async fn a_dispatch_counts_its_events_without_a_gap(subject: impl Subject) {
     };
     store.append(&lease, progress).await.unwrap();
     let finish = ok(3);
-    let delivery = finish.delivery.as_ref().unwrap().id;
+    let delivery = DeliveryId::of(id);
     store.finish(Claim::Attempt(lease), finish).await.unwrap();
     let settled = settlement(1, 4, AfterAttempt::Delivered);
     store.settle(delivery, settled).await.unwrap();

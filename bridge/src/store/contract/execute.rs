@@ -5,7 +5,7 @@ use super::sample::{
 };
 use super::{Subject, on_every_store};
 use crate::event::kind;
-use crate::id::DispatchId;
+use crate::id::{DeliveryId, DispatchId};
 use crate::store::Error;
 use crate::store::record::{
     CancelRequest, Claim, Finish, Finished, Progress, Recorded, Requeue, State,
@@ -137,7 +137,7 @@ async fn a_result_carries_its_events(subject: impl Subject) {
     };
     store.append(&begun.lease, progress).await.unwrap();
     let finish = ok(3);
-    let delivery = finish.delivery.as_ref().unwrap().id;
+    let delivery = DeliveryId::of(id);
     let finished = store.finish(Claim::Attempt(begun.lease), finish).await;
     let Finished::Recorded(Recorded { totals, body }) = finished.unwrap() else {
         panic!("nobody cancelled it");

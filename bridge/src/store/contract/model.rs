@@ -141,17 +141,12 @@ impl Pair {
         (!all.is_empty()).then(|| all[n % all.len()].clone())
     }
 
-    fn finish(&mut self, code: Option<u8>, owed: bool) -> impl Fn() -> Finish + use<> {
+    fn finish(&self, code: Option<u8>, owed: bool) -> impl Fn() -> Finish + use<> {
         let now = self.now;
-        let id = DeliveryId::new();
-        self.deliveries.push(id);
-        let host = format!("{}.example", now % 3);
         let output = now.checked_rem(3) == Some(0);
         move || Finish {
             output: output.then(|| format!("a long output of second {now}")),
-            delivery: owed.then(|| NewDelivery {
-                id,
-                callback: callback(&host),
+            delivery: owed.then_some(NewDelivery {
                 give_up_after: GIVE_UP_AFTER,
             }),
             retention: Duration::from_secs(30),
@@ -178,6 +173,8 @@ impl Pair {
             } => {
                 let id = DispatchId::new();
                 self.dispatches.push(id);
+                self.deliveries.push(DeliveryId::of(id));
+                let host = format!("{}.example", now % 3);
                 let new = || {
                     let task_id = format!("task-{n}");
                     let key = match header {
@@ -201,6 +198,7 @@ impl Pair {
                         not_before: delay.map(|delay| at(now + i64::from(delay))),
                         start_by: at(now + 15),
                         start: start.then(|| event(kind::STARTED, now)),
+                        callback: (now % 5 > 0).then(|| callback(&host)),
                         queue_limit: 8,
                         ..new
                     }

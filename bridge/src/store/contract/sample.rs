@@ -76,8 +76,6 @@ pub(in crate::store) fn ok(seconds: i64) -> Finish {
         output: None,
         events: vec![event(kind::COMPLETED, seconds)],
         delivery: Some(NewDelivery {
-            id: DeliveryId::new(),
-            callback: callback("a.example"),
             give_up_after: GIVE_UP_AFTER,
         }),
         retention: RETENTION,
@@ -130,7 +128,7 @@ pub(in crate::store) async fn run(
 ) -> (DispatchId, Option<DeliveryId>) {
     let id = accept(store, new).await;
     let begun = begin(store, id, 1).await;
-    let delivery = finish.delivery.as_ref().map(|delivery| delivery.id);
+    let delivery = finish.delivery.as_ref().map(|_| DeliveryId::of(id));
     let claim = Claim::Attempt(begun.lease);
     let finished = store.finish(claim, finish).await.unwrap();
     assert!(matches!(finished, Finished::Recorded(_)));

@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use crate::id::{DeliveryId, DispatchId};
 use crate::store::destination::{DueQuery, MAX_BREAKERS, OpenBreaker};
 use crate::store::record::{
-    AfterAttempt, Callback, Delivery, DeliveryAttempt, DeliveryFilter, DeliveryPayload,
-    DeliveryState, DueDelivery, NewDelivery, Page, Replay, Settlement,
+    Callback, Delivery, DeliveryAttempt, DeliveryFilter, DeliveryPayload, DeliveryState,
+    DueDelivery, NewDelivery, Page, Replay, Settlement,
 };
-use crate::store::{Error, Result, rules};
+use crate::store::{Error, Result, rules, transition};
 
 use super::state::State;
 
@@ -39,15 +39,17 @@ impl Owed {
 }
 
 impl State {
-    pub(super) fn owe(&mut self, seq: u64, new: NewDelivery, at: Timestamp) {
+    pub(super) fn owe(&mut self, seq: u64, new: &NewDelivery, at: Timestamp) {
         let dispatch = &self.dispatches[&seq].record;
+        let callback = dispatch.callback.clone();
+        let callback = callback.expect("a delivery without a callback was refused");
         let owed = Owed {
             dispatch: seq,
             record: Delivery {
-                id: new.id,
+                id: DeliveryId::of(dispatch.id),
                 dispatch_id: dispatch.id,
                 task_id: dispatch.task_id.clone(),
-                url: new.callback.url,
+                url: callback.url,
                 status: DeliveryState::Pending,
                 attempt_count: 0,
                 created_at: at,
@@ -55,7 +57,7 @@ impl State {
                 settled_at: None,
                 attempts: Vec::new(),
             },
-            origin: new.callback.origin,
+            origin: callback.origin,
             since: at,
             give_up_after: new.give_up_after,
         };
@@ -63,7 +65,7 @@ impl State {
     }
 
     /// Makes the delivery of a finished dispatch due again, whatever became of it.
-    pub(super) fn owe_again(&mut self, seq: u64, now: Timestamp) {
+    pub(super) fn redeliver(&mut self, seq: u64, now: Timestamp) {
         let own = self.deliveries.values_mut();
         for owed in own.filter(|owed| owed.dispatch == seq) {
             owed.record.status = DeliveryState::Pending;
@@ -202,10 +204,7 @@ impl State {
             .deliveries
             .get_mut(&key)
             .expect("its key was just found");
-        if owed.record.status != DeliveryState::Pending {
-            return Err(Error::InvalidState("the delivery is not pending"));
-        }
-        let at = settlement.at;
+        let settled = transition::settle(owed.record.status, &settlement)?;
         if let Some(attempt) = settlement.attempt {
             owed.record.attempt_count += 1;
             owed.record.attempts.push(DeliveryAttempt {
@@ -221,22 +220,14 @@ impl State {
         if attempts.len() > first + last {
             attempts.remove(first);
         }
-        let ended = match settlement.next {
-            AfterAttempt::Retry { due } => {
-                owed.record.due_at = Some(due);
-                None
-            }
-            AfterAttempt::Delivered => Some(DeliveryState::Delivered),
-            AfterAttempt::Dead => Some(DeliveryState::Dead),
-        };
+        owed.record.status = settled.state;
+        owed.record.due_at = settled.due_at;
+        owed.record.settled_at = settled.settled_at;
         let seq = owed.dispatch;
-        if let Some(state) = ended {
-            owed.record.status = state;
-            owed.record.due_at = None;
-            owed.record.settled_at = Some(at);
+        if settled.expires_at.is_some() {
             let kept = self.kept(seq);
             kept.retention = settlement.retention;
-            kept.expires_at = Some(rules::later(at, settlement.retention));
+            kept.expires_at = settled.expires_at;
         }
         self.log_events(seq, settlement.events);
         Ok(())
@@ -257,14 +248,14 @@ impl State {
                 owed.filter(|owed| {
                     owed.record.status == *status
                         && since.is_none_or(|since| owed.record.created_at >= since)
-                        && rules::at_host(&owed.origin, host.as_deref())
+                        && at_host(&owed.origin, host.as_deref())
                 })
                 .map(|owed| owed.dispatch)
                 .collect()
             }
         };
         for seq in &wanted {
-            self.owe_again(*seq, now);
+            self.redeliver(*seq, now);
         }
         Ok(wanted.len() as u64)
     }
@@ -280,7 +271,7 @@ impl State {
             filter
                 .status
                 .is_none_or(|status| owed.record.status == status)
-                && rules::at_host(&owed.origin, filter.host.as_deref())
+                && at_host(&owed.origin, filter.host.as_deref())
         });
         let page: Vec<_> = found.by_ref().take(filter.limit).collect();
         let next = found.next().and(page.last()).map(|(key, _)| **key);
@@ -305,4 +296,31 @@ impl State {
             .map(|owed| owed.record.clone())
             .collect()
     }
+}
+
+/// Whether an origin such as `https://example.org:443` is at this `host` or `host:port`.
+fn at_host(origin: &str, host: Option<&str>) -> bool {
+    let Some(host) = host else { return true };
+    let authority = origin.split_once("://").map_or(origin, |(_, rest)| rest);
+    authority
+        .strip_prefix(host)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
+#[test]
+fn a_host_is_named_with_or_without_its_port() {
+    for (host, expected) in [
+        ("example.org", true),
+        ("example.org:443", true),
+        ("example.org:44", false),
+        ("example", false),
+        ("ample.org", false),
+    ] {
+        assert_eq!(
+            at_host("https://example.org:443", Some(host)),
+            expected,
+            "{host}"
+        );
+    }
+    assert!(at_host("http://[::1]:80", Some("[::1]")));
 }

@@ -9,6 +9,7 @@ use crate::store::record::{
     self, Begun, CancelRequest, Claim, Finish, Finished, Interrupted, Lease, Progress, Ready,
     Recorded, Requeue, Reroute,
 };
+use crate::store::transition::{self, End};
 use crate::store::{Error, Result, rules};
 
 use super::state::{Kept, State};
@@ -183,35 +184,11 @@ impl State {
         Ok((begun, kept.request.clone()))
     }
 
-    /// The dispatch that the claim is about, when the claim is current.
-    fn claimed(&self, claim: &Claim) -> Result<u64> {
-        let seq = self.seq(claim.id()).ok_or(Error::NotFound)?;
-        let kept = &self.dispatches[&seq];
-        let running = |attempt: u32| match &kept.record.state {
-            record::State::Running {
-                attempt: current, ..
-            } => *current == attempt,
-            record::State::Queued | record::State::Finished { .. } => false,
-        };
-        let current = match claim {
-            Claim::Unstarted(_) => kept.queued(),
-            Claim::Attempt(lease) => {
-                running(lease.attempt) && lease.epoch == kept.epoch && lease.epoch == self.epoch
-            }
-            Claim::Interrupted { attempt, .. } => running(*attempt) && kept.epoch < self.epoch,
-        };
-        if current {
-            Ok(seq)
-        } else {
-            Err(Error::Stale(claim.id()))
-        }
-    }
-
     pub(super) fn append(&mut self, lease: &Lease, progress: Progress) -> Result<()> {
-        let seq = self
-            .claimed(&Claim::Attempt(lease.clone()))
-            .map_err(|_| Error::Stale(lease.id))?;
+        let seq = self.seq(lease.id).ok_or(Error::Stale(lease.id))?;
+        let epoch = self.epoch;
         let kept = self.kept(seq);
+        transition::append(lease, &kept.standing(), epoch)?;
         if progress.session.is_some() {
             kept.recorded_session = progress.session;
         }
@@ -223,11 +200,12 @@ impl State {
     }
 
     pub(super) fn finish(&mut self, claim: &Claim, finish: Finish) -> Result<Finished> {
-        let seq = self.claimed(claim)?;
-        let honoured = finish.error_code.as_deref() == Some("cancelled");
-        if self.dispatches[&seq].record.cancel_requested && !honoured {
-            return Ok(Finished::CancelRequested);
-        }
+        let seq = self.seq(claim.id()).ok_or(Error::NotFound)?;
+        let standing = self.dispatches[&seq].standing();
+        let expires_at = match transition::finish(claim, &finish, &standing, self.epoch)? {
+            End::CancelRequested => return Ok(Finished::CancelRequested),
+            End::Record { expires_at, .. } => expires_at,
+        };
         let totals = self.totals_with(seq, finish.events.len() as u64);
         let result = rules::with_events(&finish.result, &self.log, totals)?;
         self.log_events(seq, finish.events);
@@ -242,10 +220,9 @@ impl State {
             at: finish.at,
             error_code: finish.error_code,
         };
-        kept.expires_at = Some(rules::later(finish.at, finish.retention));
+        kept.expires_at = expires_at;
         if let Some(delivery) = finish.delivery {
-            kept.expires_at = None;
-            self.owe(seq, delivery, finish.at);
+            self.owe(seq, &delivery, finish.at);
         }
         Ok(Finished::Recorded(Recorded {
             totals,
@@ -254,14 +231,10 @@ impl State {
     }
 
     pub(super) fn requeue(&mut self, claim: &Claim, requeue: Requeue) -> Result<()> {
-        let seq = self.claimed(claim)?;
+        let seq = self.seq(claim.id()).ok_or(Error::NotFound)?;
+        let epoch = self.epoch;
         let kept = self.kept(seq);
-        if kept.queued() {
-            return Err(Error::InvalidState("it is in the queue already"));
-        }
-        if kept.record.cancel_requested {
-            return Err(Error::InvalidState("a cancel was requested"));
-        }
+        transition::requeue(claim, &kept.standing(), epoch)?;
         kept.record.state = record::State::Queued;
         kept.record.start_by = rules::start_again_by(&kept.record, requeue.event.timestamp);
         self.log_events(seq, vec![requeue.event]);
@@ -273,12 +246,10 @@ impl State {
             return CancelRequest::Unknown;
         };
         let kept = self.kept(seq);
-        let answer = match kept.record.state {
-            record::State::Queued => CancelRequest::Queued,
-            record::State::Running { attempt, .. } => CancelRequest::Running { attempt },
-            record::State::Finished { .. } => return CancelRequest::Finished,
-        };
-        kept.record.cancel_requested = true;
+        let answer = transition::request_cancel(&kept.standing());
+        if answer != CancelRequest::Finished {
+            kept.record.cancel_requested = true;
+        }
         answer
     }
 

@@ -9,10 +9,11 @@ use crate::event::LogName;
 use crate::id::DispatchId;
 use crate::store::destination::OpenBreaker;
 use crate::store::record::{
-    self, Acceptance, Counts, DeliveryState, Dispatch, DispatchFilter, IdempotencyKey, KeySpace,
-    KeyVerdict, Known, LogBounds, NewDispatch, Output, Page, Status, Swept,
+    self, Acceptance, Counts, DeliveryState, Dispatch, DispatchFilter, IdempotencyKey, Known,
+    LogBounds, NewDispatch, Output, Page, Status, Swept,
 };
 use crate::store::rules::UNBOUND_RETENTION;
+use crate::store::transition::{self, Accept, Stage, Standing};
 use crate::store::{Error, Result, rules};
 
 use super::log::Logged;
@@ -32,7 +33,6 @@ pub(super) struct State {
     pub(super) breakers: BTreeMap<String, OpenBreaker>,
     /// The origin that `due` served last.
     pub(super) served: std::cell::RefCell<String>,
-    last_dispatch: u64,
 }
 
 /// One dispatch with all that belongs to it.
@@ -62,6 +62,20 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn queued(&self) -> bool {
         self.record.state == record::State::Queued
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        let stage = match &self.record.state {
+            record::State::Queued => Stage::Queued,
+            record::State::Running { .. } => Stage::Running { epoch: self.epoch },
+            record::State::Finished { .. } => Stage::Finished,
+        };
+        Standing {
+            stage,
+            attempts: self.record.attempts,
+            cancel_requested: self.record.cancel_requested,
+            has_callback: self.record.callback.is_some(),
+        }
     }
 
     fn status(&self) -> Status {
@@ -101,7 +115,6 @@ impl State {
             sealed: BTreeMap::new(),
             breakers: BTreeMap::new(),
             served: std::cell::RefCell::default(),
-            last_dispatch: 0,
         }
     }
 
@@ -150,31 +163,28 @@ impl State {
     }
 
     pub(super) fn accept(&mut self, new: NewDispatch) -> Result<Acceptance> {
-        if new.key.space == KeySpace::Task && new.key.value != new.task_id {
-            return Err(Error::InvalidState("a task key is not the task id"));
-        }
         let holder = self.holder(&new.key).map(|(seq, _)| seq);
         let known = self.recall(&new.key);
-        let mut taken_over = None;
-        if let Some((seq, known)) = holder.zip(known) {
-            match known.verdict(new.key.space, new.counted()) {
-                KeyVerdict::Same => {
-                    if matches!(known.dispatch.state, record::State::Finished { .. }) {
-                        self.owe_again(seq, new.accepted_at);
-                    }
-                    return Ok(Acceptance::Duplicate(Box::new(known.dispatch)));
+        let accept = transition::accept(&new, known.as_ref(), self.counts().queued)?;
+        let retry_of = match (accept, holder.zip(known)) {
+            (Accept::QueueFull, _) => return Ok(Acceptance::QueueFull),
+            (Accept::Duplicate { redeliver }, Some((seq, known))) => {
+                if redeliver {
+                    self.redeliver(seq, new.accepted_at);
                 }
-                KeyVerdict::Conflict => return Ok(Acceptance::Conflict(known.dispatch.id)),
-                KeyVerdict::TakeOver => taken_over = Some((seq, known.dispatch.id)),
+                return Ok(Acceptance::Duplicate(Box::new(known.dispatch)));
             }
-        }
-        if self.counts().queued >= new.queue_limit {
-            return Ok(Acceptance::QueueFull);
-        }
-        if let Some((seq, _)) = taken_over {
-            self.supersede(seq, new.accepted_at);
-        }
-        let retry_of = taken_over.map(|(_, id)| id);
+            (Accept::Conflict, Some((_, known))) => {
+                return Ok(Acceptance::Conflict(known.dispatch.id));
+            }
+            (Accept::Insert { retry_of }, holder) => {
+                if let (Some((seq, _)), Some(_)) = (holder, retry_of) {
+                    self.supersede(seq, new.accepted_at);
+                }
+                retry_of
+            }
+            (Accept::Duplicate { .. } | Accept::Conflict, None) => return Err(Error::NotFound),
+        };
         let (id, start) = (new.id, new.start.clone());
         let seq = self.insert(new, retry_of);
         let kept = &self.dispatches[&seq];
@@ -190,9 +200,9 @@ impl State {
     }
 
     fn insert(&mut self, new: NewDispatch, retry_of: Option<DispatchId>) -> u64 {
-        self.last_dispatch += 1;
-        let seq = self.last_dispatch;
-        let delayed = new.not_before.is_some_and(|time| time > new.accepted_at);
+        // Its number is the position of its first event.
+        let seq = self.bounds.issued + 1;
+        let delayed = transition::is_delayed(&new);
         let record = rules::accepted(&new, retry_of);
         let counted = new.counted().to_owned();
         let kept = Kept {

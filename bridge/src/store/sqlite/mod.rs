@@ -1,47 +1,26 @@
-//! The store in one SQLite file: one thread writes, a few connections read. SQL is spoken here and
-//! nowhere else.
+//! The store in one SQLite file: an engine that writes, reads and recovers, and the tables. SQL is used here and nowhere
+//! else.
 
-mod accept;
-mod access;
-mod ahead;
-mod breaker;
-mod checkpoint;
-mod deliver;
-mod desk;
-mod events;
-mod execute;
-pub mod folder;
-mod journal;
-mod ledger;
-mod lock;
-mod op;
+mod engine;
+pub mod maintenance;
+pub mod open;
+pub mod open_error;
+mod published;
+mod recent_events;
+mod tables;
+
 #[cfg(test)]
-mod promises;
-mod queue;
-mod read;
-mod readers;
-mod schema;
-mod seal;
-mod shared;
-mod sweep;
-mod table;
-mod tail;
+mod crash_recovery;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod torn;
-mod turns;
-pub mod upkeep;
-mod wal_file;
-mod writer;
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use rusqlite::Connection;
 use serde_json::value::RawValue;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::destination::{DueQuery, OpenBreaker};
 use super::meters::Meters;
@@ -56,33 +35,74 @@ use super::{Error, Result, Store};
 use crate::event::{Event, LogName, NewEvent};
 use crate::id::{DeliveryId, DispatchId};
 
-use desk::Desk;
-use op::{Haste, Tx};
-use shared::{Shared, lock};
+use engine::{Engine, Failure, Length, Urgency};
+use published::{Committed, Published};
+use recent_events::RecentEvents;
+use tables::{Tx, accept, breaker, deliver, events, execute, queue, read, retention, rows, seal};
 
-/// How many events are read from the file at once for all who follow the log.
+/// Events that are read from the file at a time for all who follow the log.
 const FILL_EVENTS: usize = 256;
 
-/// A replay of many goes in steps of this size, so that it holds nobody up.
+/// A replay of many deliveries is made in steps of this size, so that it delays nothing else.
 const REPLAY_STEP: usize = 500;
 
 /// A store in a folder of the local disk; clones are the same store.
 #[derive(Clone)]
 pub struct Sqlite {
-    shared: Arc<Shared>,
-    desk: Arc<Desk>,
-    /// Room in the queue, by number and by bytes.
-    ops: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
-    queue_bytes: u32,
+    engine: Arc<Engine<Committed>>,
+    published: Arc<Published>,
+    recent_events: Arc<RecentEvents>,
     /// The origin that `due` served last.
     served: Arc<Mutex<String>>,
 }
 
 impl Sqlite {
-    /// The events as they stand in the file.
-    async fn logged(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
-        let (filter, log) = (filter.clone(), self.shared.log.clone());
+    async fn write<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T> {
+        self.write_with(Urgency::Now, bytes, change).await
+    }
+
+    async fn write_with<T: Send + 'static>(
+        &self,
+        urgency: Urgency,
+        bytes: usize,
+        change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T> {
+        let change = move |connection: &Connection, committed: &mut Committed| {
+            change(&mut committed.tx(connection))
+        };
+        self.engine.write(urgency, bytes, change).await
+    }
+
+    /// Runs a query of a few steps in an index.
+    async fn look_up<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let found = self.engine.read(Length::Short, query).await?;
+        found.map_err(|error| rows::refused(&error))
+    }
+
+    /// Runs a query that can take longer.
+    async fn read<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let found = self.engine.read(Length::Long, query).await?;
+        found.map_err(|error| rows::refused(&error))
+    }
+
+    /// Reads events from the file.
+    async fn stored_events(
+        &self,
+        filter: &EventFilter,
+        after: u64,
+        limit: usize,
+    ) -> Result<EventPage> {
+        let (filter, log) = (filter.clone(), self.log().clone());
         self.read(move |connection| events::read(connection, &log, &filter, after, limit))
             .await
     }
@@ -127,36 +147,31 @@ fn size_of_events(events: &[NewEvent]) -> usize {
 #[async_trait]
 impl Store for Sqlite {
     fn store_id(&self) -> &str {
-        &self.shared.store_id
+        &self.published.identity.store_id
     }
 
     fn log(&self) -> &LogName {
-        &self.shared.log
+        &self.published.identity.log
     }
 
     fn epoch(&self) -> u64 {
-        self.shared.epoch
+        self.published.identity.epoch
     }
 
     fn status(&self) -> std::result::Result<(), String> {
-        lock(&self.shared.status).clone()
+        self.engine.status()
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
-        self.shared.issued.subscribe()
+        self.published.newest.subscribe()
     }
 
     fn counts(&self) -> Counts {
-        lock(&self.shared.published).counts
+        self.published.counts()
     }
 
     fn meters(&self) -> Arc<Meters> {
-        let meters = Arc::clone(&self.shared.meters);
-        let free = self.bytes.available_permits() as u64;
-        meters
-            .queue_bytes
-            .set(u64::from(self.queue_bytes).saturating_sub(free));
-        meters
+        self.engine.meters()
     }
 
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {
@@ -168,15 +183,7 @@ impl Store for Sqlite {
     async fn accept(&self, new: NewDispatch) -> Result<Acceptance> {
         let sealed = new.secrets.as_ref().map_or(0, Vec::len);
         let bytes = new.request.get().len() + new.routing.get().len() + sealed + 512;
-        let new = Arc::new(new);
-        let promised = Arc::clone(&new);
-        self.commit(
-            Haste::Now,
-            bytes,
-            move |tx| accept::accept(tx, &new),
-            move |ahead| ahead.accept(&promised),
-        )
-        .await
+        self.write(bytes, move |tx| accept::accept(tx, &new)).await
     }
 
     async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>> {
@@ -186,9 +193,7 @@ impl Store for Sqlite {
     }
 
     async fn queues(&self) -> Result<Vec<(String, u64)>> {
-        let published = lock(&self.shared.published);
-        let queues = published.queues.iter();
-        Ok(queues.map(|(name, count)| (name.clone(), *count)).collect())
+        Ok(self.published.queues())
     }
 
     async fn promote(&self, now: Timestamp, limit: usize) -> Result<usize> {
@@ -237,32 +242,17 @@ impl Store for Sqlite {
     }
 
     async fn append(&self, lease: &Lease, progress: Progress) -> Result<()> {
-        let lease = lease.clone();
-        let bytes = size_of_events(&progress.events);
-        let told = Arc::new((lease, progress));
-        let promised = Arc::clone(&told);
-        self.commit(
-            Haste::Now,
-            bytes,
-            move |tx| execute::append(tx, &told.0, &told.1),
-            move |ahead| ahead.append(&promised.0, &promised.1),
-        )
-        .await
+        let (lease, bytes) = (lease.clone(), size_of_events(&progress.events));
+        self.write(bytes, move |tx| execute::append(tx, &lease, &progress))
+            .await
     }
 
     async fn finish(&self, claim: Claim, finish: Finish) -> Result<Finished> {
         let bytes = finish.result.get().len()
             + finish.output.as_ref().map_or(0, String::len)
             + size_of_events(&finish.events);
-        let end = Arc::new((claim, finish));
-        let promised = Arc::clone(&end);
-        self.commit(
-            Haste::Now,
-            bytes,
-            move |tx| execute::finish(tx, &end.0, &end.1),
-            move |ahead| ahead.finish(&promised.0, &promised.1),
-        )
-        .await
+        self.write(bytes, move |tx| execute::finish(tx, &claim, &finish))
+            .await
     }
 
     async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()> {
@@ -276,7 +266,7 @@ impl Store for Sqlite {
     }
 
     async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>> {
-        let epoch = self.shared.epoch;
+        let epoch = self.published.identity.epoch;
         self.read(move |connection| execute::interrupted(connection, epoch, limit))
             .await
     }
@@ -292,8 +282,11 @@ impl Store for Sqlite {
 
     async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>> {
         let served = Arc::clone(&self.served);
-        self.look_up(move |connection| deliver::due(connection, &query, &mut lock(&served)))
-            .await
+        self.look_up(move |connection| {
+            let mut served = served.lock().unwrap_or_else(PoisonError::into_inner);
+            deliver::due(connection, &query, &mut served)
+        })
+        .await
     }
 
     async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>> {
@@ -312,15 +305,10 @@ impl Store for Sqlite {
         let answer = attempt.and_then(|attempt| attempt.answer.as_ref());
         let answer = answer.map_or(0, String::len);
         let bytes = answer + size_of_events(&settlement.events);
-        // The receiver has its answer, and nothing waits for this.
-        let settlement = Arc::new(settlement);
-        let promised = Arc::clone(&settlement);
-        self.commit(
-            Haste::Soon,
-            bytes,
-            move |tx| deliver::settle(tx, id, &settlement),
-            move |ahead| ahead.settle(id, &promised),
-        )
+        // The receiver has answered, and nothing follows from this.
+        self.write_with(Urgency::Soon, bytes, move |tx| {
+            deliver::settle(tx, id, &settlement)
+        })
         .await
     }
 
@@ -355,8 +343,10 @@ impl Store for Sqlite {
 
     async fn keep_breakers(&self, open: Vec<OpenBreaker>, closed: Vec<String>) -> Result<()> {
         let bytes = 256 * (open.len() + closed.len());
-        let keep = move |tx: &mut Tx<'_>| breaker::keep(tx, &open, &closed);
-        self.commit(Haste::Soon, bytes, keep, |_| None).await
+        self.write_with(Urgency::Soon, bytes, move |tx| {
+            breaker::keep(tx, &open, &closed)
+        })
+        .await
     }
 
     async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>> {
@@ -396,54 +386,55 @@ impl Store for Sqlite {
     }
 
     async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<Delivery>> {
-        self.read(move |connection| read::deliveries_of(connection, id))
-            .await
+        Ok(self
+            .delivery(DeliveryId::of(id))
+            .await?
+            .into_iter()
+            .collect())
     }
 
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
-        self.made().await?;
-        let issued = *self.shared.issued.borrow();
-        let tail = &self.shared.tail;
-        // One dispatch has its own index, and is not worth holding the events of all others.
+        // One dispatch has an index of its own, and is not worth holding the events of all others in memory.
         if filter.dispatch.is_some() {
-            return self.logged(filter, after, limit).await;
+            return self.stored_events(filter, after, limit).await;
         }
-        if let Some(page) = tail.page(filter, after, limit, issued) {
+        let issued = *self.published.newest.borrow();
+        let recent = &self.recent_events;
+        if let Some(page) = recent.page(filter, after, limit, issued) {
             return Ok(page);
         }
-        if issued.saturating_sub(after) > tail::REACH {
-            return self.logged(filter, after, limit).await;
+        if issued.saturating_sub(after) > recent_events::REACH {
+            return self.stored_events(filter, after, limit).await;
         }
         {
-            let _one = tail.filling.lock().await;
-            while let Some(from) = tail.missing(after, issued) {
+            let _one = recent.filling.lock().await;
+            while let Some(from) = recent.missing(after, issued) {
                 let all = EventFilter::default();
-                let page = self.logged(&all, from, FILL_EVENTS).await?;
-                tail.extend(from, issued, page);
+                let page = self.stored_events(&all, from, FILL_EVENTS).await?;
+                recent.extend(from, issued, page);
             }
         }
-        match tail.page(filter, after, limit, issued) {
+        match recent.page(filter, after, limit, issued) {
             Some(page) => Ok(page),
-            None => self.logged(filter, after, limit).await,
+            None => self.stored_events(filter, after, limit).await,
         }
     }
 
     async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
-        let log = self.shared.log.clone();
+        let log = self.log().clone();
         self.read(move |connection| events::last(connection, &log, id))
             .await
     }
 
     fn log_bounds(&self) -> LogBounds {
-        LogBounds {
-            issued: self.shared.last_event.load(Ordering::Acquire),
-            removed: self.shared.removed.load(Ordering::Acquire),
-        }
+        self.published.bounds()
     }
 
     async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept> {
-        let swept = self.write(0, move |tx| sweep::sweep(tx, now, limit)).await;
-        self.shared.tail.forget();
+        let swept = self
+            .write(0, move |tx| retention::sweep(tx, now, limit))
+            .await;
+        self.recent_events.clear();
         swept
     }
 
@@ -471,7 +462,6 @@ impl Store for Sqlite {
     }
 
     async fn close(&self) {
-        self.shared.readers.close();
-        self.desk.close().await;
+        self.engine.close().await;
     }
 }

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::folder::OpenError;
-use super::ledger::QUEUED;
+use super::open_error::OpenError;
+use super::tables::counters::QUEUED;
 use super::*;
 use crate::store::Config;
 use crate::store::contract::sample::{accept, at, begin, callback, ok, run, settlement, task};
-use crate::store::record::{AfterAttempt, DeliveryState, NewDelivery};
+use crate::store::record::{AfterAttempt, DeliveryState};
 
 pub(super) fn open(folder: &Path) -> Sqlite {
     Sqlite::open(&Config::default(), folder).unwrap()
@@ -44,12 +44,7 @@ async fn folder_and_file_are_for_their_owner_alone() {
     accept(&store, task("t")).await;
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&folder), 0o700);
-    for file in [
-        "bridge.db",
-        "bridge.db-wal",
-        "bridge.journal",
-        "bridge.lock",
-    ] {
+    for file in ["bridge.db", "bridge.db-wal", "bridge.lock"] {
         assert_eq!(mode(&folder.join(file)), 0o600, "{file}");
     }
 }
@@ -75,8 +70,12 @@ async fn a_file_of_something_else_is_left_as_it_is() {
         (database("CREATE TABLE other (x)"), "is not a store"),
         (database("PRAGMA application_id = 7"), "is not a store"),
         (
-            database("PRAGMA application_id = 1181172338; PRAGMA user_version = 99"),
+            database("PRAGMA application_id = 1181172307; PRAGMA user_version = 99"),
             "written by a newer forge-bridge",
+        ),
+        (
+            database("PRAGMA application_id = 1181172338; PRAGMA user_version = 6"),
+            "before the first release",
         ),
     ] {
         let file = folder.path().join("bridge.db");
@@ -197,7 +196,7 @@ async fn a_change_that_fails_takes_only_itself_back() {
     let half = store.write(0, |tx| {
         events::append_unbound(tx, "echo", &task("t").events)?;
         tx.execute("DELETE FROM body", [])?;
-        tx.ledger.entered_queue("nowhere");
+        tx.counters.entered_queue("nowhere");
         Err::<(), _>(Error::InvalidState("on second thoughts").into())
     });
     let other = store.accept(task("u"));
@@ -278,10 +277,10 @@ async fn the_scheduler_never_scans() {
          WHERE phase < 3 AND start_by <= 1 ORDER BY start_by, seq LIMIT 1",
         "SELECT seq FROM dispatch INDEXED BY dispatch_delayed
          WHERE phase = 1 AND not_before <= 1 ORDER BY not_before, seq LIMIT 1",
-        "SELECT origin FROM delivery INDEXED BY delivery_due
-         WHERE state = 0 AND origin > 'a' ORDER BY origin LIMIT 1",
-        "SELECT dispatch FROM delivery INDEXED BY delivery_due
-         WHERE state = 0 AND origin = 'a' AND due_at <= 1 ORDER BY due_at, dispatch",
+        "SELECT callback_origin FROM dispatch INDEXED BY delivery_due
+         WHERE delivery = 0 AND callback_origin > 'a' ORDER BY callback_origin LIMIT 1",
+        "SELECT seq FROM dispatch INDEXED BY delivery_due
+         WHERE delivery = 0 AND callback_origin = 'a' AND due_at <= 1 ORDER BY due_at, seq",
     ] {
         let plan = plan(&store, sql).await;
         assert!(plan.starts_with("SEARCH"), "{sql}: {plan}");
@@ -303,7 +302,7 @@ async fn a_start_counts_what_waits_without_looking_at_it() {
 async fn plan(store: &Sqlite, sql: &'static str) -> String {
     let explained = store.read(move |connection| {
         let explain = format!("EXPLAIN QUERY PLAN {sql}");
-        table::all(connection, &explain, [], |row| row.get::<_, String>(3))
+        rows::all(connection, &explain, [], |row| row.get::<_, String>(3))
     });
     explained.await.unwrap().join("; ")
 }
@@ -312,17 +311,16 @@ async fn plan(store: &Sqlite, sql: &'static str) -> String {
 fn multiply_deliveries(folder: &Path, count: u32) {
     let other = Connection::open(folder.join("bridge.db")).unwrap();
     for (table, key, replaced) in [
-        ("dispatch", "seq", "seq + n AS seq, randomblob(16) AS id"),
-        ("body", "dispatch", "dispatch + n AS dispatch"),
-        ("result", "dispatch", "dispatch + n AS dispatch"),
         (
-            "delivery",
             "dispatch",
-            "dispatch + n AS dispatch, randomblob(16) AS id",
+            "seq",
+            "seq + 10 * n AS seq, randomblob(16) AS id",
         ),
+        ("body", "dispatch", "dispatch + 10 * n AS dispatch"),
+        ("result", "dispatch", "dispatch + 10 * n AS dispatch"),
     ] {
         let sql = format!("SELECT name FROM pragma_table_info('{table}')");
-        let all: Vec<String> = table::all(&other, &sql, [], |row| row.get(0)).unwrap();
+        let all: Vec<String> = rows::all(&other, &sql, [], |row| row.get(0)).unwrap();
         let kept = all
             .iter()
             .filter(|name| !replaced.contains(&format!(" AS {name}")));
@@ -356,14 +354,12 @@ async fn a_hundred_thousand_due_at_one_receiver_hide_nobody() {
 
     let store = open(folder.path());
     assert_eq!(store.counts().deliveries_pending, 100_001);
-    let mut finish = ok(20);
-    let alive = DeliveryId::new();
-    finish.delivery = finish.delivery.map(|delivery| NewDelivery {
-        id: alive,
-        callback: callback("b.example"),
-        ..delivery
-    });
-    run(&store, task("alive"), finish).await;
+    let new = NewDispatch {
+        callback: Some(callback("b.example")),
+        ..task("alive")
+    };
+    let (alive, _) = run(&store, new, ok(20)).await;
+    let alive = DeliveryId::of(alive);
     let dead = callback("a.example").origin;
     let query = |exclude: &[&String]| DueQuery {
         now: at(30),
@@ -418,7 +414,7 @@ async fn the_newest_events_are_the_same_in_memory_and_in_the_file() {
                 (of_one.clone(), 10_000),
             ] {
                 let page = store.events(&filter, after, limit).await.unwrap();
-                let file = store.logged(&filter, after, limit).await.unwrap();
+                let file = store.stored_events(&filter, after, limit).await.unwrap();
                 assert_eq!(page.scanned, file.scanned, "{after} of {issued}");
                 assert_eq!(page.more, file.more);
                 assert_eq!(

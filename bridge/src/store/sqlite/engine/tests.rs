@@ -1,0 +1,158 @@
+//! The engine with a table of its own: what it promises of any change.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+
+struct Rows(u64);
+
+impl TransactionState for Rows {
+    type Savepoint = u64;
+
+    fn savepoint(&self) -> u64 {
+        self.0
+    }
+
+    fn rollback_to(&mut self, savepoint: u64) {
+        self.0 = savepoint;
+    }
+
+    fn committed(&mut self) {}
+
+    fn reload(&mut self, connection: &Connection) -> rusqlite::Result<bool> {
+        connection.execute("DELETE FROM t WHERE n < 0", [])?;
+        self.0 = count(connection)?;
+        Ok(true)
+    }
+}
+
+fn count(connection: &Connection) -> rusqlite::Result<u64> {
+    connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0))
+}
+
+fn start(folder: &Path) -> Engine<Rows> {
+    let lock = FolderLock::take(folder).unwrap();
+    let settings = Settings {
+        file: folder.join("db"),
+        readers: 2,
+        wal_limit_bytes: 1 << 20,
+        busy_timeout: Duration::from_millis(50),
+        queue_ops: 100,
+        queue_bytes: 1 << 20,
+    };
+    connection::make_private(&settings.file).unwrap();
+    let opened = connection::open(&settings.file).unwrap();
+    connection::configure(&opened, &settings).unwrap();
+    opened
+        .execute_batch("CREATE TABLE IF NOT EXISTS t (n INTEGER PRIMARY KEY, bytes BLOB)")
+        .unwrap();
+    let rows = Rows(count(&opened).unwrap());
+    Engine::start(settings, lock, opened, rows).unwrap()
+}
+
+async fn insert(engine: &Engine<Rows>) -> Result<u64> {
+    let insert = |connection: &Connection, rows: &mut Rows| {
+        connection.execute("INSERT INTO t DEFAULT VALUES", [])?;
+        rows.0 += 1;
+        Ok(rows.0)
+    };
+    engine.write(Urgency::Now, 0, insert).await
+}
+
+#[tokio::test]
+async fn a_write_lock_of_another_process_refuses_changes_until_it_is_released() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = start(folder.path());
+    assert_eq!(insert(&engine).await.unwrap(), 1);
+    // Another connection of SQLite, which respects its locks as another process would.
+    let other = Connection::open(folder.path().join("db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let refused = insert(&engine).await.unwrap_err().to_string();
+    assert!(refused.contains("store.busy_timeout"), "{refused}");
+    assert_eq!(
+        engine.status().unwrap_err(),
+        refused.rsplit_once(": ").unwrap().1
+    );
+    other.execute_batch("COMMIT").unwrap();
+    while engine.status().is_err() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(insert(&engine).await.unwrap(), 2);
+    engine.close().await;
+}
+
+#[tokio::test]
+async fn after_a_failure_every_connection_is_closed_and_the_file_is_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = start(folder.path());
+    let limit = |connection: &Connection, _: &mut Rows| {
+        // A limit of the connection: it is gone when the file is opened again.
+        connection.pragma_update(None, "max_page_count", 1)?;
+        Ok(())
+    };
+    engine.write(Urgency::Now, 0, limit).await.unwrap();
+    let large = |connection: &Connection, _: &mut Rows| {
+        connection.execute("INSERT INTO t VALUES (NULL, zeroblob(1000000))", [])?;
+        Ok(())
+    };
+    let marked = engine.read(Length::Short, |connection| {
+        connection.execute_batch("PRAGMA query_only = OFF; CREATE TEMP TABLE mine (n)")
+    });
+    marked.await.unwrap().unwrap();
+    let failed = engine.write(Urgency::Now, 0, large).await;
+    assert!(matches!(failed, Err(Error::Unavailable(_))), "{failed:?}");
+    while engine.status().is_err() {
+        tokio::task::yield_now().await;
+    }
+    // The reader has another connection, which does not know the temporary table.
+    let known = engine.read(Length::Short, |connection| {
+        connection.query_row("SELECT count(*) FROM mine", [], |row| row.get::<_, u64>(0))
+    });
+    assert!(known.await.unwrap().is_err());
+    engine.write(Urgency::Now, 0, large).await.unwrap();
+    engine.close().await;
+}
+
+/// A commit whose sync failed can be complete in the WAL all the same.
+#[tokio::test]
+async fn what_was_not_committed_is_cut_from_the_wal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("db");
+    let open = || {
+        let connection = connection::open(&file).unwrap();
+        connection
+            .execute_batch("PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0")
+            .unwrap();
+        connection
+    };
+    connection::make_private(&file).unwrap();
+    let writer = open();
+    writer
+        .execute_batch("CREATE TABLE t (n INTEGER PRIMARY KEY); INSERT INTO t DEFAULT VALUES")
+        .unwrap();
+    let committed = wal::checkpoint(&writer, wal::Mode::Noop).unwrap().in_wal;
+    writer.execute("INSERT INTO t DEFAULT VALUES", []).unwrap();
+    drop(writer);
+    wal::cut(&file, committed).unwrap();
+    assert_eq!(count(&open()).unwrap(), 1);
+    wal::cut(&file, 0).unwrap();
+    let empty: u64 = open()
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(empty, 0);
+}
+
+#[tokio::test]
+async fn a_change_that_panics_takes_the_others_with_it_and_the_file_is_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = start(folder.path());
+    let panics = |_: &Connection, _: &mut Rows| -> Result<(), Failure> { panic!("on purpose") };
+    assert!(engine.write(Urgency::Soon, 0, panics).await.is_err());
+    while engine.status().is_err() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(insert(&engine).await.unwrap(), 1);
+    engine.close().await;
+    assert!(insert(&engine).await.is_err());
+}

@@ -1,0 +1,175 @@
+//! The write-ahead log: its length, checkpoints, and what is done about its end after a failure.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use super::connection::PAGE_BYTES;
+use crate::crash;
+
+const HEADER_BYTES: u64 = 32;
+const FRAME_BYTES: u64 = 24 + PAGE_BYTES;
+
+/// After a checkpoint that a reader hindered, the next one waits for this multiple of the time it took.
+const REST: u32 = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frames {
+    /// Committed frames in the WAL.
+    pub(super) in_wal: u64,
+    /// Those of them that were copied into the database file.
+    pub(super) in_file: u64,
+    /// Another checkpoint was running, or a reader was not waited for any longer.
+    pub(super) is_hindered: bool,
+}
+
+impl Frames {
+    pub(super) fn bytes(&self) -> u64 {
+        self.in_wal * PAGE_BYTES
+    }
+
+    pub(super) fn is_all_in_file(&self) -> bool {
+        !self.is_hindered && self.in_wal == self.in_file
+    }
+}
+
+/// What a checkpoint does, as `PRAGMA wal_checkpoint` calls it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mode {
+    /// Nothing; the frames are counted.
+    Noop,
+    /// Copies what no reader still needs from the WAL, and waits for nobody.
+    Passive,
+    /// Copies everything and truncates the WAL; waits for readers as long as the busy timeout.
+    Truncate,
+}
+
+pub(super) fn checkpoint(connection: &Connection, mode: Mode) -> rusqlite::Result<Frames> {
+    let sql = match mode {
+        Mode::Noop => "PRAGMA wal_checkpoint(NOOP)",
+        Mode::Passive => "PRAGMA wal_checkpoint(PASSIVE)",
+        Mode::Truncate => "PRAGMA wal_checkpoint(TRUNCATE)",
+    };
+    let mut statement = connection.prepare_cached(sql)?;
+    // Where there is no WAL yet, or another checkpoint runs, both are -1.
+    let count = |number: i64| u64::try_from(number).unwrap_or(0);
+    let copies = !matches!(mode, Mode::Noop);
+    if copies {
+        crash::point("store.checkpoint.before");
+    }
+    let frames = statement.query_row([], |row| {
+        Ok(Frames {
+            is_hindered: row.get(0)?,
+            in_wal: count(row.get(1)?),
+            in_file: count(row.get(2)?),
+        })
+    })?;
+    if copies {
+        crash::point("store.checkpoint.after");
+    }
+    Ok(frames)
+}
+
+/// Makes sure that all frames of the WAL survive a power cut before anything is written behind them. A process that was
+/// killed leaves frames that it never synced; they are valid in the system's memory alone.
+pub(in crate::store::sqlite) fn make_durable(
+    connection: &Connection,
+    file: &Path,
+) -> rusqlite::Result<()> {
+    if checkpoint(connection, Mode::Passive)?.is_all_in_file() {
+        return Ok(());
+    }
+    // A reader of another process still needs some of them.
+    let synced = File::open(wal_file(file)).and_then(|wal| wal.sync_all());
+    synced.map_err(|error| io_failed(&error))
+}
+
+/// Removes everything behind the committed frames, so that a commit that failed in its sync is not found when the file is
+/// recovered. All connections of this process must be closed. A power cut can bring it back until `sync` has returned.
+pub(super) fn cut(file: &Path, committed_frames: u64) -> io::Result<()> {
+    let length = match committed_frames {
+        0 => 0,
+        frames => HEADER_BYTES + frames * FRAME_BYTES,
+    };
+    let wal = match OpenOptions::new().write(true).open(wal_file(file)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    match wal.metadata()?.len() > length {
+        true => wal.set_len(length),
+        false => Ok(()),
+    }
+}
+
+/// Syncs the WAL and the names of the files.
+pub(super) fn sync(file: &Path) -> io::Result<()> {
+    match File::open(wal_file(file)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        wal => wal?.sync_all()?,
+    }
+    sync_folder(file)
+}
+
+/// Syncs the folder of the file, which makes the names of the file and of its WAL durable. SQLite ignores an error there.
+pub(in crate::store::sqlite) fn sync_folder(file: &Path) -> io::Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+pub(super) fn io_failed(error: &io::Error) -> rusqlite::Error {
+    let code = match error.kind() {
+        io::ErrorKind::StorageFull => rusqlite::ffi::SQLITE_FULL,
+        _ => rusqlite::ffi::SQLITE_IOERR,
+    };
+    let failed = rusqlite::ffi::Error::new(code);
+    rusqlite::Error::SqliteFailure(failed, Some(error.to_string()))
+}
+
+fn wal_file(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push("-wal");
+    name.into()
+}
+
+/// Keeps checkpoints that readers hinder from taking the writer's time.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    until: Option<Instant>,
+}
+
+impl Rest {
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.until.is_none_or(|until| until <= now)
+    }
+
+    /// A hindered checkpoint ended at `now`.
+    pub(super) fn after_hindered(&mut self, now: Instant, took: Duration) {
+        self.until = Some(now + took * REST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A million hindered checkpoints of 100 ms take at most a tenth of the time.
+    #[test]
+    fn hindered_checkpoints_take_a_tenth_of_the_time() {
+        let took = Duration::from_millis(100);
+        let begun = Instant::now();
+        let (mut now, mut rest, mut spent) = (begun, Rest::default(), Duration::ZERO);
+        for _ in 0..10_000 {
+            if rest.is_over(now) {
+                now += took;
+                spent += took;
+                rest.after_hindered(now, took);
+            }
+            now += Duration::from_millis(1);
+        }
+        assert!(spent * 10 <= now - begun, "{spent:?} of {:?}", now - begun);
+        assert!(spent > Duration::ZERO);
+    }
+}

@@ -1,0 +1,40 @@
+//! The tables: SQL and the domain, one file a concern. Every change runs inside a transaction of the engine; nothing here
+//! knows how it is committed.
+
+pub(super) mod accept;
+pub(super) mod breaker;
+pub(super) mod counters;
+pub(super) mod deliver;
+pub(super) mod events;
+pub(super) mod execute;
+pub(super) mod queue;
+pub(super) mod read;
+pub(super) mod retention;
+pub(super) mod rows;
+pub(super) mod schema;
+pub(super) mod seal;
+
+use rusqlite::Connection;
+
+use crate::event::LogName;
+
+use counters::Counters;
+
+/// An open transaction, with the counters that change with it.
+pub(super) struct Tx<'a> {
+    pub(super) conn: &'a Connection,
+    pub(super) counters: &'a mut Counters,
+    pub(super) log: &'a LogName,
+    pub(super) epoch: u64,
+}
+
+impl Tx<'_> {
+    /// Runs one statement, which is prepared once.
+    pub(super) fn execute(
+        &self,
+        sql: &str,
+        params: impl rusqlite::Params,
+    ) -> rusqlite::Result<usize> {
+        self.conn.prepare_cached(sql)?.execute(params)
+    }
+}

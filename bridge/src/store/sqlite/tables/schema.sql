@@ -1,0 +1,128 @@
+-- The tables of a store, version 1. Times and durations are nanoseconds. What waits or runs has partial indexes, so
+-- that their cost does not grow with history.
+
+CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE sealed (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
+
+-- One accepted dispatch, with its delivery: it has at most one. Read by the scheduler and the deliverer, so nothing
+-- large is in it.
+CREATE TABLE dispatch (
+  -- The position of its first event in the log; the first `first_events` events are in `body`.
+  seq INTEGER PRIMARY KEY,
+  first_events INTEGER NOT NULL,
+  id BLOB NOT NULL,
+  -- 0 ready, 1 waits for its time, 2 waits for its session, 3 cancelled in the queue, 4 running, 5 finished.
+  phase INTEGER NOT NULL,
+  provider TEXT NOT NULL,
+  pinned INTEGER NOT NULL,
+  priority INTEGER NOT NULL,
+  attempts INTEGER NOT NULL DEFAULT 0,
+  epoch INTEGER NOT NULL DEFAULT 0,
+  events INTEGER NOT NULL,
+  cancel_requested INTEGER NOT NULL DEFAULT 0,
+  session TEXT,
+  turn INTEGER,
+  recorded_session TEXT,
+  spent TEXT,
+  accepted_at INTEGER NOT NULL,
+  not_before INTEGER,
+  start_by INTEGER NOT NULL,
+  first_started_at INTEGER,
+  started_at INTEGER,
+  finished_at INTEGER,
+  expires_at INTEGER,
+  retention INTEGER,
+  error_code TEXT,
+  header_key TEXT,
+  counted_bytes INTEGER NOT NULL,
+  task_id TEXT NOT NULL,
+  agent_id TEXT NOT NULL,
+  run_id TEXT,
+  trace_id TEXT NOT NULL,
+  retry_of BLOB,
+  callback_url TEXT,
+  callback_origin TEXT,
+  -- The delivery, from the finish on: 0 pending, 1 delivered, 2 dead, 3 superseded.
+  delivery INTEGER,
+  delivery_attempts INTEGER NOT NULL DEFAULT 0,
+  since INTEGER,
+  due_at INTEGER,
+  settled_at INTEGER,
+  give_up_after INTEGER,
+  -- Its last attempt; the earlier ones are in `attempt`. The answer is the last column, so that it is read only where it
+  -- is asked for.
+  last_at INTEGER,
+  last_duration_ms INTEGER,
+  last_status INTEGER,
+  last_error TEXT,
+  last_answer TEXT
+) STRICT;
+CREATE UNIQUE INDEX dispatch_id ON dispatch (id);
+CREATE UNIQUE INDEX dispatch_header_key ON dispatch (header_key) WHERE header_key IS NOT NULL;
+CREATE INDEX dispatch_task ON dispatch (task_id);
+CREATE INDEX dispatch_run ON dispatch (run_id) WHERE run_id IS NOT NULL;
+CREATE INDEX dispatch_ready ON dispatch (provider, priority DESC, seq) WHERE phase = 0;
+CREATE INDEX dispatch_delayed ON dispatch (not_before) WHERE phase = 1;
+CREATE INDEX dispatch_delayed_by_provider ON dispatch (provider) WHERE phase = 1;
+CREATE INDEX dispatch_start_by ON dispatch (start_by) WHERE phase < 3;
+CREATE INDEX dispatch_cancelled ON dispatch (seq) WHERE phase = 3;
+CREATE INDEX dispatch_running ON dispatch (epoch) WHERE phase = 4;
+CREATE UNIQUE INDEX dispatch_turn ON dispatch (provider, session, turn) WHERE turn IS NOT NULL;
+CREATE INDEX dispatch_expires ON dispatch (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX delivery_due ON dispatch (callback_origin, due_at) WHERE delivery = 0;
+CREATE INDEX delivery_dead ON dispatch (seq) WHERE delivery = 2;
+
+-- What a dispatch was accepted with, except for what is searched. `events` are its first events as in `event.body`, and
+-- `provider` is where they were written, if it was routed again since.
+CREATE TABLE body (
+  dispatch INTEGER PRIMARY KEY REFERENCES dispatch ON DELETE CASCADE,
+  events TEXT NOT NULL,
+  provider TEXT,
+  routing TEXT NOT NULL,
+  secrets BLOB,
+  request TEXT NOT NULL
+) STRICT;
+CREATE TABLE result (
+  dispatch INTEGER PRIMARY KEY REFERENCES dispatch ON DELETE CASCADE,
+  body TEXT NOT NULL
+) STRICT;
+CREATE TABLE output (
+  dispatch INTEGER NOT NULL REFERENCES dispatch ON DELETE CASCADE,
+  part INTEGER NOT NULL,
+  bytes BLOB NOT NULL,
+  PRIMARY KEY (dispatch, part)
+) STRICT, WITHOUT ROWID;
+
+-- Delivery attempts, except for the last one.
+CREATE TABLE attempt (
+  dispatch INTEGER NOT NULL REFERENCES dispatch ON DELETE CASCADE,
+  number INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  duration_ms INTEGER NOT NULL,
+  status INTEGER,
+  error TEXT,
+  answer TEXT,
+  PRIMARY KEY (dispatch, number)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE breaker (
+  origin TEXT PRIMARY KEY,
+  opened_at INTEGER NOT NULL,
+  until INTEGER NOT NULL,
+  times INTEGER NOT NULL,
+  reason TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The event log: the events of one write are one row with the positions `first..=last`, except for those that a
+-- dispatch was accepted with. `seq` is the number of the first one within its dispatch.
+CREATE TABLE event (
+  first INTEGER PRIMARY KEY,
+  last INTEGER NOT NULL,
+  dispatch INTEGER,
+  seq INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  provider TEXT NOT NULL,
+  unbound_at INTEGER,
+  body TEXT NOT NULL
+) STRICT;
+CREATE INDEX event_dispatch ON event (dispatch, first) WHERE dispatch IS NOT NULL;
+CREATE INDEX event_unbound ON event (unbound_at) WHERE unbound_at IS NOT NULL;
