@@ -107,16 +107,14 @@ def fill(program, home, count, origin):
     database.execute("BEGIN")
     for table, key, made in (
         ("dispatch", "seq", {
-            "seq": "seq + n", "id": "randomblob(16)", "task_id": "'due-' || n", "header_key": "NULL",
+            # A row number is the position of a first event; the original has fewer than 20.
+            "seq": "seq + 20 * n", "id": "randomblob(16)", "task_id": "'due-' || n", "header_key": "NULL",
             "expires_at": "NULL", "callback_url": f"'{origin}/callback'", "callback_origin": f"'{origin}'",
+            "delivery": "0", "delivery_attempts": "0", "due_at": "finished_at + n", "settled_at": "NULL",
+            "last_at": "NULL",
         }),
-        ("body", "dispatch", {"dispatch": "dispatch + n"}),
-        ("result", "dispatch", {"dispatch": "dispatch + n"}),
-        ("delivery", "dispatch", {
-            "dispatch": "dispatch + n", "id": "randomblob(16)", "state": "0", "attempts": "0",
-            "origin": f"'{origin}'", "url": f"'{origin}/callback'", "due_at": "created_at + n",
-            "settled_at": "NULL",
-        }),
+        ("body", "dispatch", {"dispatch": "dispatch + 20 * n"}),
+        ("result", "dispatch", {"dispatch": "dispatch + 20 * n"}),
     ):
         columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
         values = ", ".join(made.get(column, column) for column in columns)

@@ -113,35 +113,33 @@ def make(program, home):
     bridge.end(signal.SIGKILL)
 
 
-def identifier(number, kind):
+def identifier(number):
     """As UUIDv7 has it: its beginning grows."""
     milliseconds = 1_700_000_000_000 + number // 4
-    tail = (number * 2654435761 + kind) & ((1 << 62) - 1)
+    tail = (number * 2654435761) & ((1 << 62) - 1)
     return ((milliseconds << 80) | (0x7 << 76) | ((number & 0xFFF) << 64) | (0x2 << 62) | tail).to_bytes(16, "big")
 
 
 def copy(store, task, count, **changed):
     """`count` copies of the dispatch with this task id and of all that belongs to it."""
     (original,) = store.execute("SELECT seq FROM dispatch WHERE task_id = ?", [task]).fetchone()
-    (base,) = store.execute("SELECT max(seq) FROM dispatch").fetchone()
-    first, last = store.execute(
-        "SELECT min(first), max(last) FROM event WHERE dispatch = ?", [original]).fetchone()
-    (log,) = store.execute("SELECT max(last) FROM event").fetchone()
-    width = last - first + 1
+    newest = ("SELECT max(seq + first_events - 1, coalesce((SELECT max(last) FROM event WHERE dispatch = seq), 0)) "
+              "FROM dispatch {} ORDER BY 1 DESC LIMIT 1")
+    (last,) = store.execute(newest.format("WHERE seq = ?"), [original]).fetchone()
+    (log,) = store.execute(newest.format("")).fetchone()
+    # Its row number is the position of its first event, and each copy takes as many positions as the original.
+    further = f"({log} + 1 - {original} + (i - 1) * {last - original + 1})"
     place = {
-        "dispatch": {"seq": f"{base} + i", "id": f"identifier({base} + i, 0)", "task_id": f"task_id || '-' || i",
+        "dispatch": {"seq": f"seq + {further}", "id": f"identifier({log} + i)", "task_id": f"task_id || '-' || i",
                      **changed},
-        "body": {"dispatch": f"{base} + i"},
-        "result": {"dispatch": f"{base} + i"},
-        "delivery": {"dispatch": f"{base} + i", "id": f"identifier({base} + i, 1)"},
-        "attempt": {"delivery": f"{base} + i"},
-        "event": {"dispatch": f"{base} + i", "first": f"first - {first} + {log} + 1 + (i - 1) * {width}",
-                  "last": f"last - {first} + {log} + 1 + (i - 1) * {width}"},
+        "body": {"dispatch": f"dispatch + {further}"},
+        "result": {"dispatch": f"dispatch + {further}"},
+        "event": {"dispatch": f"dispatch + {further}", "first": f"first + {further}", "last": f"last + {further}"},
     }
     for table, changes in place.items():
         columns = [row[1] for row in store.execute(f"PRAGMA table_info({table})")]
         chosen = ", ".join(changes.get(column, column) for column in columns)
-        key = {"dispatch": "seq", "attempt": "delivery"}.get(table, "dispatch")
+        key = "seq" if table == "dispatch" else "dispatch"
         store.execute(
             f"WITH RECURSIVE copies(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM copies WHERE i < {count}) "
             f"INSERT INTO {table} ({', '.join(columns)}) SELECT {chosen} FROM copies, {table} "
@@ -150,7 +148,7 @@ def copy(store, task, count, **changed):
 
 def fill(home, finished, pending, expired):
     store = sqlite3.connect(f"{home}/data/bridge.db")
-    store.create_function("identifier", 2, identifier, deterministic=True)
+    store.create_function("identifier", 1, identifier, deterministic=True)
     store.execute("PRAGMA synchronous = OFF")
     store.execute("PRAGMA cache_size = -262144")
     if finished:

@@ -51,7 +51,7 @@ impl Sqlite {
         let connection = prepare(&settings)?;
         crash::point("store.opened");
         let identity = schema::boot(&connection, &file)?;
-        engine::sync_folder(&file).map_err(|source| OpenError::File {
+        engine::sync_folder(&file).map_err(|source| OpenError::Access {
             file: file.clone(),
             source,
         })?;
@@ -75,7 +75,7 @@ impl Sqlite {
 /// The writer's connection to a file that is a store of this version, with a WAL that survives a power cut.
 fn prepare(settings: &Settings) -> Result<Connection, OpenError> {
     let file = &settings.file;
-    connection::make_private(file).map_err(|source| OpenError::File {
+    connection::make_private(file).map_err(|source| OpenError::Access {
         file: file.clone(),
         source,
     })?;

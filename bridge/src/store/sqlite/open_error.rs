@@ -24,7 +24,7 @@ pub enum OpenError {
     )]
     Locked { folder: PathBuf, holder: String },
     #[error("cannot open {}", file.display())]
-    File { file: PathBuf, source: io::Error },
+    Access { file: PathBuf, source: io::Error },
     #[error("cannot open {}", file.display())]
     Open {
         file: PathBuf,

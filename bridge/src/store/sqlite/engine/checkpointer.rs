@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -13,56 +13,61 @@ use super::wal::{self, Mode};
 use super::{connection, lock};
 
 pub(super) struct Checkpointer {
-    requests: Option<SyncSender<()>>,
-    failure: Arc<Mutex<Option<rusqlite::Error>>>,
-    thread: Option<JoinHandle<()>>,
+    requests: Sender<()>,
+    state: Arc<Mutex<State>>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct State {
+    /// From the request until the end of the checkpoint.
+    is_running: bool,
+    failure: Option<rusqlite::Error>,
 }
 
 impl Checkpointer {
     pub(super) fn start(file: &Path) -> io::Result<Self> {
-        // Without a buffer: a request during a checkpoint is dropped.
-        let (requests, requested) = sync_channel(0);
-        let failure = Arc::new(Mutex::new(None));
-        let (file, failed) = (file.to_owned(), Arc::clone(&failure));
+        let (requests, requested) = channel();
+        let state = Arc::new(Mutex::new(State::default()));
+        let (file, shared) = (file.to_owned(), Arc::clone(&state));
         let thread = std::thread::Builder::new()
             .name("store-checkpoint".to_owned())
-            .spawn(move || run(&file, &requested, &failed))?;
+            .spawn(move || run(&file, &requested, &shared))?;
         Ok(Self {
-            requests: Some(requests),
-            failure,
-            thread: Some(thread),
+            requests,
+            state,
+            thread,
         })
     }
 
     /// Starts a checkpoint, unless one is running.
     pub(super) fn request(&self) {
-        if let Some(requests) = &self.requests {
-            let _ = requests.try_send(());
+        let mut state = lock(&self.state);
+        if !state.is_running {
+            state.is_running = self.requests.send(()).is_ok();
         }
     }
 
-    /// Why the last checkpoint failed; reported once.
-    pub(super) fn take_failure(&self) -> Option<rusqlite::Error> {
-        lock(&self.failure).take()
-    }
-
-    /// Waits for the running checkpoint and closes the connection.
-    pub(super) fn stop(&mut self) {
-        self.requests = None;
-        if let Some(thread) = self.thread.take() {
-            // The panic hook has logged a panic.
-            let _ = thread.join();
+    /// Whether a checkpoint is running; if not, how the last one ended, reported once. While one is running the writer must
+    /// not checkpoint: it would take pages for copied that a failed sync has lost.
+    pub(super) fn is_running(&self) -> rusqlite::Result<bool> {
+        let mut state = lock(&self.state);
+        match state.failure.take() {
+            Some(error) => Err(error),
+            None => Ok(state.is_running),
         }
     }
-}
 
-impl Drop for Checkpointer {
-    fn drop(&mut self) {
-        self.stop();
+    /// Waits for the running checkpoint, closes the connection, and tells how the last checkpoint ended.
+    pub(super) fn stop(self) -> rusqlite::Result<()> {
+        drop(self.requests);
+        // The panic hook has logged a panic.
+        let _ = self.thread.join();
+        lock(&self.state).failure.take().map_or(Ok(()), Err)
     }
 }
 
-fn run(file: &Path, requested: &Receiver<()>, failure: &Mutex<Option<rusqlite::Error>>) {
+fn run(file: &Path, requested: &Receiver<()>, state: &Mutex<State>) {
     let mut open: Option<Connection> = None;
     while requested.recv().is_ok() {
         let connection = match open.take() {
@@ -73,11 +78,13 @@ fn run(file: &Path, requested: &Receiver<()>, failure: &Mutex<Option<rusqlite::E
             wal::checkpoint(&connection, Mode::Passive)?;
             Ok(connection)
         });
+        let mut state = lock(state);
+        state.is_running = false;
         match done {
             Ok(connection) => open = Some(connection),
             // Another process checkpoints, or recovers the file; the next request tries again.
             Err(error) if connection::is_busy(&error) => {}
-            Err(error) => *lock(failure) = Some(error),
+            Err(error) => state.failure = Some(error),
         }
     }
 }

@@ -79,7 +79,7 @@ impl<S: TransactionState> Writer<S> {
         loop {
             let mut done = Ok(());
             if !is_cut {
-                done = self.disconnect(&mut committed_frames);
+                done = self.disconnect(&mut committed_frames, &mut needs_full_recovery);
                 is_cut = done.is_ok();
                 if is_cut {
                     // They are not in the file, and will not be found there.
@@ -103,9 +103,16 @@ impl<S: TransactionState> Writer<S> {
     }
 
     /// Closes every connection and cuts the end of the WAL that was not committed.
-    fn disconnect(&mut self, committed_frames: &mut Option<u64>) -> Result<(), String> {
+    fn disconnect(
+        &mut self,
+        committed_frames: &mut Option<u64>,
+        needs_full_recovery: &mut bool,
+    ) -> Result<(), String> {
         self.readers.suspend();
-        self.checkpointer = None;
+        if let Some(Err(error)) = self.checkpointer.take().map(Checkpointer::stop) {
+            let failure = StoreFailure::new(&error, &self.settings.file);
+            *needs_full_recovery |= failure.kind == FailureKind::Sync;
+        }
         if let Some(connection) = &self.connection {
             if !connection.is_autocommit() {
                 // It is rolled back at the latest when the connection is closed.

@@ -109,8 +109,12 @@ impl<S: TransactionState> Writer<S> {
             let done = match next {
                 Next::Close => break,
                 Next::Idle => {
-                    idle_at = None;
-                    self.checkpoint_when_idle()
+                    let made = self.checkpoint_when_idle();
+                    idle_at = match made {
+                        Ok(false) => Some(begun + IDLE),
+                        Ok(true) | Err(_) => None,
+                    };
+                    made.map(drop)
                 }
                 Next::Batch(batch) => {
                     if batch.len() >= GROUP_COMMIT_MIN {
@@ -235,12 +239,8 @@ impl<S: TransactionState> Writer<S> {
     }
 
     fn checkpoint_if_long(&mut self) -> rusqlite::Result<()> {
-        if let Some(error) = self
-            .checkpointer
-            .as_ref()
-            .and_then(Checkpointer::take_failure)
-        {
-            return Err(error);
+        if self.is_checkpointing()? {
+            return Ok(());
         }
         let frames = self.checkpoint(Mode::Noop)?;
         if frames.in_wal < self.requested_at {
@@ -282,14 +282,25 @@ impl<S: TransactionState> Writer<S> {
         connection.busy_timeout(timeout)
     }
 
-    fn checkpoint_when_idle(&mut self) -> Result<(), FailedBatch<S>> {
-        match self.checkpoint(Mode::Passive) {
+    fn is_checkpointing(&self) -> rusqlite::Result<bool> {
+        let checkpointer = self.checkpointer.as_ref();
+        checkpointer.map_or(Ok(false), Checkpointer::is_running)
+    }
+
+    /// Returns whether the checkpoint was made; while another one is running it has to be tried again.
+    fn checkpoint_when_idle(&mut self) -> Result<bool, FailedBatch<S>> {
+        let checkpoint = match self.is_checkpointing() {
+            Ok(true) => return Ok(false),
+            Ok(false) => self.checkpoint(Mode::Passive),
+            Err(error) => Err(error),
+        };
+        match checkpoint {
             Ok(frames) if frames.is_all_in_file() => self.meters.wal_bytes.set(0),
             Ok(_) => {}
             Err(error) if connection::is_busy(&error) => {}
             Err(error) => return Err(self.failed(&error, Vec::new())),
         }
-        Ok(())
+        Ok(true)
     }
 
     fn checkpoint(&self, mode: Mode) -> rusqlite::Result<Frames> {
@@ -303,12 +314,13 @@ impl<S: TransactionState> Writer<S> {
     fn close(&mut self) {
         self.readers.close();
         self.readers.wait_until_disconnected();
-        self.checkpointer = None;
+        let checkpointed = self.checkpointer.take().map_or(Ok(()), Checkpointer::stop);
         let is_well = lock(&self.status).is_ok();
         if let Some(connection) = self.connection.take()
             && is_well
         {
-            let folded = wal::checkpoint(&connection, Mode::Truncate)
+            let folded = checkpointed
+                .and_then(|()| wal::checkpoint(&connection, Mode::Truncate))
                 .and_then(|_| connection::close_orderly(connection));
             if let Err(error) = folded {
                 tracing::warn!(%error, "the last checkpoint failed; the next start makes up for it");
