@@ -32,6 +32,9 @@ const CHECK_BYTES: usize = 256 << 10;
 const CHECKPOINT_FRAMES: u64 = 1_000;
 /// Frames after which the writer copies the rest, so that the WAL begins again.
 const LONG_WAL_FRAMES: u64 = 4_000;
+/// Multiple of the WAL's limit above which the writer copies all of it itself. That is backpressure where the checkpointer
+/// does not keep up; below it a reader that let the WAL grow does not cost a pause when it ends.
+const BACKPRESSURE: u64 = 8;
 /// Longest wait of a truncating checkpoint for readers.
 const TRUNCATE_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -246,27 +249,27 @@ impl<S: TransactionState> Writer<S> {
         if frames.in_wal < self.requested_at {
             self.requested_at = 0;
         }
-        if frames.bytes() > self.settings.wal_limit_bytes {
+        let limit = self.settings.wal_limit_bytes;
+        let is_nearly_copied = frames.in_wal - frames.in_file < CHECKPOINT_FRAMES;
+        let is_to_be_truncated = frames.bytes() > limit
+            && (is_nearly_copied || frames.bytes() > BACKPRESSURE.saturating_mul(limit))
+            && self.rest.is_over(Instant::now());
+        if is_to_be_truncated {
             self.truncate()?;
         } else if frames.in_wal - frames.in_file.max(self.requested_at) >= CHECKPOINT_FRAMES {
             self.requested_at = frames.in_wal;
             if let Some(checkpointer) = &self.checkpointer {
                 checkpointer.request();
             }
-        } else if frames.in_wal >= LONG_WAL_FRAMES
-            && frames.in_wal - frames.in_file < CHECKPOINT_FRAMES
-        {
+        } else if frames.in_wal >= LONG_WAL_FRAMES && is_nearly_copied {
             self.checkpoint(Mode::Passive)?;
         }
         Ok(())
     }
 
-    /// Truncates a WAL above its limit, unless a reader hindered that a moment ago.
+    /// Copies all of the WAL and truncates it. If a reader hinders that, it is not tried again for a while.
     fn truncate(&mut self) -> rusqlite::Result<()> {
         let begun = Instant::now();
-        if !self.rest.is_over(begun) {
-            return Ok(());
-        }
         self.set_busy_timeout(TRUNCATE_TIMEOUT)?;
         let frames = self.checkpoint(Mode::Truncate)?;
         self.set_busy_timeout(self.settings.busy_timeout)?;
