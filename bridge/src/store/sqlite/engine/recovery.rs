@@ -121,6 +121,11 @@ impl<S: TransactionState> Writer<S> {
             let frames = wal::checkpoint(connection, Mode::Noop);
             let frames =
                 frames.map_err(|error| format!("cannot read the length of the WAL: {error}"))?;
+            if frames.is_hindered {
+                return Err(
+                    "cannot read the length of the WAL: another process holds it".to_owned(),
+                );
+            }
             *committed_frames = Some(frames.in_wal);
             self.connection = None;
         }

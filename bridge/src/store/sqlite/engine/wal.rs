@@ -22,7 +22,7 @@ pub(super) struct Frames {
     pub(super) in_wal: u64,
     /// Those of them that were copied into the database file.
     pub(super) in_file: u64,
-    /// Another checkpoint was running, or a reader was not waited for any longer.
+    /// Another checkpoint was running, a reader was not waited for any longer, or the frames could not be counted.
     pub(super) is_hindered: bool,
 }
 
@@ -54,17 +54,19 @@ pub(super) fn checkpoint(connection: &Connection, mode: Mode) -> rusqlite::Resul
         Mode::Truncate => "PRAGMA wal_checkpoint(TRUNCATE)",
     };
     let mut statement = connection.prepare_cached(sql)?;
-    // Where there is no WAL yet, or another checkpoint runs, both are -1.
-    let count = |number: i64| u64::try_from(number).unwrap_or(0);
     let copies = !matches!(mode, Mode::Noop);
     if copies {
         crash::point("store.checkpoint.before");
     }
     let frames = statement.query_row([], |row| {
+        // Where there is no WAL yet, or another checkpoint runs, both counts are -1.
+        let count =
+            |column| Ok::<_, rusqlite::Error>(u64::try_from(row.get::<_, i64>(column)?).ok());
+        let (in_wal, in_file) = (count(1)?, count(2)?);
         Ok(Frames {
-            is_hindered: row.get(0)?,
-            in_wal: count(row.get(1)?),
-            in_file: count(row.get(2)?),
+            is_hindered: row.get::<_, bool>(0)? || in_wal.is_none(),
+            in_wal: in_wal.unwrap_or(0),
+            in_file: in_file.unwrap_or(0),
         })
     })?;
     if copies {
