@@ -9,7 +9,7 @@ use crate::store::{Error, Result};
 
 /// Reason why a change was not made.
 #[derive(Debug)]
-pub(in crate::store::sqlite) enum Failure {
+pub(crate) enum Failure {
     /// Refused by a rule of the domain; the store works.
     Refused(Error),
     Sql(rusqlite::Error),
@@ -47,7 +47,7 @@ fn is_of_the_medium(error: &rusqlite::Error) -> bool {
 
 /// Whether a change can wait for others to share its commit with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store::sqlite) enum Urgency {
+pub(crate) enum Urgency {
     Now,
     /// No caller is waiting for what follows from it.
     Soon,

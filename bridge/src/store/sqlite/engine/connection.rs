@@ -16,18 +16,18 @@ use super::Settings;
 const OLDEST_SQLITE: i32 = 3_051_003;
 
 /// The page size of SQLite's default.
-pub(in crate::store::sqlite) const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 
 const STATEMENTS: usize = 128;
 
-pub(in crate::store::sqlite) fn sqlite_is_too_old() -> bool {
+pub(crate) fn sqlite_is_too_old() -> bool {
     rusqlite::version_number() < OLDEST_SQLITE
 }
 
 /// Creates the file for its owner alone, or takes the rights of others from it. SQLite gives the files beside it the
 /// same mode. Only to be called before this process opens the first connection: POSIX drops all locks of a process on a
 /// file when it closes any descriptor of it.
-pub(in crate::store::sqlite) fn make_private(file: &Path) -> io::Result<()> {
+pub(crate) fn make_private(file: &Path) -> io::Result<()> {
     let created = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -46,16 +46,13 @@ pub(in crate::store::sqlite) fn make_private(file: &Path) -> io::Result<()> {
 }
 
 /// Opens an existing file for writing; `configure` comes after a look at what is in it.
-pub(in crate::store::sqlite) fn open(file: &Path) -> rusqlite::Result<Connection> {
+pub(crate) fn open(file: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     keep_wal(Connection::open_with_flags(file, flags)?)
 }
 
 /// Sets up the writer's connection.
-pub(in crate::store::sqlite) fn configure(
-    connection: &Connection,
-    settings: &Settings,
-) -> rusqlite::Result<()> {
+pub(crate) fn configure(connection: &Connection, settings: &Settings) -> rusqlite::Result<()> {
     connection.busy_timeout(settings.busy_timeout)?;
     connection.execute_batch(&format!(
         "PRAGMA journal_mode = WAL;
@@ -73,10 +70,7 @@ pub(in crate::store::sqlite) fn configure(
 }
 
 /// Opens the file for reading. It must have been opened for writing before.
-pub(in crate::store::sqlite) fn open_reader(
-    file: &Path,
-    busy_timeout: Duration,
-) -> rusqlite::Result<Connection> {
+pub(crate) fn open_reader(file: &Path, busy_timeout: Duration) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = keep_wal(Connection::open_with_flags(file, flags)?)?;
     connection.busy_timeout(busy_timeout)?;
@@ -120,7 +114,7 @@ fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Whether the file's content cannot be right.
-pub(in crate::store::sqlite) fn is_damage(error: &rusqlite::Error) -> bool {
+pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     matches!(
         code,

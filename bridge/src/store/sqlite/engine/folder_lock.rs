@@ -11,13 +11,13 @@ use crate::store::sqlite::open_error::OpenError;
 
 /// Held as long as the database is open; the kernel releases it when the process dies.
 #[derive(Debug)]
-pub(in crate::store::sqlite) struct FolderLock {
+pub(crate) struct FolderLock {
     _file: File,
 }
 
 impl FolderLock {
     /// Takes the folder for this process. A missing one is created for its owner alone, and its name synced.
-    pub(in crate::store::sqlite) fn take(folder: &Path) -> Result<Self, OpenError> {
+    pub(crate) fn take(folder: &Path) -> Result<Self, OpenError> {
         let failed = |source: io::Error| OpenError::Folder {
             folder: folder.to_owned(),
             source,

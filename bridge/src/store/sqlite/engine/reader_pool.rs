@@ -19,7 +19,7 @@ const MAX_WAITING: usize = 1024;
 
 /// Cost of a query.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::store::sqlite) enum Length {
+pub(crate) enum Length {
     /// A few steps in an index.
     Short,
     /// A page of rows.

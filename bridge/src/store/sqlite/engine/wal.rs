@@ -77,10 +77,7 @@ pub(super) fn checkpoint(connection: &Connection, mode: Mode) -> rusqlite::Resul
 
 /// Makes sure that all frames of the WAL survive a power cut before anything is written behind them. A process that was
 /// killed leaves frames that it never synced; they are valid in the system's memory alone.
-pub(in crate::store::sqlite) fn make_durable(
-    connection: &Connection,
-    file: &Path,
-) -> rusqlite::Result<()> {
+pub(crate) fn make_durable(connection: &Connection, file: &Path) -> rusqlite::Result<()> {
     if checkpoint(connection, Mode::Passive)?.is_all_in_file() {
         return Ok(());
     }
@@ -116,7 +113,7 @@ pub(super) fn sync(file: &Path) -> io::Result<()> {
 }
 
 /// Syncs the folder of the file, which makes the names of the file and of its WAL durable. SQLite ignores an error there.
-pub(in crate::store::sqlite) fn sync_folder(file: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(file: &Path) -> io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }

@@ -15,7 +15,7 @@ use crate::store::{Error, rules};
 
 /// The dispatch that holds a key, with its row number. The newest dispatch of a task without a header key holds the
 /// task's key.
-pub(in crate::store::sqlite) fn recall(
+pub(crate) fn recall(
     connection: &Connection,
     key: &IdempotencyKey,
 ) -> rusqlite::Result<Option<(i64, Known)>> {
@@ -44,10 +44,7 @@ fn counted(row: &Row<'_>) -> rusqlite::Result<String> {
     Ok(request.get(..bytes).unwrap_or_default().to_owned())
 }
 
-pub(in crate::store::sqlite) fn accept(
-    tx: &mut Tx<'_>,
-    new: &NewDispatch,
-) -> Result<Acceptance, Failure> {
+pub(crate) fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, Failure> {
     let (seq, known) = recall(tx.conn, &new.key)?.unzip();
     let accept = transition::accept(new, known.as_ref(), tx.counters.counts.queued)?;
     match (accept, seq.zip(known)) {

@@ -7,9 +7,7 @@ use super::rows::{self, nanos};
 use crate::store::destination::{MAX_BREAKERS, OpenBreaker};
 use crate::store::sqlite::engine::Failure;
 
-pub(in crate::store::sqlite) fn open(
-    connection: &Connection,
-) -> rusqlite::Result<Vec<OpenBreaker>> {
+pub(crate) fn open(connection: &Connection) -> rusqlite::Result<Vec<OpenBreaker>> {
     let sql = "SELECT origin, opened_at, until, times, reason FROM breaker
                ORDER BY until DESC, origin DESC LIMIT ?";
     let limit = rows::limit(MAX_BREAKERS);
@@ -24,7 +22,7 @@ pub(in crate::store::sqlite) fn open(
     })
 }
 
-pub(in crate::store::sqlite) fn keep(
+pub(crate) fn keep(
     tx: &mut Tx<'_>,
     open: &[OpenBreaker],
     closed: &[String],

@@ -9,18 +9,18 @@ use crate::store::record::{Counts, LogBounds};
 
 /// A point in a transaction that the counters can be rolled back to.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::store::sqlite) struct Savepoint {
+pub(crate) struct Savepoint {
     bounds: LogBounds,
     counts: Counts,
     pending: usize,
 }
 
 #[derive(Debug)]
-pub(in crate::store::sqlite) struct Counters {
-    pub(in crate::store::sqlite) bounds: LogBounds,
-    pub(in crate::store::sqlite) counts: Counts,
+pub(crate) struct Counters {
+    pub(crate) bounds: LogBounds,
+    pub(crate) counts: Counts,
     /// Queued dispatches of each adapter, as committed.
-    pub(in crate::store::sqlite) queues: BTreeMap<String, u64>,
+    pub(crate) queues: BTreeMap<String, u64>,
     /// `queues` differs from what was published.
     queues_changed: bool,
     /// Changes to `queues` by the open transaction.
@@ -34,7 +34,7 @@ enum QueueChange {
 }
 
 /// Queued dispatches by adapter. The first two, which can be many, read nothing but their indexes.
-pub(in crate::store::sqlite) const QUEUED: [&str; 4] = [
+pub(crate) const QUEUED: [&str; 4] = [
     "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_ready WHERE phase = 0 GROUP BY provider",
     "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_delayed_by_provider WHERE phase = 1 GROUP BY provider",
     "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_turn WHERE turn IS NOT NULL AND phase = 2 GROUP BY provider",
@@ -43,7 +43,7 @@ pub(in crate::store::sqlite) const QUEUED: [&str; 4] = [
 
 impl Counters {
     /// Counts over the partial indexes; the cost grows with what waits, not with history.
-    pub(in crate::store::sqlite) fn load(connection: &Connection) -> rusqlite::Result<Self> {
+    pub(crate) fn load(connection: &Connection) -> rusqlite::Result<Self> {
         let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, u64>(0));
         let mut queues = BTreeMap::new();
         for sql in QUEUED {
@@ -72,25 +72,25 @@ impl Counters {
         })
     }
 
-    pub(in crate::store::sqlite) fn entered_queue(&mut self, provider: &str) {
+    pub(crate) fn entered_queue(&mut self, provider: &str) {
         self.counts.queued += 1;
         self.pending
             .push((provider.to_owned(), QueueChange::Entered));
     }
 
-    pub(in crate::store::sqlite) fn left_queue(&mut self, provider: &str) {
+    pub(crate) fn left_queue(&mut self, provider: &str) {
         self.counts.queued -= 1;
         self.pending.push((provider.to_owned(), QueueChange::Left));
     }
 
     /// Assigns the positions of this many events; the first of them.
-    pub(in crate::store::sqlite) fn assign_positions(&mut self, events: usize) -> u64 {
+    pub(crate) fn assign_positions(&mut self, events: usize) -> u64 {
         let first = self.bounds.issued + 1;
         self.bounds.issued += events as u64;
         first
     }
 
-    pub(in crate::store::sqlite) fn savepoint(&self) -> Savepoint {
+    pub(crate) fn savepoint(&self) -> Savepoint {
         Savepoint {
             bounds: self.bounds,
             counts: self.counts,
@@ -98,14 +98,14 @@ impl Counters {
         }
     }
 
-    pub(in crate::store::sqlite) fn rollback_to(&mut self, savepoint: Savepoint) {
+    pub(crate) fn rollback_to(&mut self, savepoint: Savepoint) {
         self.bounds = savepoint.bounds;
         self.counts = savepoint.counts;
         self.pending.truncate(savepoint.pending);
     }
 
     /// Applies the changes of a committed transaction to `queues`; true if they differ from what was published.
-    pub(in crate::store::sqlite) fn apply_pending(&mut self) -> bool {
+    pub(crate) fn apply_pending(&mut self) -> bool {
         let mut changed = std::mem::take(&mut self.queues_changed);
         changed |= !self.pending.is_empty();
         for (provider, change) in self.pending.drain(..) {

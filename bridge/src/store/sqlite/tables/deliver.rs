@@ -15,7 +15,7 @@ use crate::store::record::{Callback, DeliveryPayload, DeliveryState, DueDelivery
 use crate::store::sqlite::engine::Failure;
 use crate::store::{Error, rules, transition};
 
-pub(in crate::store::sqlite) fn retention(retention: Duration) -> i64 {
+pub(crate) fn retention(retention: Duration) -> i64 {
     i64::try_from(retention.as_nanos()).unwrap_or(i64::MAX)
 }
 
@@ -25,11 +25,7 @@ fn state(tx: &Tx<'_>, seq: i64) -> rusqlite::Result<Option<DeliveryState>> {
 }
 
 /// Makes the delivery of a finished dispatch due again, whatever its state.
-pub(in crate::store::sqlite) fn redeliver(
-    tx: &mut Tx<'_>,
-    seq: i64,
-    now: Timestamp,
-) -> rusqlite::Result<()> {
+pub(crate) fn redeliver(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> rusqlite::Result<()> {
     let Some(state) = state(tx, seq)? else {
         return Ok(());
     };
@@ -43,7 +39,7 @@ pub(in crate::store::sqlite) fn redeliver(
 }
 
 /// The same, unless the delivery has left the state in which it was chosen.
-pub(in crate::store::sqlite) fn replay(
+pub(crate) fn replay(
     tx: &mut Tx<'_>,
     chosen: &[i64],
     still: DeliveryState,
@@ -59,11 +55,7 @@ pub(in crate::store::sqlite) fn replay(
     Ok(replayed)
 }
 
-pub(in crate::store::sqlite) fn replay_one(
-    tx: &mut Tx<'_>,
-    id: DeliveryId,
-    now: Timestamp,
-) -> Result<u64, Failure> {
+pub(crate) fn replay_one(tx: &mut Tx<'_>, id: DeliveryId, now: Timestamp) -> Result<u64, Failure> {
     let sql = "SELECT seq FROM dispatch WHERE id = ? AND delivery IS NOT NULL";
     let seq = rows::one(tx.conn, sql, [id.as_bytes()], |row| row.get(0))?;
     redeliver(tx, seq.ok_or(Error::NotFound)?, now)?;
@@ -71,14 +63,14 @@ pub(in crate::store::sqlite) fn replay_one(
 }
 
 /// The deliveries of one step of a replay, after the one where the last step ended.
-pub(in crate::store::sqlite) struct Chosen<'a> {
-    pub(in crate::store::sqlite) status: DeliveryState,
-    pub(in crate::store::sqlite) host: Option<&'a str>,
-    pub(in crate::store::sqlite) since: Option<Timestamp>,
-    pub(in crate::store::sqlite) after: i64,
+pub(crate) struct Chosen<'a> {
+    pub(crate) status: DeliveryState,
+    pub(crate) host: Option<&'a str>,
+    pub(crate) since: Option<Timestamp>,
+    pub(crate) after: i64,
 }
 
-pub(in crate::store::sqlite) fn choose(
+pub(crate) fn choose(
     connection: &Connection,
     chosen: &Chosen<'_>,
     limit: usize,
@@ -96,15 +88,11 @@ pub(in crate::store::sqlite) fn choose(
 }
 
 /// `rules::at_host` for the host in parameter 3.
-pub(in crate::store::sqlite) const AT_HOST: &str = "(?3 IS NULL
+pub(crate) const AT_HOST: &str = "(?3 IS NULL
   OR substr(callback_origin, instr(callback_origin, '://') + 3) = ?3
   OR substr(callback_origin, instr(callback_origin, '://') + 3, length(?3) + 1) = ?3 || ':')";
 
-pub(in crate::store::sqlite) fn supersede(
-    tx: &mut Tx<'_>,
-    seq: i64,
-    now: Timestamp,
-) -> rusqlite::Result<()> {
+pub(crate) fn supersede(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> rusqlite::Result<()> {
     let Some(state @ (DeliveryState::Pending | DeliveryState::Dead)) = state(tx, seq)? else {
         return Ok(());
     };
@@ -117,11 +105,7 @@ pub(in crate::store::sqlite) fn supersede(
 }
 
 /// Counts the move of one delivery from state to state; `None` is outside of the store.
-pub(in crate::store::sqlite) fn count(
-    tx: &mut Tx<'_>,
-    from: Option<DeliveryState>,
-    to: Option<DeliveryState>,
-) {
+pub(crate) fn count(tx: &mut Tx<'_>, from: Option<DeliveryState>, to: Option<DeliveryState>) {
     let counts = &mut tx.counters.counts;
     match from {
         Some(DeliveryState::Pending) => counts.deliveries_pending -= 1,
@@ -135,7 +119,7 @@ pub(in crate::store::sqlite) fn count(
     }
 }
 
-pub(in crate::store::sqlite) fn settle(
+pub(crate) fn settle(
     tx: &mut Tx<'_>,
     id: DeliveryId,
     settlement: &Settlement,
@@ -232,7 +216,7 @@ fn set_aside(tx: &Tx<'_>, seq: i64, number: u32) -> rusqlite::Result<()> {
 
 /// Goes from origin to origin by the index, so that a million due deliveries to one cost the others nothing, and begins
 /// after the origin that was served last.
-pub(in crate::store::sqlite) fn due(
+pub(crate) fn due(
     connection: &Connection,
     query: &DueQuery,
     served: &mut String,
@@ -311,7 +295,7 @@ fn read_due(row: &Row<'_>) -> rusqlite::Result<DueDelivery> {
     })
 }
 
-pub(in crate::store::sqlite) fn next_due(
+pub(crate) fn next_due(
     connection: &Connection,
     exclude: &[String],
 ) -> rusqlite::Result<Option<Timestamp>> {
@@ -333,7 +317,7 @@ pub(in crate::store::sqlite) fn next_due(
 /// Rows that one search for overdue deliveries looks at, in the order in which they were due.
 const LOOKED_AT: usize = 10_000;
 
-pub(in crate::store::sqlite) fn overdue(
+pub(crate) fn overdue(
     connection: &Connection,
     origin: &str,
     now: Timestamp,
@@ -354,7 +338,7 @@ pub(in crate::store::sqlite) fn overdue(
     rows::all(connection, sql, params, read_due)
 }
 
-pub(in crate::store::sqlite) fn payload(
+pub(crate) fn payload(
     connection: &Connection,
     id: DeliveryId,
 ) -> rusqlite::Result<Option<DeliveryPayload>> {

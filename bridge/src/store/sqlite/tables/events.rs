@@ -18,14 +18,14 @@ use crate::store::record::{EventFilter, EventPage, EventTotals};
 use crate::store::sqlite::engine::Failure;
 
 /// A page ends after this many bytes of events.
-pub(in crate::store::sqlite) const PAGE_BYTES: usize = 1 << 20;
+pub(crate) const PAGE_BYTES: usize = 1 << 20;
 
 /// The dispatch that events are appended to, as it was before them.
-pub(in crate::store::sqlite) struct Owner<'a> {
-    pub(in crate::store::sqlite) seq: i64,
-    pub(in crate::store::sqlite) provider: &'a str,
-    pub(in crate::store::sqlite) attempt: u32,
-    pub(in crate::store::sqlite) events_before: u64,
+pub(crate) struct Owner<'a> {
+    pub(crate) seq: i64,
+    pub(crate) provider: &'a str,
+    pub(crate) attempt: u32,
+    pub(crate) events_before: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -48,7 +48,7 @@ fn body(lines: &[Line<'_>]) -> Result<String, Failure> {
 }
 
 /// The caller raises `dispatch.events`.
-pub(in crate::store::sqlite) fn append(
+pub(crate) fn append(
     tx: &mut Tx<'_>,
     owner: &Owner<'_>,
     events: &[NewEvent],
@@ -58,7 +58,7 @@ pub(in crate::store::sqlite) fn append(
 }
 
 /// The first events of a dispatch as they are kept in `body`, with the start of its first attempt when it begins at once.
-pub(in crate::store::sqlite) fn first_body(
+pub(crate) fn first_body(
     events: &[NewEvent],
     started: Option<&NewEvent>,
 ) -> Result<String, Failure> {
@@ -89,7 +89,7 @@ fn insert(tx: &mut Tx<'_>, owner: &Owner<'_>, lines: &[Line<'_>]) -> Result<(), 
     Ok(())
 }
 
-pub(in crate::store::sqlite) fn append_unbound(
+pub(crate) fn append_unbound(
     tx: &mut Tx<'_>,
     provider: &str,
     events: &[NewEvent],
@@ -114,7 +114,7 @@ pub(in crate::store::sqlite) fn append_unbound(
 }
 
 /// The position of the newest event; 0 when there is none.
-pub(in crate::store::sqlite) fn newest(connection: &Connection) -> rusqlite::Result<u64> {
+pub(crate) fn newest(connection: &Connection) -> rusqlite::Result<u64> {
     let sql = "SELECT max(
                  coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
                  coalesce((SELECT seq + first_events - 1 FROM dispatch ORDER BY seq DESC LIMIT 1), 0))";
@@ -122,10 +122,7 @@ pub(in crate::store::sqlite) fn newest(connection: &Connection) -> rusqlite::Res
 }
 
 /// The position of the newest event of one dispatch, by its row number.
-pub(in crate::store::sqlite) fn newest_of(
-    connection: &Connection,
-    seq: i64,
-) -> rusqlite::Result<Option<u64>> {
+pub(crate) fn newest_of(connection: &Connection, seq: i64) -> rusqlite::Result<Option<u64>> {
     let sql = "SELECT coalesce(
                  (SELECT last FROM event WHERE dispatch = ?1 ORDER BY first DESC LIMIT 1),
                  (SELECT seq + first_events - 1 FROM dispatch WHERE seq = ?1))";
@@ -133,7 +130,7 @@ pub(in crate::store::sqlite) fn newest_of(
 }
 
 /// Totals of the owner after this many more events.
-pub(in crate::store::sqlite) fn totals_with(
+pub(crate) fn totals_with(
     tx: &Tx<'_>,
     owner: &Owner<'_>,
     more: usize,
@@ -181,7 +178,7 @@ fn of_one() -> String {
     )
 }
 
-pub(in crate::store::sqlite) fn read(
+pub(crate) fn read(
     connection: &Connection,
     log: &LogName,
     filter: &EventFilter,
@@ -236,7 +233,7 @@ pub(in crate::store::sqlite) fn read(
     Ok(page)
 }
 
-pub(in crate::store::sqlite) fn last(
+pub(crate) fn last(
     connection: &Connection,
     log: &LogName,
     id: DispatchId,

@@ -18,10 +18,10 @@ use crate::store::transition::{self, End, Stage, Standing};
 use crate::store::{Error, rules};
 
 /// A stored output is cut into parts, so that a piece of it can be read without the rest.
-pub(in crate::store::sqlite) const OUTPUT_PART_BYTES: usize = 256 << 10;
+pub(crate) const OUTPUT_PART_BYTES: usize = 256 << 10;
 
 /// A queued dispatch with everything its execution needs; read before the running mark is written.
-pub(in crate::store::sqlite) struct Candidate {
+pub(crate) struct Candidate {
     seq: i64,
     dispatch: Dispatch,
     request: Box<RawValue>,
@@ -32,7 +32,7 @@ pub(in crate::store::sqlite) struct Candidate {
 
 impl Candidate {
     /// The attempt that has begun, and its request.
-    pub(in crate::store::sqlite) fn begun(mut self, started: Started) -> (Begun, Box<RawValue>) {
+    pub(crate) fn begun(mut self, started: Started) -> (Begun, Box<RawValue>) {
         let lease = started.lease;
         self.dispatch.attempts = lease.attempt;
         self.dispatch.first_started_at.get_or_insert(started.at);
@@ -51,7 +51,7 @@ impl Candidate {
     }
 
     /// The state that the running mark must still find.
-    pub(in crate::store::sqlite) fn expected(&self) -> Expected {
+    pub(crate) fn expected(&self) -> Expected {
         Expected {
             seq: self.seq,
             id: self.dispatch.id,
@@ -60,18 +60,18 @@ impl Candidate {
     }
 }
 
-pub(in crate::store::sqlite) struct Expected {
+pub(crate) struct Expected {
     seq: i64,
     id: DispatchId,
     attempts: u32,
 }
 
-pub(in crate::store::sqlite) struct Started {
+pub(crate) struct Started {
     lease: Lease,
     at: Timestamp,
 }
 
-pub(in crate::store::sqlite) fn candidate(
+pub(crate) fn candidate(
     connection: &Connection,
     id: DispatchId,
 ) -> rusqlite::Result<Option<Candidate>> {
@@ -90,7 +90,7 @@ pub(in crate::store::sqlite) fn candidate(
     })
 }
 
-pub(in crate::store::sqlite) fn begin(
+pub(crate) fn begin(
     tx: &mut Tx<'_>,
     expected: &Expected,
     provider: &str,
@@ -133,11 +133,7 @@ pub(in crate::store::sqlite) fn begin(
     })
 }
 
-pub(in crate::store::sqlite) fn append(
-    tx: &mut Tx<'_>,
-    lease: &Lease,
-    progress: &Progress,
-) -> Result<(), Failure> {
+pub(crate) fn append(tx: &mut Tx<'_>, lease: &Lease, progress: &Progress) -> Result<(), Failure> {
     let found = find(tx, lease.id)?.ok_or(Error::Stale(lease.id))?;
     transition::append(lease, &found.standing(), tx.epoch)?;
     tx.execute(
@@ -215,11 +211,7 @@ fn find(tx: &Tx<'_>, id: DispatchId) -> rusqlite::Result<Option<Found>> {
     )
 }
 
-pub(in crate::store::sqlite) fn finish(
-    tx: &mut Tx<'_>,
-    claim: &Claim,
-    finish: &Finish,
-) -> Result<Finished, Failure> {
+pub(crate) fn finish(tx: &mut Tx<'_>, claim: &Claim, finish: &Finish) -> Result<Finished, Failure> {
     let found = find(tx, claim.id())?.ok_or(Error::NotFound)?;
     let end = transition::finish(claim, finish, &found.standing(), tx.epoch)?;
     let (was_queued, expires_at) = match end {
@@ -278,11 +270,7 @@ pub(in crate::store::sqlite) fn finish(
     Ok(Finished::Recorded(Recorded { totals, body }))
 }
 
-pub(in crate::store::sqlite) fn requeue(
-    tx: &mut Tx<'_>,
-    claim: &Claim,
-    requeue: &Requeue,
-) -> Result<(), Failure> {
+pub(crate) fn requeue(tx: &mut Tx<'_>, claim: &Claim, requeue: &Requeue) -> Result<(), Failure> {
     let found = find(tx, claim.id())?.ok_or(Error::NotFound)?;
     transition::requeue(claim, &found.standing(), tx.epoch)?;
     let sql =
@@ -300,10 +288,7 @@ pub(in crate::store::sqlite) fn requeue(
     Ok(())
 }
 
-pub(in crate::store::sqlite) fn request_cancel(
-    tx: &mut Tx<'_>,
-    id: DispatchId,
-) -> Result<CancelRequest, Failure> {
+pub(crate) fn request_cancel(tx: &mut Tx<'_>, id: DispatchId) -> Result<CancelRequest, Failure> {
     let Some(found) = find(tx, id)? else {
         return Ok(CancelRequest::Unknown);
     };
@@ -317,7 +302,7 @@ pub(in crate::store::sqlite) fn request_cancel(
     Ok(answer)
 }
 
-pub(in crate::store::sqlite) fn interrupted(
+pub(crate) fn interrupted(
     connection: &Connection,
     epoch: u64,
     limit: usize,

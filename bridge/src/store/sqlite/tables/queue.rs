@@ -11,7 +11,7 @@ use crate::store::record::{Ready, Reroute};
 use crate::store::sqlite::engine::Failure;
 
 /// The phase and the place of a dispatch that enters the queue of its session, at the end.
-pub(in crate::store::sqlite) fn turn(
+pub(crate) fn turn(
     tx: &Tx<'_>,
     provider: &str,
     session: Option<&str>,
@@ -33,11 +33,7 @@ pub(in crate::store::sqlite) fn turn(
 }
 
 /// Lets the first of a session start, after the one before it has left.
-pub(in crate::store::sqlite) fn unblock(
-    tx: &Tx<'_>,
-    provider: &str,
-    session: Option<&str>,
-) -> rusqlite::Result<()> {
+pub(crate) fn unblock(tx: &Tx<'_>, provider: &str, session: Option<&str>) -> rusqlite::Result<()> {
     let Some(session) = session else {
         return Ok(());
     };
@@ -50,7 +46,7 @@ pub(in crate::store::sqlite) fn unblock(
     Ok(())
 }
 
-pub(in crate::store::sqlite) fn ready(
+pub(crate) fn ready(
     connection: &Connection,
     provider: &str,
     limit: usize,
@@ -71,11 +67,7 @@ pub(in crate::store::sqlite) fn ready(
     )
 }
 
-pub(in crate::store::sqlite) fn promote(
-    tx: &mut Tx<'_>,
-    now: Timestamp,
-    limit: usize,
-) -> Result<usize, Failure> {
+pub(crate) fn promote(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<usize, Failure> {
     let due: Vec<(i64, String, Option<String>)> = rows::all(
         tx.conn,
         "SELECT seq, provider, session FROM dispatch INDEXED BY dispatch_delayed
@@ -93,7 +85,7 @@ pub(in crate::store::sqlite) fn promote(
     Ok(due.len())
 }
 
-pub(in crate::store::sqlite) fn overdue(
+pub(crate) fn overdue(
     connection: &Connection,
     now: Timestamp,
     limit: usize,
@@ -107,7 +99,7 @@ pub(in crate::store::sqlite) fn overdue(
     )
 }
 
-pub(in crate::store::sqlite) fn cancelled(
+pub(crate) fn cancelled(
     connection: &Connection,
     limit: usize,
 ) -> rusqlite::Result<Vec<DispatchId>> {
@@ -120,9 +112,7 @@ pub(in crate::store::sqlite) fn cancelled(
     )
 }
 
-pub(in crate::store::sqlite) fn next_event(
-    connection: &Connection,
-) -> rusqlite::Result<Option<Timestamp>> {
+pub(crate) fn next_event(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
     let first = |sql| {
         let time = rows::one(connection, sql, [], |row| rows::time_option(row, 0))?;
         Ok::<_, rusqlite::Error>(time.flatten())
@@ -134,7 +124,7 @@ pub(in crate::store::sqlite) fn next_event(
     Ok([start_by, not_before].into_iter().flatten().min())
 }
 
-pub(in crate::store::sqlite) fn reroute(tx: &mut Tx<'_>, reroute: &Reroute) -> Result<(), Failure> {
+pub(crate) fn reroute(tx: &mut Tx<'_>, reroute: &Reroute) -> Result<(), Failure> {
     struct Place {
         seq: i64,
         phase: i64,

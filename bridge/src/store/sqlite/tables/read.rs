@@ -22,7 +22,7 @@ fn with_result(row: &Row<'_>) -> rusqlite::Result<Dispatch> {
     })
 }
 
-pub(in crate::store::sqlite) fn dispatch(
+pub(crate) fn dispatch(
     connection: &Connection,
     id: DispatchId,
 ) -> rusqlite::Result<Option<Dispatch>> {
@@ -33,7 +33,7 @@ pub(in crate::store::sqlite) fn dispatch(
     rows::one(connection, sql, [id.as_bytes()], with_result)
 }
 
-pub(in crate::store::sqlite) fn request(
+pub(crate) fn request(
     connection: &Connection,
     id: DispatchId,
 ) -> rusqlite::Result<Option<Box<RawValue>>> {
@@ -45,7 +45,7 @@ pub(in crate::store::sqlite) fn request(
     )
 }
 
-pub(in crate::store::sqlite) fn by_task(
+pub(crate) fn by_task(
     connection: &Connection,
     task_id: &str,
     limit: usize,
@@ -58,7 +58,7 @@ pub(in crate::store::sqlite) fn by_task(
     rows::all(connection, sql, params, with_result)
 }
 
-pub(in crate::store::sqlite) fn dispatches(
+pub(crate) fn dispatches(
     connection: &Connection,
     filter: &DispatchFilter,
 ) -> rusqlite::Result<Page<Dispatch>> {
@@ -106,7 +106,7 @@ pub(in crate::store::sqlite) fn dispatches(
     Ok(range.page(found, filter.limit))
 }
 
-pub(in crate::store::sqlite) fn deliveries(
+pub(crate) fn deliveries(
     connection: &Connection,
     filter: &DeliveryFilter,
 ) -> rusqlite::Result<Page<Delivery>> {
@@ -203,7 +203,7 @@ impl Range {
     }
 }
 
-pub(in crate::store::sqlite) fn output(
+pub(crate) fn output(
     connection: &Connection,
     id: DispatchId,
     offset: u64,
@@ -275,7 +275,7 @@ fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
 }
 
 /// A delivery with all attempts that are kept.
-pub(in crate::store::sqlite) fn delivery(
+pub(crate) fn delivery(
     connection: &Connection,
     id: DeliveryId,
 ) -> rusqlite::Result<Option<Delivery>> {

@@ -16,11 +16,7 @@ const STEP_ROWS: usize = 2_000;
 /// and after this long: other changes wait for it.
 const STEP_TIME: Duration = Duration::from_millis(5);
 
-pub(in crate::store::sqlite) fn sweep(
-    tx: &mut Tx<'_>,
-    now: Timestamp,
-    limit: usize,
-) -> Result<Swept, Failure> {
+pub(crate) fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swept, Failure> {
     let begun = Instant::now();
     let mut swept = Swept::default();
     let mut removed_rows = 0;

@@ -10,20 +10,20 @@ use crate::store::Error;
 use crate::store::record::{Callback, DeliveryState, Dispatch, State};
 
 /// `dispatch.phase`. Queries that use a partial index spell the number, as the index does.
-pub(in crate::store::sqlite) mod phase {
-    pub(in crate::store::sqlite) const READY: i64 = 0;
-    pub(in crate::store::sqlite) const DELAYED: i64 = 1;
-    pub(in crate::store::sqlite) const BLOCKED: i64 = 2;
-    pub(in crate::store::sqlite) const CANCELLED: i64 = 3;
-    pub(in crate::store::sqlite) const RUNNING: i64 = 4;
-    pub(in crate::store::sqlite) const FINISHED: i64 = 5;
+pub(crate) mod phase {
+    pub(crate) const READY: i64 = 0;
+    pub(crate) const DELAYED: i64 = 1;
+    pub(crate) const BLOCKED: i64 = 2;
+    pub(crate) const CANCELLED: i64 = 3;
+    pub(crate) const RUNNING: i64 = 4;
+    pub(crate) const FINISHED: i64 = 5;
 
-    pub(in crate::store::sqlite) fn is_queued(phase: i64) -> bool {
+    pub(crate) fn is_queued(phase: i64) -> bool {
         phase < RUNNING
     }
 }
 
-pub(in crate::store::sqlite) fn state_code(state: DeliveryState) -> i64 {
+pub(crate) fn state_code(state: DeliveryState) -> i64 {
     match state {
         DeliveryState::Pending => 0,
         DeliveryState::Delivered => 1,
@@ -32,10 +32,7 @@ pub(in crate::store::sqlite) fn state_code(state: DeliveryState) -> i64 {
     }
 }
 
-pub(in crate::store::sqlite) fn delivery_state(
-    row: &Row<'_>,
-    column: usize,
-) -> rusqlite::Result<DeliveryState> {
+pub(crate) fn delivery_state(row: &Row<'_>, column: usize) -> rusqlite::Result<DeliveryState> {
     match row.get::<_, i64>(column)? {
         0 => Ok(DeliveryState::Pending),
         1 => Ok(DeliveryState::Delivered),
@@ -46,32 +43,26 @@ pub(in crate::store::sqlite) fn delivery_state(
 }
 
 /// Nanoseconds since 1970; times beyond the year 2262 are cut to it.
-pub(in crate::store::sqlite) fn nanos(time: Timestamp) -> i64 {
+pub(crate) fn nanos(time: Timestamp) -> i64 {
     let clamped = time
         .as_nanosecond()
         .clamp(i128::from(i64::MIN), i128::from(i64::MAX));
     i64::try_from(clamped).expect("it was clamped to the range")
 }
 
-pub(in crate::store::sqlite) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {
+pub(crate) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {
     row.get(column).map(from_nanos)
 }
 
-pub(in crate::store::sqlite) fn time_option(
-    row: &Row<'_>,
-    column: usize,
-) -> rusqlite::Result<Option<Timestamp>> {
+pub(crate) fn time_option(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
     Ok(row.get::<_, Option<i64>>(column)?.map(from_nanos))
 }
 
-pub(in crate::store::sqlite) fn from_nanos(nanos: i64) -> Timestamp {
+pub(crate) fn from_nanos(nanos: i64) -> Timestamp {
     Timestamp::from_nanosecond(nanos.into()).expect("jiff reaches further than 64 bits")
 }
 
-pub(in crate::store::sqlite) fn json(
-    row: &Row<'_>,
-    column: usize,
-) -> rusqlite::Result<Box<RawValue>> {
+pub(crate) fn json(row: &Row<'_>, column: usize) -> rusqlite::Result<Box<RawValue>> {
     let text: String = row.get(column)?;
     RawValue::from_string(text).map_err(|error| {
         rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error))
@@ -80,10 +71,7 @@ pub(in crate::store::sqlite) fn json(
 
 /// JSON that is opaque here. A text that is not JSON comes out as `null`, so that one damaged row does not hide those
 /// beside it.
-pub(in crate::store::sqlite) fn opaque(
-    row: &Row<'_>,
-    column: usize,
-) -> rusqlite::Result<Box<RawValue>> {
+pub(crate) fn opaque(row: &Row<'_>, column: usize) -> rusqlite::Result<Box<RawValue>> {
     let found = opaque_option(row, column)?;
     Ok(found.unwrap_or_else(|| RawValue::NULL.to_owned()))
 }
@@ -92,7 +80,7 @@ fn no_steps() -> Box<RawValue> {
     RawValue::from_string("[]".to_owned()).expect("an empty list is JSON")
 }
 
-pub(in crate::store::sqlite) fn opaque_option(
+pub(crate) fn opaque_option(
     row: &Row<'_>,
     column: usize,
 ) -> rusqlite::Result<Option<Box<RawValue>>> {
@@ -100,20 +88,14 @@ pub(in crate::store::sqlite) fn opaque_option(
     Ok(text.and_then(|text| RawValue::from_string(text.to_owned()).ok()))
 }
 
-pub(in crate::store::sqlite) fn json_option(
-    row: &Row<'_>,
-    column: usize,
-) -> rusqlite::Result<Option<Box<RawValue>>> {
+pub(crate) fn json_option(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Box<RawValue>>> {
     match row.get_ref(column)? {
         rusqlite::types::ValueRef::Null => Ok(None),
         _ => json(row, column).map(Some),
     }
 }
 
-pub(in crate::store::sqlite) fn dispatch_id(
-    row: &Row<'_>,
-    column: usize,
-) -> rusqlite::Result<DispatchId> {
+pub(crate) fn dispatch_id(row: &Row<'_>, column: usize) -> rusqlite::Result<DispatchId> {
     row.get(column).map(DispatchId::from_bytes)
 }
 
@@ -130,15 +112,15 @@ macro_rules! select_dispatch {
         )
     };
 }
-pub(in crate::store::sqlite) use select_dispatch;
+pub(crate) use select_dispatch;
 
 /// Columns of `select_dispatch` that are not part of the record, and the first column after its own.
-pub(in crate::store::sqlite) const SEQ: usize = 23;
-pub(in crate::store::sqlite) const RECORDED_SESSION: usize = 24;
-pub(in crate::store::sqlite) const SPENT: usize = 25;
-pub(in crate::store::sqlite) const MORE: usize = 26;
+pub(crate) const SEQ: usize = 23;
+pub(crate) const RECORDED_SESSION: usize = 24;
+pub(crate) const SPENT: usize = 25;
+pub(crate) const MORE: usize = 26;
 
-pub(in crate::store::sqlite) fn dispatch(row: &Row<'_>) -> rusqlite::Result<Dispatch> {
+pub(crate) fn dispatch(row: &Row<'_>) -> rusqlite::Result<Dispatch> {
     let attempts: u32 = row.get(11)?;
     let state = match row.get(10)? {
         phase::RUNNING => State::Running {
@@ -182,7 +164,7 @@ pub(in crate::store::sqlite) fn dispatch(row: &Row<'_>) -> rusqlite::Result<Disp
 
 /// The error as the domain names it: a value that its column should not hold concerns one record, everything else the
 /// whole store.
-pub(in crate::store::sqlite) fn refused(error: &rusqlite::Error) -> Error {
+pub(crate) fn refused(error: &rusqlite::Error) -> Error {
     let text = error.to_string();
     match error {
         rusqlite::Error::FromSqlConversionFailure(..)
@@ -194,7 +176,7 @@ pub(in crate::store::sqlite) fn refused(error: &rusqlite::Error) -> Error {
 }
 
 /// The first row of a statement, if there is one.
-pub(in crate::store::sqlite) fn one<T>(
+pub(crate) fn one<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
@@ -207,7 +189,7 @@ pub(in crate::store::sqlite) fn one<T>(
 }
 
 /// All rows of a statement, which bounds them itself.
-pub(in crate::store::sqlite) fn all<T>(
+pub(crate) fn all<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
@@ -220,6 +202,6 @@ pub(in crate::store::sqlite) fn all<T>(
 }
 
 /// A limit as SQLite takes it.
-pub(in crate::store::sqlite) fn limit(limit: usize) -> i64 {
+pub(crate) fn limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }

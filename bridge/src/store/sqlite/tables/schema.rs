@@ -19,24 +19,21 @@ const VERSION: i64 = 1;
 
 /// Identity of a store, as the file holds it.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::store::sqlite) struct Identity {
-    pub(in crate::store::sqlite) store_id: String,
-    pub(in crate::store::sqlite) log: LogName,
-    pub(in crate::store::sqlite) epoch: u64,
+pub(crate) struct Identity {
+    pub(crate) store_id: String,
+    pub(crate) log: LogName,
+    pub(crate) epoch: u64,
 }
 
 /// What a file is before anything is written to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store::sqlite) enum Content {
+pub(crate) enum Content {
     Empty,
     Store,
 }
 
 /// Refuses a file that is not a store of this version. Reads only: such a file stays as it is.
-pub(in crate::store::sqlite) fn inspect(
-    connection: &Connection,
-    file: &Path,
-) -> Result<Content, OpenError> {
+pub(crate) fn inspect(connection: &Connection, file: &Path) -> Result<Content, OpenError> {
     let failed = |source| classify(file, source);
     let number = |pragma| connection.query_row(pragma, [], |row| row.get::<_, i64>(0));
     let application = number("PRAGMA application_id").map_err(failed)?;
@@ -57,7 +54,7 @@ pub(in crate::store::sqlite) fn inspect(
 }
 
 /// Creates the tables of a new store.
-pub(in crate::store::sqlite) fn create(connection: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn create(connection: &Connection) -> rusqlite::Result<()> {
     let transaction = connection.unchecked_transaction()?;
     transaction.execute_batch(SCHEMA)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
@@ -73,16 +70,13 @@ pub(in crate::store::sqlite) fn create(connection: &Connection) -> rusqlite::Res
 }
 
 /// The next boot on this copy begins another history.
-pub(in crate::store::sqlite) fn mark_restored(copy: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn mark_restored(copy: &Connection) -> rusqlite::Result<()> {
     let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('restored', 1)";
     copy.execute(sql, []).map(drop)
 }
 
 /// Takes the next epoch; under new names when the file is a copy of another store.
-pub(in crate::store::sqlite) fn boot(
-    connection: &Connection,
-    file: &Path,
-) -> Result<Identity, OpenError> {
+pub(crate) fn boot(connection: &Connection, file: &Path) -> Result<Identity, OpenError> {
     let next = || {
         let boot = connection.unchecked_transaction()?;
         if boot.execute("DELETE FROM meta WHERE name = 'restored'", [])? > 0 {
@@ -106,9 +100,7 @@ pub(in crate::store::sqlite) fn boot(
         })
 }
 
-pub(in crate::store::sqlite) fn identity(
-    connection: &Connection,
-) -> rusqlite::Result<Option<Identity>> {
+pub(crate) fn identity(connection: &Connection) -> rusqlite::Result<Option<Identity>> {
     connection
         .query_row(
             "SELECT (SELECT value FROM meta WHERE name = 'store_id'),
@@ -128,13 +120,13 @@ pub(in crate::store::sqlite) fn identity(
 }
 
 /// Writes and syncs a row: opening alone does not notice a full disk.
-pub(in crate::store::sqlite) fn try_to_write(connection: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn try_to_write(connection: &Connection) -> rusqlite::Result<()> {
     let sql = "INSERT INTO meta (name, value) VALUES ('tried', 1)
                ON CONFLICT DO UPDATE SET value = value + 1";
     connection.execute(sql, []).map(drop)
 }
 
-pub(in crate::store::sqlite) fn classify(file: &Path, source: rusqlite::Error) -> OpenError {
+pub(crate) fn classify(file: &Path, source: rusqlite::Error) -> OpenError {
     let file = file.to_owned();
     match source.sqlite_error_code() {
         Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure) => OpenError::Disk { file, source },

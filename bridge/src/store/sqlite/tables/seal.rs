@@ -13,11 +13,7 @@ use crate::store::sqlite::engine::Failure;
 /// Length of the beginning of a sealed value that identifies its key.
 const HEAD_BYTES: usize = 5;
 
-pub(in crate::store::sqlite) fn seal_once(
-    tx: &mut Tx<'_>,
-    name: &str,
-    value: &[u8],
-) -> Result<Vec<u8>, Failure> {
+pub(crate) fn seal_once(tx: &mut Tx<'_>, name: &str, value: &[u8]) -> Result<Vec<u8>, Failure> {
     tx.execute(
         "INSERT INTO sealed (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
         params![name, value],
@@ -25,16 +21,13 @@ pub(in crate::store::sqlite) fn seal_once(
     Ok(named(tx.conn, name)?.unwrap_or_default())
 }
 
-pub(in crate::store::sqlite) fn named(
-    connection: &Connection,
-    name: &str,
-) -> rusqlite::Result<Option<Vec<u8>>> {
+pub(crate) fn named(connection: &Connection, name: &str) -> rusqlite::Result<Option<Vec<u8>>> {
     let sql = "SELECT value FROM sealed WHERE name = ?";
     rows::one(connection, sql, [name], |row| row.get(0))
 }
 
 /// The named ones come first. Looks at `limit` dispatches, whether they have secrets or not.
-pub(in crate::store::sqlite) fn page(
+pub(crate) fn page(
     connection: &Connection,
     after: u64,
     limit: usize,
@@ -66,10 +59,7 @@ pub(in crate::store::sqlite) fn page(
     Ok(Page { items, next })
 }
 
-pub(in crate::store::sqlite) fn reseal(
-    tx: &mut Tx<'_>,
-    changes: &[Resealed],
-) -> Result<u64, Failure> {
+pub(crate) fn reseal(tx: &mut Tx<'_>, changes: &[Resealed]) -> Result<u64, Failure> {
     let mut changed = 0;
     for Resealed { place, from, to } in changes {
         changed += match place {
@@ -88,9 +78,7 @@ pub(in crate::store::sqlite) fn reseal(
 }
 
 /// Sealed values by the beginning that identifies their key. Reads the whole store.
-pub(in crate::store::sqlite) fn heads(
-    connection: &Connection,
-) -> rusqlite::Result<BTreeMap<Vec<u8>, u64>> {
+pub(crate) fn heads(connection: &Connection) -> rusqlite::Result<BTreeMap<Vec<u8>, u64>> {
     let sql = format!(
         "SELECT head, count(*) FROM
            (SELECT substr(secrets, 1, {HEAD_BYTES}) AS head FROM body WHERE secrets IS NOT NULL
