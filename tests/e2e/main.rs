@@ -42,6 +42,7 @@ mod openai;
 mod orphans;
 mod output;
 mod plugins;
+mod power_cut;
 mod queue;
 mod readers;
 mod receiver;
