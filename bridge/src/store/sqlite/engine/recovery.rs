@@ -1,6 +1,7 @@
-//! After a failure. The outcome of the last commit is unknown and pages that were not synced can be missing, so every
-//! connection is closed, what was not committed is cut from the WAL, and the file is recovered from the WAL's beginning
-//! before the next write. Meanwhile changes are refused. Nothing is answered or read before the cut.
+//! After a failure. The outcome of the last commit is unknown, so what was not committed is cut from the WAL and the
+//! connections that write are closed. After a failed sync pages can be missing as well, so every connection is closed, and
+//! the file is recovered from the WAL's beginning before the next write. Meanwhile changes are refused. Nothing is
+//! answered before the cut.
 
 use std::time::{Duration, Instant};
 
@@ -75,11 +76,10 @@ impl<S: TransactionState> Writer<S> {
         let mut schedule = ReopenSchedule::new();
         let mut needs_full_recovery = failure.kind == FailureKind::Sync;
         let mut is_cut = false;
-        let mut committed_frames = None;
         loop {
             let mut done = Ok(());
             if !is_cut {
-                done = self.disconnect(&mut committed_frames, &mut needs_full_recovery);
+                done = self.disconnect(&mut needs_full_recovery);
                 is_cut = done.is_ok();
                 if is_cut {
                     // They are not in the file, and will not be found there.
@@ -102,38 +102,36 @@ impl<S: TransactionState> Writer<S> {
         }
     }
 
-    /// Closes every connection and cuts the end of the WAL that was not committed.
-    fn disconnect(
-        &mut self,
-        committed_frames: &mut Option<u64>,
-        needs_full_recovery: &mut bool,
-    ) -> Result<(), String> {
-        self.readers.suspend();
+    /// Cuts the end of the WAL that was not committed, and closes the connections that write; those of readers too if the
+    /// file is to be recovered. The cut comes first: without a connection another process that opens the file would
+    /// recover that end.
+    fn disconnect(&mut self, needs_full_recovery: &mut bool) -> Result<(), String> {
         if let Some(Err(error)) = self.checkpointer.take().map(Checkpointer::stop) {
             let failure = StoreFailure::new(&error, &self.settings.file);
             *needs_full_recovery |= failure.kind == FailureKind::Sync;
         }
-        if let Some(connection) = &self.connection {
-            if !connection.is_autocommit() {
-                // It is rolled back at the latest when the connection is closed.
-                let _ = connection.execute_batch("ROLLBACK");
-            }
-            let frames = wal::checkpoint(connection, Mode::Noop);
-            let frames =
-                frames.map_err(|error| format!("cannot read the length of the WAL: {error}"))?;
-            if frames.is_hindered {
-                return Err(
-                    "cannot read the length of the WAL: another process holds it".to_owned(),
-                );
-            }
-            *committed_frames = Some(frames.in_wal);
-            self.connection = None;
+        // Readers see nothing behind the committed frames. Their connections keep the shared memory, which cannot be
+        // created again while the disk is full.
+        if *needs_full_recovery {
+            self.readers.suspend();
         }
-        if let Some(frames) = *committed_frames {
-            let cut = wal::cut(&self.settings.file, frames);
-            cut.map_err(|error| format!("cannot cut the WAL: {error}"))?;
-            *committed_frames = None;
+        let Some(connection) = &self.connection else {
+            return Ok(());
+        };
+        if !connection.is_autocommit() {
+            let rolled_back = connection.execute_batch("ROLLBACK");
+            rolled_back.map_err(|error| format!("cannot roll back: {error}"))?;
         }
+        let frames = wal::checkpoint(connection, Mode::Noop);
+        let frames =
+            frames.map_err(|error| format!("cannot read the length of the WAL: {error}"))?;
+        if frames.is_hindered {
+            // Without a count all of the WAL would be cut.
+            return Err("cannot read the length of the WAL: another process holds it".to_owned());
+        }
+        let cut = wal::cut(&self.settings.file, frames.in_wal);
+        cut.map_err(|error| format!("cannot cut the WAL: {error}"))?;
+        self.connection = None;
         Ok(())
     }
 

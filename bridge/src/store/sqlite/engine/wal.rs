@@ -87,7 +87,7 @@ pub(crate) fn make_durable(connection: &Connection, file: &Path) -> rusqlite::Re
 }
 
 /// Removes everything behind the committed frames, so that a commit that failed in its sync is not found when the file is
-/// recovered. All connections of this process must be closed. A power cut can bring it back until `sync` has returned.
+/// recovered. No transaction of this process may be writing. A power cut can bring it back until `sync` has returned.
 pub(super) fn cut(file: &Path, committed_frames: u64) -> io::Result<()> {
     let length = match committed_frames {
         0 => 0,
