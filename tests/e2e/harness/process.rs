@@ -20,6 +20,12 @@ pub(crate) struct Process {
     pub(crate) api: Api,
 }
 
+/// A bridge that ended before it listened.
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) log: String,
+}
+
 /// What survives the process.
 pub(crate) struct Home {
     pub(crate) dir: TempDir,
@@ -107,6 +113,11 @@ impl Home {
 
     /// Starts a bridge here and waits until it listens; its log when it ends before.
     pub(crate) fn launch(&self) -> Result<Process, String> {
+        self.try_start().map_err(|ended| ended.log)
+    }
+
+    /// The same, with how it ended.
+    pub(crate) fn try_start(&self) -> Result<Process, Ended> {
         let log_file = OpenOptions::new()
             .create(true)
             .append(true)
@@ -129,9 +140,16 @@ impl Home {
             }
             let _ = url.send(Err(log));
         });
-        let url = urls.recv_timeout(Duration::from_secs(30)).unwrap()?;
-        process.api = Api::new(url);
-        Ok(process)
+        match urls.recv_timeout(Duration::from_secs(30)).unwrap() {
+            Ok(url) => {
+                process.api = Api::new(url);
+                Ok(process)
+            }
+            Err(log) => {
+                let status = process.wait();
+                Err(Ended { status, log })
+            }
+        }
     }
 }
 
