@@ -181,8 +181,8 @@ async fn nothing_waits(api: &Api) {
             "/adapters/echo/running",
             "/deliveries/pending",
         ];
-        let is_zero = |count: &&str| health.pointer(count) == Some(&json!(0));
-        counts.iter().all(|count| is_zero(&count)).then_some(())
+        let is_zero = |count: &str| health.pointer(count) == Some(&json!(0));
+        counts.into_iter().all(is_zero).then_some(())
     })
     .await;
 }

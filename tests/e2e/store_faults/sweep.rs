@@ -7,9 +7,9 @@ use super::disk::{Disk, Fault, Place, WELL, WRITES_FAIL};
 use super::is_whole;
 use super::load::Load;
 
-const SELECTION: [u32; 7] = [1, 2, 3, 5, 8, 13, 34];
+const SELECTION: [u32; 5] = [1, 2, 5, 13, 34];
 /// The bridge syncs the database once per checkpoint, and each needs a load of its own; of many, a part runs.
-const SYNCS: [u32; 4] = [1, 2, 3, 5];
+const SYNCS: [u32; 3] = [1, 2, 4];
 /// Faults between two restarts.
 const RESTART: u32 = 20;
 /// Dispatches that are sent at the same time.
@@ -40,7 +40,8 @@ struct Sweep {
 }
 
 impl Sweep {
-    async fn run(place: Place, faults: &[Fault]) {
+    /// Returns what was counted.
+    async fn run(place: Place, faults: &[Fault]) -> String {
         // The WAL is checkpointed as often as its length is checked.
         let mut home = Home::new(&[("BRIDGE_STORE_WAL_LIMIT_BYTES", "4096")]);
         let disk = Disk::below(&mut home);
@@ -67,12 +68,12 @@ impl Sweep {
         sweep.load.verify_all(&bridge.api).await;
         bridge.kill();
         is_whole(&sweep.home);
-        println!(
+        format!(
             "{place:?} {faults:?}: {} faults, {} answered, {} refused",
             sweep.disk.faults(),
             sweep.load.answered(),
             sweep.load.refused(),
-        );
+        )
     }
 
     /// Sends work until the fault has happened and the bridge takes work again.
@@ -109,25 +110,31 @@ const WRITES: [Fault; 3] = [Fault::WriteError, Fault::WriteFull, Fault::WriteTor
 
 #[tokio::test]
 async fn each_write_of_the_wal_can_fail() {
-    Sweep::run(Place::Wal, &WRITES).await;
+    println!("{}", Sweep::run(Place::Wal, &WRITES).await);
 }
 
 #[tokio::test]
 async fn each_sync_of_the_wal_can_fail() {
-    Sweep::run(Place::Wal, &[Fault::Sync, Fault::SyncKept]).await;
+    println!(
+        "{}",
+        Sweep::run(Place::Wal, &[Fault::Sync, Fault::SyncKept]).await
+    );
 }
 
 #[tokio::test]
 async fn each_write_of_the_database_can_fail() {
-    Sweep::run(Place::Database, &WRITES).await;
+    println!("{}", Sweep::run(Place::Database, &WRITES).await);
 }
 
 #[tokio::test]
 async fn each_sync_of_the_database_can_fail() {
-    Sweep::run(Place::Database, &[Fault::Sync, Fault::SyncOnce]).await;
+    println!(
+        "{}",
+        Sweep::run(Place::Database, &[Fault::Sync, Fault::SyncOnce]).await
+    );
 }
 
 #[tokio::test]
 async fn each_sync_of_the_folder_can_fail() {
-    Sweep::run(Place::Folder, &[Fault::Sync]).await;
+    println!("{}", Sweep::run(Place::Folder, &[Fault::Sync]).await);
 }
