@@ -20,7 +20,7 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Read all of the store and say what is wrong with it
+    /// Read all of the store and report what is damaged; a changed byte within a stored text is not detected
     Check,
     /// Copy the store, as it is at this moment, to a new file
     Backup {
