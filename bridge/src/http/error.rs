@@ -288,7 +288,7 @@ impl From<store::Error> for Failure {
     fn from(error: store::Error) -> Self {
         match error {
             store::Error::Unavailable(_) => {
-                let message = "the store cannot be read or written just now; try again";
+                let message = format!("{error}; try again");
                 Failure::new(Code::StoreUnavailable, message).because(error)
             }
             store::Error::Unreadable(_) => {

@@ -1,6 +1,5 @@
 //! A failure of the file or the disk: after it nothing is written before the file is reopened.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use backoff::backoff::Backoff;
@@ -13,6 +12,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct StoreFailure {
+    /// Is part of answers to callers, so it names no path.
     pub(super) reason: String,
     pub(super) kind: FailureKind,
 }
@@ -29,10 +29,10 @@ pub(super) enum FailureKind {
 }
 
 impl StoreFailure {
-    pub(super) fn new(error: &rusqlite::Error, file: &Path) -> Self {
+    pub(super) fn new(error: &rusqlite::Error) -> Self {
         let extended = error.sqlite_error().map(|error| error.extended_code);
         if connection::is_damage(error) {
-            let reason = format!("{} is damaged ({error})", file.display());
+            let reason = format!("the database file is damaged ({error})");
             return Self {
                 reason,
                 kind: FailureKind::Damage,

@@ -27,7 +27,8 @@ impl<S: TransactionState> Writer<S> {
                 "new work is refused until it can be written again"
             }
         };
-        tracing::error!("the store failed: {}; {then}", failure.reason);
+        let file = self.settings.file.display();
+        tracing::error!(%file, "the store failed: {}; {then}", failure.reason);
         let failed_at = Instant::now();
         for change in self.set_unavailable(&failure.reason) {
             change.refuse(&failure.reason);
@@ -63,7 +64,7 @@ impl<S: TransactionState> Writer<S> {
                 Ok(()) => return true,
                 Err(error) if connection::is_busy(&error) => {}
                 Err(error) => {
-                    let failure = StoreFailure::new(&error, &self.settings.file);
+                    let failure = StoreFailure::new(&error);
                     return self.reopen(&failure, Vec::new());
                 }
             }
@@ -107,7 +108,7 @@ impl<S: TransactionState> Writer<S> {
     /// recover that end.
     fn disconnect(&mut self, needs_full_recovery: &mut bool) -> Result<(), String> {
         if let Some(Err(error)) = self.checkpointer.take().map(Checkpointer::stop) {
-            let failure = StoreFailure::new(&error, &self.settings.file);
+            let failure = StoreFailure::new(&error);
             *needs_full_recovery |= failure.kind == FailureKind::Sync;
         }
         // Readers see nothing behind the committed frames. Their connections keep the shared memory, which cannot be
@@ -144,12 +145,12 @@ impl<S: TransactionState> Writer<S> {
             let frames = wal::checkpoint(&connection, Mode::Noop)?;
             Ok((connection, frames))
         });
-        let (opened, frames) = opened.map_err(|error| StoreFailure::new(&error, file).reason)?;
+        let (opened, frames) = opened.map_err(|error| StoreFailure::new(&error).reason)?;
         if *needs_full_recovery && frames.in_file > 0 {
-            return Err(format!(
-                "a sync failed, and {} cannot be recovered while another process has it open; close that one",
-                file.display()
-            ));
+            return Err(
+                "a sync failed, and the database file cannot be recovered while another process has it open; close that one"
+                    .to_owned(),
+            );
         }
         *needs_full_recovery = false;
         let opened = self.connection.insert(opened);
@@ -159,7 +160,7 @@ impl<S: TransactionState> Writer<S> {
                 return Err("the file was replaced by another store; restart the bridge".to_owned());
             }
             Err(error) => {
-                let failure = StoreFailure::new(&error, file);
+                let failure = StoreFailure::new(&error);
                 *needs_full_recovery = failure.kind == FailureKind::Sync;
                 return Err(failure.reason);
             }

@@ -31,6 +31,11 @@ impl Frames {
         self.in_wal * PAGE_BYTES
     }
 
+    /// Frames after this one that are not in the database file. Another process can copy some while they are counted.
+    pub(super) fn since(&self, frame: u64) -> u64 {
+        self.in_wal.saturating_sub(self.in_file.max(frame))
+    }
+
     pub(super) fn is_all_in_file(&self) -> bool {
         !self.is_hindered && self.in_wal == self.in_file
     }

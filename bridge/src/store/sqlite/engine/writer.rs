@@ -173,8 +173,7 @@ impl<S: TransactionState> Writer<S> {
 
     fn locked(&self, changes: Vec<QueuedChange<S>>) -> FailedBatch<S> {
         let reason = format!(
-            "another process holds a write lock on {} for longer than store.busy_timeout ({:?})",
-            self.settings.file.display(),
+            "another process holds a write lock on the database file for longer than store.busy_timeout ({:?})",
             self.settings.busy_timeout
         );
         let kind = FailureKind::Lock;
@@ -200,7 +199,7 @@ impl<S: TransactionState> Writer<S> {
         changes: Vec<QueuedChange<S>>,
     ) -> FailedBatch<S> {
         FailedBatch {
-            failure: StoreFailure::new(error, &self.settings.file),
+            failure: StoreFailure::new(error),
             changes,
         }
     }
@@ -250,13 +249,13 @@ impl<S: TransactionState> Writer<S> {
             self.requested_at = 0;
         }
         let limit = self.settings.wal_limit_bytes;
-        let is_nearly_copied = frames.in_wal - frames.in_file < CHECKPOINT_FRAMES;
+        let is_nearly_copied = frames.since(0) < CHECKPOINT_FRAMES;
         let is_to_be_truncated = frames.bytes() > limit
             && (is_nearly_copied || frames.bytes() > BACKPRESSURE.saturating_mul(limit))
             && self.rest.is_over(Instant::now());
         if is_to_be_truncated {
             self.truncate()?;
-        } else if frames.in_wal - frames.in_file.max(self.requested_at) >= CHECKPOINT_FRAMES {
+        } else if frames.since(self.requested_at) >= CHECKPOINT_FRAMES {
             self.requested_at = frames.in_wal;
             if let Some(checkpointer) = &self.checkpointer {
                 checkpointer.request();
