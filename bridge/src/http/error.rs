@@ -475,7 +475,9 @@ mod tests {
                 .unwrap();
             let body: Value = serde_json::from_slice(&body).unwrap();
             assert_eq!(body["code"], code);
-            assert!(!body["error"].as_str().unwrap().contains("disk"));
+            // Of a failure of the store its reason is part of the answer.
+            let names_reason = body["error"].as_str().unwrap().contains("disk");
+            assert_eq!(names_reason, code == "STORE_UNAVAILABLE");
         }
     }
 }
