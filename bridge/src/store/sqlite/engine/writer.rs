@@ -250,12 +250,16 @@ impl<S: TransactionState> Writer<S> {
         }
         let limit = self.settings.wal_limit_bytes;
         let is_nearly_copied = frames.since(0) < CHECKPOINT_FRAMES;
-        let is_to_be_truncated = frames.bytes() > limit
+        let is_above_limit = frames.bytes() > limit;
+        let is_to_be_truncated = is_above_limit
             && (is_nearly_copied || frames.bytes() > BACKPRESSURE.saturating_mul(limit))
             && self.rest.is_over(Instant::now());
         if is_to_be_truncated {
             self.truncate()?;
-        } else if frames.since(self.requested_at) >= CHECKPOINT_FRAMES {
+        } else if frames.since(self.requested_at) >= CHECKPOINT_FRAMES
+            // A reader can have kept the last request from copying anything, and have ended since.
+            || is_above_limit && !is_nearly_copied
+        {
             self.requested_at = frames.in_wal;
             if let Some(checkpointer) = &self.checkpointer {
                 checkpointer.request();
