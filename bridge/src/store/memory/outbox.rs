@@ -298,7 +298,7 @@ impl State {
     }
 }
 
-/// Whether an origin such as `https://example.org:443` is at this `host` or `host:port`.
+/// True if an origin such as `https://example.org:443` is at this `host` or `host:port`.
 fn at_host(origin: &str, host: Option<&str>) -> bool {
     let Some(host) = host else { return true };
     let authority = origin.split_once("://").map_or(origin, |(_, rest)| rest);

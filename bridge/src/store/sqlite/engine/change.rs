@@ -28,7 +28,7 @@ impl From<rusqlite::Error> for Failure {
 }
 
 impl Failure {
-    /// Whether the transaction it was part of cannot be continued.
+    /// True if the transaction it was part of cannot be continued.
     pub(super) fn ends_transaction(&self, connection: &Connection) -> bool {
         match self {
             Failure::Refused(_) => connection.is_autocommit(),
@@ -37,7 +37,7 @@ impl Failure {
     }
 }
 
-/// Whether the disk or the file failed, rather than one statement with its values.
+/// True if the disk or the file failed, rather than one statement with its values.
 fn is_of_the_medium(error: &rusqlite::Error) -> bool {
     !matches!(
         error.sqlite_error_code(),
@@ -45,7 +45,7 @@ fn is_of_the_medium(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Whether a change can wait for others to share its commit with.
+/// Urgency of a change: one that is not urgent waits for others to share its commit with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
     Now,

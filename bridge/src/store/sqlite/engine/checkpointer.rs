@@ -48,7 +48,7 @@ impl Checkpointer {
         }
     }
 
-    /// Whether a checkpoint is running; if not, how the last one ended, reported once. While one is running the writer must
+    /// True while a checkpoint is running; otherwise how the last one ended, reported once. While one is running the writer must
     /// not checkpoint: it would take pages for copied that a failed sync has lost.
     pub(super) fn is_running(&self) -> rusqlite::Result<bool> {
         let mut state = lock(&self.state);

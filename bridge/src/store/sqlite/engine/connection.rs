@@ -113,7 +113,7 @@ fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Whether the file's content cannot be right.
+/// True if the file's content cannot be right.
 pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     matches!(
@@ -122,7 +122,7 @@ pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Whether another process holds a lock for longer than the busy timeout.
+/// True if another process holds a lock for longer than the busy timeout.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     matches!(code, Some(ErrorCode::DatabaseBusy))

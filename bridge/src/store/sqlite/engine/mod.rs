@@ -61,7 +61,7 @@ pub(super) trait TransactionState: Send + 'static {
     fn reload(&mut self, connection: &Connection) -> rusqlite::Result<bool>;
 }
 
-/// Whether changes can be written now, and if not, why.
+/// `Ok` while changes can be written, otherwise the reason why not.
 type Status = Arc<Mutex<Result<(), String>>>;
 
 /// Handle to an open database file. Dropping it writes what is queued and closes the file.

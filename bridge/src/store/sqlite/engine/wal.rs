@@ -20,7 +20,7 @@ const REST: u32 = 10;
 pub(super) struct Frames {
     /// Committed frames in the WAL.
     pub(super) in_wal: u64,
-    /// Those of them that were copied into the database file.
+    /// Frames of the WAL that were copied into the database file.
     pub(super) in_file: u64,
     /// Another checkpoint was running, a reader was not waited for any longer, or the frames could not be counted.
     pub(super) is_hindered: bool,

@@ -164,7 +164,7 @@ impl<S: TransactionState> Writer<S> {
         }
     }
 
-    /// Whether no transaction is open, so that nothing of a batch was written.
+    /// True if no transaction is open, so that nothing of a batch was written.
     fn is_idle(&self) -> bool {
         self.connection
             .as_ref()

@@ -288,7 +288,7 @@ impl Batch {
         })
     }
 
-    /// Whether no event of the batch can match, so that its body need not be parsed.
+    /// True if no event of the batch can match, so that its body need not be parsed.
     fn is_out(&self, filter: &EventFilter) -> bool {
         let differs = |wanted: &Option<String>, value: Option<&str>| {
             wanted.is_some() && wanted.as_deref() != value
