@@ -22,7 +22,7 @@ pub(super) enum Stage {
     Finished,
 }
 
-/// What claims and cancel requests are checked against.
+/// State of a dispatch that claims and cancel requests are checked against.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
     pub(super) stage: Stage,
@@ -32,7 +32,7 @@ pub(super) struct Standing {
     pub(super) has_callback: bool,
 }
 
-/// What becomes of a request to accept a dispatch.
+/// Decision about a request to accept a dispatch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Accept {
     Insert {
@@ -73,7 +73,7 @@ pub(super) fn accept(new: &NewDispatch, known: Option<&Known>, queued: u64) -> R
     })
 }
 
-/// Whether a new dispatch waits for its `not_before`.
+/// True if a new dispatch waits for its `not_before`.
 pub(super) fn is_delayed(new: &NewDispatch) -> bool {
     new.not_before.is_some_and(|time| time > new.accepted_at)
 }
@@ -101,7 +101,7 @@ pub(super) fn append(lease: &Lease, standing: &Standing, epoch: u64) -> Result<(
     check_claim(&Claim::Attempt(lease.clone()), standing, epoch)
 }
 
-/// What a finish does.
+/// Decision about a finish.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum End {
     Record {

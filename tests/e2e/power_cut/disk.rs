@@ -19,7 +19,7 @@ use super::recording::{Files, Operation, Record};
 pub(super) enum Mode {
     None,
     All,
-    /// Those before a moment of the past.
+    /// Operations before a moment of the past.
     Prefix,
     /// Any of them, each whole.
     Reordered,

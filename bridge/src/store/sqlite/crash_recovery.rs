@@ -1,4 +1,4 @@
-//! What a power cut leaves: a write-ahead log that ends anywhere, or whose end is garbage. And a file
+//! Remains of a power cut: a write-ahead log that ends anywhere, or whose end is garbage. And a file
 //! that is damaged in its middle, and copies.
 
 use std::os::unix::fs::PermissionsExt;

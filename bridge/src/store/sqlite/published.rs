@@ -1,4 +1,4 @@
-//! What the writer publishes after each commit, readable without asking it: counts, queues and the bounds of the log.
+//! State that the writer publishes after each commit, readable without asking it: counts, queues, bounds of the log.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

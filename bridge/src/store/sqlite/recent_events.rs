@@ -69,7 +69,7 @@ impl RecentEvents {
     }
 
     /// The position after which the file must be read before a reader at `after` finds all events up to `issued` here.
-    /// What is held is dropped when it is too old to be continued.
+    /// Held events are dropped when they are too old to be continued.
     pub(super) fn missing(&self, after: u64, issued: u64) -> Option<u64> {
         let mut held = self.write();
         if held.last >= issued {

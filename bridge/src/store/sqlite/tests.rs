@@ -1,4 +1,4 @@
-//! What only a store on a disk can get wrong: files, locks, crashes, a full disk.
+//! Tests of everything that only a store on a disk can get wrong: files, locks, crashes, a full disk.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

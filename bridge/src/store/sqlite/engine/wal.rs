@@ -41,7 +41,7 @@ impl Frames {
     }
 }
 
-/// What a checkpoint does, as `PRAGMA wal_checkpoint` calls it.
+/// Mode of a checkpoint, as `PRAGMA wal_checkpoint` calls it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mode {
     /// Nothing; the frames are counted.
@@ -87,8 +87,7 @@ pub(crate) fn make_durable(connection: &Connection, file: &Path) -> rusqlite::Re
         return Ok(());
     }
     // A reader of another process still needs some of them.
-    let synced = File::open(wal_file(file)).and_then(|wal| wal.sync_all());
-    synced.map_err(|error| io_failed(&error))
+    sync(file).map_err(|error| io_failed(&error))
 }
 
 /// Removes everything behind the committed frames, so that a commit that failed in its sync is not found when the file is

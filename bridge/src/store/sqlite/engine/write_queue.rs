@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
@@ -18,7 +18,7 @@ const BATCH_BYTES: usize = 8 << 20;
 /// Memory of a queued change besides its bodies.
 const CHANGE_BYTES: usize = 512;
 /// How long changes that are not urgent wait for others to share a commit with.
-const SHARE_DELAY: std::time::Duration = std::time::Duration::from_millis(5);
+const SHARE_DELAY: Duration = Duration::from_millis(5);
 
 pub(super) struct WriteQueue<S> {
     state: Mutex<State<S>>,
@@ -181,20 +181,19 @@ impl<S> WriteQueue<S> {
 
     fn sleep<'a>(
         &'a self,
-        mut state: std::sync::MutexGuard<'a, State<S>>,
+        mut state: MutexGuard<'a, State<S>>,
         sleep: Sleep,
-        at_most: Option<std::time::Duration>,
-    ) -> std::sync::MutexGuard<'a, State<S>> {
+        at_most: Option<Duration>,
+    ) -> MutexGuard<'a, State<S>> {
         state.sleep = sleep;
-        let poisoned = std::sync::PoisonError::into_inner;
         let mut state = match at_most {
             None => self
                 .wake
                 .wait(state)
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
+                .unwrap_or_else(PoisonError::into_inner),
             Some(time) => {
                 let woken = self.wake.wait_timeout(state, time);
-                woken.unwrap_or_else(poisoned).0
+                woken.unwrap_or_else(PoisonError::into_inner).0
             }
         };
         state.sleep = Sleep::No;

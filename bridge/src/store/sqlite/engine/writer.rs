@@ -67,7 +67,7 @@ pub(super) struct Writer<S: TransactionState> {
     rest: Rest,
 }
 
-/// What was written since the length of the WAL was checked.
+/// Changes that were written since the length of the WAL was checked.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unchecked {
     changes: usize,

@@ -67,7 +67,7 @@ pub(crate) fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, F
     }
 }
 
-/// What runs at once is `running` in the same row, as if `begin` had followed.
+/// Inserts the rows. A dispatch that runs at once is `running` in its first row, as if `begin` had followed.
 fn insert(
     tx: &mut Tx<'_>,
     new: &NewDispatch,

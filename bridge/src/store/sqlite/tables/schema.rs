@@ -25,7 +25,7 @@ pub(crate) struct Identity {
     pub(crate) epoch: u64,
 }
 
-/// What a file is before anything is written to it.
+/// Content of a file before anything is written to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Empty,
