@@ -100,6 +100,26 @@ impl Api {
         until("the delivery", settled).await
     }
 
+    /// All events of the log, page by page.
+    pub(crate) async fn event_log(&self) -> Vec<Value> {
+        let mut all = Vec::new();
+        let mut after = "0".to_owned();
+        loop {
+            let path = format!("/api/v2/events?after={after}&limit=1000");
+            let request = self
+                .request(Method::GET, &path)
+                .header("accept", "application/json");
+            let (status, page) = answer(request).await;
+            assert!(status.is_success(), "{page}");
+            let events = page["events"].as_array().unwrap();
+            if events.is_empty() {
+                return all;
+            }
+            all.extend(events.iter().cloned());
+            after = page["nextCursor"].as_str().unwrap().to_owned();
+        }
+    }
+
     /// Asks for a cancel that has to be recorded; whether it was in time.
     pub(crate) async fn cancel(&self, id: &str) -> bool {
         let path = format!("/api/v2/dispatch/{id}/cancel");

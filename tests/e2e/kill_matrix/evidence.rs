@@ -10,7 +10,6 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::super::harness::Api;
-use super::super::harness::api::answer;
 use super::load::{Load, Receiver, ask};
 
 /// What was counted.
@@ -114,7 +113,7 @@ pub(super) async fn examine(api: &Api, load: &Load, receiver: &Receiver) -> (Tal
             }
         }
     }
-    case.log(&all_events(api).await, &seen.events);
+    case.log(&api.event_log().await, &seen.events);
     (case.tally, case.broken)
 }
 
@@ -245,24 +244,5 @@ impl Case {
                 self.refuse(format!("this event was read, and is not there: {event}"));
             }
         }
-    }
-}
-
-async fn all_events(api: &Api) -> Vec<Value> {
-    let mut all = Vec::new();
-    let mut after = "0".to_owned();
-    loop {
-        let path = format!("/api/v2/events?after={after}&limit=1000");
-        let request = api
-            .request(Method::GET, &path)
-            .header("accept", "application/json");
-        let (status, page) = answer(request).await;
-        assert!(status.is_success(), "{page}");
-        let events = page["events"].as_array().unwrap();
-        if events.is_empty() {
-            return all;
-        }
-        all.extend(events.iter().cloned());
-        after = page["nextCursor"].as_str().unwrap().to_owned();
     }
 }

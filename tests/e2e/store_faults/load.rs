@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
-use reqwest::{Method, StatusCode};
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use super::super::harness::api::{answer, owed, quiet, with};
+use super::super::harness::api::{owed, quiet, with};
 use super::super::harness::{Api, CallbackSink, until};
 use super::counts;
 
@@ -189,21 +189,7 @@ async fn nothing_waits(api: &Api) {
 
 /// The tasks that the event log names.
 async fn tasks_of_events(api: &Api) -> BTreeSet<String> {
-    let mut tasks = BTreeSet::new();
-    let mut after = "0".to_owned();
-    loop {
-        let path = format!("/api/v2/events?after={after}&limit=1000");
-        let request = api
-            .request(Method::GET, &path)
-            .header("accept", "application/json");
-        let (status, page) = answer(request).await;
-        assert_eq!(status, StatusCode::OK, "{page}");
-        let events = page["events"].as_array().unwrap();
-        if events.is_empty() {
-            return tasks;
-        }
-        let named = events.iter().filter_map(|event| event["taskId"].as_str());
-        tasks.extend(named.map(str::to_owned));
-        after = page["nextCursor"].as_str().unwrap().to_owned();
-    }
+    let events = api.event_log().await;
+    let named = events.iter().filter_map(|event| event["taskId"].as_str());
+    named.map(str::to_owned).collect()
 }
