@@ -9,11 +9,11 @@ use std::time::Duration;
 use criterion::Criterion;
 use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, OutputStrategy, Profile};
 use forge_bridge::delivery::sign::{Message, Signer};
+use forge_bridge::dispatch::accumulator::Accumulator;
 use forge_bridge::dispatch::assemble::{self, assemble};
-use forge_bridge::dispatch::gather::Gathered;
 use forge_bridge::dispatch::idempotency;
 use forge_bridge::dispatch::normalise::{Ending, Raw, Subject, normalise};
-use forge_bridge::dispatch::request::{Dispatch, Prompt};
+use forge_bridge::dispatch::request::{DispatchRequest, Prompt};
 use forge_bridge::dispatch::route::{Candidate, Policy, route};
 use forge_bridge::dispatch::validate::{Envelope, Limits, validate};
 use forge_bridge::http::json;
@@ -56,7 +56,7 @@ const STAGES: [Stage; 7] = [
     ("validate", |bench| drop(black_box(bench.validated()))),
     ("record", |bench| {
         let record = bench.dispatch.to_record();
-        black_box(idempotency::counted(&bench.dispatch, &record));
+        black_box(idempotency::fingerprint(&bench.dispatch, &record));
     }),
     ("route", Bench::route),
     ("assemble", Bench::assemble),
@@ -68,7 +68,7 @@ const STAGES: [Stage; 7] = [
 struct Bench {
     text: Vec<u8>,
     body: Value,
-    dispatch: Dispatch,
+    dispatch: DispatchRequest,
     prompt: Prompt,
     config: dispatch::Config,
     profile: Profile,
@@ -111,7 +111,7 @@ impl Bench {
         }
     }
 
-    fn validated(&self) -> Dispatch {
+    fn validated(&self) -> DispatchRequest {
         validated(&self.body, &self.config)
     }
 
@@ -160,7 +160,7 @@ impl Bench {
         let raw = Raw {
             ending: Ending::Answered(answer.into_bytes()),
             file: None,
-            gathered: Gathered::new(None, self.config.output_limit_bytes),
+            accumulator: Accumulator::new(None, self.config.output_limit_bytes),
         };
         let subject = Subject {
             id: DispatchId::from_bytes([1; 16]),
@@ -188,7 +188,7 @@ impl Bench {
     }
 }
 
-fn validated(body: &Value, config: &dispatch::Config) -> Dispatch {
+fn validated(body: &Value, config: &dispatch::Config) -> DispatchRequest {
     let limits = Limits {
         config,
         mcp_servers: &BTreeSet::new(),

@@ -56,7 +56,7 @@ impl Tasks {
 }
 
 /// A runtime with half of the processors: the work has one, and each [`Edge`] another.
-pub fn half() -> io::Result<Runtime> {
+pub fn half_runtime() -> io::Result<Runtime> {
     let processors = available_parallelism().map_or(1, NonZeroUsize::get);
     Builder::new_multi_thread()
         .worker_threads(processors.div_ceil(2))
@@ -65,11 +65,11 @@ pub fn half() -> io::Result<Runtime> {
 }
 
 /// A runtime of connections. Dropped, it ends what still runs in it, and waits for nobody.
-pub struct Edge(Option<Runtime>);
+pub struct IoRuntime(Option<Runtime>);
 
-impl Edge {
+impl IoRuntime {
     pub fn new() -> io::Result<Self> {
-        half().map(|runtime| Self(Some(runtime)))
+        half_runtime().map(|runtime| Self(Some(runtime)))
     }
 
     pub fn handle(&self) -> &Handle {
@@ -78,7 +78,7 @@ impl Edge {
     }
 }
 
-impl Drop for Edge {
+impl Drop for IoRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();

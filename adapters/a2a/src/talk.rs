@@ -7,8 +7,8 @@ use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run,
 };
 use forge_adapter_transport::answer::Kind;
+use forge_adapter_transport::cancel_on_drop::CancelOnDrop;
 use forge_adapter_transport::http::Http;
-use forge_adapter_transport::undo::Undo;
 use serde_json::Value;
 use tokio::time::sleep;
 
@@ -34,7 +34,7 @@ pub(crate) struct Talk<'a> {
 #[derive(Default)]
 struct Course {
     transcript: Transcript,
-    undo: Option<Undo>,
+    undo: Option<CancelOnDrop>,
     /// The stream is not the first one.
     resumed: bool,
 }
@@ -180,7 +180,7 @@ impl Talk<'_> {
                 Call::Cancel,
                 &rpc::of_task(task),
             );
-            course.undo = Some(Undo::new(self.http, cancel));
+            course.undo = Some(CancelOnDrop::new(self.http, cancel));
         }
         Ok(())
     }

@@ -12,13 +12,13 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::Acp;
 use crate::agent::{Agent, PROTOCOL};
-use crate::desk::Desk;
 use crate::files;
 use crate::launch::{self, Session};
 use crate::meter::Meter;
 use crate::models::{Choice, Models};
 use crate::outcome::{AUTH_REQUIRED, End};
 use crate::policy::{self, Decision, Policy};
+use crate::tool_server::ToolServer;
 use crate::transcript::Transcript;
 
 /// How long an agent has to begin: for each answer before the task is asked.
@@ -40,7 +40,7 @@ pub(crate) struct Conversation<'a> {
     pub(crate) rpc: JsonRpc,
     policy: Policy,
     /// Where the caller's tools are.
-    pub(crate) desk: Option<Desk>,
+    pub(crate) desk: Option<ToolServer>,
     pub(crate) transcript: Transcript,
     pub(crate) agent: Agent,
     pub(crate) session: Option<String>,
@@ -55,7 +55,7 @@ impl<'a> Conversation<'a> {
     pub(crate) fn new(
         rpc: JsonRpc,
         policy: Policy,
-        desk: Option<Desk>,
+        desk: Option<ToolServer>,
         events: &'a Events,
         run: &'a Run,
     ) -> Self {
@@ -95,7 +95,7 @@ impl<'a> Conversation<'a> {
         self.agent = Agent::read(&answer).map_err(End::Garbled)?;
         let mut servers =
             launch::servers(&request.mcp_servers, &self.agent).map_err(End::Impossible)?;
-        servers.extend(self.desk.as_ref().map(Desk::server));
+        servers.extend(self.desk.as_ref().map(ToolServer::server));
         let mut opening = json!({"cwd": work, "mcpServers": servers});
         let (kind, opened) = match session {
             None => {

@@ -4,7 +4,6 @@
 mod agent;
 mod config;
 mod conversation;
-mod desk;
 mod files;
 mod launch;
 mod meter;
@@ -12,6 +11,7 @@ mod models;
 mod outcome;
 mod policy;
 mod run;
+mod tool_server;
 mod transcript;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -13,11 +13,11 @@ use forge_adapter_transport::json_rpc::JsonRpc;
 use crate::Acp;
 use crate::config::UsageScope;
 use crate::conversation::Conversation;
-use crate::desk::Desk;
 use crate::launch::{self, Session};
 use crate::meter::Mark;
 use crate::outcome::{self, End, outcome};
 use crate::policy::Policy;
+use crate::tool_server::ToolServer;
 use crate::transcript::Transcript;
 
 /// How long the agent has to end after its stdin was closed.
@@ -56,8 +56,8 @@ async fn attempt(
         .map_or_else(|| folder.path().to_owned(), PathBuf::clone);
     let program = launch::program(&adapter.settings, path, &work, folder.path())
         .map_err(|error| internal(&error))?;
-    let desk =
-        Desk::open(&adapter.host, request, folder.path()).map_err(|error| internal(&error))?;
+    let desk = ToolServer::open(&adapter.host, request, folder.path())
+        .map_err(|error| internal(&error))?;
     let child = Child::start(&adapter.host, Some(&request.execution_id), &program);
     let child = child.map_err(|error| match error {
         StartError::Missing(path) => outcome::unavailable(launch::missing(instance, &path)),

@@ -2,7 +2,7 @@
 //! it. The first event of a grounded answer may hold its citations instead.
 
 use forge_adapter_api::{AdapterError, AdapterEvent};
-use forge_adapter_openai_client::{Heard, News};
+use forge_adapter_openai_client::{Completion, News};
 use serde_json::{Map, Value, json};
 
 /// How the request was routed, and what it was grounded on; passed on as they come.
@@ -19,7 +19,7 @@ const KEPT: [&str; 8] = [
 
 #[derive(Default)]
 pub(crate) struct Answer {
-    pub(crate) heard: Heard,
+    pub(crate) heard: Completion,
     /// The members of [`KEPT`] that came, in camel case, and `citations`.
     pub(crate) about: Map<String, Value>,
 }

@@ -7,7 +7,7 @@ use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,
     Usage,
 };
-use forge_adapter_openai_client::{Heard, Names, usage_of};
+use forge_adapter_openai_client::{Completion, Names, usage_of};
 use forge_adapter_transport::http::{Failure, ServerEvents};
 use reqwest::StatusCode;
 use secrecy::ExposeSecret as _;
@@ -170,7 +170,7 @@ async fn listen(stream: &mut ServerEvents, answer: &mut Answer, events: &Events)
     }
 }
 
-fn finished(heard: &Heard, names: &Names) -> ExecutionResult {
+fn finished(heard: &Completion, names: &Names) -> ExecutionResult {
     if heard.finish.is_none() {
         let error = AdapterError::new("upstream_error", "the answer broke off before its end");
         return stopped(&error.retryable());

@@ -6,17 +6,17 @@ use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,
 };
 use forge_adapter_transport::answer::{Answer, Kind};
+use forge_adapter_transport::cancel_on_drop::CancelOnDrop;
 use forge_adapter_transport::http::{Http, ServerEvent, ServerEvents};
-use forge_adapter_transport::undo::Undo;
 use forge_adapter_transport::wire::{self, Malformed, Message};
 use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use crate::callback_server::{CallbackServer, DeferredMessages};
 use crate::config::Settings;
-use crate::door::{Door, Letters};
-use crate::later::{Links, settled};
+use crate::deferred::{Links, settled};
 
 /// A server that is asked how far it is may fail so often in a row.
 const FAILURES: u32 = 5;
@@ -25,7 +25,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) http: &'a Http,
     pub(crate) settings: &'a Settings,
     pub(crate) url: &'a Url,
-    pub(crate) door: Option<&'a Door>,
+    pub(crate) door: Option<&'a CallbackServer>,
     pub(crate) events: &'a Events,
     pub(crate) run: &'a Run,
 }
@@ -85,7 +85,7 @@ impl Exchange<'_> {
                 return Err(AdapterError::cancelled());
             }
         };
-        undo.into_iter().for_each(Undo::disarm);
+        undo.into_iter().for_each(CancelOnDrop::disarm);
         ended
     }
 
@@ -118,7 +118,7 @@ impl Exchange<'_> {
     async fn later(
         &self,
         answer: Answer,
-        mut letters: Option<Letters>,
+        mut letters: Option<DeferredMessages>,
         heard: &mut Heard,
     ) -> Result<ExecutionResult> {
         let location = answer.header("location").map(str::to_owned);
@@ -154,7 +154,7 @@ impl Exchange<'_> {
                 }
             }
         };
-        undo.into_iter().for_each(Undo::disarm);
+        undo.into_iter().for_each(CancelOnDrop::disarm);
         ended
     }
 
@@ -186,7 +186,7 @@ impl Exchange<'_> {
     fn post(
         &self,
         request: &ExecutionRequest,
-        letters: Option<&Letters>,
+        letters: Option<&DeferredMessages>,
     ) -> Result<RequestBuilder> {
         let mut body = json!(request);
         body["callbackUrl"] = json!(letters.map(|letters| &letters.url));
@@ -222,7 +222,7 @@ impl Exchange<'_> {
         }
     }
 
-    fn undo(&self, links: &Links) -> Option<Undo> {
+    fn undo(&self, links: &Links) -> Option<CancelOnDrop> {
         let request = match (&links.cancel, &links.status) {
             (Some(cancel), _) => self
                 .http
@@ -235,11 +235,11 @@ impl Exchange<'_> {
         let request = self
             .with_credentials(request)
             .timeout(Duration::from_secs(5));
-        Some(Undo::new(self.http, request))
+        Some(CancelOnDrop::new(self.http, request))
     }
 }
 
-async fn next(letters: &mut Option<Letters>) -> Message {
+async fn next(letters: &mut Option<DeferredMessages>) -> Message {
     if let Some(letters) = letters
         && let Some(message) = letters.next().await
     {

@@ -1,10 +1,10 @@
 //! The adapter `http`: posts executions to a server that speaks the bridge's JSON. Under another id it is
 //! `custom` and `convex-native`.
 
+mod callback_server;
 mod config;
-mod door;
+mod deferred;
 mod exchange;
-mod later;
 mod signing;
 
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use forge_adapter_api::{
 use forge_adapter_transport::http::{Failure, Http, Limits};
 use secrecy::ExposeSecret as _;
 
+use crate::callback_server::CallbackServer;
 use crate::config::Settings;
-use crate::door::Door;
 use crate::exchange::Exchange;
 
 /// How long executions have to end at shutdown.
@@ -31,7 +31,7 @@ const NO_URL: &str = "no server is configured: set adapters.<id>.url, or <ID>_UR
 pub struct HttpAdapter {
     settings: Settings,
     http: Http,
-    door: Option<Door>,
+    door: Option<CallbackServer>,
     running: Running,
 }
 
@@ -52,7 +52,7 @@ impl ExecutionAdapter for HttpAdapter {
         })?;
         let door = match (&settings.table.callback, &settings.signing) {
             (Some(callback), Some(signing)) => {
-                let door = Door::open(callback, Arc::clone(signing)).await;
+                let door = CallbackServer::open(callback, Arc::clone(signing)).await;
                 Some(door.map_err(|error| {
                     let message = format!(
                         "cannot listen for callbacks on {}: {error}",
@@ -91,7 +91,7 @@ impl ExecutionAdapter for HttpAdapter {
 
     async fn check_health(&self) -> Health {
         let server = self.server_health().await;
-        match self.door.as_ref().and_then(Door::closed) {
+        match self.door.as_ref().and_then(CallbackServer::closed) {
             Some(why) if server.status == HealthStatus::Healthy => Health::degraded(why),
             Some(_) | None => server,
         }

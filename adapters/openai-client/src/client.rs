@@ -9,8 +9,8 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
 
-use crate::heard::Heard;
-use crate::refusal;
+use crate::api_error;
+use crate::completion::Completion;
 
 /// Instead of the key in texts of the server.
 const REDACTED: &str = "[REDACTED]";
@@ -77,7 +77,7 @@ impl Client {
     pub async fn chat(
         &self,
         body: &Value,
-        heard: &mut Heard,
+        heard: &mut Completion,
         events: &Events,
     ) -> Result<(), AdapterError> {
         let url = format!("{}/chat/completions", self.base_url);
@@ -108,7 +108,7 @@ impl Client {
     async fn follow(
         &self,
         mut stream: ServerEvents,
-        heard: &mut Heard,
+        heard: &mut Completion,
         events: &Events,
     ) -> Result<(), AdapterError> {
         loop {
@@ -136,7 +136,7 @@ impl Client {
     }
 
     fn failed(&self, failure: Failure) -> AdapterError {
-        self.cleaned(refusal::of(failure, self.refusal))
+        self.cleaned(api_error::of(failure, self.refusal))
     }
 
     /// Some servers repeat the key that they refuse.
@@ -150,7 +150,7 @@ impl Client {
 }
 
 async fn take(
-    heard: &mut Heard,
+    heard: &mut Completion,
     event: &ServerEvent,
     events: &Events,
     own: Refusal,
@@ -163,7 +163,7 @@ async fn take(
     })?;
     let is_own =
         !matches!(event.name.as_str(), "message" | "error") && chunk.get("choices").is_none();
-    if is_own && refusal::said_in(&chunk).is_none() {
+    if is_own && api_error::said_in(&chunk).is_none() {
         // An agent behind the protocol tells what it does.
         let progress = json!({"kind": event.name, "data": chunk});
         events
@@ -171,19 +171,19 @@ async fn take(
             .await;
         return Ok(());
     }
-    if event.name == "error" && refusal::said_in(&chunk).is_none() {
-        return Err(refusal::read(&chunk));
+    if event.name == "error" && api_error::said_in(&chunk).is_none() {
+        return Err(api_error::read(&chunk));
     }
     hear(heard, &chunk, events, own).await
 }
 
 async fn hear(
-    heard: &mut Heard,
+    heard: &mut Completion,
     chunk: &Value,
     events: &Events,
     own: Refusal,
 ) -> Result<(), AdapterError> {
-    if let Some(refusal) = refusal::said_in(chunk).and_then(own) {
+    if let Some(refusal) = api_error::said_in(chunk).and_then(own) {
         return Err(refusal);
     }
     for news in heard.chunk(chunk)? {

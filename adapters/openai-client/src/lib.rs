@@ -3,12 +3,12 @@
 //! conversations, usage, cost, health. What a provider has of its own it says in a [`Dialect`].
 
 mod adapter;
+mod api_error;
 mod ask;
 mod client;
-mod heard;
+mod completion;
 mod names;
 mod prices;
-mod refusal;
 mod run;
 mod sessions;
 mod settings;
@@ -18,12 +18,12 @@ use forge_adapter_api::{AdapterError, CostTier, LatencyProfile};
 use serde_json::Value;
 
 pub use adapter::OpenAi;
+pub use api_error::{read as read_refusal, refused, said_in as refusal_in};
 pub use ask::{Structured, ask, assistant, format_for, offered, said, tool_answers};
 pub use client::Client;
-pub use heard::{Heard, News, failed};
+pub use completion::{Completion, News, failed};
 pub use names::Names;
 pub use prices::{Price, Prices, cost};
-pub use refusal::{read as read_refusal, refused, said_in as refusal_in};
 pub use sessions::Sessions;
 pub use usage::of as usage_of;
 

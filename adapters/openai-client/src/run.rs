@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::adapter::OpenAi;
 use crate::ask::{Structured, ask, assistant, said};
 use crate::client::Client;
-use crate::heard::{Heard, failed};
+use crate::completion::{Completion, failed};
 use crate::names::Names;
 use crate::settings::Switch;
 use crate::{Dialect, prices, usage};
@@ -55,7 +55,7 @@ pub(crate) async fn execute<D: Dialect>(
     history.extend(fresh);
     let model = request.model.as_deref().or(settings.model.as_deref());
     let body = body(adapter, request, model, &history, &names);
-    let mut heard = Heard::default();
+    let mut heard = Completion::default();
     let answered = tokio::select! {
         answered = client.chat(&body, &mut heard, events) => answered,
         () = run.cancelled() => Err(AdapterError::cancelled()),

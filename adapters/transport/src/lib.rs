@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod caller_tools;
+pub mod cancel_on_drop;
 mod failure;
 pub mod folder;
 #[cfg(feature = "fuzzing")]
@@ -11,5 +12,4 @@ pub mod http;
 pub mod json_lines;
 pub mod json_rpc;
 mod server_events;
-pub mod undo;
 pub mod wire;

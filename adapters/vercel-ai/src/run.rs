@@ -5,7 +5,7 @@ use forge_adapter_api::{
     Status,
 };
 use forge_adapter_openai_client::{
-    Heard, Names, Sessions, assistant, cost, failed, said, usage_of,
+    Completion, Names, Sessions, assistant, cost, failed, said, usage_of,
 };
 use forge_adapter_transport::http::Http;
 use serde_json::{Map, Value, json};
@@ -54,7 +54,7 @@ pub(crate) async fn execute(
         schema: request.output_schema.as_ref(),
         max_output_tokens: settings.max_output_tokens,
     };
-    let (mut heard, mut native) = (Heard::default(), Map::new());
+    let (mut heard, mut native) = (Completion::default(), Map::new());
     let answered = tokio::select! {
         answered = way.call(room, request, &ask, &mut heard, &mut native, events) => answered,
         () = run.cancelled() => Err(AdapterError::cancelled()),
@@ -130,7 +130,7 @@ impl<'a> Way<'a> {
         room: &Room,
         request: &ExecutionRequest,
         ask: &Ask<'_>,
-        heard: &mut Heard,
+        heard: &mut Completion,
         native: &mut Map<String, Value>,
         events: &Events,
     ) -> Result<()> {
@@ -147,7 +147,7 @@ impl<'a> Way<'a> {
     }
 
     /// What the gateway says that it cost, of an answer that came to its end.
-    async fn cost(&self, room: &Room, heard: &Heard, run: &Run) -> Option<f64> {
+    async fn cost(&self, room: &Room, heard: &Completion, run: &Run) -> Option<f64> {
         let Self::Gateway(target) = self else {
             return None;
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forge_adapter_api::child::{Child, Program, StartError};
 use forge_adapter_api::{AdapterError, Events, Health, Host, Result};
-use forge_adapter_openai_client::{Heard, read_refusal};
+use forge_adapter_openai_client::{Completion, read_refusal};
 use forge_adapter_transport::json_lines::JsonLines;
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
@@ -31,7 +31,7 @@ pub(crate) async fn call(
     settings: &Settings,
     execution: &str,
     ask: &Ask<'_>,
-    heard: &mut Heard,
+    heard: &mut Completion,
     kept: &mut Map<String, Value>,
     events: &Events,
 ) -> Result<()> {
@@ -73,7 +73,7 @@ impl From<AdapterError> for Failure {
 async fn listen(
     process: &mut JsonLines,
     settings: &Settings,
-    heard: &mut Heard,
+    heard: &mut Completion,
     kept: &mut Map<String, Value>,
     events: &Events,
 ) -> std::result::Result<(), Failure> {

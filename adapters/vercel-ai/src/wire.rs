@@ -4,7 +4,7 @@
 
 use forge_adapter_api::request::Tool;
 use forge_adapter_api::{AdapterError, Events, Result};
-use forge_adapter_openai_client::{Client, Heard, Names, refusal_in, refused};
+use forge_adapter_openai_client::{Client, Completion, Names, refusal_in, refused};
 use forge_adapter_transport::http::{Http, Reply};
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
@@ -51,7 +51,7 @@ pub(crate) async fn call(
     http: &Http,
     target: &Target,
     ask: &Ask<'_>,
-    heard: &mut Heard,
+    heard: &mut Completion,
     native: &mut Map<String, Value>,
     events: &Events,
 ) -> Result<()> {
@@ -82,7 +82,7 @@ async fn follow<P: Protocol + Default>(
     target: &Target,
     path: &str,
     ask: &Ask<'_>,
-    heard: &mut Heard,
+    heard: &mut Completion,
     native: &mut Map<String, Value>,
     events: &Events,
 ) -> Result<()> {
@@ -131,7 +131,7 @@ async fn follow<P: Protocol + Default>(
 }
 
 /// Takes a chunk in, and tells what is new.
-pub(crate) async fn hear(heard: &mut Heard, chunk: &Value, events: &Events) -> Result<()> {
+pub(crate) async fn hear(heard: &mut Completion, chunk: &Value, events: &Events) -> Result<()> {
     for news in heard.chunk(chunk)? {
         events.send(news.into()).await;
     }
@@ -289,7 +289,7 @@ mod tests {
 
     /// What the events of this file become, and what is said again in the next round.
     fn translated<P: Protocol + Default>(events: &str) -> Value {
-        let (mut heard, mut told, mut error) = (Heard::default(), Vec::new(), None);
+        let (mut heard, mut told, mut error) = (Completion::default(), Vec::new(), None);
         let mut protocol = P::default();
         for line in events.lines() {
             let chunks = protocol.event(&serde_json::from_str(line).unwrap());
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn nonsense_is_no_panic_and_no_answer() {
         fn hear<P: Protocol + Default>(event: &Value) {
-            let mut heard = Heard::default();
+            let mut heard = Completion::default();
             let mut protocol = P::default();
             for chunk in protocol.event(event).unwrap() {
                 // What is no error is no end either.

@@ -25,16 +25,15 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::config::{Config, Retention};
-use crate::crash;
 use crate::delivery::sign::Signer;
 use crate::delivery::{self, Deliverer};
 use crate::dispatch::finish::Finisher;
 use crate::dispatch::recover::recover;
 use crate::dispatch::{self, Dispatcher};
+use crate::failpoint;
 use crate::http::auth::Auth;
 use crate::http::tls::Tls;
-use crate::http::{self, Life, Phase};
-use crate::live::Live;
+use crate::http::{self, Phase, ProcessState};
 use crate::mcp::{self, Servers};
 use crate::net;
 use crate::net::guard::Guard;
@@ -42,9 +41,10 @@ use crate::otlp::Exporter;
 use crate::plugin::{self, Adapter, Registry, Relayed, Trust};
 use crate::process::Children;
 use crate::registration::{self, Endpoint, Gateway, Registrar};
+use crate::reloadable::Reloadable;
 use crate::store::Store;
 use crate::store::sqlite::Sqlite;
-use crate::tasks::{Edge, Tasks};
+use crate::tasks::{IoRuntime, Tasks};
 use crate::time::Clock;
 use crate::vault::Vault;
 
@@ -89,10 +89,10 @@ pub struct Bridge {
     guard: Guard,
     vault: Vault,
     /// The keys of the vault have changed.
-    turned: Arc<Notify>,
+    key_rotated: Arc<Notify>,
     /// How long finished work is kept, for those who write its end; the sweep needs all of it.
-    kept: Live<Duration>,
-    retention: Live<Retention>,
+    kept: Reloadable<Duration>,
+    retention: Reloadable<Retention>,
     dispatcher: Dispatcher,
     deliverer: Deliverer,
     children: Children,
@@ -109,7 +109,7 @@ pub struct Bridge {
     /// Ends what tells of all the rest.
     last: CancellationToken,
     tracker: Tasks,
-    edge: Edge,
+    edge: IoRuntime,
 }
 
 impl Bridge {
@@ -130,7 +130,7 @@ impl Bridge {
         let children = Children::new(&config.process, store.store_id())?;
         reap(&children).await?;
         let clock = Clock::System;
-        let kept = Live::from(config.retention.records);
+        let kept = Reloadable::from(config.retention.records);
         let finisher = Finisher {
             store: Arc::clone(&store),
             clock,
@@ -208,12 +208,12 @@ impl Bridge {
             ending: CancellationToken::new(),
             last: CancellationToken::new(),
             tracker,
-            edge: Edge::new()?,
+            edge: IoRuntime::new()?,
             auth,
             tls,
             guard,
             vault,
-            turned: Arc::default(),
+            key_rotated: Arc::default(),
             kept,
             retention: config.retention.clone().into(),
             config,
@@ -262,7 +262,7 @@ impl Bridge {
 
     fn listen(&self, listener: TcpListener, started: SteadyInstant) -> std::io::Result<()> {
         let config = Arc::new(self.config.http.clone());
-        let router = http::router(http::State {
+        let router = http::router(http::Components {
             store: Arc::clone(&self.store),
             dispatcher: self.dispatcher.clone(),
             deliverer: self.deliverer.clone(),
@@ -271,7 +271,7 @@ impl Bridge {
             config: Arc::clone(&config),
             metrics: self.config.metrics.clone(),
             listen: self.addr,
-            life: Life {
+            process: ProcessState {
                 instance_id: Arc::clone(&self.instance_id),
                 started,
                 phase: self.phase.subscribe(),
@@ -325,7 +325,7 @@ impl Bridge {
         let resealer = Resealer {
             store: Arc::clone(&self.store),
             vault: self.vault.clone(),
-            turned: Arc::clone(&self.turned),
+            key_rotated: Arc::clone(&self.key_rotated),
         };
         tracker.spawn(resealer.run(ending.clone()));
         tracker.spawn(self.deliverer.clone().run(ending.clone(), tracker.clone()));
@@ -358,7 +358,7 @@ impl Bridge {
         self.phase.send_replace(Phase::Draining);
         self.starting.cancel();
         tracing::info!("draining");
-        crash::point("stop.draining");
+        failpoint::point("stop.draining");
         let accepting = async {
             sleep(drain.accept).await;
             self.closing.cancel();
@@ -368,7 +368,7 @@ impl Bridge {
             self.deliverer.finish_due(grace).await;
         };
         tokio::join!(accepting, running);
-        crash::point("stop.drained");
+        failpoint::point("stop.drained");
         self.ending.cancel();
         self.deliverer
             .drain(grace.max(Instant::now() + Duration::from_millis(100)))
@@ -382,9 +382,9 @@ impl Bridge {
         {
             tracing::warn!("{} tasks did not end", self.tracker.running());
         }
-        crash::point("stop.closing");
+        failpoint::point("stop.closing");
         self.store.close().await;
-        crash::point("stop.closed");
+        failpoint::point("stop.closed");
         tracing::info!("stopped");
     }
 }
@@ -411,9 +411,9 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
 /// Kills what an earlier bridge on this store left behind.
 async fn reap(children: &Children) -> anyhow::Result<()> {
     let children = children.clone();
-    crash::point("reap.before");
+    failpoint::point("reap.before");
     let swept = tokio::task::spawn_blocking(move || children.reap_leftovers()).await?;
-    crash::point("reap.after");
+    failpoint::point("reap.after");
     if swept.killed > 0 {
         tracing::warn!(
             "{} processes of an earlier bridge were killed",

@@ -10,7 +10,7 @@ use serde_json::json;
 use url::Url;
 
 use crate::config::Config;
-use crate::delivery::send::{Attempt, Parcel, Wishes};
+use crate::delivery::send::{Attempt, CallbackOptions, CallbackPayload};
 use crate::delivery::sign::{self, Signer, SigningSecret};
 use crate::delivery::verdict::{self, Outcome, Series, Verdict};
 use crate::id::{DeliveryId, DispatchId};
@@ -180,7 +180,7 @@ impl Receiver {
         Ok(Answer {
             status,
             took,
-            verdict: verdict::judge(&outcome, series, now, 0.5),
+            verdict: verdict::decide_retry(&outcome, series, now, 0.5),
             comes_after: retry_after
                 .as_deref()
                 .and_then(|value| backoff::retry_after(value, now)),
@@ -188,7 +188,7 @@ impl Receiver {
         })
     }
 
-    fn parcel(&self, owed: &Owed, signed: Signed) -> Parcel {
+    fn parcel(&self, owed: &Owed, signed: Signed) -> CallbackPayload {
         let nobodys = || SigningSecret::generate().to_text();
         let secret = match signed {
             Signed::Wrongly => Some(nobodys()),
@@ -206,11 +206,11 @@ impl Receiver {
             "output": "This is a test of the receiver of callbacks; nothing was executed.",
             "usage": {}, "startedAt": at, "completedAt": at, "metadata": {"test": true},
         });
-        Parcel {
+        CallbackPayload {
             body: body.to_string().into_bytes(),
             trace_id: format!("{:032x}", rand::random::<u128>()),
             secrets: secret.map(seal),
-            wishes: Wishes::default(),
+            wishes: CallbackOptions::default(),
         }
     }
 }

@@ -29,7 +29,7 @@ impl Bridge {
         self.signer.adopt(&signer);
         if vault.keys() != self.vault.keys() {
             self.vault.adopt(&vault);
-            self.turned.notify_one();
+            self.key_rotated.notify_one();
         }
         self.kept.replace(new.retention.records);
         self.retention.replace(new.retention.clone());

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::crash;
+use crate::failpoint;
 use crate::store::sealed::{Place, Resealed, Sealed};
 use crate::store::{self, Store};
 use crate::vault::{KeyId, Vault};
@@ -78,7 +78,7 @@ pub(super) struct Resealer {
     pub(super) store: Arc<dyn Store>,
     pub(super) vault: Vault,
     /// Told when the keys have changed.
-    pub(super) turned: Arc<Notify>,
+    pub(super) key_rotated: Arc<Notify>,
 }
 
 /// What one round found.
@@ -109,7 +109,7 @@ impl Resealer {
             };
             tokio::select! {
                 () = ending.cancelled() => return,
-                () = self.turned.notified() => {}
+                () = self.key_rotated.notified() => {}
                 () = rest => {}
             }
         }
@@ -132,9 +132,9 @@ impl Resealer {
                 .filter_map(|sealed| self.anew(sealed, &mut round))
                 .collect();
             if !changes.is_empty() {
-                crash::point("reseal.before");
+                failpoint::point("reseal.before");
                 round.resealed += self.store.reseal(changes).await?;
-                crash::point("reseal.after");
+                failpoint::point("reseal.after");
             }
             after = page.next;
             // At most half of the time, so that nobody notices.
@@ -216,7 +216,7 @@ mod tests {
         let resealer = Resealer {
             store: Arc::new(store.clone()),
             vault: vault.clone(),
-            turned: Arc::default(),
+            key_rotated: Arc::default(),
         };
         resealer.tick().await.unwrap()
     }
@@ -289,7 +289,7 @@ mod tests {
         let resealer = Resealer {
             store: Arc::new(store.clone()),
             vault: there.clone(),
-            turned: Arc::default(),
+            key_rotated: Arc::default(),
         };
         resealer.mark(there.seal(MARK, TURNING)).await.unwrap();
         store

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Retention;
-use crate::crash;
-use crate::live::Live;
+use crate::failpoint;
+use crate::reloadable::Reloadable;
 use crate::store::Store;
 
 /// However often is asked for, what is past its retention is not looked for more often.
@@ -18,16 +18,16 @@ const SHORTEST_ROUND: Duration = Duration::from_millis(10);
 /// Removes what is past its retention, in small steps.
 pub(super) async fn sweep(
     store: Arc<dyn Store>,
-    retention: Live<Retention>,
+    retention: Reloadable<Retention>,
     ending: CancellationToken,
 ) {
     loop {
         let Retention { every, step, .. } = *retention.get();
         loop {
-            crash::point("sweep.before");
+            failpoint::point("sweep.before");
             let begun = Instant::now();
             let swept = store.sweep(Timestamp::now(), step).await;
-            crash::point("sweep.after");
+            failpoint::point("sweep.after");
             match swept {
                 // At most half of the time, so that those who write are not held up.
                 Ok(swept) if swept.more && !ending.is_cancelled() => sleep(begun.elapsed()).await,

@@ -92,7 +92,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     };
     let config = sources.load()?.config;
     telemetry::install(&config.log)?;
-    let runtime = tasks::half()?;
+    let runtime = tasks::half_runtime()?;
     let shown = runtime.block_on(async {
         tokio::time::timeout(DEADLINE, show(context, arguments, config, environment)).await
     });

@@ -47,7 +47,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = tasks::half()?;
+    let runtime = tasks::half_runtime()?;
     let code = runtime.block_on(until_stopped(context, config, environment));
     runtime.shutdown_background();
     code

@@ -28,7 +28,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
         tracing::warn!("{warning}");
     }
     let options = Options::new(context.environment.clone());
-    let runtime = tasks::half()?;
+    let runtime = tasks::half_runtime()?;
     let code = runtime.block_on(until_stopped(&settings, config, options));
     // What a second signal cut off is not waited for.
     runtime.shutdown_background();

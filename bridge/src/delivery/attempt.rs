@@ -9,28 +9,28 @@ use serde::Serialize;
 use crate::event::{NewEvent, kind};
 use crate::id::DeliveryId;
 use crate::net::{Answer, SendError};
-use crate::span::Context;
 use crate::store::record::{DeliveryAttempt, DueDelivery};
+use crate::trace::TraceContext;
 
-use super::breaker::Sign;
+use super::breaker::Health;
 use super::redact::Confidential;
 use super::send::{self, Attempt};
 use super::verdict::{Outcome, Verdict};
 
-pub(super) struct Made {
+pub(super) struct AttemptReport {
     pub(super) outcome: Outcome,
     /// What it says of the receiver; nothing when the receiver was never asked.
-    pub(super) sign: Option<Sign>,
+    pub(super) sign: Option<Health>,
     /// The outcome in a few words.
     pub(super) reason: String,
     pub(super) record: DeliveryAttempt,
     /// Exactly, where the record has milliseconds.
     pub(super) took: Duration,
     /// The dispatch's own place in its trace.
-    pub(super) trace: Option<Context>,
+    pub(super) trace: Option<TraceContext>,
 }
 
-impl Made {
+impl AttemptReport {
     pub(super) fn new(
         attempt: &Attempt<'_>,
         took: Duration,
@@ -51,7 +51,7 @@ impl Made {
                         status: answer.status,
                         retry_after: retry_after.map(str::to_owned),
                     },
-                    sign: Some(Sign::of_status(answer.status)),
+                    sign: Some(Health::of_status(answer.status)),
                     reason: format!("answered {}", answer.status),
                     record,
                     took,
@@ -67,7 +67,7 @@ impl Made {
                     | SendError::Tls(_)
                     | SendError::Timeout(_)
                     | SendError::Closed(_)
-                    | SendError::Protocol(_) => Some(Sign::Down),
+                    | SendError::Protocol(_) => Some(Health::Down),
                 };
                 let reason = error.to_string();
                 record.error = Some(reason.clone());
@@ -113,7 +113,7 @@ fn record(attempt: &Attempt<'_>) -> DeliveryAttempt {
 /// What the log is told of an attempt.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told<'a> {
+struct AttemptEvent<'a> {
     delivery_id: DeliveryId,
     attempt: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,7 +127,7 @@ struct Told<'a> {
     reason: Option<&'a str>,
 }
 
-impl Told<'_> {
+impl AttemptEvent<'_> {
     fn of(delivery_id: DeliveryId, attempt: u32) -> Self {
         Self {
             delivery_id,
@@ -143,9 +143,9 @@ impl Told<'_> {
 /// That a delivery is given up after so many attempts.
 pub(super) fn dead(id: DeliveryId, attempts: u32, reason: &str, now: Timestamp) -> NewEvent {
     let reason = Some(reason);
-    NewEvent::new(kind::CALLBACK_DEAD, now).with(&Told {
+    NewEvent::new(kind::CALLBACK_DEAD, now).with(&AttemptEvent {
         reason,
-        ..Told::of(id, attempts)
+        ..AttemptEvent::of(id, attempts)
     })
 }
 
@@ -155,8 +155,8 @@ pub(super) fn events(
     verdict: &Verdict,
     now: Timestamp,
 ) -> Vec<NewEvent> {
-    let told = Told::of(due.id, record.number);
-    let attempted = NewEvent::new(kind::CALLBACK_ATTEMPTED, now).with(&Told {
+    let told = AttemptEvent::of(due.id, record.number);
+    let attempted = NewEvent::new(kind::CALLBACK_ATTEMPTED, now).with(&AttemptEvent {
         duration_ms: Some(record.duration_ms),
         status: record.status,
         error: record.error.as_deref(),

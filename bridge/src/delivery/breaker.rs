@@ -61,20 +61,20 @@ fn ratio<'de, D: Deserializer<'de>>(input: D) -> Result<f64, D::Error> {
 
 /// What an attempt says of the receiver, whatever it says of the delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign {
+pub enum Health {
     /// It answers, if only that it does not want this one.
     Up,
     /// Not reached, no answer, or an answer that says "not now".
     Down,
 }
 
-impl Sign {
+impl Health {
     /// 5xx is a receiver in trouble and 429 one that asks for less; any other status comes from a
     /// receiver that works.
     pub fn of_status(status: u16) -> Self {
         match status {
-            429 | 500.. => Sign::Down,
-            _ => Sign::Up,
+            429 | 500.. => Health::Down,
+            _ => Health::Up,
         }
     }
 }
@@ -173,7 +173,7 @@ impl Breaker {
     /// The outcome of an attempt that began in this turn.
     pub fn report(
         &mut self,
-        sign: Sign,
+        sign: Health,
         turn: u64,
         now: Timestamp,
         config: &Config,
@@ -186,15 +186,15 @@ impl Breaker {
                 self.window.count(sign, now, config.window);
                 let (up, down) = self.window.totals(now, config.window);
                 let failed = f64::from(down) / f64::from((up + down).max(1));
-                let is_down = sign == Sign::Down
+                let is_down = sign == Health::Down
                     && up + down >= config.min_samples.get()
                     && failed >= config.failure_ratio;
                 is_down.then(|| self.open(now, now, 1, config))
             }
-            (Phase::HalfOpen(trip, _), Sign::Down) => {
+            (Phase::HalfOpen(trip, _), Health::Down) => {
                 Some(self.open(trip.opened_at, now, trip.times.saturating_add(1), config))
             }
-            (Phase::HalfOpen(trip, successes), Sign::Up) => {
+            (Phase::HalfOpen(trip, successes), Health::Up) => {
                 let successes = successes + 1;
                 if successes < config.probes.get() {
                     self.phase = Phase::HalfOpen(trip, successes);
@@ -203,7 +203,7 @@ impl Breaker {
                 self.enter(Phase::Closed);
                 Some(Change::Closed)
             }
-            (Phase::Open(_), Sign::Up | Sign::Down) => None,
+            (Phase::Open(_), Health::Up | Health::Down) => None,
         }
     }
 
@@ -247,7 +247,7 @@ struct Slot {
 }
 
 impl Window {
-    fn count(&mut self, sign: Sign, now: Timestamp, window: Duration) {
+    fn count(&mut self, sign: Health, now: Timestamp, window: Duration) {
         let at = tenth(now, window);
         let place = usize::try_from(at.rem_euclid(SLOTS as i128)).expect("it is less than SLOTS");
         let slot = &mut self.slots[place];
@@ -258,8 +258,8 @@ impl Window {
             };
         }
         match sign {
-            Sign::Up => slot.up = slot.up.saturating_add(1),
-            Sign::Down => slot.down = slot.down.saturating_add(1),
+            Health::Up => slot.up = slot.up.saturating_add(1),
+            Health::Down => slot.down = slot.down.saturating_add(1),
         }
     }
 
@@ -299,7 +299,7 @@ mod tests {
         let config = Config::default();
         let failed = (0..count).map(|_| {
             let turn = breaker.turn();
-            breaker.report(Sign::Down, turn, at(seconds), &config)
+            breaker.report(Health::Down, turn, at(seconds), &config)
         });
         failed.last().flatten()
     }
@@ -330,7 +330,7 @@ mod tests {
             let config = Config::default();
             let mut breaker = Breaker::closed();
             for (seconds, up, down) in steps {
-                for (sign, count) in [(Sign::Up, *up), (Sign::Down, *down)] {
+                for (sign, count) in [(Health::Up, *up), (Health::Down, *down)] {
                     for _ in 0..count {
                         let turn = breaker.turn();
                         breaker.report(sign, turn, at(*seconds), &config);
@@ -370,7 +370,7 @@ mod tests {
         }
         let turn = breaker.turn();
         for expected in [None, None, Some(Change::Closed)] {
-            let change = breaker.report(Sign::Up, turn, at(now), &config);
+            let change = breaker.report(Health::Up, turn, at(now), &config);
             assert_eq!(change, expected);
         }
         assert_eq!((word(&breaker), breaker.room(32, &config)), ("closed", 32));
@@ -384,7 +384,7 @@ mod tests {
         let early = breaker.turn();
         fail(&mut breaker, 10, 0);
         breaker.pass(at(30));
-        for sign in [Sign::Up, Sign::Down, Sign::Up, Sign::Up] {
+        for sign in [Health::Up, Health::Down, Health::Up, Health::Up] {
             assert_eq!(breaker.report(sign, early, at(31), &config), None);
         }
         assert_eq!(word(&breaker), "half open");
@@ -408,8 +408,8 @@ mod tests {
     fn every_status_says_whether_the_receiver_works() {
         for status in 100..=999 {
             let down = status == 429 || status >= 500;
-            let expected = if down { Sign::Down } else { Sign::Up };
-            assert_eq!(Sign::of_status(status), expected, "{status}");
+            let expected = if down { Health::Down } else { Health::Up };
+            assert_eq!(Health::of_status(status), expected, "{status}");
         }
     }
 
@@ -442,7 +442,7 @@ mod tests {
             for (up, pause) in steps {
                 now += pause;
                 breaker.pass(at(now));
-                let sign = if up { Sign::Up } else { Sign::Down };
+                let sign = if up { Health::Up } else { Health::Down };
                 let turn = breaker.turn();
                 breaker.report(sign, turn, at(now), &config);
                 let mut later = breaker.clone();

@@ -11,7 +11,7 @@ use crate::store::destination::{MAX_BREAKERS, OpenBreaker};
 
 use crate::time;
 
-use super::breaker::{Breaker, Change, Config, Phase, Sign, Trip};
+use super::breaker::{Breaker, Change, Config, Health, Phase, Trip};
 
 /// When all are down that fit, nobody is looked for who could go before so long.
 const FULL_FOR: Duration = Duration::from_secs(1);
@@ -160,7 +160,7 @@ impl Destinations {
         &mut self,
         origin: &str,
         turn: u64,
-        sign: Sign,
+        sign: Health,
         reason: &str,
         now: Timestamp,
     ) -> Option<Change> {
@@ -286,7 +286,7 @@ mod tests {
 
     fn trip(all: &mut Destinations, origin: &str) {
         for _ in 0..10 {
-            all.report(origin, 0, Sign::Down, "answered 503", NOW);
+            all.report(origin, 0, Health::Down, "answered 503", NOW);
         }
     }
 
@@ -298,9 +298,9 @@ mod tests {
         }
         for number in 100..2 * MAX_BREAKERS {
             let sign = if number % 2 == 0 {
-                Sign::Up
+                Health::Up
             } else {
-                Sign::Down
+                Health::Down
             };
             all.report(&origin(number), 0, sign, "", NOW);
             assert!(all.known.len() <= MAX_BREAKERS);
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(all.snapshot()[0].state, State::HalfOpen);
         let turn = all.turn(&one);
         for _ in 0..3 {
-            all.report(&one, turn, Sign::Up, "", open[0].until);
+            all.report(&one, turn, Health::Up, "", open[0].until);
         }
         assert_eq!(all.take_changed(), (vec![], vec![one]));
         assert!(all.snapshot().is_empty());

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::meter::{Counter, Histogram};
+use crate::metrics::{Counter, Histogram};
 
 use super::verdict::{Outcome, Verdict};
 
@@ -50,7 +50,7 @@ impl Meters {
             },
             Outcome::Failed => 4,
         };
-        self.attempts[place(origin)][answer].one();
+        self.attempts[place(origin)][answer].inc();
         self.attempt.time(took);
     }
 
@@ -58,10 +58,10 @@ impl Meters {
     pub(super) fn settled(&self, verdict: &Verdict, since: Duration) {
         match verdict {
             Verdict::Delivered => {
-                self.delivered.one();
+                self.delivered.inc();
                 self.delay.time(since);
             }
-            Verdict::Dead { .. } => self.dead.one(),
+            Verdict::Dead { .. } => self.dead.inc(),
             Verdict::Retry { .. } => {}
         }
     }

@@ -5,9 +5,9 @@
 mod attempt;
 pub mod breaker;
 mod destinations;
-mod flight;
+mod expiry;
+mod in_flight;
 pub mod meters;
-mod overdue;
 mod redact;
 pub mod send;
 pub mod sign;
@@ -27,16 +27,16 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::live::Live;
 use crate::net::Client;
-use crate::span::Spans;
+use crate::reloadable::Reloadable;
 use crate::store::{self, Store};
 use crate::time::Clock;
+use crate::trace::Spans;
 use crate::vault::{self, Vault};
 
 pub use destinations::{Destination, State};
 
-use flight::Flights;
+use in_flight::InFlight;
 use meters::Meters;
 use sign::Signer;
 
@@ -99,7 +99,7 @@ pub struct Setup {
     pub clock: Clock,
     pub config: Config,
     /// How long a dispatch is kept after its delivery has ended.
-    pub retention: Live<Duration>,
+    pub retention: Reloadable<Duration>,
     pub spans: Spans,
 }
 
@@ -112,7 +112,7 @@ pub struct Deliverer {
 struct Shared {
     setup: Setup,
     meters: Meters,
-    flights: Flights,
+    in_flight: InFlight,
     wake: Notify,
     /// Something waits in `flights` and may have room.
     room: Notify,

@@ -20,9 +20,9 @@ use url::Url;
 use crate::id::DispatchId;
 use crate::net::Outgoing;
 use crate::net::backoff::Policy;
-use crate::span::Context;
 use crate::store::record::{DeliveryPayload, DueDelivery};
 use crate::store::sealed;
+use crate::trace::TraceContext;
 use crate::vault::{self, Vault};
 
 use super::sign::{Message, Signer, SigningSecret};
@@ -48,10 +48,10 @@ pub enum Error {
 
 /// What a dispatch says about its callback.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wishes {
+pub struct CallbackOptions {
     pub policy: Policy,
     /// The dispatch's own span.
-    pub context: Option<Context>,
+    pub context: Option<TraceContext>,
 }
 
 /// The same as it stands in the store.
@@ -60,12 +60,12 @@ struct Stored {
     #[serde(default)]
     callback: Option<Callback>,
     #[serde(default, rename = "traceparent", deserialize_with = "context")]
-    context: Option<Context>,
+    context: Option<TraceContext>,
 }
 
-fn context<'de, D: Deserializer<'de>>(text: D) -> Result<Option<Context>, D::Error> {
+fn context<'de, D: Deserializer<'de>>(text: D) -> Result<Option<TraceContext>, D::Error> {
     let text = Option::<Cow<'_, str>>::deserialize(text)?;
-    Ok(text.as_deref().and_then(Context::parse))
+    Ok(text.as_deref().and_then(TraceContext::parse))
 }
 
 #[derive(Deserialize)]
@@ -74,7 +74,7 @@ struct Callback {
     retry: Policy,
 }
 
-impl Wishes {
+impl CallbackOptions {
     pub fn read(request: &RawValue) -> Result<Self, Error> {
         let Stored { callback, context } =
             serde_json::from_str(request.get()).map_err(Error::Request)?;
@@ -85,17 +85,17 @@ impl Wishes {
 
 /// What a delivery sends.
 #[derive(Debug)]
-pub struct Parcel {
+pub struct CallbackPayload {
     pub body: Vec<u8>,
     pub trace_id: String,
     /// As the store keeps them.
     pub secrets: Option<Vec<u8>>,
-    pub wishes: Wishes,
+    pub wishes: CallbackOptions,
 }
 
-impl Parcel {
+impl CallbackPayload {
     pub fn read(payload: DeliveryPayload) -> Result<Self, Error> {
-        let wishes = Wishes::read(&payload.request)?;
+        let wishes = CallbackOptions::read(&payload.request)?;
         Ok(Self {
             body: payload.body,
             trace_id: payload.trace_id,
@@ -130,12 +130,12 @@ struct Secrets {
 impl Attempt<'_> {
     pub fn request(
         &self,
-        parcel: Parcel,
+        payload: CallbackPayload,
         signer: &Signer,
         vault: &Vault,
     ) -> Result<Outgoing, Error> {
         let url = Url::parse(&self.due.callback.url).map_err(Error::Url)?;
-        let secrets = match &parcel.secrets {
+        let secrets = match &payload.secrets {
             Some(sealed) => Secrets::open(self.due.dispatch, sealed, vault)?,
             None => Secrets::default(),
         };
@@ -150,14 +150,14 @@ impl Attempt<'_> {
                 origin,
                 id: self.due.id,
                 timestamp,
-                body: &parcel.body,
+                body: &payload.body,
             },
             own.as_ref(),
         );
         let id = self.due.id.to_string();
-        let trace = match parcel.wishes.context {
+        let trace = match payload.wishes.context {
             Some(context) => self.context(context).to_string(),
-            None => traceparent(&parcel.trace_id),
+            None => traceparent(&payload.trace_id),
         };
 
         let mut headers = self.own_headers(&secrets.headers, signer.bearer(origin).as_ref())?;
@@ -180,7 +180,7 @@ impl Attempt<'_> {
             method: Method::POST,
             url,
             headers,
-            body: Bytes::from(parcel.body),
+            body: Bytes::from(payload.body),
             timeout: self.timeout,
         })
     }

@@ -12,8 +12,8 @@ use url::Url;
 
 use crate::digest::MacKey;
 use crate::id::DeliveryId;
-use crate::live::Live;
 use crate::net;
+use crate::reloadable::Reloadable;
 use crate::store::Store;
 use crate::vault::Vault;
 
@@ -75,7 +75,7 @@ impl fmt::Debug for SigningSecret {
 /// All secrets by the origin they are for. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Signer {
-    keys: Live<Keys>,
+    keys: Reloadable<Keys>,
 }
 
 #[derive(Debug)]

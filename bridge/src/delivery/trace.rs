@@ -2,14 +2,14 @@
 
 use jiff::Timestamp;
 
-use crate::span::{Context, Kind, Span, Stage};
+use crate::trace::{Kind, Span, Stage, TraceContext};
 
 use super::send::Attempt;
 use super::verdict::Outcome;
 
 impl Attempt<'_> {
     /// This attempt's own place in the trace, the same as often as it is asked for.
-    pub(super) fn context(&self, dispatch: Context) -> Context {
+    pub(super) fn context(&self, dispatch: TraceContext) -> TraceContext {
         let [_, _, _, _, _, _, _, _, low @ ..] = *self.due.id.as_bytes();
         dispatch.stage(Stage::Deliver(u64::from_be_bytes(low), self.number))
     }
@@ -18,7 +18,7 @@ impl Attempt<'_> {
 /// The span of an attempt that was made.
 pub(super) fn span(
     attempt: &Attempt<'_>,
-    dispatch: Context,
+    dispatch: TraceContext,
     outcome: &Outcome,
     end: Timestamp,
 ) -> Span {

@@ -48,7 +48,7 @@ impl Verdict {
 }
 
 /// The rule of `contract.md` §2. `random` is from 0 to 1.
-pub fn judge(outcome: &Outcome, series: Series, now: Timestamp, random: f64) -> Verdict {
+pub fn decide_retry(outcome: &Outcome, series: Series, now: Timestamp, random: f64) -> Verdict {
     let asked = match outcome {
         Outcome::Answered { status, .. } if (200..300).contains(status) => {
             return Verdict::Delivered;
@@ -118,10 +118,10 @@ mod tests {
                 300..=399 | 400 | 410 | 413 | 422 => "dead",
                 _ => "retry",
             };
-            let verdict = judge(&answered(status, None), first(Policy::Default), NOW, 0.5);
+            let verdict = decide_retry(&answered(status, None), first(Policy::Default), NOW, 0.5);
             assert_eq!(word(&verdict), expected, "{status}");
         }
-        let verdict = judge(&Outcome::Failed, first(Policy::Default), NOW, 0.5);
+        let verdict = decide_retry(&Outcome::Failed, first(Policy::Default), NOW, 0.5);
         assert_eq!(word(&verdict), "retry");
     }
 
@@ -137,7 +137,7 @@ mod tests {
             (429, Some("Thu, 01 Jan 1970 00:01:00 GMT"), 60),
             (429, Some("later"), 1),
         ] {
-            let verdict = judge(&answered(status, value), first(Policy::Default), NOW, 0.5);
+            let verdict = decide_retry(&answered(status, value), first(Policy::Default), NOW, 0.5);
             let due = time::after(NOW, Duration::from_secs(seconds));
             assert_eq!(verdict, Verdict::Retry { due }, "{status} {value:?}");
         }
@@ -163,7 +163,7 @@ mod tests {
                 policy,
             };
             let now = time::after(NOW, Duration::from_secs(elapsed));
-            let verdict = judge(&outcome, series, now, 0.5);
+            let verdict = decide_retry(&outcome, series, now, 0.5);
             assert_eq!(word(&verdict), expected, "{series:?} after {elapsed} s");
         }
     }

@@ -10,20 +10,20 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::field::display;
 
-use crate::crash;
+use crate::failpoint;
 use crate::net::backoff::Policy;
-use crate::span::TraceId;
 use crate::store;
 use crate::store::record::{DueDelivery, Settlement};
 use crate::tasks::Tasks;
 use crate::time;
+use crate::trace::TraceId;
 
-use super::attempt::{self, Made};
+use super::attempt::{self, AttemptReport};
 use super::breaker::Change;
-use super::flight::{Flight, Flights, Report, Waiting};
+use super::in_flight::{InFlight, InFlightDelivery, Report, Waiting};
 use super::meters::Meters;
 use super::redact::Confidential;
-use super::send::{self, Attempt, Parcel};
+use super::send::{self, Attempt, CallbackPayload};
 use super::trace;
 use super::verdict::{self, Series, Verdict};
 use super::{Deliverer, Destination, Setup, Shared};
@@ -34,18 +34,18 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 const AT_ONCE: Duration = Duration::from_millis(5);
 /// The first and the longest wait while the store refuses.
-const TROUBLE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+const STORE_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// A delivery whose record cannot be found is left alone for so long.
 const MISSING: Duration = Duration::from_secs(60);
 
 impl Deliverer {
     pub fn new(setup: Setup) -> Self {
-        let flights = Flights::new(&setup.config);
+        let in_flight = InFlight::new(&setup.config);
         Self {
             shared: Arc::new(Shared {
                 setup,
                 meters: Meters::default(),
-                flights,
+                in_flight,
                 wake: Notify::new(),
                 room: Notify::new(),
                 restored: OnceCell::new(),
@@ -62,7 +62,7 @@ impl Deliverer {
 
     /// How many deliveries are in hand, and what those that wait for room hold, in bytes.
     pub fn in_hand(&self) -> (usize, usize) {
-        self.shared.flights.in_hand()
+        self.shared.in_flight.in_hand()
     }
 
     /// Something may be due.
@@ -72,14 +72,14 @@ impl Deliverer {
 
     /// What has just become due, as the store recorded it, with what it sends: it goes out without
     /// being read again. A hint like `wake`, which does as well.
-    pub fn offer(&self, due: DueDelivery, parcel: Parcel) {
-        self.shared.flights.offer(due, parcel);
+    pub fn offer(&self, due: DueDelivery, payload: CallbackPayload) {
+        self.shared.in_flight.offer(due, payload);
         self.shared.room.notify_one();
     }
 
     /// The receivers that are not called for now, or only tried. Cheap: nothing is read from the store.
     pub fn snapshot(&self) -> Vec<Destination> {
-        self.shared.flights.snapshot()
+        self.shared.in_flight.snapshot()
     }
 
     /// Works until the shutdown; attempts that are under way then go on, see `drain`.
@@ -98,20 +98,24 @@ impl Deliverer {
                 Err(error) => {
                     refusals += 1;
                     tracing::warn!(%error, "deliveries wait for the store");
-                    shutdown.run_until_cancelled(sleep(trouble(refusals))).await
+                    shutdown
+                        .run_until_cancelled(sleep(store_retry_delay(refusals)))
+                        .await
                 }
             };
             if rest.is_none() {
                 break;
             }
         }
-        self.shared.flights.forget_waiting();
+        self.shared.in_flight.forget_waiting();
     }
 
     /// Takes on what is due and begins every attempt that has room. Says when the next one will be.
     /// Called by one task at a time: what the store calls due must not end before it is taken on.
     pub async fn tick(&self, tracker: &Tasks) -> store::Result<Option<Timestamp>> {
-        let Shared { setup, flights, .. } = &*self.shared;
+        let Shared {
+            setup, in_flight, ..
+        } = &*self.shared;
         self.shared
             .restored
             .get_or_try_init(|| self.restore())
@@ -119,21 +123,21 @@ impl Deliverer {
         self.end_overdue().await?;
         let mut next = None;
         // Where nothing fits there is nothing to look for: what leaves makes the worker look again.
-        while let Some(query) = flights.query(setup.clock.now()) {
+        while let Some(query) = in_flight.query(setup.clock.now()) {
             let (limit, per_origin) = (query.limit, query.per_origin);
             let found = setup.store.due(query).await?;
-            crash::point("delivery.due");
+            failpoint::point("delivery.due");
             let complete = found.len() < limit;
-            let new = flights.add(found, per_origin);
+            let new = in_flight.add(found, per_origin);
             self.begin(tracker);
             if new == 0 || complete {
-                next = setup.store.next_due(&flights.not_wanted()).await?;
+                next = setup.store.next_due(&in_flight.not_wanted()).await?;
                 break;
             }
         }
         self.begin(tracker);
         self.store_changes().await?;
-        let probe = flights.destinations(|all| all.next_probe());
+        let probe = in_flight.destinations(|all| all.next_probe());
         // However many receivers are down: they are tried a few times a second.
         let probe = probe.map(|at| at.max(time::after(setup.clock.now(), LOOK_AGAIN)));
         Ok(next.into_iter().chain(probe).min())
@@ -141,23 +145,27 @@ impl Deliverer {
 
     /// What an earlier process knew of receivers goes on.
     async fn restore(&self) -> store::Result<()> {
-        let Shared { setup, flights, .. } = &*self.shared;
+        let Shared {
+            setup, in_flight, ..
+        } = &*self.shared;
         let stored = setup.store.open_breakers().await?;
         let now = setup.clock.now();
-        flights.destinations(|all| all.restore(stored, now));
+        in_flight.destinations(|all| all.restore(stored, now));
         Ok(())
     }
 
     /// What is not written before a crash is learned again.
     async fn store_changes(&self) -> store::Result<()> {
-        let Shared { setup, flights, .. } = &*self.shared;
-        let (open, closed) = flights.destinations(|all| all.take_changed());
+        let Shared {
+            setup, in_flight, ..
+        } = &*self.shared;
+        let (open, closed) = in_flight.destinations(|all| all.take_changed());
         if open.is_empty() && closed.is_empty() {
             return Ok(());
         }
         let changed: Vec<String> = open.iter().map(|o| o.origin.clone()).collect();
         let changed = changed.into_iter().chain(closed.iter().cloned()).collect();
-        let mut unwritten = Unwritten { flights, changed };
+        let mut unwritten = Unwritten { in_flight, changed };
         setup.store.keep_breakers(open, closed).await?;
         unwritten.changed.clear();
         Ok(())
@@ -165,11 +173,11 @@ impl Deliverer {
 
     /// Begins what waits and has room.
     fn begin(&self, tracker: &Tasks) {
-        let flights = &self.shared.flights;
-        while let Some((waiting, flight)) = flights.next(self) {
+        let in_flight = &self.shared.in_flight;
+        while let Some((waiting, flight)) = in_flight.next(self) {
             tracker.spawn(self.clone().attempt(waiting, flight));
         }
-        if flights.runs_low() {
+        if in_flight.runs_low() {
             self.wake();
         }
     }
@@ -177,14 +185,16 @@ impl Deliverer {
     /// Waits until nothing is due and nothing under way, at most until the deadline; for a shutdown,
     /// while `run` still works.
     pub async fn finish_due(&self, deadline: Instant) {
-        let Shared { setup, flights, .. } = &*self.shared;
+        let Shared {
+            setup, in_flight, ..
+        } = &*self.shared;
         let mut rounds = self.shared.rounds.subscribe();
         let all = async {
             loop {
                 rounds.borrow_and_update();
-                flights.none_left().await;
+                in_flight.none_left().await;
                 // What waits for a receiver that is not called stays due.
-                match setup.store.next_due(&flights.open()).await {
+                match setup.store.next_due(&in_flight.open()).await {
                     Ok(Some(due)) if due <= setup.clock.now() => self.wake(),
                     Ok(Some(_) | None) => return,
                     // The store is gone; what is due stays due.
@@ -202,7 +212,7 @@ impl Deliverer {
     /// settled at the deadline. They are made again at the next start.
     pub async fn drain(&self, deadline: Instant) {
         // Whether they made it or not, what is left now is given up.
-        let _ = timeout_at(deadline, self.shared.flights.none_left()).await;
+        let _ = timeout_at(deadline, self.shared.in_flight.none_left()).await;
         self.shared.abandon.cancel();
     }
 
@@ -225,17 +235,17 @@ impl Deliverer {
         };
         match time::between(self.shared.setup.clock.now(), next) {
             // It became due while the store was asked.
-            Duration::ZERO if self.shared.flights.is_empty() => AT_ONCE,
+            Duration::ZERO if self.shared.in_flight.is_empty() => AT_ONCE,
             Duration::ZERO => LOOK_AGAIN,
             wait => wait.min(LONGEST_PAUSE),
         }
     }
 
-    async fn attempt(self, waiting: Waiting, flight: Flight) {
+    async fn attempt(self, waiting: Waiting, flight: InFlightDelivery) {
         let abandon = self.shared.abandon.clone();
-        let Waiting { due, parcel } = waiting;
+        let Waiting { due, payload } = waiting;
         // Large; where it lies it is not copied.
-        let attempt = Box::pin(self.attempt_and_settle(&due, parcel, &flight));
+        let attempt = Box::pin(self.attempt_and_settle(&due, payload, &flight));
         match abandon.run_until_cancelled(attempt).await {
             Some(Ended::Settled) => flight.settled(),
             // Abandoned: nothing was settled, so it is still due at the next start.
@@ -246,20 +256,20 @@ impl Deliverer {
     async fn attempt_and_settle(
         &self,
         due: &DueDelivery,
-        parcel: Option<Parcel>,
-        flight: &Flight,
+        payload: Option<CallbackPayload>,
+        flight: &InFlightDelivery,
     ) -> Ended {
         let setup = &self.shared.setup;
-        let parcel = match parcel {
-            Some(parcel) => Ok(Ok(parcel)),
-            None => setup.store.payload(due.id).await.map(Parcel::read),
+        let payload = match payload {
+            Some(payload) => Ok(Ok(payload)),
+            None => setup.store.payload(due.id).await.map(CallbackPayload::read),
         };
-        let parcel = match parcel {
-            Ok(parcel) => parcel,
+        let payload = match payload {
+            Ok(payload) => payload,
             Err(error) => {
-                flight.landed(None);
+                flight.record_outcome(None);
                 let rest = match &error {
-                    store::Error::Unavailable(_) => TROUBLE.1,
+                    store::Error::Unavailable(_) => STORE_RETRY.1,
                     store::Error::Stale(_)
                     | store::Error::NotFound
                     | store::Error::InvalidState(_)
@@ -270,27 +280,27 @@ impl Deliverer {
                 return Ended::Due;
             }
         };
-        crash::point("delivery.send.before");
-        let (made, policy) = self.send(due, parcel).await;
+        failpoint::point("delivery.send.before");
+        let (made, policy) = self.send(due, payload).await;
         let origin = due.callback.origin.as_str();
         let meters = &self.shared.meters;
         meters.attempted(origin, &made.outcome, made.took);
-        crash::point("delivery.send.after");
+        failpoint::point("delivery.send.after");
         let now = setup.clock.now();
         let report = made.sign.map(|sign| Report {
             sign,
             reason: &made.reason,
             now,
         });
-        if let Some(change) = flight.landed(report) {
-            tell(&due.callback.origin, change, &made.reason);
+        if let Some(change) = flight.record_outcome(report) {
+            log_change(&due.callback.origin, change, &made.reason);
         }
         let series = Series {
             attempt: self.in_series(due).await,
             since: due.since,
             policy,
         };
-        let verdict = verdict::judge(&made.outcome, series, now, rand::random());
+        let verdict = verdict::decide_retry(&made.outcome, series, now, rand::random());
         self.settle(due, &made, &verdict).await;
         match verdict {
             Verdict::Delivered | Verdict::Dead { .. } => Ended::Settled,
@@ -298,7 +308,11 @@ impl Deliverer {
         }
     }
 
-    async fn send(&self, due: &DueDelivery, parcel: Result<Parcel, send::Error>) -> (Made, Policy) {
+    async fn send(
+        &self,
+        due: &DueDelivery,
+        payload: Result<CallbackPayload, send::Error>,
+    ) -> (AttemptReport, Policy) {
         let setup = &self.shared.setup;
         let attempt = Attempt {
             due,
@@ -306,20 +320,20 @@ impl Deliverer {
             at: setup.clock.now(),
             timeout: setup.config.timeout,
         };
-        let parcel = match parcel {
-            Ok(parcel) => parcel,
-            Err(error) => return (Made::unsent(&attempt, &error), Policy::Default),
+        let payload = match payload {
+            Ok(payload) => payload,
+            Err(error) => return (AttemptReport::unsent(&attempt, &error), Policy::Default),
         };
-        let wishes = parcel.wishes;
-        let request = attempt.request(parcel, &setup.signer, &setup.vault);
+        let wishes = payload.wishes;
+        let request = attempt.request(payload, &setup.signer, &setup.vault);
         let mut made = match request {
             Ok(outgoing) => {
                 let confidential = Confidential::of(&outgoing.headers);
                 let started = Instant::now();
                 let answer = setup.client.send(outgoing).await;
-                Made::new(&attempt, started.elapsed(), answer, &confidential)
+                AttemptReport::new(&attempt, started.elapsed(), answer, &confidential)
             }
-            Err(error) => Made::unsent(&attempt, &error),
+            Err(error) => AttemptReport::unsent(&attempt, &error),
         };
         made.trace = wishes.context;
         if let Some(dispatch) = setup.spans.wanted(|| made.trace) {
@@ -348,7 +362,7 @@ impl Deliverer {
         }
     }
 
-    async fn settle(&self, due: &DueDelivery, made: &Made, verdict: &Verdict) {
+    async fn settle(&self, due: &DueDelivery, made: &AttemptReport, verdict: &Verdict) {
         let setup = &self.shared.setup;
         let record = &made.record;
         let mut refusals = 0;
@@ -360,9 +374,9 @@ impl Deliverer {
                 next: verdict.next(),
                 retention: *setup.retention.get(),
             };
-            crash::point("delivery.settle.before");
+            failpoint::point("delivery.settle.before");
             let settled = setup.store.settle(due.id, settlement).await;
-            crash::point("delivery.settle.after");
+            failpoint::point("delivery.settle.after");
             match settled {
                 Ok(()) => {
                     let since = time::between(due.since, setup.clock.now());
@@ -371,7 +385,7 @@ impl Deliverer {
                 }
                 Err(store::Error::Unavailable(_)) => {
                     refusals += 1;
-                    sleep(trouble(refusals)).await;
+                    sleep(store_retry_delay(refusals)).await;
                 }
                 // Superseded or removed meanwhile: there is nothing left to settle.
                 Err(
@@ -392,7 +406,7 @@ enum Ended {
     Due,
 }
 
-fn log(due: &DueDelivery, made: &Made, verdict: &Verdict) {
+fn log(due: &DueDelivery, made: &AttemptReport, verdict: &Verdict) {
     let record = &made.record;
     let (id, origin, attempt) = (due.id, due.callback.origin.as_str(), record.number);
     let (dispatch, trace) = (
@@ -415,7 +429,7 @@ fn log(due: &DueDelivery, made: &Made, verdict: &Verdict) {
 }
 
 /// Told once for each change, where it is noticed.
-fn tell(origin: &str, change: Change, reason: &str) {
+fn log_change(origin: &str, change: Change, reason: &str) {
     match change {
         Change::Opened(trip) => {
             let until = time::format(trip.until);
@@ -429,20 +443,20 @@ fn tell(origin: &str, change: Change, reason: &str) {
 
 /// Changes of breakers on their way to the store. Dropped unwritten, they are to be written again.
 struct Unwritten<'a> {
-    flights: &'a Flights,
+    in_flight: &'a InFlight,
     changed: Vec<String>,
 }
 
 impl Drop for Unwritten<'_> {
     fn drop(&mut self) {
         let changed = std::mem::take(&mut self.changed);
-        self.flights
+        self.in_flight
             .destinations(|all| all.still_changed(changed.into_iter()));
     }
 }
 
-fn trouble(refusals: u32) -> Duration {
-    let (first, longest) = TROUBLE;
+fn store_retry_delay(refusals: u32) -> Duration {
+    let (first, longest) = STORE_RETRY;
     first
         .saturating_mul(2_u32.saturating_pow(refusals.saturating_sub(1)))
         .min(longest)

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::id::DispatchId;
 
-use super::request::{Dispatch, File, Prompt, Recovery};
+use super::request::{DispatchRequest, File, Prompt, Recovery};
 
 /// One attempt, from the record's side.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub enum Error {
 
 /// The request for this attempt.
 pub fn assemble(
-    dispatch: &Dispatch,
+    dispatch: &DispatchRequest,
     prompt: Prompt,
     attempt: &Attempt<'_>,
 ) -> Result<ExecutionRequest, Error> {
@@ -94,7 +94,7 @@ fn system_prompt(given: Option<String>, files: &[File]) -> Option<String> {
 }
 
 /// The session to use, and whether it goes on where an interrupted attempt stopped.
-fn session(dispatch: &Dispatch, attempt: &Attempt<'_>) -> (Option<String>, bool) {
+fn session(dispatch: &DispatchRequest, attempt: &Attempt<'_>) -> (Option<String>, bool) {
     let again = attempt.number > 1 && dispatch.recovery == Recovery::Resume;
     match attempt.recorded_session {
         Some(recorded) if again => (Some(recorded.to_owned()), true),
@@ -106,7 +106,7 @@ fn session(dispatch: &Dispatch, attempt: &Attempt<'_>) -> (Option<String>, bool)
 }
 
 fn mcp_servers(
-    dispatch: &Dispatch,
+    dispatch: &DispatchRequest,
     configured: &BTreeMap<String, Value>,
 ) -> Result<BTreeMap<String, Value>, Error> {
     let named = dispatch.mcp_servers.iter();
@@ -130,7 +130,7 @@ mod tests {
 
     const NOW: &str = "2026-01-01T00:00:00Z";
 
-    fn asked(dispatch: &Dispatch, attempt: &Attempt<'_>) -> Result<ExecutionRequest, Error> {
+    fn asked(dispatch: &DispatchRequest, attempt: &Attempt<'_>) -> Result<ExecutionRequest, Error> {
         assemble(dispatch, dispatch.clone().take_prompt(), attempt)
     }
 
@@ -147,12 +147,12 @@ mod tests {
         }
     }
 
-    fn with_files(prompt: Option<&str>, files: &[(&str, &str)]) -> Dispatch {
+    fn with_files(prompt: Option<&str>, files: &[(&str, &str)]) -> DispatchRequest {
         let file = |(path, content): &(&str, &str)| request::File {
             path: (*path).to_owned(),
             content: (*content).to_owned(),
         };
-        Dispatch {
+        DispatchRequest {
             system_prompt: prompt.map(str::to_owned),
             workspace: Some(request::Workspace {
                 dir: None,
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn the_adapter_is_given_the_smaller_bound() {
         let servers = BTreeMap::new();
-        let dispatch = Dispatch {
+        let dispatch = DispatchRequest {
             timeout: Duration::from_secs(60),
             deadline: Some("2026-01-01T00:00:20Z".parse().unwrap()),
             ..minimal()
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn schema_and_file_go_with_their_strategy() {
         let servers = BTreeMap::new();
-        let dispatch = Dispatch {
+        let dispatch = DispatchRequest {
             output_schema: Some(json!({"type": "object"})),
             ..minimal()
         };
@@ -231,7 +231,7 @@ mod tests {
                 (Some("given"), false),
             ),
         ] {
-            let dispatch = Dispatch {
+            let dispatch = DispatchRequest {
                 recovery,
                 session_id: Some("given".into()),
                 ..minimal()
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn servers_are_given_by_name_and_must_still_be_there() {
         let servers = BTreeMap::from([("files".to_owned(), json!({"command": ["x"]}))]);
-        let dispatch = Dispatch {
+        let dispatch = DispatchRequest {
             mcp_servers: vec!["files".into()],
             ..minimal()
         };

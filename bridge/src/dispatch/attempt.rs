@@ -8,26 +8,26 @@ use futures_util::FutureExt;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::crash;
-use crate::delivery::send::{Parcel, Wishes};
+use crate::delivery::send::{CallbackOptions, CallbackPayload};
+use crate::failpoint;
 use crate::plugin::Permit;
 use crate::store;
 use crate::store::record::{Begun, Claim};
 use crate::time;
 
 use super::Inner;
+use super::accumulator::Accumulator;
 use super::assemble::{self, assemble};
-use super::budget::Meter;
+use super::budget::UsageTotals;
 use super::capture::{self, Captured};
-use super::execute::{Attempt, Cut, End, Written};
-use super::finish::{Conclusion, Owed};
-use super::gather::Gathered;
+use super::event_batcher::EventBatcher;
+use super::execute::{Attempt, AttemptEnd, StopReason, WriteOutcome};
+use super::finish::{Completion, PendingDelivery};
 use super::normalise::{Ending, Raw};
-use super::observe::Observer;
-use super::recover::{self, Fate};
-use super::request::{Dispatch, Prompt};
+use super::recover::{self, RecoveryAction};
+use super::request::{DispatchRequest, Prompt};
 use super::running::Stop;
-use super::stages::Stages;
+use super::spans::DispatchSpans;
 
 /// Why an attempt did not end by itself when the process does.
 const STOPPED: &str = "the bridge was stopped while it ran";
@@ -37,7 +37,7 @@ const CRASHED: &str = "adapter_crashed";
 
 /// What becomes of an attempt.
 enum Outcome {
-    Conclude(Box<Conclusion>),
+    Conclude(Box<Completion>),
     /// The process ends, or the adapter's did, and the recovery policy wants another attempt.
     Requeue(String),
     /// Somebody else has it.
@@ -50,7 +50,7 @@ impl Inner {
     pub(super) async fn attempt(
         &self,
         begun: Box<Begun>,
-        mut request: Box<Dispatch>,
+        mut request: Box<DispatchRequest>,
         adapter: &Permit,
         stop: &Stop,
     ) -> Result<(), store::Error> {
@@ -61,21 +61,21 @@ impl Inner {
         let id = begun.lease.id;
         let claim = Claim::Attempt(begun.lease.clone());
         // Boxed, since what runs does not end yet.
-        let conclude = |conclusion: Conclusion| {
-            Box::pin(finisher.finish(claim.clone(), &begun.dispatch, request, conclusion))
+        let conclude = |completion: Completion| {
+            Box::pin(finisher.finish(claim.clone(), &begun.dispatch, request, completion))
         };
-        let silent = |ending| conclude(Conclusion::silent(ending, begun.spent.as_deref()));
+        let silent = |ending| conclude(Completion::silent(ending, begun.spent.as_deref()));
         let run = async {
             match self.run(&begun, request, prompt, adapter, stop).await {
-                Outcome::Conclude(conclusion) => conclude(*conclusion).await,
-                Outcome::Requeue(why) => match self.give_back(&begun, request, &why).await {
+                Outcome::Conclude(completion) => conclude(*completion).await,
+                Outcome::Requeue(why) => match self.return_to_queue(&begun, request, &why).await {
                     // A cancel was recorded while it stopped.
                     Err(store::Error::InvalidState(_)) => {
                         silent(Ending::Cancelled { answer: None }).await
                     }
                     Ok(()) => {
                         // The scheduler has to look for it.
-                        self.backlog.add(adapter.provider());
+                        self.waiting_providers.add(adapter.provider());
                         Ok(None)
                     }
                     Err(error) => Err(error),
@@ -99,12 +99,12 @@ impl Inner {
             }
             Err(error) => Err(error),
             Ok(None) => Ok(()),
-            Ok(Some(Owed { due, body })) => {
-                let parcel = Parcel {
+            Ok(Some(PendingDelivery { due, body })) => {
+                let parcel = CallbackPayload {
                     body: body.into_bytes(),
                     trace_id: begun.dispatch.trace_id,
                     secrets: begun.secrets,
-                    wishes: Wishes {
+                    wishes: CallbackOptions {
                         policy: request.retry(),
                         context: request.trace.context(),
                     },
@@ -118,18 +118,18 @@ impl Inner {
     async fn run(
         &self,
         begun: &Begun,
-        request: &Dispatch,
+        request: &DispatchRequest,
         prompt: Box<Prompt>,
         adapter: &Permit,
         stop: &Stop,
     ) -> Outcome {
         let finisher = &self.finisher;
         let now = finisher.clock.now();
-        let conclude = |conclusion| Outcome::Conclude(Box::new(conclusion));
+        let conclude = |completion| Outcome::Conclude(Box::new(completion));
         let spent = begun.spent.as_deref();
         let silent = |ending| {
-            let silent = Conclusion::silent(ending, spent);
-            conclude(Conclusion {
+            let silent = Completion::silent(ending, spent);
+            conclude(Completion {
                 attempt_started: Some(now),
                 ..silent
             })
@@ -148,7 +148,7 @@ impl Inner {
             strategy,
             session_honoured: begun.dispatch.session.is_some(),
             recorded_session: begun.recorded_session.as_deref(),
-            budget_left: Meter::after(spent).left(request.budget.as_ref()),
+            budget_left: UsageTotals::after(spent).left(request.budget.as_ref()),
             mcp_servers: &self.mcp_servers,
         };
         let assembled = match assemble(request, *prompt, &attempt) {
@@ -168,75 +168,77 @@ impl Inner {
             budget: request.budget.as_ref(),
             stop,
         };
-        let gathered = Gathered::new(spent, self.config.output_limit_bytes);
-        let mut observer = Observer::new(gathered);
-        self.tell_start(begun, request, now, &mut observer);
-        let end = self.rounds(&attempt, assembled, &mut observer).await;
-        self.tell_end(begun, request, &mut observer);
+        let accumulator = Accumulator::new(spent, self.config.output_limit_bytes);
+        let mut batcher = EventBatcher::new(accumulator);
+        self.record_start(begun, request, now, &mut batcher);
+        let end = self.rounds(&attempt, assembled, &mut batcher).await;
+        self.record_end(begun, request, &mut batcher);
         let (ending, mut file) = match end {
-            End::Answered(Ok(answer)) => (Ending::Answered(answer), None),
-            End::Answered(Err(error)) if error.code == CRASHED => {
+            AttemptEnd::Answered(Ok(answer)) => (Ending::Answered(answer), None),
+            AttemptEnd::Answered(Err(error)) if error.code == CRASHED => {
                 let (number, most) = (begun.lease.attempt, self.config.max_attempts);
-                match recover::fate(request.recovery, false, number, most) {
-                    Fate::Again => {
-                        return self
-                            .once_more(&attempt, &mut observer, &error.message)
-                            .await;
+                match recover::recovery_action(request.recovery, false, number, most) {
+                    RecoveryAction::Again => {
+                        return self.retry(&attempt, &mut batcher, &error.message).await;
                     }
-                    Fate::Cancelled | Fate::Interrupted => (Ending::Failed(error), None),
+                    RecoveryAction::Cancelled | RecoveryAction::Interrupted => {
+                        (Ending::Failed(error), None)
+                    }
                 }
             }
-            End::Answered(Err(error)) => (Ending::Failed(error), None),
-            End::Cut { why, answer } => match why {
-                Cut::Cancelled => (Ending::Cancelled { answer }, None),
-                Cut::TimedOut => (Ending::TimedOut, None),
-                Cut::Stalled => (Ending::Stalled, None),
-                Cut::OverBudget => {
-                    let exceeded = observer.gathered.meter.exceeded(request.budget.as_ref());
+            AttemptEnd::Answered(Err(error)) => (Ending::Failed(error), None),
+            AttemptEnd::Cut { why, answer } => match why {
+                StopReason::Cancelled => (Ending::Cancelled { answer }, None),
+                StopReason::TimedOut => (Ending::TimedOut, None),
+                StopReason::Stalled => (Ending::Stalled, None),
+                StopReason::OverBudget => {
+                    let exceeded = batcher.accumulator.meter.exceeded(request.budget.as_ref());
                     (Ending::OverBudget(exceeded.unwrap_or_default()), None)
                 }
-                Cut::Halted => {
+                StopReason::Halted => {
                     let (number, most) = (begun.lease.attempt, self.config.max_attempts);
-                    match recover::fate(request.recovery, false, number, most) {
-                        Fate::Again => {
-                            return self.once_more(&attempt, &mut observer, STOPPED).await;
+                    match recover::recovery_action(request.recovery, false, number, most) {
+                        RecoveryAction::Again => {
+                            return self.retry(&attempt, &mut batcher, STOPPED).await;
                         }
-                        Fate::Cancelled => (Ending::Cancelled { answer }, None),
-                        Fate::Interrupted => (Ending::Interrupted(STOPPED.to_owned()), None),
+                        RecoveryAction::Cancelled => (Ending::Cancelled { answer }, None),
+                        RecoveryAction::Interrupted => {
+                            (Ending::Interrupted(STOPPED.to_owned()), None)
+                        }
                     }
                 }
             },
-            End::Lost => return Outcome::Nothing,
+            AttemptEnd::Lost => return Outcome::Nothing,
         };
         if strategy == OutputStrategy::File && matches!(ending, Ending::Answered(_)) {
             file = self.captured(request).await;
         }
-        conclude(Conclusion {
+        conclude(Completion {
             strategy,
             session,
-            events: observer.take().events,
-            hints: observer.hints,
+            events: batcher.take().events,
+            hints: batcher.hints,
             raw: Raw {
                 ending,
                 file,
-                gathered: observer.gathered,
+                accumulator: batcher.accumulator,
             },
             attempt_started: Some(now),
         })
     }
 
     /// Counts the wait of one that starts, and puts it into its trace.
-    fn tell_start(
+    fn record_start(
         &self,
         begun: &Begun,
-        request: &Dispatch,
+        request: &DispatchRequest,
         now: Timestamp,
-        observer: &mut Observer,
+        batcher: &mut EventBatcher,
     ) {
         let record = &begun.dispatch;
-        let stages = Stages::of(&self.finisher.spans, record.id, request);
+        let stages = DispatchSpans::of(&self.finisher.spans, record.id, request);
         if stages.is_some() {
-            observer.calls.follow();
+            batcher.calls.follow();
         }
         // How long it waited for a later attempt is not recorded.
         if begun.lease.attempt == 1 {
@@ -251,62 +253,59 @@ impl Inner {
     }
 
     /// Counts what an attempt said.
-    fn tell_end(&self, begun: &Begun, request: &Dispatch, observer: &mut Observer) {
+    fn record_end(&self, begun: &Begun, request: &DispatchRequest, batcher: &mut EventBatcher) {
         let record = &begun.dispatch;
         let meters = self.finisher.meters.providers.row(&record.provider);
-        meters.events.add(observer.events);
-        meters.events_dropped.add(observer.lost);
-        meters.tool_calls.add(observer.calls.count);
-        if let Some(first) = observer.first
+        meters.events.add(batcher.events);
+        meters.events_dropped.add(batcher.lost);
+        meters.tool_calls.add(batcher.calls.count);
+        if let Some(first) = batcher.first
             && begun.lease.attempt == 1
         {
             let wait = time::between(record.accepted_at, first);
             meters.first_event.time(wait);
         }
-        if let Some(stages) = Stages::of(&self.finisher.spans, record.id, request) {
-            let runs = observer.calls.take();
-            stages.called(begun.lease.attempt, runs, self.finisher.clock.now());
+        if let Some(stages) = DispatchSpans::of(&self.finisher.spans, record.id, request) {
+            let runs = batcher.calls.take();
+            stages.tools_called(begun.lease.attempt, runs, self.finisher.clock.now());
         }
     }
 
     /// Back to the queue, for another attempt.
-    async fn give_back(
+    async fn return_to_queue(
         &self,
         begun: &Begun,
-        request: &Dispatch,
+        request: &DispatchRequest,
         why: &str,
     ) -> Result<(), store::Error> {
         let claim = Claim::Attempt(begun.lease.clone());
         let requeued = self.finisher.requeue(claim, why).await;
         if requeued.is_ok() {
-            self.finisher.tell_requeued(&begun.dispatch, request);
+            self.finisher.record_requeued(&begun.dispatch, request);
         }
         requeued
     }
 
     /// Another attempt, for which counts what this one used, and its session.
-    async fn once_more(
-        &self,
-        attempt: &Attempt<'_>,
-        observer: &mut Observer,
-        why: &str,
-    ) -> Outcome {
-        match attempt.write(observer, attempt.deadline).await {
-            Written::Lost => Outcome::Nothing,
-            Written::Yes | Written::Stopped | Written::Late => Outcome::Requeue(why.to_owned()),
+    async fn retry(&self, attempt: &Attempt<'_>, batcher: &mut EventBatcher, why: &str) -> Outcome {
+        match attempt.write(batcher, attempt.deadline).await {
+            WriteOutcome::Lost => Outcome::Nothing,
+            WriteOutcome::Yes | WriteOutcome::Stopped | WriteOutcome::Late => {
+                Outcome::Requeue(why.to_owned())
+            }
         }
     }
 
     /// Reads the file that the run should have written.
-    async fn captured(&self, request: &Dispatch) -> Option<Captured> {
+    async fn captured(&self, request: &DispatchRequest) -> Option<Captured> {
         let dir = request.workspace_dir()?.clone();
         let file = request.output_file().to_owned();
         let config = Arc::clone(&self.finisher.config);
         let read = move || capture::read(&dir, &file, config.output_limit_bytes);
-        crash::point("output.read.before");
+        failpoint::point("output.read.before");
         // A reader that panicked has read nothing.
         let captured = tokio::task::spawn_blocking(read).await.ok();
-        crash::point("output.read.after");
+        failpoint::point("output.read.after");
         captured
     }
 }

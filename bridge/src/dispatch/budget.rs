@@ -75,12 +75,12 @@ impl Spent {
 
 /// Adds up one attempt on top of the earlier ones.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Meter {
+pub struct UsageTotals {
     earlier: Spent,
     current: Spent,
 }
 
-impl Meter {
+impl UsageTotals {
     /// Starts an attempt after what earlier ones used, as [`Meter::to_store`] gave it.
     pub fn after(stored: Option<&RawValue>) -> Self {
         // Written by this file; a record of another version that does not fit counts as nothing used.
@@ -199,7 +199,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_spent_is_the_sum_of_the_most_of_each_round(rounds in rounds()) {
-            let mut meter = Meter::default();
+            let mut meter = UsageTotals::default();
             let (mut tokens, mut cost) = (0_u64, 0.0_f64);
             for round in &rounds {
                 let most = |name: &str| round.iter().filter_map(|data| {
@@ -223,14 +223,14 @@ mod tests {
             prop_assert_eq!(spent.usage.input_tokens.unwrap_or(0), tokens);
             let found = spent.cost_usd.unwrap_or(0.0);
             prop_assert!(found == cost || (found - cost).abs() <= 1e-9 * cost, "{} {}", found, cost);
-            let stored = Meter::after(Some(&meter.to_store()));
+            let stored = UsageTotals::after(Some(&meter.to_store()));
             prop_assert_eq!(stored.spent().usage, spent.usage);
         }
 
         #[test]
         fn a_budget_is_either_exceeded_or_has_something_left(rounds in rounds(), most in 1..2_000_000_u64) {
             let budget = tokens(most);
-            let mut meter = Meter::default();
+            let mut meter = UsageTotals::default();
             let mut was_exceeded = false;
             for data in rounds.iter().flatten() {
                 meter.observe(data);
@@ -254,10 +254,10 @@ mod tests {
 
     #[test]
     fn totals_of_an_attempt_replace_each_other_and_attempts_add_up() {
-        let mut first = Meter::default();
+        let mut first = UsageTotals::default();
         first.observe(&json!({"inputTokens": 10, "outputTokens": 1, "costUsd": 0.01}));
         first.observe(&json!({"inputTokens": 10, "outputTokens": 5, "costUsd": 0.02}));
-        let mut second = Meter::after(Some(&first.to_store()));
+        let mut second = UsageTotals::after(Some(&first.to_store()));
         second.observe(&json!({"inputTokens": 20, "outputTokens": 5, "costUsd": 0.02}));
         let spent = second.spent();
         assert_eq!(spent.usage.input_tokens, Some(30));
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn totals_never_shrink() {
-        let mut meter = Meter::default();
+        let mut meter = UsageTotals::default();
         meter.observe(&json!({"inputTokens": 100}));
         meter.observe(&json!({"inputTokens": 0}));
         assert_eq!(meter.spent().usage.input_tokens, Some(100));
@@ -285,7 +285,7 @@ mod tests {
             json!({"inputTokens": 1.5, "costUsd": null}),
             json!({"inputTokens": 1e300}),
         ] {
-            let mut meter = Meter::default();
+            let mut meter = UsageTotals::default();
             meter.observe(&data);
             assert_eq!(meter.spent(), Spent::default(), "{data}");
         }
@@ -320,7 +320,7 @@ mod tests {
             (Some(money), json!({"costUsd": 0.51}), true),
             (None, json!({"inputTokens": 99_999}), false),
         ] {
-            let mut meter = Meter::default();
+            let mut meter = UsageTotals::default();
             meter.observe(&data);
             assert_eq!(
                 meter.exceeded(budget.as_ref()).is_some(),
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn what_is_left_is_never_negative() {
-        let mut meter = Meter::default();
+        let mut meter = UsageTotals::default();
         meter.observe(&json!({"inputTokens": 6, "outputTokens": 1}));
         assert_eq!(meter.left(Some(&tokens(10))), Some(tokens(3)));
         assert_eq!(meter.left(Some(&tokens(5))), Some(tokens(0)));
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn results_count_like_events() {
-        let mut meter = Meter::default();
+        let mut meter = UsageTotals::default();
         meter.observe(&json!({"inputTokens": 5}));
         meter.conclude(&ExecutionResult {
             usage: Usage {

@@ -1,7 +1,7 @@
 //! A durable wish to cancel. When it is answered `true` it is on disk, and the result will say
 //! `cancelled`, whatever comes between.
 
-use crate::crash;
+use crate::failpoint;
 use crate::id::DispatchId;
 use crate::store;
 use crate::store::record::CancelRequest;
@@ -28,7 +28,7 @@ impl Dispatcher {
         let inner = &self.inner;
         let now = inner.finisher.clock.now();
         let requested = inner.finisher.store.request_cancel(id, now).await?;
-        crash::point("cancel.recorded");
+        failpoint::point("cancel.recorded");
         match requested {
             CancelRequest::Queued => {
                 let ending = Ending::Cancelled { answer: None };

@@ -7,11 +7,14 @@ use std::path::{Component, Path};
 use forge_adapter_api::{OutputStrategy, Profile};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::request::Dispatch;
+use super::request::DispatchRequest;
 
 /// The strategy for this adapter, or why there is none. An adapter that was never loaded, or declares
 /// none, is taken to answer with text.
-pub fn decide(dispatch: &Dispatch, profile: Option<&Profile>) -> Result<OutputStrategy, String> {
+pub fn decide(
+    dispatch: &DispatchRequest,
+    profile: Option<&Profile>,
+) -> Result<OutputStrategy, String> {
     let declared = profile.map_or(&[][..], |profile| &profile.output_strategies);
     let declared = match declared {
         [] => &[OutputStrategy::Stream][..],
@@ -163,7 +166,7 @@ mod tests {
             (Some(Structured), false, false, all, Some(Structured)),
             (Some(Stream), true, false, all, Some(Stream)),
         ] {
-            let dispatch = Dispatch {
+            let dispatch = DispatchRequest {
                 output_strategy: explicit,
                 output_schema: schema.then(|| json!({})),
                 workspace: dir.then(|| Workspace {

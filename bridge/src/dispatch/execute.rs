@@ -9,19 +9,19 @@ use forge_adapter_api::{AdapterError, ExecutionRequest};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::crash;
+use crate::failpoint;
 use crate::plugin::{Call, Item, Permit};
 use crate::store::record::Lease;
 use crate::store::{self, Store};
 use crate::time::Clock;
 
-use super::gather::Noticed;
-use super::observe::Observer;
+use super::accumulator::Change;
+use super::event_batcher::EventBatcher;
 use super::running::Stop;
 
 /// How long events wait for more to be written with them. An answer that follows at once then needs no commit
 /// besides its own.
-const LINGER: Duration = Duration::from_millis(1);
+const BATCH_DELAY: Duration = Duration::from_millis(1);
 /// The first pause before a batch is written again while the store is away.
 const STORE_PAUSE: Duration = Duration::from_millis(50);
 /// The longest one.
@@ -45,7 +45,7 @@ pub(super) struct Attempt<'a> {
 
 /// Why the bridge ended an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum StopReason {
     Cancelled,
     TimedOut,
     Stalled,
@@ -56,51 +56,54 @@ pub(super) enum Cut {
 
 /// How an attempt ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum AttemptEnd {
     /// The adapter's own answer.
     Answered(Result<Vec<u8>, AdapterError>),
     /// The bridge ended it; the answer is what the adapter still said within its grace.
-    Cut { why: Cut, answer: Option<Vec<u8>> },
+    Cut {
+        why: StopReason,
+        answer: Option<Vec<u8>>,
+    },
     /// Somebody else owns the dispatch now: nothing more may be written.
     Lost,
 }
 
 impl Attempt<'_> {
     /// Waits until the bridge has to end the attempt. Without an event now begins its idle time.
-    pub(super) async fn cut(&self) -> Cut {
+    pub(super) async fn stop_requested(&self) -> StopReason {
         let idle = self.idle_timeout.map(|idle| Instant::now() + idle);
         let (until, late) = match idle {
-            Some(idle) if idle < self.deadline => (idle, Cut::Stalled),
-            Some(_) | None => (self.deadline, Cut::TimedOut),
+            Some(idle) if idle < self.deadline => (idle, StopReason::Stalled),
+            Some(_) | None => (self.deadline, StopReason::TimedOut),
         };
         tokio::select! {
             biased;
-            () = self.stop.cancel.cancelled() => Cut::Cancelled,
-            () = self.stop.halt.cancelled() => Cut::Halted,
+            () = self.stop.cancel.cancelled() => StopReason::Cancelled,
+            () = self.stop.halt.cancelled() => StopReason::Halted,
             () = sleep_until(until) => late,
         }
     }
 
     /// Writes what was observed. While the store is away the adapter is held back by its full queue,
     /// and the deadline goes on counting. Whoever is told to stop keeps what was not written.
-    pub(super) async fn write(&self, observer: &mut Observer, until: Instant) -> Written {
+    pub(super) async fn write(&self, batcher: &mut EventBatcher, until: Instant) -> WriteOutcome {
         let mut pause = STORE_PAUSE;
-        while !observer.is_empty() {
-            let progress = observer.take();
+        while !batcher.is_empty() {
+            let progress = batcher.take();
             let again = progress.clone();
-            crash::point("execute.append.before");
+            failpoint::point("execute.append.before");
             let appended = self.store.append(self.lease, progress).await;
-            crash::point("execute.append.after");
+            failpoint::point("execute.append.after");
             match appended {
-                Ok(()) => return Written::Yes,
-                Err(store::Error::Unavailable(_)) => observer.put_back(again),
+                Ok(()) => return WriteOutcome::Yes,
+                Err(store::Error::Unavailable(_)) => batcher.put_back(again),
                 Err(
                     store::Error::Stale(_)
                     | store::Error::NotFound
                     | store::Error::InvalidState(_)
                     | store::Error::Unreadable(_),
                 ) => {
-                    return Written::Lost;
+                    return WriteOutcome::Lost;
                 }
             }
             // Seldom, so that it has no room in what waits.
@@ -109,15 +112,15 @@ impl Attempt<'_> {
             }
             pause = (pause * 2).min(STORE_PAUSE_MAX);
         }
-        Written::Yes
+        WriteOutcome::Yes
     }
 
     /// Waits before something is written again, unless it is not to be.
-    async fn rest(&self, pause: Duration, until: Instant) -> Option<Written> {
+    async fn rest(&self, pause: Duration, until: Instant) -> Option<WriteOutcome> {
         tokio::select! {
-            () = sleep_until(until) => Some(Written::Late),
-            () = self.stop.cancel.cancelled() => Some(Written::Stopped),
-            () = self.stop.halt.cancelled() => Some(Written::Stopped),
+            () = sleep_until(until) => Some(WriteOutcome::Late),
+            () = self.stop.cancel.cancelled() => Some(WriteOutcome::Stopped),
+            () = self.stop.halt.cancelled() => Some(WriteOutcome::Stopped),
             () = sleep(pause) => None,
         }
     }
@@ -133,62 +136,62 @@ pub(super) fn encoded(request: &ExecutionRequest) -> Vec<u8> {
 pub(super) async fn execute(
     attempt: &Attempt<'_>,
     request: Vec<u8>,
-    observer: &mut Observer,
-) -> End {
-    crash::point("execute.call.before");
+    batcher: &mut EventBatcher,
+) -> AttemptEnd {
+    failpoint::point("execute.call.before");
     let call = attempt.adapter.execute(request);
-    crash::point("execute.call.after");
+    failpoint::point("execute.call.after");
     match call {
         Ok(call) => {
-            let drive = Drive {
+            let drive = Execution {
                 attempt,
-                observer,
+                batcher,
                 call,
             };
             drive.run().await
         }
-        Err(error) => End::Answered(Err(error)),
+        Err(error) => AttemptEnd::Answered(Err(error)),
     }
 }
 
-struct Drive<'a> {
+struct Execution<'a> {
     attempt: &'a Attempt<'a>,
-    observer: &'a mut Observer,
+    batcher: &'a mut EventBatcher,
     call: Call,
 }
 
-impl Drive<'_> {
-    async fn run(mut self) -> End {
+impl Execution<'_> {
+    async fn run(mut self) -> AttemptEnd {
         let deadline = self.attempt.deadline;
         let why = 'until_cut: loop {
             let item = tokio::select! {
                 biased;
-                why = self.attempt.cut() => break why,
+                why = self.attempt.stop_requested() => break why,
                 item = self.call.next() => item,
             };
-            crash::point("execute.item");
-            let lingered = Instant::now() + LINGER;
+            failpoint::point("execute.item");
+            let lingered = Instant::now() + BATCH_DELAY;
             let mut next = Some(item);
             while let Some(item) = next {
                 match self.take(item) {
-                    Taken::Done(answer) => {
-                        crash::point("execute.answered");
-                        return End::Answered(answer);
+                    Step::Done(answer) => {
+                        failpoint::point("execute.answered");
+                        return AttemptEnd::Answered(answer);
                     }
-                    Taken::OverBudget => break 'until_cut Cut::OverBudget,
-                    Taken::More => {}
+                    Step::OverBudget => break 'until_cut StopReason::OverBudget,
+                    Step::More => {}
                 }
-                next = if self.observer.is_full() {
+                next = if self.batcher.is_full() {
                     None
                 } else {
                     timeout_at(lingered, self.call.next()).await.ok()
                 };
             }
-            match self.attempt.write(self.observer, deadline).await {
+            match self.attempt.write(self.batcher, deadline).await {
                 // The next round sees why it is stopped.
-                Written::Yes | Written::Stopped => {}
-                Written::Lost => return End::Lost,
-                Written::Late => break Cut::TimedOut,
+                WriteOutcome::Yes | WriteOutcome::Stopped => {}
+                WriteOutcome::Lost => return AttemptEnd::Lost,
+                WriteOutcome::Late => break StopReason::TimedOut,
             }
         };
         // Most end by themselves, so they do not carry the room for it.
@@ -196,42 +199,42 @@ impl Drive<'_> {
     }
 
     /// Takes one item into the batch.
-    fn take(&mut self, item: Item) -> Taken {
+    fn take(&mut self, item: Item) -> Step {
         let now = self.attempt.clock.now();
         match item {
             Item::Event(event) => {
-                let noticed = self.observer.event(event, now);
+                let noticed = self.batcher.event(event, now);
                 let over = || {
-                    self.observer
-                        .gathered
+                    self.batcher
+                        .accumulator
                         .meter
                         .exceeded(self.attempt.budget)
                         .is_some()
                 };
-                if noticed == Noticed::Usage && over() {
-                    Taken::OverBudget
+                if noticed == Change::Usage && over() {
+                    Step::OverBudget
                 } else {
-                    Taken::More
+                    Step::More
                 }
             }
             Item::Dropped(count) => {
-                self.observer.dropped(count, now);
-                Taken::More
+                self.batcher.dropped(count, now);
+                Step::More
             }
-            Item::Done(answer) => Taken::Done(answer),
+            Item::Done(answer) => Step::Done(answer),
         }
     }
 
     /// Tells the adapter to end, gives it its grace to say what it has, then drops the call. After a
     /// cancel the grace is always given; for the other reasons only when the adapter agreed to end.
-    async fn wind_down(mut self, why: Cut) -> End {
+    async fn wind_down(mut self, why: StopReason) -> AttemptEnd {
         let adapter = self.attempt.adapter;
         let execution = format!("{}/{}", self.attempt.lease.id, self.attempt.lease.attempt);
         let task_id = self.attempt.task_id.to_owned();
         let cancel = async move {
-            crash::point("cancel.adapter.before");
+            failpoint::point("cancel.adapter.before");
             let agreed = adapter.cancel(&execution, &task_id).await;
-            crash::point("cancel.adapter.after");
+            failpoint::point("cancel.adapter.after");
             agreed
         };
         let mut cancel = pin!(cancel.fuse());
@@ -242,7 +245,7 @@ impl Drive<'_> {
                 () = sleep_until(end) => break None,
                 agreed = &mut cancel, if !asked => {
                     asked = true;
-                    if !matches!(agreed, Ok(true)) && why != Cut::Cancelled {
+                    if !matches!(agreed, Ok(true)) && why != StopReason::Cancelled {
                         break None;
                     }
                     continue;
@@ -250,30 +253,30 @@ impl Drive<'_> {
                 item = self.call.next() => item,
             };
             match self.take(item) {
-                Taken::Done(answer) => break answer.ok(),
-                Taken::OverBudget | Taken::More => {}
+                Step::Done(answer) => break answer.ok(),
+                Step::OverBudget | Step::More => {}
             }
-            if self.observer.is_full() {
-                match self.attempt.write(self.observer, end).await {
-                    Written::Yes => {}
-                    Written::Lost => return End::Lost,
+            if self.batcher.is_full() {
+                match self.attempt.write(self.batcher, end).await {
+                    WriteOutcome::Yes => {}
+                    WriteOutcome::Lost => return AttemptEnd::Lost,
                     // The bound of memory: what a flood still says after its end is not kept.
-                    Written::Stopped | Written::Late => break None,
+                    WriteOutcome::Stopped | WriteOutcome::Late => break None,
                 }
             }
         };
-        End::Cut { why, answer }
+        AttemptEnd::Cut { why, answer }
     }
 }
 
-enum Taken {
+enum Step {
     More,
     OverBudget,
     Done(Result<Vec<u8>, AdapterError>),
 }
 
 /// What became of a batch.
-pub(super) enum Written {
+pub(super) enum WriteOutcome {
     Yes,
     /// Not, because the attempt is told to stop.
     Stopped,

@@ -9,23 +9,23 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::crash;
 use crate::event::{NewEvent, kind};
+use crate::failpoint;
 use crate::id::{DeliveryId, DispatchId};
-use crate::live::Live;
-use crate::span::Spans;
+use crate::reloadable::Reloadable;
 use crate::store::record::{
-    self, Claim, DueDelivery, Finish, Finished, NewDelivery, Requeue, State,
+    self, Claim, DispatchState, DueDelivery, Finish, Finished, NewDelivery, Requeue,
 };
 use crate::store::{self, Store};
 use crate::time::{self, Clock};
+use crate::trace::Spans;
 
 use super::Config;
-use super::gather::Gathered;
+use super::accumulator::Accumulator;
 use super::meters::Meters;
 use super::normalise::{Account, Ending, Outcome, Raw, Subject, normalise};
-use super::request::Dispatch;
-use super::stages::{self, Ran, Stages};
+use super::request::DispatchRequest;
+use super::spans::{self, DispatchSpans, ExecutedAttempt};
 use super::trace::Trace;
 
 /// The first pause before an ending is written again while the store is away.
@@ -40,13 +40,13 @@ pub struct Finisher {
     pub clock: Clock,
     pub config: Arc<Config>,
     /// How long a record is kept after its end.
-    pub retention: Live<Duration>,
+    pub retention: Reloadable<Duration>,
     pub meters: Arc<Meters>,
     pub spans: Spans,
 }
 
 /// How a dispatch ended, with all that is known of it.
-pub(super) struct Conclusion {
+pub(super) struct Completion {
     pub(super) raw: Raw,
     pub(super) strategy: OutputStrategy,
     /// The session that the adapter was given.
@@ -60,7 +60,7 @@ pub(super) struct Conclusion {
 }
 
 /// A delivery that has just become due, and what it sends.
-pub(super) struct Owed {
+pub(super) struct PendingDelivery {
     pub(super) due: DueDelivery,
     pub(super) body: String,
 }
@@ -72,14 +72,14 @@ struct Ended<'a> {
     at: Timestamp,
 }
 
-impl Conclusion {
+impl Completion {
     /// An ending about which nothing was heard from an adapter.
     pub(super) fn silent(ending: Ending, spent: Option<&RawValue>) -> Self {
         Self {
             raw: Raw {
                 ending,
                 file: None,
-                gathered: Gathered::new(spent, 0),
+                accumulator: Accumulator::new(spent, 0),
             },
             strategy: OutputStrategy::Stream,
             session: None,
@@ -103,15 +103,16 @@ impl Finisher {
     pub(super) async fn finish(
         &self,
         claim: Claim,
-        record: &record::Dispatch,
-        request: &Dispatch,
-        mut conclusion: Conclusion,
-    ) -> Result<Option<Owed>, store::Error> {
+        record: &record::DispatchRecord,
+        request: &DispatchRequest,
+        mut completion: Completion,
+    ) -> Result<Option<PendingDelivery>, store::Error> {
         let at = self.clock.now();
-        let events = std::mem::take(&mut conclusion.events);
+        let events = std::mem::take(&mut completion.events);
         let mut pause = PAUSE;
         loop {
-            let (finish, account) = self.write_up(record, request, &conclusion, events.clone(), at);
+            let (finish, account) =
+                self.build_finish(record, request, &completion, events.clone(), at);
             let error_code = finish.error_code.clone();
             let callback = record.callback.clone();
             let due = callback.map(|callback| DueDelivery {
@@ -121,9 +122,9 @@ impl Finisher {
                 attempts: 0,
                 since: at,
             });
-            crash::point("finish.before");
+            failpoint::point("finish.before");
             let finished = self.store.finish(claim.clone(), finish).await;
-            crash::point("finish.after");
+            failpoint::point("finish.after");
             match finished {
                 Ok(Finished::Recorded(recorded)) => {
                     let ended = Ended {
@@ -131,12 +132,12 @@ impl Finisher {
                         error_code: error_code.as_deref(),
                         at,
                     };
-                    self.tell(record, request, &conclusion, &ended);
+                    self.record_metrics(record, request, &completion, &ended);
                     let body = recorded.body;
-                    return Ok(due.map(|due| Owed { due, body }));
+                    return Ok(due.map(|due| PendingDelivery { due, body }));
                 }
                 Ok(Finished::CancelRequested) => {
-                    let ending = &mut conclusion.raw.ending;
+                    let ending = &mut completion.raw.ending;
                     let cancelled = Ending::Cancelled { answer: None };
                     if let Ending::Answered(answer) = std::mem::replace(ending, cancelled) {
                         *ending = Ending::Cancelled {
@@ -163,18 +164,18 @@ impl Finisher {
         let Some(record) = self.store.dispatch(id).await? else {
             return Ok(());
         };
-        if record.state != State::Queued {
+        if record.state != DispatchState::Queued {
             return Ok(());
         }
         let stored = self.store.request(id).await?;
         // It ends as it would have; what it asked for besides is not needed for that.
-        let request = Dispatch::from_record(&stored).unwrap_or_else(|error| {
+        let request = DispatchRequest::from_record(&stored).unwrap_or_else(|error| {
             log_unreadable(id, &error);
-            Dispatch::unreadable(&record)
+            DispatchRequest::unreadable(&record)
         });
-        let conclusion = Conclusion::silent(ending, None);
+        let completion = Completion::silent(ending, None);
         match self
-            .finish(Claim::Unstarted(id), &record, &request, conclusion)
+            .finish(Claim::Unstarted(id), &record, &request, completion)
             .await
         {
             Err(store::Error::Stale(_) | store::Error::InvalidState(_)) => Ok(()),
@@ -186,14 +187,14 @@ impl Finisher {
     pub(super) async fn end_unreadable(
         &self,
         claim: Claim,
-        record: &record::Dispatch,
+        record: &record::DispatchRecord,
         error: &serde_json::Error,
     ) -> Result<(), store::Error> {
         log_unreadable(record.id, error);
         let ending = Ending::Unreadable(format!("the stored request cannot be read: {error}"));
-        let request = Dispatch::unreadable(record);
-        let conclusion = Conclusion::silent(ending, None);
-        self.finish(claim, record, &request, conclusion)
+        let request = DispatchRequest::unreadable(record);
+        let completion = Completion::silent(ending, None);
+        self.finish(claim, record, &request, completion)
             .await
             .map(drop)
     }
@@ -202,32 +203,36 @@ impl Finisher {
     pub(super) async fn requeue(&self, claim: Claim, why: &str) -> Result<(), store::Error> {
         let data = json!({ "reason": why });
         let event = NewEvent::new(kind::RETRYING, self.clock.now()).with(&data);
-        crash::point("requeue.before");
+        failpoint::point("requeue.before");
         let requeued = self.store.requeue(claim, Requeue { event }).await;
-        crash::point("requeue.after");
+        failpoint::point("requeue.after");
         requeued
     }
 
     /// Counts one that was accepted, and puts it into its trace.
-    pub(super) fn tell_accepted(
+    pub(super) fn record_accepted(
         &self,
         id: DispatchId,
         trace: &Trace,
         provider: &str,
         since: Timestamp,
     ) {
-        self.meters.providers.row(provider).accepted.one();
+        self.meters.providers.row(provider).accepted.inc();
         let during = (since, self.clock.now());
-        stages::accepted(&self.spans, (id, trace), provider, during);
+        spans::accepted(&self.spans, (id, trace), provider, during);
     }
 
     /// Counts an attempt that was cut short and will be repeated, and puts it into its trace.
-    pub(super) fn tell_requeued(&self, record: &record::Dispatch, request: &Dispatch) {
-        self.meters.providers.row(&record.provider).requeued.one();
-        if let State::Running { started_at, .. } = record.state
-            && let Some(stages) = Stages::of(&self.spans, record.id, request)
+    pub(super) fn record_requeued(
+        &self,
+        record: &record::DispatchRecord,
+        request: &DispatchRequest,
+    ) {
+        self.meters.providers.row(&record.provider).requeued.inc();
+        if let DispatchState::Running { started_at, .. } = record.state
+            && let Some(stages) = DispatchSpans::of(&self.spans, record.id, request)
         {
-            stages.executed(&Ran {
+            stages.executed(&ExecutedAttempt {
                 attempt: record.attempts,
                 provider: &record.provider,
                 session: None,
@@ -239,23 +244,23 @@ impl Finisher {
         }
     }
 
-    fn write_up(
+    fn build_finish(
         &self,
-        record: &record::Dispatch,
-        request: &Dispatch,
-        conclusion: &Conclusion,
+        record: &record::DispatchRecord,
+        request: &DispatchRequest,
+        completion: &Completion,
         mut events: Vec<NewEvent>,
         at: Timestamp,
     ) -> (Finish, Account) {
-        let started = conclusion.attempt_started.or(record.first_started_at);
+        let started = completion.attempt_started.or(record.first_started_at);
         let subject = Subject {
             id: record.id,
             dispatch: request,
             provider: &record.provider,
             attempt: record.attempts,
             retry_of: record.retry_of,
-            strategy: conclusion.strategy,
-            session: conclusion.session.as_deref(),
+            strategy: completion.strategy,
+            session: completion.session.as_deref(),
             started_at: record.first_started_at,
             completed_at: at,
             elapsed: started.map_or(Duration::ZERO, |started| time::between(started, at)),
@@ -266,8 +271,8 @@ impl Finisher {
             result,
             output,
             account,
-        } = normalise(&conclusion.raw, &subject, &self.config);
-        let mut data = conclusion.hints.clone();
+        } = normalise(&completion.raw, &subject, &self.config);
+        let mut data = completion.hints.clone();
         let name = match (&error_code, error) {
             (None, _) => kind::COMPLETED,
             (Some(code), error) => {
@@ -297,11 +302,11 @@ impl Finisher {
     }
 
     /// Counts an end that is on disk, and puts it into its trace.
-    fn tell(
+    fn record_metrics(
         &self,
-        record: &record::Dispatch,
-        request: &Dispatch,
-        conclusion: &Conclusion,
+        record: &record::DispatchRecord,
+        request: &DispatchRequest,
+        completion: &Completion,
         ended: &Ended<'_>,
     ) {
         let Ended {
@@ -310,9 +315,9 @@ impl Finisher {
             at,
         } = *ended;
         // One that a crash cut short ran from its last start until now.
-        let from = conclusion.attempt_started.or(match record.state {
-            State::Running { started_at, .. } => Some(started_at),
-            State::Queued | State::Finished { .. } => None,
+        let from = completion.attempt_started.or(match record.state {
+            DispatchState::Running { started_at, .. } => Some(started_at),
+            DispatchState::Queued | DispatchState::Finished { .. } => None,
         });
         let meters = self.meters.providers.row(&record.provider);
         meters.finish(error_code);
@@ -320,14 +325,14 @@ impl Finisher {
         if let Some(from) = from {
             meters.execution.time(time::between(from, at));
         }
-        let Some(stages) = Stages::of(&self.spans, record.id, request) else {
+        let Some(stages) = DispatchSpans::of(&self.spans, record.id, request) else {
             return;
         };
         if let Some(from) = from {
-            stages.executed(&Ran {
+            stages.executed(&ExecutedAttempt {
                 attempt: record.attempts,
                 provider: &record.provider,
-                session: conclusion.session.as_deref(),
+                session: completion.session.as_deref(),
                 account: Some(account),
                 error_code,
                 from,

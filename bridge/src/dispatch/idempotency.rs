@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::store::record::{IdempotencyKey, KeySpace};
 
-use super::request::Dispatch;
+use super::request::DispatchRequest;
 use super::trace::Trace;
 
 /// The end of a dispatch's JSON: what may differ between two sendings of the same step.
@@ -26,7 +26,7 @@ struct Free<'a> {
 
 /// The beginning of a dispatch's record: all but what is free. Secrets and the callback's headers are not in it. Members
 /// stand in the order of the struct, or sorted where they are the caller's own.
-pub fn counted<'a>(dispatch: &Dispatch, record: &'a RawValue) -> &'a str {
+pub fn fingerprint<'a>(dispatch: &DispatchRequest, record: &'a RawValue) -> &'a str {
     let free = Free {
         not_before: dispatch.not_before,
         deadline: dispatch.deadline,
@@ -39,7 +39,7 @@ pub fn counted<'a>(dispatch: &Dispatch, record: &'a RawValue) -> &'a str {
 }
 
 /// Under which key a dispatch is known: the header's, else its task id.
-pub fn key(dispatch: &Dispatch, header: Option<&str>) -> IdempotencyKey {
+pub fn key(dispatch: &DispatchRequest, header: Option<&str>) -> IdempotencyKey {
     match header {
         Some(header) => IdempotencyKey {
             space: KeySpace::Header,
@@ -65,8 +65,8 @@ mod tests {
     use crate::dispatch::validate::{Envelope, Limits, validate};
     use crate::net::backoff::Policy;
 
-    fn canonical(dispatch: &Dispatch) -> String {
-        counted(dispatch, &dispatch.to_record()).to_owned()
+    fn canonical(dispatch: &DispatchRequest) -> String {
+        fingerprint(dispatch, &dispatch.to_record()).to_owned()
     }
 
     /// A body with every member, none of which is its default.
@@ -158,11 +158,11 @@ mod tests {
 
     #[test]
     fn what_may_differ_does_not_count() {
-        let base = Dispatch {
+        let base = DispatchRequest {
             callback: Some(callback()),
             ..minimal()
         };
-        let again = Dispatch {
+        let again = DispatchRequest {
             not_before: Some(Timestamp::UNIX_EPOCH),
             deadline: Some(Timestamp::MAX),
             metadata: json!({"try": 2}).as_object().cloned(),
@@ -176,11 +176,11 @@ mod tests {
 
     #[test]
     fn everything_else_counts() {
-        let base = Dispatch {
+        let base = DispatchRequest {
             callback: Some(callback()),
             ..minimal()
         };
-        let change = |change: fn(&mut Dispatch)| {
+        let change = |change: fn(&mut DispatchRequest)| {
             let mut changed = base.clone();
             change(&mut changed);
             changed
@@ -210,7 +210,7 @@ mod tests {
                 description: None,
                 input_schema,
             };
-            canonical(&Dispatch {
+            canonical(&DispatchRequest {
                 tools: vec![tool],
                 trace: Trace::from_header(None),
                 ..minimal()

@@ -3,7 +3,7 @@
 
 use forge_adapter_api::Usage;
 
-use crate::meter::{Counter, Histogram, OTHER, Table};
+use crate::metrics::{Counter, Histogram, OTHER, Table};
 
 use super::normalise::Account;
 
@@ -107,7 +107,7 @@ impl Provider {
     pub fn finish(&self, error_code: Option<&str>) {
         let code = error_code.unwrap_or_default();
         let end = ENDS.iter().position(|end| *end == code);
-        self.finished[end.unwrap_or(ENDS.len() - 1)].one();
+        self.finished[end.unwrap_or(ENDS.len() - 1)].inc();
     }
 
     /// How many ended how.

@@ -1,33 +1,33 @@
 //! The heart: one file an arrow of `request → validate → route → record → assemble → execute
 //! → normalise → finish`. Knows no HTTP, no SQL and no plugin boundary.
 
-mod agenda;
+pub mod accumulator;
 pub mod assemble;
 mod attempt;
-mod backlog;
 pub mod budget;
-mod calls;
 mod cancel;
 pub mod capture;
+mod event_batcher;
 mod execute;
 pub mod finish;
-pub mod gather;
 pub mod idempotency;
 pub mod meters;
+mod next_wakeup;
 pub mod normalise;
-mod observe;
 pub mod recover;
 pub mod request;
 pub mod route;
 mod running;
 mod schedule;
 pub mod schema;
-mod stages;
+mod spans;
 mod start;
 pub mod submit;
+mod tool_calls;
 mod tool_loop;
 pub mod trace;
 pub mod validate;
+mod waiting_providers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -44,16 +44,16 @@ use crate::id::DispatchId;
 use crate::mcp::Servers;
 use crate::net::guard::Guard;
 use crate::plugin::Registry;
-use crate::span::Spans;
 use crate::store;
 use crate::tasks::Tasks;
+use crate::trace::Spans;
 use crate::vault::Vault;
 
-use agenda::Agenda;
-use backlog::Backlog;
 use finish::Finisher;
+use next_wakeup::NextWakeup;
 use running::Running;
 use validate::FieldError;
+use waiting_providers::WaitingProviders;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -156,10 +156,10 @@ struct Inner {
     mcp_names: BTreeSet<String>,
     tracker: Tasks,
     running: Running,
-    agenda: Agenda,
-    backlog: Backlog,
+    next_wakeup: NextWakeup,
+    waiting_providers: WaitingProviders,
     /// When stranded dispatches are next routed again.
-    rescue: Agenda,
+    next_reroute: NextWakeup,
     wake: Notify,
     /// What runs its last attempt runs alone.
     last_attempts: Arc<Semaphore>,
@@ -209,9 +209,9 @@ impl Dispatcher {
             mcp_names,
             tracker,
             running: Running::new(),
-            agenda: Agenda::new(),
-            backlog: Backlog::default(),
-            rescue: Agenda::new(),
+            next_wakeup: NextWakeup::new(),
+            waiting_providers: WaitingProviders::default(),
+            next_reroute: NextWakeup::new(),
             wake: Notify::new(),
             last_attempts: Arc::new(Semaphore::new(1)),
         };

@@ -1,13 +1,13 @@
 //! What a crash left running is settled once, at boot, before anything new starts: it ends, or it
 //! goes back to the queue, as its recovery policy says.
 
-use crate::crash;
+use crate::failpoint;
 use crate::store;
 use crate::store::record::{Claim, Interrupted};
 
-use super::finish::{Conclusion, Finisher};
+use super::finish::{Completion, Finisher};
 use super::normalise::Ending;
-use super::request::{Dispatch, Recovery};
+use super::request::{DispatchRequest, Recovery};
 
 /// How many are read at once.
 const STEP: usize = 64;
@@ -23,18 +23,23 @@ pub struct Recovered {
 
 /// What happens to an interrupted attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum RecoveryAction {
     Cancelled,
     Interrupted,
     Again,
 }
 
 /// The policy, as a rule: `attempts` have begun, at most `max_attempts` may.
-pub(crate) fn fate(policy: Recovery, cancel: bool, attempts: u32, max_attempts: u32) -> Fate {
+pub(crate) fn recovery_action(
+    policy: Recovery,
+    cancel: bool,
+    attempts: u32,
+    max_attempts: u32,
+) -> RecoveryAction {
     match policy {
-        _ if cancel => Fate::Cancelled,
-        Recovery::Retry | Recovery::Resume if attempts < max_attempts => Fate::Again,
-        Recovery::Fail | Recovery::Retry | Recovery::Resume => Fate::Interrupted,
+        _ if cancel => RecoveryAction::Cancelled,
+        Recovery::Retry | Recovery::Resume if attempts < max_attempts => RecoveryAction::Again,
+        Recovery::Fail | Recovery::Retry | Recovery::Resume => RecoveryAction::Interrupted,
     }
 }
 
@@ -47,58 +52,58 @@ pub async fn recover(finisher: &Finisher) -> Result<Recovered, store::Error> {
             return Ok(recovered);
         }
         for interrupted in left {
-            crash::point("recover.settle.before");
+            failpoint::point("recover.settle.before");
             let fate = settle(finisher, interrupted).await?;
-            crash::point("recover.settle.after");
+            failpoint::point("recover.settle.after");
             match fate {
-                Fate::Again => recovered.requeued += 1,
-                Fate::Cancelled | Fate::Interrupted => recovered.ended += 1,
+                RecoveryAction::Again => recovered.requeued += 1,
+                RecoveryAction::Cancelled | RecoveryAction::Interrupted => recovered.ended += 1,
             }
         }
     }
 }
 
-async fn settle(finisher: &Finisher, left: Interrupted) -> Result<Fate, store::Error> {
+async fn settle(finisher: &Finisher, left: Interrupted) -> Result<RecoveryAction, store::Error> {
     let claim = Claim::Interrupted {
         id: left.dispatch.id,
         attempt: left.attempt,
     };
-    let request = match Dispatch::from_record(&left.request) {
+    let request = match DispatchRequest::from_record(&left.request) {
         Ok(request) => request,
         Err(error) => {
             finisher
                 .end_unreadable(claim, &left.dispatch, &error)
                 .await?;
-            return Ok(Fate::Interrupted);
+            return Ok(RecoveryAction::Interrupted);
         }
     };
     let attempts = left.dispatch.attempts;
     let max_attempts = finisher.config.max_attempts;
-    let fate = fate(
+    let fate = recovery_action(
         request.recovery,
         left.cancel_requested,
         attempts,
         max_attempts,
     );
     let ending = match fate {
-        Fate::Again => {
+        RecoveryAction::Again => {
             finisher
                 .requeue(claim, "the bridge stopped while it ran")
                 .await?;
-            finisher.tell_requeued(&left.dispatch, &request);
+            finisher.record_requeued(&left.dispatch, &request);
             return Ok(fate);
         }
-        Fate::Cancelled => Ending::Cancelled { answer: None },
-        Fate::Interrupted => {
+        RecoveryAction::Cancelled => Ending::Cancelled { answer: None },
+        RecoveryAction::Interrupted => {
             Ending::Interrupted(format!("the bridge stopped while attempt {attempts} ran"))
         }
     };
-    let conclusion = Conclusion {
+    let completion = Completion {
         session: left.recorded_session,
-        ..Conclusion::silent(ending, left.spent.as_deref())
+        ..Completion::silent(ending, left.spent.as_deref())
     };
     finisher
-        .finish(claim, &left.dispatch, &request, conclusion)
+        .finish(claim, &left.dispatch, &request, completion)
         .await?;
     Ok(fate)
 }
@@ -110,17 +115,17 @@ mod tests {
     #[test]
     fn the_policy_decides_what_a_crash_does() {
         for (policy, cancel, attempts, expected) in [
-            (Recovery::Fail, false, 1, Fate::Interrupted),
-            (Recovery::Retry, false, 1, Fate::Again),
-            (Recovery::Retry, false, 2, Fate::Again),
-            (Recovery::Retry, false, 3, Fate::Interrupted),
-            (Recovery::Resume, false, 1, Fate::Again),
-            (Recovery::Resume, false, 3, Fate::Interrupted),
-            (Recovery::Retry, true, 1, Fate::Cancelled),
-            (Recovery::Fail, true, 1, Fate::Cancelled),
+            (Recovery::Fail, false, 1, RecoveryAction::Interrupted),
+            (Recovery::Retry, false, 1, RecoveryAction::Again),
+            (Recovery::Retry, false, 2, RecoveryAction::Again),
+            (Recovery::Retry, false, 3, RecoveryAction::Interrupted),
+            (Recovery::Resume, false, 1, RecoveryAction::Again),
+            (Recovery::Resume, false, 3, RecoveryAction::Interrupted),
+            (Recovery::Retry, true, 1, RecoveryAction::Cancelled),
+            (Recovery::Fail, true, 1, RecoveryAction::Cancelled),
         ] {
             assert_eq!(
-                fate(policy, cancel, attempts, 3),
+                recovery_action(policy, cancel, attempts, 3),
                 expected,
                 "{policy:?} {attempts}"
             );

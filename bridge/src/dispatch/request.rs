@@ -28,7 +28,7 @@ pub const DEFAULT_OUTPUT_FILE: &str = "output.md";
 /// One dispatch, checked and normalised: tools have one shape, names one spelling, times are times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Dispatch {
+pub struct DispatchRequest {
     pub task_id: String,
     pub agent_id: String,
     pub message: String,
@@ -108,7 +108,7 @@ pub struct Dispatch {
     pub trace: Trace,
 }
 
-impl Dispatch {
+impl DispatchRequest {
     pub fn to_record(&self) -> Box<RawValue> {
         to_raw_value(self).expect("a dispatch has only text keys")
     }
@@ -120,7 +120,7 @@ impl Dispatch {
     }
 
     /// What is known of a dispatch whose stored request cannot be read: enough to end it with a result.
-    pub fn unreadable(record: &record::Dispatch) -> Self {
+    pub fn unreadable(record: &record::DispatchRecord) -> Self {
         Self {
             task_id: record.task_id.clone(),
             agent_id: record.agent_id.clone(),
@@ -354,8 +354,8 @@ pub(crate) mod tests {
     use super::*;
 
     /// The smallest dispatch, for tests of later stages.
-    pub(crate) fn minimal() -> Dispatch {
-        Dispatch {
+    pub(crate) fn minimal() -> DispatchRequest {
+        DispatchRequest {
             task_id: "task".into(),
             agent_id: "agent".into(),
             message: "hello".into(),
@@ -395,7 +395,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_dispatch_survives_its_json() {
-        let dispatch = Dispatch {
+        let dispatch = DispatchRequest {
             callback: Some(Callback {
                 url: "https://a.example/cb".into(),
                 origin: "https://a.example:443".into(),
@@ -414,7 +414,10 @@ pub(crate) mod tests {
             ..minimal()
         };
         let text = serde_json::to_string(&dispatch).unwrap();
-        assert_eq!(serde_json::from_str::<Dispatch>(&text).unwrap(), dispatch);
+        assert_eq!(
+            serde_json::from_str::<DispatchRequest>(&text).unwrap(),
+            dispatch
+        );
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["callback"]["retry"]["maxElapsedSeconds"], 1.5);
         assert_eq!(value["traceparent"], dispatch.trace.traceparent);
@@ -430,7 +433,7 @@ pub(crate) mod tests {
             (None, Some("2026-01-01T06:00:00Z"), "2026-01-01T06:00:00Z"),
             (None, Some("2027-01-01T06:00:00Z"), "2026-01-02T00:00:00Z"),
         ] {
-            let dispatch = Dispatch {
+            let dispatch = DispatchRequest {
                 not_before: not_before.map(at),
                 deadline: deadline.map(at),
                 ..minimal()
@@ -441,7 +444,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_time_beyond_the_calendar_is_its_end() {
-        let dispatch = Dispatch {
+        let dispatch = DispatchRequest {
             not_before: Some(Timestamp::MAX),
             ..minimal()
         };
@@ -457,7 +460,7 @@ pub(crate) mod tests {
             (Some("2026-01-02T00:00:00Z"), 600),
             (Some("2025-12-31T00:00:00Z"), 0),
         ] {
-            let dispatch = Dispatch {
+            let dispatch = DispatchRequest {
                 deadline: deadline.map(at),
                 ..minimal()
             };

@@ -44,7 +44,7 @@ impl Running {
 
     /// Takes a place before the durable mark is written, so that a cancel request always finds
     /// whom to tell. `None` when the dispatch has one already, or nothing may start any more.
-    pub(crate) fn enter(&self, id: DispatchId) -> Option<Place> {
+    pub(crate) fn register(&self, id: DispatchId) -> Option<ExecutionGuard> {
         let cancel = CancellationToken::new();
         let mut entries = self.lock();
         if entries.closed || entries.by_id.contains_key(&id) {
@@ -56,7 +56,7 @@ impl Running {
             cancel,
             halt: self.halt.clone(),
         };
-        Some(Place {
+        Some(ExecutionGuard {
             running: self.clone(),
             id,
             stop,
@@ -97,13 +97,13 @@ impl Running {
 }
 
 /// One execution's place; given back when dropped.
-pub(crate) struct Place {
+pub(crate) struct ExecutionGuard {
     running: Running,
     id: DispatchId,
     pub(crate) stop: Stop,
 }
 
-impl Drop for Place {
+impl Drop for ExecutionGuard {
     fn drop(&mut self) {
         let mut entries = self.running.lock();
         entries.by_id.remove(&self.id);
@@ -119,14 +119,14 @@ mod tests {
     async fn a_place_is_taken_once_and_given_back() {
         let running = Running::new();
         let id = DispatchId::new();
-        let place = running.enter(id).unwrap();
-        assert!(running.enter(id).is_none());
+        let place = running.register(id).unwrap();
+        assert!(running.register(id).is_none());
         running.cancel(id);
         assert!(place.stop.cancel.is_cancelled());
         drop(place);
         running.idle().await;
-        assert!(running.enter(id).is_some());
+        assert!(running.register(id).is_some());
         running.close();
-        assert!(running.enter(id).is_none());
+        assert!(running.register(id).is_none());
     }
 }

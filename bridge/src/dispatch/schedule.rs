@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use crate::crash;
+use crate::failpoint;
 use crate::id::DispatchId;
 use crate::plugin::Adapter;
 use crate::store;
@@ -19,8 +19,8 @@ use crate::store::record::{Ready, Reroute};
 use crate::time;
 
 use super::normalise::Ending;
-use super::request::Dispatch;
-use super::start::Held;
+use super::request::DispatchRequest;
+use super::start::Reservation;
 use super::{Dispatcher, Error};
 
 /// How many of one kind a round looks at; what is left is the next round's.
@@ -30,17 +30,17 @@ const SCAN: usize = 1024;
 /// A round follows at least so often, should a wake-up be lost.
 const IDLE: Duration = Duration::from_secs(5);
 /// Times are looked at again at least so often, should a moment not have been noted.
-const LOOK: Duration = Duration::from_secs(60);
+const MAX_POLL: Duration = Duration::from_secs(60);
 /// And at most so often, should something overdue not want to end.
-pub(super) const BLINK: Duration = Duration::from_millis(20);
+pub(super) const MIN_POLL: Duration = Duration::from_millis(20);
 /// How often those that nobody could take are routed again.
-const RESCUE: Duration = Duration::from_secs(1);
+const REROUTE_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a round that the store refused.
 const REFUSED: Duration = Duration::from_millis(500);
 
 /// What is left in an adapter's queue after a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum FillOutcome {
     Nothing,
     NoRoom,
     /// More than a round looks at.
@@ -61,7 +61,7 @@ impl Dispatcher {
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        self.inner.backlog.close();
+        self.inner.waiting_providers.close();
     }
 
     /// One round: what is overdue ends, what is due may start, and adapters with room get work. Says
@@ -69,10 +69,10 @@ impl Dispatcher {
     pub async fn tick(&self) -> Result<Duration, store::Error> {
         let inner = &self.inner;
         let now = inner.finisher.clock.now();
-        if inner.agenda.take_due(now) {
+        if inner.next_wakeup.take_due(now) {
             let next = self.keep_times(now).await;
             // Should the store refuse, the round is made again.
-            inner.agenda.add(*next.as_ref().unwrap_or(&now));
+            inner.next_wakeup.add(*next.as_ref().unwrap_or(&now));
             next?;
         }
         let (mut stranded, mut waiting, mut without_room) =
@@ -85,25 +85,25 @@ impl Dispatcher {
                 }
                 Some(adapter) if adapter.health().status != HealthStatus::Offline => {
                     let rest = self.fill(&adapter).await?;
-                    if rest != Rest::Nothing {
+                    if rest != FillOutcome::Nothing {
                         waiting.insert(provider);
                     }
-                    if rest == Rest::NoRoom {
+                    if rest == FillOutcome::NoRoom {
                         without_room.push(adapter);
                     }
                 }
                 Some(_) | None => stranded.push(provider),
             }
         }
-        inner.backlog.set(waiting);
+        inner.waiting_providers.set(waiting);
         // One that ended before the backlog was known has woken nobody.
         let has_room = |adapter: &Adapter| adapter.running() < adapter.max_concurrent();
         if without_room.iter().any(has_room) {
             self.wake();
         }
-        let mut pause = inner.agenda.pause(now).min(IDLE);
+        let mut pause = inner.next_wakeup.pause(now).min(IDLE);
         if !stranded.is_empty() {
-            pause = pause.min(self.rescue(&stranded, now).await?);
+            pause = pause.min(self.reroute_stranded(&stranded, now).await?);
         }
         Ok(pause)
     }
@@ -117,15 +117,15 @@ impl Dispatcher {
             .await?;
         let overdue = store.overdue(now, STEP).await?;
         self.end_queued(&overdue, &Ending::QueueTimeout).await?;
-        crash::point("promote.before");
+        failpoint::point("promote.before");
         let promoted = store.promote(now, STEP).await?;
-        crash::point("promote.after");
+        failpoint::point("promote.after");
         if cancelled.len().max(overdue.len()).max(promoted) == STEP {
             // There may be more; adapters are not kept waiting for it.
             return Ok(now);
         }
         let next = store.next_queue_event().await?.unwrap_or(Timestamp::MAX);
-        Ok(next.clamp(time::after(now, BLINK), time::after(now, LOOK)))
+        Ok(next.clamp(time::after(now, MIN_POLL), time::after(now, MAX_POLL)))
     }
 
     /// Ends these together, so that they share the disk's time.
@@ -143,11 +143,11 @@ impl Dispatcher {
     }
 
     /// Starts what this adapter has room for.
-    async fn fill(&self, adapter: &Adapter) -> Result<Rest, store::Error> {
+    async fn fill(&self, adapter: &Adapter) -> Result<FillOutcome, store::Error> {
         let inner = &self.inner;
         let free = adapter.max_concurrent().saturating_sub(adapter.running());
         if free == 0 {
-            return Ok(Rest::NoRoom);
+            return Ok(FillOutcome::NoRoom);
         }
         // Those that were picked and are not yet marked are still in the answer.
         let picked = inner.running.len().min(adapter.running());
@@ -161,7 +161,7 @@ impl Dispatcher {
             let more = found.len() == limit;
             let (mut started, mut passed_over) = (0, 0);
             for ready in found {
-                let Some(place) = inner.running.enter(ready.id) else {
+                let Some(place) = inner.running.register(ready.id) else {
                     continue;
                 };
                 let Ok(alone) = self.alone(&ready) else {
@@ -169,9 +169,9 @@ impl Dispatcher {
                     continue;
                 };
                 let Some(permit) = adapter.reserve() else {
-                    return Ok(Rest::NoRoom);
+                    return Ok(FillOutcome::NoRoom);
                 };
-                let held = Held {
+                let held = Reservation {
                     place,
                     permit,
                     alone,
@@ -180,14 +180,14 @@ impl Dispatcher {
                 started += 1;
             }
             if !more {
-                return Ok(Rest::Nothing);
+                return Ok(FillOutcome::Nothing);
             }
             if passed_over == 0 || limit > SCAN {
                 if started > 0 {
                     // The rest is the next round's, which follows at once.
                     self.wake();
                 }
-                return Ok(Rest::Later);
+                return Ok(FillOutcome::Later);
             }
             // Those that wait for their turn to run alone do not hold up what is behind them.
             limit += passed_over;
@@ -211,14 +211,18 @@ impl Dispatcher {
 
     /// Routes unpinned dispatches again whose adapter cannot take them, as far as they never started.
     /// How long until it is worth trying again.
-    async fn rescue(&self, from: &[String], now: Timestamp) -> Result<Duration, store::Error> {
-        let rescue = &self.inner.rescue;
+    async fn reroute_stranded(
+        &self,
+        from: &[String],
+        now: Timestamp,
+    ) -> Result<Duration, store::Error> {
+        let rescue = &self.inner.next_reroute;
         if rescue.take_due(now) {
             let moved = self.reroute_some(from, now).await;
             let pause = if matches!(moved, Ok(1..)) {
                 Duration::ZERO
             } else {
-                RESCUE
+                REROUTE_INTERVAL
             };
             rescue.add(time::after(now, pause));
             moved?;
@@ -245,7 +249,7 @@ impl Dispatcher {
     async fn reroute(&self, ready: Ready, now: Timestamp) -> Result<bool, store::Error> {
         let inner = &self.inner;
         let stored = inner.finisher.store.request(ready.id).await?;
-        let Ok(dispatch) = Dispatch::from_record(&stored) else {
+        let Ok(dispatch) = DispatchRequest::from_record(&stored) else {
             // Nobody can take it; the ending says in the log what is wrong.
             let ending = Ending::Unreadable("the stored request cannot be read".to_owned());
             inner.finisher.end_queued(ready.id, ending).await?;

@@ -8,17 +8,17 @@ use jiff::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::Instrument as _;
 
-use crate::crash;
 use crate::event::{NewEvent, kind};
+use crate::failpoint;
 use crate::id::DispatchId;
 use crate::plugin::{Adapter, Permit};
 use crate::store;
 use crate::store::record::{Acceptance, Begun, Claim, Lease, NewDispatch, Ready};
 
-use super::request::Dispatch;
-use super::running::Place;
-use super::schedule::BLINK;
-use super::stages::log_span;
+use super::request::DispatchRequest;
+use super::running::ExecutionGuard;
+use super::schedule::MIN_POLL;
+use super::spans::log_span;
 use super::{At, Dispatcher};
 
 /// The first and the longest pause while the store is away.
@@ -31,8 +31,8 @@ fn unboxed<T>(boxed: Box<T>) -> T {
 }
 
 /// What an execution holds while it runs.
-pub(super) struct Held {
-    pub(super) place: Place,
+pub(super) struct Reservation {
+    pub(super) place: ExecutionGuard,
     pub(super) permit: Permit,
     pub(super) alone: Option<OwnedSemaphorePermit>,
 }
@@ -43,17 +43,17 @@ impl Dispatcher {
     pub(super) async fn accept(
         &self,
         new: Box<NewDispatch>,
-        dispatch: Box<Dispatch>,
+        dispatch: Box<DispatchRequest>,
     ) -> Result<Acceptance, store::Error> {
         let inner = &self.inner;
-        match self.room(new.id, &new.provider) {
+        match self.reserve(new.id, &new.provider) {
             Some((adapter, held)) => self.accept_and_start(new, dispatch, adapter, held).await,
             None => {
-                inner.backlog.add(&new.provider);
+                inner.waiting_providers.add(&new.provider);
                 let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
                 let accepted = inner.finisher.store.accept(*new).await?;
                 if matches!(accepted, Acceptance::Accepted { .. }) {
-                    inner.agenda.add(starts);
+                    inner.next_wakeup.add(starts);
                     self.wake();
                 }
                 Ok(accepted)
@@ -61,15 +61,17 @@ impl Dispatcher {
         }
     }
 
-    fn room(&self, id: DispatchId, provider: &str) -> Option<(Adapter, Held)> {
+    fn reserve(&self, id: DispatchId, provider: &str) -> Option<(Adapter, Reservation)> {
         let inner = &self.inner;
         let adapter = inner.registry.get(provider)?;
-        if inner.backlog.is_at(provider) || adapter.health().status == HealthStatus::Offline {
+        if inner.waiting_providers.is_at(provider)
+            || adapter.health().status == HealthStatus::Offline
+        {
             return None;
         }
         let permit = adapter.reserve()?;
-        let held = Held {
-            place: inner.running.enter(id)?,
+        let held = Reservation {
+            place: inner.running.register(id)?,
             permit,
             alone: None,
         };
@@ -80,9 +82,9 @@ impl Dispatcher {
     async fn accept_and_start(
         &self,
         mut new: Box<NewDispatch>,
-        dispatch: Box<Dispatch>,
+        dispatch: Box<DispatchRequest>,
         adapter: Adapter,
-        held: Held,
+        held: Reservation,
     ) -> Result<Acceptance, store::Error> {
         let id = new.id;
         let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
@@ -94,7 +96,7 @@ impl Dispatcher {
             let unknown = matches!(accepted, Err(store::Error::Unavailable(_)));
             let waits = matches!(accepted, Ok(Acceptance::Accepted { begun: None, .. }));
             if waits {
-                dispatcher.inner.agenda.add(starts);
+                dispatcher.inner.next_wakeup.add(starts);
             }
             let (accepted, begun) = match accepted {
                 Ok(Acceptance::Accepted { retry_of, begun }) => {
@@ -123,7 +125,7 @@ impl Dispatcher {
                     }
                     drop(held);
                     // It waits itself, or somebody found its room taken meanwhile.
-                    if waits || dispatcher.inner.backlog.is_at(adapter.provider()) {
+                    if waits || dispatcher.inner.waiting_providers.is_at(adapter.provider()) {
                         dispatcher.wake();
                     }
                 }
@@ -134,17 +136,17 @@ impl Dispatcher {
     }
 
     /// Starts what the scheduler picked.
-    pub(super) fn start(&self, ready: &Ready, adapter: Adapter, held: Held) {
+    pub(super) fn start(&self, ready: &Ready, adapter: Adapter, held: Reservation) {
         let dispatcher = self.clone();
         let (id, attempt) = (ready.id, ready.attempts + 1);
         self.inner.tracker.spawn(async move {
             let finisher = &dispatcher.inner.finisher;
             let started = started(&adapter, finisher.clock.now());
-            crash::point("begin.before");
+            failpoint::point("begin.before");
             let begun = finisher.store.begin(id, adapter.provider(), started).await;
-            crash::point("begin.after");
+            failpoint::point("begin.after");
             match begun {
-                Ok((begun, request)) => match Dispatch::from_record(&request) {
+                Ok((begun, request)) => match DispatchRequest::from_record(&request) {
                     Ok(dispatch) => {
                         let log = log_span(id, &dispatch.trace.trace_id);
                         let (begun, dispatch) = (Box::new(begun), Box::new(dispatch));
@@ -173,7 +175,7 @@ impl Dispatcher {
                 // refuses, this is no circle that burns.
                 Err(store::Error::Stale(_)) => {
                     drop(held);
-                    tokio::time::sleep(BLINK).await;
+                    tokio::time::sleep(MIN_POLL).await;
                     dispatcher.wake();
                 }
                 Err(error) => {
@@ -188,9 +190,9 @@ impl Dispatcher {
     async fn go_on(
         &self,
         begun: Box<Begun>,
-        dispatch: Box<Dispatch>,
+        dispatch: Box<DispatchRequest>,
         adapter: &Adapter,
-        held: Held,
+        held: Reservation,
     ) {
         let inner = &self.inner;
         let id = begun.lease.id;
@@ -200,7 +202,7 @@ impl Dispatcher {
         match attempt.await {
             Ok(()) => {
                 drop(held);
-                if awaited || inner.backlog.is_at(adapter.provider()) {
+                if awaited || inner.waiting_providers.is_at(adapter.provider()) {
                     self.wake();
                 }
             }

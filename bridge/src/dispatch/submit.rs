@@ -10,19 +10,19 @@ use secrecy::ExposeSecret;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::crash;
 use crate::event::{NewEvent, kind};
+use crate::failpoint;
 use crate::id::DispatchId;
 use crate::plugin::Adapter;
 use crate::store::record::{
-    self, Acceptance, IdempotencyKey, KeyVerdict, NewDispatch, Replay, State,
+    self, Acceptance, DispatchState, IdempotencyKey, KeyVerdict, NewDispatch, Replay,
 };
 use crate::store::{self, sealed};
 use crate::time;
 
-use super::request::{Dispatch, Secrets};
+use super::request::{DispatchRequest, Secrets};
 use super::route::{Candidate, Policy, RouteError, Routed, route};
-use super::stages;
+use super::spans;
 use super::validate::{Envelope, Limits, validate};
 use super::{At, Dispatcher, Error, Inner, idempotency};
 
@@ -45,7 +45,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn known(dispatch: &record::Dispatch) -> Self {
+    fn lookup_key(dispatch: &record::DispatchRecord) -> Self {
         Self {
             task_id: dispatch.task_id.clone(),
             dispatch_id: dispatch.id,
@@ -79,7 +79,7 @@ impl Dispatcher {
             Ok(routed) => routed,
             // A known key has its answer whatever the adapters can do by now.
             Err(refused) => {
-                let counted = idempotency::counted(&dispatch, &record);
+                let counted = idempotency::fingerprint(&dispatch, &record);
                 let known = inner.known(&key, counted, now).await?;
                 return known.ok_or(refused);
             }
@@ -89,15 +89,15 @@ impl Dispatcher {
         let new = Box::new(inner.record(&dispatch, record, &secrets, key, &routed, now));
         let (dispatch_id, task_id) = (new.id, new.task_id.clone());
         let trace = dispatch.trace.clone();
-        crash::point("accept.before");
+        failpoint::point("accept.before");
         let acceptance = self.accept(new, dispatch).await?;
-        crash::point("accept.after");
+        failpoint::point("accept.after");
         match acceptance {
             Acceptance::Accepted { .. } => {
-                stages::log_under(dispatch_id, &trace.trace_id);
+                spans::log_under(dispatch_id, &trace.trace_id);
                 inner
                     .finisher
-                    .tell_accepted(dispatch_id, &trace, &routed.provider, now);
+                    .record_accepted(dispatch_id, &trace, &routed.provider, now);
                 let (provider, warnings) = (routed.provider, routed.warnings);
                 Ok(Answer {
                     task_id,
@@ -108,9 +108,9 @@ impl Dispatcher {
                 })
             }
             Acceptance::Duplicate(known) => {
-                stages::log_under(known.id, &known.trace_id);
+                spans::log_under(known.id, &known.trace_id);
                 inner.deliverer.wake();
-                Ok(Answer::known(&known))
+                Ok(Answer::lookup_key(&known))
             }
             Acceptance::Conflict(id) => Err(Error::Conflict(id)),
             Acceptance::QueueFull => Err(Error::QueueFull),
@@ -129,7 +129,7 @@ impl Dispatcher {
         let (dispatch, _) = inner.validated(body, headers)?;
         let key = idempotency::key(&dispatch, headers.idempotency_key.as_deref());
         let record = dispatch.to_record();
-        let counted = idempotency::counted(&dispatch, &record);
+        let counted = idempotency::fingerprint(&dispatch, &record);
         let now = inner.finisher.clock.now();
         inner.known(&key, counted, now).await
     }
@@ -140,7 +140,7 @@ impl Inner {
         &self,
         body: &Value,
         headers: &SubmitHeaders,
-    ) -> Result<(Dispatch, Secrets), Error> {
+    ) -> Result<(DispatchRequest, Secrets), Error> {
         let envelope = Envelope {
             idempotency_key: headers.idempotency_key.as_deref(),
             traceparent: headers.traceparent.as_deref(),
@@ -156,7 +156,7 @@ impl Inner {
         };
         let (dispatch, secrets) = validate(body, &envelope, &limits).map_err(Error::Invalid)?;
         let trace = dispatch.trace.clone().sampled(&self.finisher.spans);
-        Ok((Dispatch { trace, ..dispatch }, secrets))
+        Ok((DispatchRequest { trace, ..dispatch }, secrets))
     }
 
     /// What a key stands for; nothing when it is free.
@@ -170,19 +170,19 @@ impl Inner {
             return Ok(None);
         };
         match known.verdict(key.space, counted) {
-            KeyVerdict::Same => Ok(Some(self.again(&known.dispatch, now).await?)),
+            KeyVerdict::Same => Ok(Some(self.redeliver_duplicate(&known.dispatch, now).await?)),
             KeyVerdict::Conflict => Err(Error::Conflict(known.dispatch.id)),
             KeyVerdict::TakeOver => Ok(None),
         }
     }
 
     /// The same request once more: its record, and when it is finished its delivery is due again.
-    async fn again(
+    async fn redeliver_duplicate(
         &self,
-        known: &record::Dispatch,
+        known: &record::DispatchRecord,
         now: Timestamp,
     ) -> Result<Answer, store::Error> {
-        if matches!(known.state, State::Finished { .. }) {
+        if matches!(known.state, DispatchState::Finished { .. }) {
             let deliveries = self.finisher.store.deliveries_of(known.id).await?;
             if let Some(last) = deliveries.last() {
                 self.finisher
@@ -192,13 +192,13 @@ impl Inner {
                 self.deliverer.wake();
             }
         }
-        Ok(Answer::known(known))
+        Ok(Answer::lookup_key(known))
     }
 
     /// Routes by what the adapters are just now.
     pub(super) async fn routed(
         &self,
-        dispatch: &Dispatch,
+        dispatch: &DispatchRequest,
         now: Timestamp,
     ) -> Result<Routed, Error> {
         let adapters = self.registry.adapters();
@@ -240,7 +240,7 @@ impl Inner {
 
     fn record(
         &self,
-        dispatch: &Dispatch,
+        dispatch: &DispatchRequest,
         request: Box<RawValue>,
         secrets: &Secrets,
         key: IdempotencyKey,
@@ -262,7 +262,7 @@ impl Inner {
             provider: routed.provider.clone(),
             pinned: routed.pinned,
             routing: routed.decision.stored(),
-            counted_bytes: idempotency::counted(dispatch, &request).len(),
+            counted_bytes: idempotency::fingerprint(dispatch, &request).len(),
             request,
             secrets: secrets.to_seal().map(seal),
             session: dispatch

@@ -8,14 +8,14 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::crash;
 use crate::event::kind;
+use crate::failpoint;
 use crate::mcp::{Answer, Caller, Session};
 
 use super::Inner;
-use super::execute::{Attempt, Cut, End, Written, encoded, execute};
+use super::event_batcher::EventBatcher;
+use super::execute::{Attempt, AttemptEnd, StopReason, WriteOutcome, encoded, execute};
 use super::normalise::answer;
-use super::observe::Observer;
 
 /// What a result asks for.
 #[derive(Debug, PartialEq)]
@@ -36,44 +36,44 @@ impl Inner {
         &self,
         attempt: &Attempt<'_>,
         request: Box<ExecutionRequest>,
-        observer: &mut Observer,
-    ) -> End {
+        batcher: &mut EventBatcher,
+    ) -> AttemptEnd {
         let profile = attempt.adapter.profile();
         let supports = |name| profile.as_deref().is_some_and(|p| p.supports(name));
         if request.mcp_servers.is_empty() || (supports("mcp_servers") && !supports("tool_rounds")) {
             let asked = encoded(&request);
             // It may run for long, and nobody looks at it again.
             drop(request);
-            return execute(attempt, asked, observer).await;
+            return execute(attempt, asked, batcher).await;
         }
         // Most attempts have none, so they do not carry the room for it.
-        Box::pin(self.with_servers(attempt, request, observer)).await
+        Box::pin(self.with_servers(attempt, request, batcher)).await
     }
 
     async fn with_servers(
         &self,
         attempt: &Attempt<'_>,
         mut request: Box<ExecutionRequest>,
-        observer: &mut Observer,
-    ) -> End {
+        batcher: &mut EventBatcher,
+    ) -> AttemptEnd {
         // They may hold secrets, and this adapter has no use for them.
         let servers = std::mem::take(&mut request.mcp_servers);
         let caller = Caller {
             execution: &request.execution_id,
             traceparent: request.meta.traceparent.as_deref(),
         };
-        crash::point("tool.open.before");
+        failpoint::point("tool.open.before");
         let opened = tokio::select! {
-            why = attempt.cut() => return End::Cut { why, answer: None },
+            why = attempt.stop_requested() => return AttemptEnd::Cut { why, answer: None },
             opened = self.mcp.open(servers.keys(), caller) => opened,
         };
-        crash::point("tool.open.after");
+        failpoint::point("tool.open.after");
         let profile = attempt.adapter.profile();
         let session = match opened {
             Ok(session) => session,
             Err(error) => {
                 let error = AdapterError::new("mcp_server_unavailable", error.to_string());
-                return End::Answered(Err(error));
+                return AttemptEnd::Answered(Err(error));
             }
         };
         request.tools.extend(session.tools().iter().cloned());
@@ -84,11 +84,11 @@ impl Inner {
             room: self.config.tool_limit_bytes,
             keeps_session: profile.is_some_and(|p| p.supports("session_resume")),
         };
-        let end = rounds.run(request, observer).await;
+        let end = rounds.run(request, batcher).await;
         match end {
             // Nobody has to wait for it.
-            End::Answered(_) => drop(self.tracker.spawn(session.close())),
-            End::Cut { .. } | End::Lost => {}
+            AttemptEnd::Answered(_) => drop(self.tracker.spawn(session.close())),
+            AttemptEnd::Cut { .. } | AttemptEnd::Lost => {}
         }
         end
     }
@@ -104,43 +104,47 @@ struct Rounds<'a> {
 }
 
 impl Rounds<'_> {
-    async fn run(&self, mut request: Box<ExecutionRequest>, observer: &mut Observer) -> End {
+    async fn run(
+        &self,
+        mut request: Box<ExecutionRequest>,
+        batcher: &mut EventBatcher,
+    ) -> AttemptEnd {
         let budget = self.attempt.budget;
         let mut round = 0;
         let mut room = self.room;
         loop {
-            let end = execute(self.attempt, encoded(&request), observer).await;
-            let End::Answered(Ok(bytes)) = end else {
+            let end = execute(self.attempt, encoded(&request), batcher).await;
+            let AttemptEnd::Answered(Ok(bytes)) = end else {
                 return end;
             };
             // What is no result is refused where all results are read.
             let Ok(result) = answer::parse(&bytes) else {
-                return End::Answered(Ok(bytes));
+                return AttemptEnd::Answered(Ok(bytes));
             };
             match asked(&result, |name| self.session.owns(name)) {
-                Asked::Nothing => return End::Answered(Ok(bytes)),
+                Asked::Nothing => return AttemptEnd::Answered(Ok(bytes)),
                 Asked::Mixed(ours) => {
                     let result = foreign(result, ours, |name| self.session.owns(name));
-                    return End::Answered(Ok(to_bytes(&result)));
+                    return AttemptEnd::Answered(Ok(to_bytes(&result)));
                 }
                 Asked::Ours => {}
             }
-            observer.gathered.conclude(&result);
-            if observer.gathered.meter.exceeded(budget).is_some() {
-                let why = Cut::OverBudget;
-                return End::Cut { why, answer: None };
+            batcher.accumulator.conclude(&result);
+            if batcher.accumulator.meter.exceeded(budget).is_some() {
+                let why = StopReason::OverBudget;
+                return AttemptEnd::Cut { why, answer: None };
             }
             if round == self.most {
-                return End::Answered(Err(exceeded(self.most)));
+                return AttemptEnd::Answered(Err(exceeded(self.most)));
             }
             let Some(rest) = room.checked_sub(bytes.len()) else {
-                return End::Answered(Err(too_much(self.room)));
+                return AttemptEnd::Answered(Err(too_much(self.room)));
             };
             room = rest;
-            let called = self.call_all(&result.tool_calls, &mut room, observer).await;
+            let called = self.call_all(&result.tool_calls, &mut room, batcher).await;
             let tool_results = match called {
                 Ok(results) => results,
-                Err(Stopped::TooMuch) => return End::Answered(Err(too_much(self.room))),
+                Err(Stopped::TooMuch) => return AttemptEnd::Answered(Err(too_much(self.room))),
                 Err(Stopped::Cut(why)) => {
                     // What was said stays, what was asked for is nobody's business any more.
                     let said = ExecutionResult {
@@ -148,13 +152,13 @@ impl Rounds<'_> {
                         ..result
                     };
                     let answer = Some(to_bytes(&said));
-                    return End::Cut { why, answer };
+                    return AttemptEnd::Cut { why, answer };
                 }
-                Err(Stopped::Lost) => return End::Lost,
+                Err(Stopped::Lost) => return AttemptEnd::Lost,
             };
-            observer.gathered.begin_round();
-            if self.keeps_session && observer.gathered.session.is_some() {
-                request.session_id.clone_from(&observer.gathered.session);
+            batcher.accumulator.begin_round();
+            if self.keeps_session && batcher.accumulator.session.is_some() {
+                request.session_id.clone_from(&batcher.accumulator.session);
             }
             request.resume = false;
             request.tool_results.clone_from(&tool_results);
@@ -168,7 +172,7 @@ impl Rounds<'_> {
                 .deadline
                 .saturating_duration_since(Instant::now());
             request.timeout_seconds = left.as_secs_f64();
-            request.budget = observer.gathered.meter.left(budget);
+            request.budget = batcher.accumulator.meter.left(budget);
             round += 1;
         }
     }
@@ -179,7 +183,7 @@ impl Rounds<'_> {
         &self,
         calls: &[ToolCall],
         room: &mut usize,
-        observer: &mut Observer,
+        batcher: &mut EventBatcher,
     ) -> Result<Vec<ToolResult>, Stopped> {
         let mut results = Vec::with_capacity(calls.len());
         for call in calls {
@@ -191,18 +195,17 @@ impl Rounds<'_> {
             let id_and_name = json!({ "toolCallId": tool_call_id, "name": name });
             let mut invoked = id_and_name.clone();
             invoked["input"] = input.clone();
-            self.note(kind::TOOL_INVOKED, &invoked, observer).await?;
-            crash::point("tool.call.before");
+            self.note(kind::TOOL_INVOKED, &invoked, batcher).await?;
+            failpoint::point("tool.call.before");
             let Answer { output, is_error } = tokio::select! {
-                why = self.attempt.cut() => return Err(Stopped::Cut(why)),
+                why = self.attempt.stop_requested() => return Err(Stopped::Cut(why)),
                 answer = self.session.call(name, input) => answer,
             };
-            crash::point("tool.call.after");
+            failpoint::point("tool.call.after");
             let mut completed = id_and_name;
             completed["output"] = output.clone();
             completed["isError"] = is_error.into();
-            self.note(kind::TOOL_COMPLETED, &completed, observer)
-                .await?;
+            self.note(kind::TOOL_COMPLETED, &completed, batcher).await?;
             let result = ToolResult {
                 tool_call_id: tool_call_id.clone(),
                 name: name.clone(),
@@ -220,22 +223,22 @@ impl Rounds<'_> {
         &self,
         kind: &'static str,
         data: &serde_json::Value,
-        observer: &mut Observer,
+        batcher: &mut EventBatcher,
     ) -> Result<(), Stopped> {
-        observer.note(kind, data, self.attempt.clock.now());
+        batcher.note(kind, data, self.attempt.clock.now());
         let deadline = self.attempt.deadline;
-        match self.attempt.write(observer, deadline).await {
+        match self.attempt.write(batcher, deadline).await {
             // What it is stopped for is seen before the next wait.
-            Written::Yes | Written::Stopped => Ok(()),
-            Written::Lost => Err(Stopped::Lost),
-            Written::Late => Err(Stopped::Cut(Cut::TimedOut)),
+            WriteOutcome::Yes | WriteOutcome::Stopped => Ok(()),
+            WriteOutcome::Lost => Err(Stopped::Lost),
+            WriteOutcome::Late => Err(Stopped::Cut(StopReason::TimedOut)),
         }
     }
 }
 
 /// Why the calls of a round did not all come to an end.
 enum Stopped {
-    Cut(Cut),
+    Cut(StopReason),
     /// Somebody else owns the dispatch now.
     Lost,
     /// There is no room for what they answered.

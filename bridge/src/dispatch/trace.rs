@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::span::{self, Context, Spans, Stage};
+use crate::trace::{self, Spans, Stage, TraceContext};
 
 /// The W3C trace that the dispatch belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,10 +30,10 @@ impl Trace {
     /// Continues the caller's trace; starts one where the header is absent or malformed, as W3C Trace
     /// Context wants it.
     pub fn from_header(header: Option<&str>) -> Self {
-        let caller = header.and_then(Context::parse);
+        let caller = header.and_then(TraceContext::parse);
         let ours = match caller {
-            Some(caller) => caller.with_span(span::random_id()),
-            None => Context::start(),
+            Some(caller) => caller.with_span(trace::random_id()),
+            None => TraceContext::start(),
         };
         Self {
             trace_id: format!("{:032x}", ours.trace),
@@ -58,8 +58,8 @@ impl Trace {
     }
 
     /// The dispatch's own span; `None` where its trace does not matter.
-    pub fn context(&self) -> Option<Context> {
-        Context::parse(&self.traceparent)
+    pub fn context(&self) -> Option<TraceContext> {
+        TraceContext::parse(&self.traceparent)
     }
 
     /// The span of the caller, when it named one.

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::auth::{Admin, Reader};
 use super::error::{Code, Failure};
-use super::{Life, Phase};
+use super::{Phase, ProcessState};
 use crate::dispatch::Dispatcher;
 use crate::plugin::process::Isolation;
 use crate::plugin::{
-    Adapter, HealthReport, Leaving, LoadError, PauseError, Quarantine, Registry, ReloadError,
+    Adapter, Draining, HealthReport, LoadError, PauseError, Quarantine, Registry, ReloadError,
 };
 
 pub(super) async fn list(_: Reader, State(registry): State<Registry>) -> Json<Value> {
@@ -32,7 +32,7 @@ pub(super) async fn reload(
     _: Admin,
     State(registry): State<Registry>,
     State(dispatcher): State<Dispatcher>,
-    State(life): State<Life>,
+    State(life): State<ProcessState>,
     Path(provider): Path<String>,
 ) -> Result<Json<Value>, Failure> {
     let adapter = registry.get(&provider).ok_or_else(|| unknown(&provider))?;
@@ -109,7 +109,7 @@ struct View {
     max_concurrent: usize,
     paused_at: Option<String>,
     quarantine: Option<Quarantine>,
-    leaving: Vec<Leaving>,
+    leaving: Vec<Draining>,
     health: Value,
     history: Vec<Value>,
 }

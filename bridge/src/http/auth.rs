@@ -12,11 +12,11 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 
 use crate::digest::{hex, sha256};
-use crate::live::Live;
+use crate::reloadable::Reloadable;
 
 use super::error::{Code, Failure};
 use super::limit::{Failed, Hash, Meter, Peer, Peers, Rate};
-use super::ticket::Tickets;
+use super::stream_ticket::StreamTickets;
 use super::token::{Scope, Token, TokenHash, Tokens, bits, parse_hash};
 
 /// A plain token that is shorter can be guessed.
@@ -61,7 +61,7 @@ impl Config {
 /// The valid tokens, and how often somebody may try. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Auth {
-    tokens: Live<Tokens>,
+    tokens: Reloadable<Tokens>,
     peers: Arc<Peers>,
     since: Instant,
 }
@@ -204,7 +204,7 @@ impl Auth {
     }
 
     /// A ticket is as good as the token that it was asked for with, for once.
-    fn redeem(&self, tickets: &Tickets, ticket: &str) -> Result<(), Failure> {
+    fn redeem(&self, tickets: &StreamTickets, ticket: &str) -> Result<(), Failure> {
         let tokens = self.tokens.get();
         if tokens.list.is_empty() {
             return Ok(());
@@ -297,7 +297,7 @@ impl<S> FromRequestParts<S> for Watcher
 where
     S: Sync,
     Auth: FromRef<S>,
-    Tickets: FromRef<S>,
+    StreamTickets: FromRef<S>,
 {
     type Rejection = Failure;
 
@@ -307,7 +307,7 @@ where
         let ticket = url::form_urlencoded::parse(query).find(|(name, _)| name == "ticket");
         match ticket {
             Some((_, ticket)) if !parts.headers.contains_key(header::AUTHORIZATION) => {
-                auth.redeem(&Tickets::from_ref(state), &ticket)?;
+                auth.redeem(&StreamTickets::from_ref(state), &ticket)?;
             }
             Some(_) | None => {
                 auth.check(parts, Scope::Read)?;

@@ -24,16 +24,16 @@ const SMALL_BYTES: u64 = 16 * 1024;
 
 /// Reads bodies. One for all requests, since the budget is common.
 #[derive(Clone, Debug)]
-pub(super) struct Intake {
+pub(super) struct BodyReader {
     config: Arc<Config>,
     texts: Arc<Semaphore>,
     trees: Arc<Semaphore>,
 }
 
 /// Room in one of the budgets, as long as it is kept. A small body needs none.
-type Room = Option<OwnedSemaphorePermit>;
+type MemoryPermit = Option<OwnedSemaphorePermit>;
 
-async fn room(budget: &Arc<Semaphore>, all_kib: usize, bytes: u64) -> Room {
+async fn room(budget: &Arc<Semaphore>, all_kib: usize, bytes: u64) -> MemoryPermit {
     if bytes <= SMALL_BYTES {
         return None;
     }
@@ -42,7 +42,7 @@ async fn room(budget: &Arc<Semaphore>, all_kib: usize, bytes: u64) -> Room {
     Arc::clone(budget).acquire_many_owned(kib).await.ok()
 }
 
-impl Intake {
+impl BodyReader {
     pub(super) fn new(config: Arc<Config>) -> Self {
         Self {
             config,
@@ -52,7 +52,7 @@ impl Intake {
     }
 
     /// The text, and its room.
-    async fn read(&self, request: Request) -> Result<(Bytes, Room), Failure> {
+    async fn read(&self, request: Request) -> Result<(Bytes, MemoryPermit), Failure> {
         let limit = self.config.body_limit_bytes;
         let hint = request.body().size_hint();
         if hint.lower() > limit as u64 {
@@ -96,20 +96,20 @@ fn too_large(limit: usize) -> Failure {
 #[derive(Debug)]
 pub(super) struct Body {
     pub(super) tree: Value,
-    _room: Room,
+    _room: MemoryPermit,
 }
 
 impl<S> FromRequest<S> for Body
 where
     S: Send + Sync,
-    Intake: FromRef<S>,
+    BodyReader: FromRef<S>,
 {
     type Rejection = Refused;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
-        let intake = Intake::from_ref(state);
-        let (text, held) = intake.read(request).await.map_err(Refused::Unread)?;
-        let room = room(&intake.trees, TREES_KIB, text.len() as u64).await;
+        let body_reader = BodyReader::from_ref(state);
+        let (text, held) = body_reader.read(request).await.map_err(Refused::Unread)?;
+        let room = room(&body_reader.trees, TREES_KIB, text.len() as u64).await;
         let parsed = match room {
             None => json::parse(&text),
             // Long enough to hold up what else the thread has to do.

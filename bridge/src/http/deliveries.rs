@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use super::auth::{Admin, Reader, Sender};
 use super::error::{Code, Failure};
 use super::query::{Query, page_cursor};
-use crate::crash;
 use crate::delivery::Deliverer;
+use crate::failpoint;
 use crate::id::DeliveryId;
 use crate::store::Store;
-use crate::store::record::{Delivery, DeliveryFilter, DeliveryState, Replay};
+use crate::store::record::{DeliveryFilter, DeliveryRecord, DeliveryState, Replay};
 
 const STATUSES: [(&str, DeliveryState); 4] = [
     ("pending", DeliveryState::Pending),
@@ -57,7 +57,7 @@ pub(super) async fn show(
     _: Reader,
     State(store): State<Arc<dyn Store>>,
     Path(id): Path<String>,
-) -> Result<Json<Delivery>, Failure> {
+) -> Result<Json<DeliveryRecord>, Failure> {
     let delivery = store.delivery(parse(&id)?).await?;
     delivery.map(Json).ok_or_else(|| unknown(&id))
 }
@@ -70,9 +70,9 @@ pub(super) async fn retry(
 ) -> Result<(StatusCode, Json<Value>), Failure> {
     let known = parse(&id)?;
     store.delivery(known).await?.ok_or_else(|| unknown(&id))?;
-    crash::point("replay.before");
+    failpoint::point("replay.before");
     let retried = store.replay(Replay::One(known), Timestamp::now()).await?;
-    crash::point("replay.after");
+    failpoint::point("replay.after");
     deliverer.wake();
     Ok((StatusCode::ACCEPTED, Json(json!({ "retried": retried }))))
 }

@@ -19,12 +19,12 @@ use super::body::Body;
 use super::error::{Code, Failure};
 use super::query::{Query, page_cursor};
 use super::record::{Links, View, find, find_all};
-use super::{Life, follow};
+use super::{ProcessState, follow};
 use crate::dispatch::Dispatcher;
 use crate::dispatch::submit::{self, SubmitHeaders};
 use crate::id::DispatchId;
 use crate::store::Store;
-use crate::store::record::{Dispatch, DispatchFilter, State as Stage, Status};
+use crate::store::record::{DispatchFilter, DispatchRecord, DispatchState as Stage, Status};
 
 const MAX_WAIT_SECONDS: u64 = 60;
 const MAX_LISTED: u64 = 200;
@@ -48,7 +48,7 @@ pub(super) async fn submit(
 pub(super) async fn show(
     _: Reader,
     State(store): State<Arc<dyn Store>>,
-    State(life): State<Life>,
+    State(life): State<ProcessState>,
     Path(id): Path<String>,
     mut query: Query,
 ) -> Result<Json<Value>, Failure> {
@@ -193,7 +193,7 @@ fn text(length: u64, body: Answer) -> Response {
 }
 
 /// The output of a result that holds all of it.
-fn inline_output(dispatch: &Dispatch) -> Result<String, Failure> {
+fn inline_output(dispatch: &DispatchRecord) -> Result<String, Failure> {
     #[derive(Deserialize)]
     struct Result {
         output: Option<String>,

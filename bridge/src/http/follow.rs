@@ -9,10 +9,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::herald::{Herald, Listener, Place};
+use super::event_fanout::{EventFanout, Pending, Subscriber};
 use crate::event::{Cursor, Event, kind};
 use crate::id::DispatchId;
-use crate::store::record::{DeliveryState, Dispatch, EventFilter, EventPage, State};
+use crate::store::record::{DeliveryState, DispatchRecord, DispatchState, EventFilter, EventPage};
 use crate::store::{self, Store};
 
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -52,7 +52,7 @@ enum Hint {
         last_read: Instant,
         patience: Duration,
     },
-    Herald(Listener),
+    Herald(Subscriber),
 }
 
 /// One reader.
@@ -73,8 +73,13 @@ pub(super) struct Follow {
 
 impl Follow {
     /// Reads what is strictly later than `position`.
-    pub(super) fn new(herald: &Herald, filter: EventFilter, until: Until, position: u64) -> Self {
-        let store = Arc::clone(herald.store());
+    pub(super) fn new(
+        fanout: &EventFanout,
+        filter: EventFilter,
+        until: Until,
+        position: u64,
+    ) -> Self {
+        let store = Arc::clone(fanout.store());
         let now = Instant::now();
         let hint = match filter.dispatch {
             Some(_) => Hint::Commits {
@@ -82,7 +87,7 @@ impl Follow {
                 last_read: now,
                 patience: LEAST_PATIENCE,
             },
-            None => Hint::Herald(herald.listen(&filter)),
+            None => Hint::Herald(fanout.subscribe(&filter)),
         };
         Self {
             hint,
@@ -92,7 +97,7 @@ impl Follow {
             position,
             has_read: false,
             over: false,
-            closing: herald.closing().clone(),
+            closing: fanout.closing().clone(),
             beat: Box::pin(sleep_until(now)),
             rows: PAGE,
         }
@@ -173,7 +178,7 @@ impl Follow {
     }
 
     /// Where the last event of a finished execution stands.
-    fn last_of_execution(&self, dispatch: &Dispatch) -> Option<u64> {
+    fn last_of_execution(&self, dispatch: &DispatchRecord) -> Option<u64> {
         #[derive(serde::Deserialize)]
         struct Ended {
             events: Totals,
@@ -184,11 +189,16 @@ impl Follow {
             last_cursor: String,
         }
         match (&dispatch.state, &dispatch.result) {
-            (State::Finished { .. }, Some(result)) => {
+            (DispatchState::Finished { .. }, Some(result)) => {
                 let ended: Ended = serde_json::from_str(result.get()).ok()?;
                 self.store.log().position(&ended.events.last_cursor).ok()
             }
-            (State::Finished { .. } | State::Queued | State::Running { .. }, _) => None,
+            (
+                DispatchState::Finished { .. }
+                | DispatchState::Queued
+                | DispatchState::Running { .. },
+                _,
+            ) => None,
         }
     }
 
@@ -201,15 +211,15 @@ impl Follow {
                 changes.borrow_and_update();
                 *last_read = Instant::now();
             }
-            Hint::Herald(listener) => {
-                let place = listener.look(before);
+            Hint::Herald(subscriber) => {
+                let place = subscriber.since(before);
                 // What is there at first is the log's to say: a commit may not have been told yet.
                 if std::mem::replace(&mut self.has_read, true) {
                     match place {
-                        Place::Told(events, told) => {
+                        Pending::Told(events, told) => {
                             return Ok(self.take_told(&events, told, limit));
                         }
-                        Place::After(position) => before = position,
+                        Pending::After(position) => before = position,
                     }
                 }
             }
@@ -298,7 +308,7 @@ impl Hint {
     /// Whether there may be more.
     async fn changed(&mut self, filter: &EventFilter, closing: &CancellationToken) -> bool {
         let (changes, last_read, patience) = match self {
-            Hint::Herald(listener) => return listener.changed(filter).await,
+            Hint::Herald(subscriber) => return subscriber.changed(filter).await,
             Hint::Commits {
                 changes,
                 last_read,
@@ -318,19 +328,19 @@ impl Hint {
 /// The dispatch as it is when it is finished, or after `wait`, or when the listener closes.
 pub(super) async fn until_finished(
     store: &dyn Store,
-    mut dispatch: Dispatch,
+    mut dispatch: DispatchRecord,
     wait: Duration,
     closing: &CancellationToken,
-) -> store::Result<Dispatch> {
+) -> store::Result<DispatchRecord> {
     let mut changes = store.changes();
     let deadline = Instant::now() + wait;
-    while !matches!(dispatch.state, State::Finished { .. }) && Instant::now() < deadline {
+    while !matches!(dispatch.state, DispatchState::Finished { .. }) && Instant::now() < deadline {
         changes.borrow_and_update();
         match store.dispatch(dispatch.id).await? {
             Some(now) => dispatch = now,
             None => break,
         }
-        if matches!(dispatch.state, State::Finished { .. }) {
+        if matches!(dispatch.state, DispatchState::Finished { .. }) {
             break;
         }
         tokio::select! {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::error::Failure;
 use super::query::Query;
-use super::{Life, Phase};
+use super::{Phase, ProcessState};
 use crate::plugin::{Adapter, Quarantine, Registry};
 use crate::store::Store;
 
@@ -21,7 +21,7 @@ type Answer = (StatusCode, Json<Value>);
 pub(super) async fn show(
     State(store): State<Arc<dyn Store>>,
     State(registry): State<Registry>,
-    State(life): State<Life>,
+    State(life): State<ProcessState>,
     mut query: Query,
 ) -> Result<Answer, Failure> {
     let detail = match query.flag("verbose") {
@@ -47,7 +47,7 @@ pub(super) async fn live() -> Json<Value> {
 pub(super) async fn ready(
     State(store): State<Arc<dyn Store>>,
     State(registry): State<Registry>,
-    State(life): State<Life>,
+    State(life): State<ProcessState>,
 ) -> Answer {
     let phase = *life.phase.borrow();
     let usable = store.status().is_ok() && registry.adapters().iter().any(is_usable);
@@ -129,7 +129,12 @@ struct AdapterLine {
 }
 
 impl Health {
-    async fn of(store: &dyn Store, adapters: &[Adapter], life: &Life, detail: Detail) -> Self {
+    async fn of(
+        store: &dyn Store,
+        adapters: &[Adapter],
+        life: &ProcessState,
+        detail: Detail,
+    ) -> Self {
         let queues = store.queues().await;
         let store_status = match (&queues, store.status()) {
             (Ok(_), Ok(())) => HealthStatus::Healthy,

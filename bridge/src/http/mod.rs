@@ -2,13 +2,13 @@
 //! Knows the handles of the components, never how they keep or run things.
 
 pub mod auth;
-pub mod browser;
 pub mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod json;
 pub mod metrics;
+pub mod origin_guard;
 pub mod serve;
 pub mod tls;
 
@@ -18,21 +18,21 @@ mod console;
 mod deliveries;
 mod dispatch;
 mod encode;
+mod event_fanout;
 mod events;
 mod follow;
 mod health;
-mod herald;
+mod keep_alive;
 mod limit;
-mod manage;
-mod managed;
-mod observe;
-mod patience;
+mod management;
+mod management_target;
 mod query;
 mod record;
+mod request_span;
 mod socket;
+mod stream_ticket;
 #[cfg(test)]
 mod testing;
-mod ticket;
 pub mod token;
 mod traffic;
 
@@ -56,11 +56,11 @@ use crate::process::Children;
 use crate::store::Store;
 
 use auth::Auth;
-use body::Intake;
-use browser::Rules;
-use events::Seats;
-use herald::Herald;
-use ticket::Tickets;
+use body::BodyReader;
+use event_fanout::EventFanout;
+use events::StreamLimit;
+use origin_guard::OriginRules;
+use stream_ticket::StreamTickets;
 use traffic::Traffic;
 
 pub use serve::serve;
@@ -123,7 +123,7 @@ pub enum Phase {
 
 /// The life of this process, as health tells it and as open streams follow it.
 #[derive(Clone, Debug)]
-pub struct Life {
+pub struct ProcessState {
     pub instance_id: Arc<str>,
     pub started: Instant,
     pub phase: watch::Receiver<Phase>,
@@ -135,7 +135,7 @@ pub struct Life {
 
 /// Everything a handler may ask for; each takes only what its signature names.
 #[derive(Clone)]
-pub struct State {
+pub struct Components {
     pub store: Arc<dyn Store>,
     pub dispatcher: Dispatcher,
     pub deliverer: Deliverer,
@@ -145,11 +145,11 @@ pub struct State {
     pub metrics: metrics::Config,
     /// Where this router is served.
     pub listen: SocketAddr,
-    pub life: Life,
+    pub process: ProcessState,
 }
 
 /// All routes.
-pub fn router(state: State) -> Router {
+pub fn router(state: Components) -> Router {
     let routes = Router::new()
         .route("/api/health", get(health::show))
         .route("/api/health/live", get(health::live))
@@ -169,63 +169,66 @@ pub fn router(state: State) -> Router {
         .route("/api/v2/deliveries/{id}", get(deliveries::show))
         .route("/api/v2/deliveries/{id}/retry", post(deliveries::retry))
         .route("/api/v2/events", get(events::of_all))
-        .route("/api/v2/stream-tickets", post(ticket::issue))
+        .route("/api/v2/stream-tickets", post(stream_ticket::issue))
         .route("/api/v2/adapters", get(adapters::list))
         .route("/api/v2/adapters/{provider}", get(adapters::show))
         .route("/api/v2/adapters/{provider}/reload", post(adapters::reload))
         .route("/api/v2/adapters/{provider}/pause", post(adapters::pause))
         .route("/api/v2/adapters/{provider}/resume", post(adapters::resume))
         .route("/metrics", get(metrics::show))
-        .merge(manage::routes())
+        .merge(management::routes())
         .merge(console::routes())
-        .fallback(observe::unknown_route)
-        .method_not_allowed_fallback(observe::wrong_method);
-    let rules = Rules {
+        .fallback(request_span::unknown_route)
+        .method_not_allowed_fallback(request_span::wrong_method);
+    let rules = OriginRules {
         config: Arc::clone(&state.config),
         listen: state.listen,
     };
     let traffic = Traffic::default();
-    let shared = Parts {
+    let shared = AppState {
         traffic: traffic.clone(),
-        intake: Intake::new(Arc::clone(&state.config)),
-        herald: Herald::new(Arc::clone(&state.store), state.life.closing.clone()),
-        seats: Seats::new(state.config.max_streams),
-        tickets: Tickets::default(),
+        body_reader: BodyReader::new(Arc::clone(&state.config)),
+        fanout: EventFanout::new(Arc::clone(&state.store), state.process.closing.clone()),
+        stream_limit: StreamLimit::new(state.config.max_streams),
+        tickets: StreamTickets::default(),
         state,
     };
     routes
-        .layer(from_fn_with_state(Arc::new(Way { rules, traffic }), pass))
+        .layer(from_fn_with_state(
+            Arc::new(Middleware { rules, traffic }),
+            apply_middleware,
+        ))
         .with_state(Shared(Arc::new(shared)))
 }
 
 /// What the way to every handler knows.
-struct Way {
-    rules: Rules,
+struct Middleware {
+    rules: OriginRules,
     traffic: Traffic,
 }
 
 /// What every request passes. One middleware: each would cost a request a dozen allocations.
-async fn pass(
-    extract::State(way): extract::State<Arc<Way>>,
+async fn apply_middleware(
+    extract::State(way): extract::State<Arc<Middleware>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let guarded = |request| browser::guard(&way.rules, request, next);
-    let limited = |request| observe::limit_headers(request, guarded);
-    observe::observe(&way.traffic, request, limited).await
+    let guarded = |request| origin_guard::guard(&way.rules, request, next);
+    let limited = |request| request_span::limit_headers(request, guarded);
+    request_span::traced(&way.traffic, request, limited).await
 }
 
 /// What handlers draw from. Cloned several times for each request.
 #[derive(Clone)]
-struct Shared(Arc<Parts>);
+struct Shared(Arc<AppState>);
 
 /// The state, and what the edge made for itself.
-struct Parts {
-    state: State,
-    intake: Intake,
-    herald: Herald,
-    seats: Seats,
-    tickets: Tickets,
+struct AppState {
+    state: Components,
+    body_reader: BodyReader,
+    fanout: EventFanout,
+    stream_limit: StreamLimit,
+    tickets: StreamTickets,
     traffic: Traffic,
 }
 
@@ -245,11 +248,11 @@ part! {
     Deliverer = state.deliverer;
     Registry = state.registry;
     Auth = state.auth;
-    Life = state.life;
-    Intake = intake;
-    Herald = herald;
-    Seats = seats;
-    Tickets = tickets;
+    ProcessState = state.process;
+    BodyReader = body_reader;
+    EventFanout = fanout;
+    StreamLimit = stream_limit;
+    StreamTickets = tickets;
     Traffic = traffic;
     metrics::Config = state.metrics;
 }

@@ -8,7 +8,7 @@ use super::error::{Code, Failure};
 use crate::dispatch::route;
 use crate::id::DispatchId;
 use crate::store::Store;
-use crate::store::record::{Delivery, DeliveryState, Dispatch, State};
+use crate::store::record::{DeliveryRecord, DeliveryState, DispatchRecord, DispatchState};
 
 /// One dispatch as `GET /api/v2/dispatch/{id}` shows it.
 #[derive(Debug, Serialize)]
@@ -116,17 +116,19 @@ impl Links {
 
 impl View {
     /// A dispatch in a list.
-    pub(super) fn brief(dispatch: Dispatch, now: Timestamp) -> Self {
+    pub(super) fn brief(dispatch: DispatchRecord, now: Timestamp) -> Self {
         let status = match &dispatch.state {
             // Until its time has come it is accepted and stands in no queue.
-            State::Queued if dispatch.not_before.is_some_and(|at| at > now) => Status::Accepted,
-            State::Queued => Status::Queued,
-            State::Running { .. } => Status::Running,
-            State::Finished { .. } => Status::Finished,
+            DispatchState::Queued if dispatch.not_before.is_some_and(|at| at > now) => {
+                Status::Accepted
+            }
+            DispatchState::Queued => Status::Queued,
+            DispatchState::Running { .. } => Status::Running,
+            DispatchState::Finished { .. } => Status::Finished,
         };
         let (outcome, error_code, finished_at) = match dispatch.state {
-            State::Queued | State::Running { .. } => (None, None, None),
-            State::Finished { at, error_code } => {
+            DispatchState::Queued | DispatchState::Running { .. } => (None, None, None),
+            DispatchState::Finished { at, error_code } => {
                 let outcome = match error_code {
                     None => Outcome::Ok,
                     Some(_) => Outcome::Error,
@@ -164,11 +166,14 @@ impl View {
     }
 
     /// A dispatch with all that belongs to it.
-    pub(super) async fn whole(store: &dyn Store, dispatch: Dispatch) -> Result<Self, Failure> {
+    pub(super) async fn whole(
+        store: &dyn Store,
+        dispatch: DispatchRecord,
+    ) -> Result<Self, Failure> {
         let deliveries = match dispatch.state {
             // One that comes to be meanwhile would belong to an end that this record does not show.
-            State::Queued | State::Running { .. } => Vec::new(),
-            State::Finished { .. } => store.deliveries_of(dispatch.id).await?,
+            DispatchState::Queued | DispatchState::Running { .. } => Vec::new(),
+            DispatchState::Finished { .. } => store.deliveries_of(dispatch.id).await?,
         };
         let mut view = Self::brief(dispatch, Timestamp::now());
         view.deliveries = Some(deliveries.iter().map(DeliveryLine::of).collect());
@@ -177,7 +182,7 @@ impl View {
 }
 
 impl DeliveryLine {
-    fn of(delivery: &Delivery) -> Self {
+    fn of(delivery: &DeliveryRecord) -> Self {
         Self {
             id: delivery.id,
             status: delivery.status,
@@ -189,7 +194,7 @@ impl DeliveryLine {
 }
 
 /// The dispatch that a path names: by its own id, or the newest by its task id.
-pub(super) async fn find(store: &dyn Store, id: &str) -> Result<Dispatch, Failure> {
+pub(super) async fn find(store: &dyn Store, id: &str) -> Result<DispatchRecord, Failure> {
     let found = if id.starts_with("dsp_") {
         match id.parse() {
             Ok(id) => store.dispatch(id).await?,
@@ -206,7 +211,7 @@ pub(super) async fn find_all(
     store: &dyn Store,
     id: &str,
     limit: usize,
-) -> Result<Vec<Dispatch>, Failure> {
+) -> Result<Vec<DispatchRecord>, Failure> {
     if id.starts_with("dsp_") {
         return Ok(vec![find(store, id).await?]);
     }

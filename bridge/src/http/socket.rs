@@ -19,21 +19,21 @@ pub(super) struct Socket<S> {
     /// Runs while a write waits for the peer.
     overdue: Pin<Box<Sleep>>,
     waiting: bool,
-    heard: Heard,
+    heard: ReadActivity,
 }
 
 /// Whether bytes came since somebody looked.
 #[derive(Clone, Default)]
-pub(super) struct Heard(Arc<AtomicBool>);
+pub(super) struct ReadActivity(Arc<AtomicBool>);
 
-impl Heard {
+impl ReadActivity {
     pub(super) fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
 impl<S> Socket<S> {
-    pub(super) fn new(stream: S, patience: Duration, heard: Heard) -> Self {
+    pub(super) fn new(stream: S, patience: Duration, heard: ReadActivity) -> Self {
         Self {
             stream,
             patience,
@@ -143,7 +143,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_is_given_up() {
         let (ours, mut theirs) = duplex(8);
-        let mut socket = Socket::new(ours, PATIENCE, Heard::default());
+        let mut socket = Socket::new(ours, PATIENCE, ReadActivity::default());
         socket.write_all(&[0; 8]).await.unwrap();
         let begun = Instant::now();
         let error = socket.write_all(&[0; 1]).await.unwrap_err();
@@ -155,7 +155,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_is_slow_is_not() {
         let (ours, mut theirs) = duplex(1);
-        let mut socket = Socket::new(ours, PATIENCE, Heard::default());
+        let mut socket = Socket::new(ours, PATIENCE, ReadActivity::default());
         let reading = async {
             for _ in 0..5 {
                 sleep(PATIENCE - Duration::from_secs(1)).await;

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::auth::{self, Auth};
-use super::{Config, Life, Phase, State, metrics, router};
+use super::{Components, Config, Phase, ProcessState, metrics, router};
 use crate::delivery::sign::Signer;
 use crate::delivery::{self, Deliverer};
 use crate::dispatch::finish::Finisher;
@@ -31,7 +31,6 @@ use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Registry, Trust};
 use crate::process::{self, Children};
-use crate::span::Spans;
 use crate::store::Store;
 use crate::store::memory::Memory;
 use crate::store::record::{
@@ -39,6 +38,7 @@ use crate::store::record::{
 };
 use crate::tasks::Tasks;
 use crate::time::Clock;
+use crate::trace::Spans;
 use crate::vault::Vault;
 
 const RETENTION: Duration = Duration::from_secs(60);
@@ -110,7 +110,7 @@ impl Edge {
             mcp: dispatch::without_mcp(client(), &tracker),
             tracker,
         });
-        let router = router(State {
+        let router = router(Components {
             store: Arc::clone(&store),
             dispatcher,
             deliverer,
@@ -119,7 +119,7 @@ impl Edge {
             config: Arc::new(config),
             metrics: metrics::Config::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 7420)),
-            life: Life {
+            process: ProcessState {
                 instance_id: "instance".into(),
                 started: Instant::now(),
                 phase: phases,

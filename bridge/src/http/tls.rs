@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::digest::{Hasher, hex, sha256};
-use crate::live::Live;
+use crate::reloadable::Reloadable;
 
 /// More than any chain or key.
 const LONGEST_FILE_BYTES: u64 = 1024 * 1024;
@@ -96,7 +96,7 @@ pub enum Error {
 
 /// What the listener shows. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Tls(Live<Identity>);
+pub struct Tls(Reloadable<Identity>);
 
 /// One certificate and its key, as they were in their files.
 struct Identity {
@@ -134,7 +134,7 @@ impl Tls {
                 key: key.clone(),
             },
         };
-        Ok(Some(Self(Live::from(files.read()?.identity()?))))
+        Ok(Some(Self(Reloadable::from(files.read()?.identity()?))))
     }
 
     /// What somebody should do something about before clients refuse the certificate.

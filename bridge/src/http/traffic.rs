@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::http::Method;
 
-use crate::meter::{Counter, Histogram, OTHER, Table};
+use crate::metrics::{Counter, Histogram, OTHER, Table};
 
 /// Routes that have a row of their own; there are fewer.
 const ROUTES: usize = 128;
@@ -44,7 +44,7 @@ impl Traffic {
         let row = self.0.row(route);
         let known = METHODS.iter().position(|name| *name == method.as_str());
         let class = usize::from(status / 100).clamp(1, CLASSES.len()) - 1;
-        row.answers[known.unwrap_or(METHODS.len() - 1)][class].one();
+        row.answers[known.unwrap_or(METHODS.len() - 1)][class].inc();
         row.time.time(took);
     }
 

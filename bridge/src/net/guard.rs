@@ -11,14 +11,14 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tower::BoxError;
 use url::{Host, Url};
 
-use crate::live::Live;
+use crate::reloadable::Reloadable;
 
 use super::special::special_range;
 
 /// Decides what may be called. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    allowed: Live<Vec<Rule>>,
+    allowed: Reloadable<Vec<Rule>>,
 }
 
 /// Why a URL is not called.

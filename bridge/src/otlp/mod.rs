@@ -14,7 +14,7 @@ use url::Url;
 
 use crate::net::guard::{BadRule, Guard};
 use crate::net::{self, Client};
-use crate::span::{Spans, Waiting};
+use crate::trace::{QueuedSpans, Spans};
 
 use encode::Source;
 
@@ -92,7 +92,7 @@ pub struct Exporter {
     timeout: Duration,
     every: Duration,
     source: Source,
-    waiting: Waiting,
+    waiting: QueuedSpans,
 }
 
 impl Exporter {

@@ -11,15 +11,15 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::edition::{Edition, Permit, Post, Start};
+use super::generation::{AdapterContext, Generation, Permit, Start};
 use super::health::{HealthReport, Quarantine};
 use super::instance::Boot;
 use super::load::LoadError;
 use super::meters::Meters;
 use super::pause::Mark;
-use super::plan::Plan;
 use super::process::Isolation;
-use crate::crash;
+use super::spec::AdapterSpec;
+use crate::failpoint;
 
 /// What an edition gets for its own `shutdown` once nothing runs on it.
 const END_GRACE: Duration = Duration::from_secs(10);
@@ -34,8 +34,8 @@ pub struct Adapter {
 }
 
 struct Shared {
-    post: Post,
-    plan: Plan,
+    post: AdapterContext,
+    plan: AdapterSpec,
     board: Mutex<Board>,
     /// One reload at a time.
     reloading: tokio::sync::Mutex<()>,
@@ -45,11 +45,11 @@ struct Shared {
 /// Which editions there are. Changed as one, so that whoever is let in runs on the one that serves.
 #[derive(Default)]
 struct Board {
-    serving: Option<Arc<Edition>>,
+    serving: Option<Arc<Generation>>,
     /// Why there is none.
     load_error: Option<String>,
     /// Earlier ones, on which something still runs.
-    leaving: Vec<Arc<Edition>>,
+    leaving: Vec<Arc<Generation>>,
     /// Nothing starts since then.
     paused: Option<Timestamp>,
 }
@@ -58,11 +58,14 @@ impl Board {
     /// On all editions: the bound of an adapter holds across a reload.
     fn running(&self) -> usize {
         let editions = self.serving.iter().chain(&self.leaving);
-        editions.map(|edition| edition.executions()).sum()
+        editions.map(|generation| generation.executions()).sum()
     }
 
     fn max_concurrent(&self) -> usize {
-        let ready = self.serving.as_ref().and_then(|edition| edition.ready());
+        let ready = self
+            .serving
+            .as_ref()
+            .and_then(|generation| generation.ready());
         ready.map_or(0, |ready| ready.max_concurrent)
     }
 }
@@ -70,7 +73,7 @@ impl Board {
 /// An edition that was replaced and on which something still runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Leaving {
+pub struct Draining {
     pub version: String,
     pub digest: String,
     pub running: usize,
@@ -112,12 +115,12 @@ pub struct PauseError {
 impl Adapter {
     /// Loads, initialises and asks for capabilities and health; whatever fails becomes its health.
     pub(super) async fn start(
-        plan: Plan,
+        plan: AdapterSpec,
         boot: Result<(Boot, Start), LoadError>,
-        post: Post,
+        post: AdapterContext,
     ) -> Self {
         let opened = match boot {
-            Ok((boot, start)) => Edition::open(boot, start, &post).await,
+            Ok((boot, start)) => Generation::open(boot, start, &post).await,
             Err(error) => Err(error),
         };
         let mut board = Board {
@@ -132,17 +135,17 @@ impl Adapter {
             );
         }
         match opened {
-            Ok((edition, health)) => {
-                post.monitor.appoint(edition.speaker, health);
-                board.serving = Some(edition);
+            Ok((generation, health)) => {
+                post.monitor.set_active(generation.source, health);
+                board.serving = Some(generation);
             }
             Err(error) => {
                 if let LoadError::Layout { full, .. } = &error {
                     tracing::debug!(adapter.id = post.provider, "layout check: {full}");
                 }
                 let line = chain(&error);
-                let nobody = post.monitor.newcomer();
-                post.monitor.appoint(nobody, Health::offline(&line));
+                let nobody = post.monitor.new_source();
+                post.monitor.set_active(nobody, Health::offline(&line));
                 board.load_error = Some(line);
             }
         }
@@ -162,7 +165,7 @@ impl Adapter {
         board.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn edition(&self) -> Option<Arc<Edition>> {
+    fn generation(&self) -> Option<Arc<Generation>> {
         self.board().serving.clone()
     }
 
@@ -172,28 +175,28 @@ impl Adapter {
 
     /// The library's own version.
     pub fn version(&self) -> Option<String> {
-        Some(self.edition()?.facts.manifest.version.clone())
+        Some(self.generation()?.facts.manifest.version.clone())
     }
 
     /// The library's own name, which differs from the provider where a table says so.
     pub fn library(&self) -> Option<String> {
-        Some(self.edition()?.facts.manifest.provider.clone())
+        Some(self.generation()?.facts.manifest.provider.clone())
     }
 
     /// The file that was named; what runs is a private copy of it.
     pub fn path(&self) -> Option<PathBuf> {
-        Some(self.edition()?.facts.path.clone())
+        Some(self.generation()?.facts.path.clone())
     }
 
     /// The file's SHA-256 in hexadecimal digits.
     pub fn digest(&self) -> Option<String> {
-        Some(self.edition()?.facts.digest.clone())
+        Some(self.generation()?.facts.digest.clone())
     }
 
     /// Where it runs, once it is loaded.
     pub fn isolation(&self) -> Isolation {
-        self.edition()
-            .map_or_else(Isolation::default, |edition| edition.facts.isolation)
+        self.generation()
+            .map_or_else(Isolation::default, |generation| generation.facts.isolation)
     }
 
     /// Why the library was not loaded, in one line.
@@ -203,8 +206,8 @@ impl Adapter {
 
     /// Absent when it was never loaded or initialised.
     pub fn profile(&self) -> Option<Arc<Profile>> {
-        let edition = self.edition()?;
-        edition.ready().map(|ready| Arc::clone(&ready.profile))
+        let generation = self.generation()?;
+        generation.ready().map(|ready| Arc::clone(&ready.profile))
     }
 
     /// As last heard.
@@ -224,15 +227,15 @@ impl Adapter {
 
     /// As the manifest lists them: `execution@1`, `agents@1.2`.
     pub fn interfaces(&self) -> Vec<String> {
-        self.edition()
-            .map(|edition| edition.facts.manifest.interfaces.clone())
+        self.generation()
+            .map(|generation| generation.facts.manifest.interfaces.clone())
             .unwrap_or_default()
     }
 
     /// Whether an interface is there in any version: `agents`.
     pub fn has_interface(&self, name: &str) -> bool {
-        self.edition().is_some_and(|edition| {
-            let mut interfaces = edition.facts.manifest.interfaces.iter();
+        self.generation().is_some_and(|generation| {
+            let mut interfaces = generation.facts.manifest.interfaces.iter();
             interfaces.any(|interface| interface.split('@').next() == Some(name))
         })
     }
@@ -250,26 +253,26 @@ impl Adapter {
     /// How calls into the edition that serves went; `None` when there is none.
     pub fn meters(&self) -> Option<&'static Meters> {
         let board = self.board();
-        board.serving.as_ref().map(|edition| edition.meters())
+        board.serving.as_ref().map(|generation| generation.meters())
     }
 
     /// Bytes of what it said and nobody has read, and of what waits for its thread.
     pub fn buffered(&self) -> (usize, usize) {
         let board = self.board();
         let editions = board.leaving.iter().chain(&board.serving);
-        editions.fold((0, 0), |(said, waiting), edition| {
-            let (more_said, more_waiting) = edition.buffered();
+        editions.fold((0, 0), |(said, waiting), generation| {
+            let (more_said, more_waiting) = generation.buffered();
             (said + more_said, waiting + more_waiting)
         })
     }
 
     /// Editions that were replaced and on which something still runs, the oldest first.
-    pub fn leaving(&self) -> Vec<Leaving> {
+    pub fn leaving(&self) -> Vec<Draining> {
         let board = self.board();
-        let leaving = board.leaving.iter().map(|edition| Leaving {
-            version: edition.facts.manifest.version.clone(),
-            digest: edition.facts.digest.clone(),
-            running: edition.executions(),
+        let leaving = board.leaving.iter().map(|generation| Draining {
+            version: generation.facts.manifest.version.clone(),
+            digest: generation.facts.digest.clone(),
+            running: generation.executions(),
         });
         leaving.collect()
     }
@@ -291,9 +294,9 @@ impl Adapter {
 
     /// Starts nothing more, after a restart neither; what runs goes on. On disk when it returns.
     pub async fn pause(&self) -> Result<(), PauseError> {
-        crash::point("pause.before");
+        failpoint::point("pause.before");
         let since = self.mark(Mark::set).await?;
-        crash::point("pause.after");
+        failpoint::point("pause.after");
         self.board().paused = Some(since);
         tracing::warn!(
             adapter.id = self.provider(),
@@ -305,9 +308,9 @@ impl Adapter {
 
     /// Lets executions start again. Whoever starts them has to be told.
     pub async fn resume(&self) -> Result<(), PauseError> {
-        crash::point("resume.before");
+        failpoint::point("resume.before");
         self.mark(Mark::remove).await?;
-        crash::point("resume.after");
+        failpoint::point("resume.after");
         self.board().paused = None;
         tracing::info!(
             adapter.id = self.provider(),
@@ -339,7 +342,7 @@ impl Adapter {
         timeout: Duration,
     ) -> Result<Vec<u8>, AdapterError> {
         match self.ready() {
-            Some(edition) => edition.call(op, payload, timeout).await,
+            Some(generation) => generation.call(op, payload, timeout).await,
             None => {
                 let why = self.health().message;
                 let why = why.as_deref().unwrap_or("it was never initialised");
@@ -351,28 +354,29 @@ impl Adapter {
         }
     }
 
-    fn ready(&self) -> Option<Arc<Edition>> {
-        self.edition().filter(|edition| edition.ready().is_some())
+    fn ready(&self) -> Option<Arc<Generation>> {
+        self.generation()
+            .filter(|generation| generation.ready().is_some())
     }
 
     /// Asks for its health when the last answer is old; at most one question is under way.
     pub(super) async fn refresh_health(&self) {
-        let Some(edition) = self.ready() else {
+        let Some(generation) = self.ready() else {
             return;
         };
-        let Post {
+        let AdapterContext {
             config, monitor, ..
         } = &self.shared.post;
         if let Some(_asking) = monitor.ask(config.health_age, Timestamp::now()) {
-            let health = edition.health(config.health_timeout).await;
-            monitor.record(edition.speaker, health, Timestamp::now());
+            let health = generation.health(config.health_timeout).await;
+            monitor.record(generation.source, health, Timestamp::now());
         }
     }
 
     /// Lets it send events outside executions.
     pub(super) async fn start_relay(&self) {
-        if let Some(edition) = self.ready() {
-            edition.start_relay().await;
+        if let Some(generation) = self.ready() {
+            generation.start_relay().await;
         }
     }
 
@@ -399,16 +403,16 @@ impl Adapter {
         let Shared { plan, post, .. } = &*self.shared;
         let (next, health) = {
             let (boot, start) = plan.boot()??;
-            Edition::open(boot, start, post).await?
+            Generation::open(boot, start, post).await?
         };
         if health.status == HealthStatus::Offline {
             next.end(END_GRACE).await;
             let why = health.message.unwrap_or_else(|| "it is offline".to_owned());
             return Err(ReloadError::Offline(why));
         }
-        crash::point("adapter.swap.before");
+        failpoint::point("adapter.swap.before");
         let before = self.swap(Arc::clone(&next), health)?;
-        crash::point("adapter.swap.after");
+        failpoint::point("adapter.swap.after");
         let (provider, version) = (self.provider(), &next.facts.manifest.version);
         tracing::info!(
             adapter.id = provider,
@@ -428,15 +432,15 @@ impl Adapter {
 
     fn swap(
         &self,
-        next: Arc<Edition>,
+        next: Arc<Generation>,
         health: Health,
-    ) -> Result<Option<Arc<Edition>>, ReloadError> {
+    ) -> Result<Option<Arc<Generation>>, ReloadError> {
         let mut board = self.board();
         // From here on it is seen by whoever shuts down.
         if self.shared.closing.is_cancelled() {
             return Err(ReloadError::Closing);
         }
-        self.shared.post.monitor.appoint(next.speaker, health);
+        self.shared.post.monitor.set_active(next.source, health);
         board.load_error = None;
         let before = board.serving.replace(next);
         board.leaving.extend(before.clone());
@@ -444,31 +448,33 @@ impl Adapter {
     }
 
     /// Ends an edition when nothing runs on it any more, or when that takes too long.
-    async fn drain(&self, edition: &Arc<Edition>) {
+    async fn drain(&self, generation: &Arc<Generation>) {
         let Shared { post, closing, .. } = &*self.shared;
-        if edition.ready().is_some() {
-            edition.stop_relay().await;
+        if generation.ready().is_some() {
+            generation.stop_relay().await;
         }
         let limit = post.config.reload_drain;
         let idle = tokio::select! {
             () = closing.cancelled() => return,
-            idle = tokio::time::timeout(limit, edition.idle()) => idle.is_ok(),
+            idle = tokio::time::timeout(limit, generation.idle()) => idle.is_ok(),
         };
         if !idle {
             tracing::warn!(
                 adapter.id = post.provider,
-                "{} executions on the earlier edition of adapter {} did not end within {limit:?} \
+                "{} executions on the earlier generation of adapter {} did not end within {limit:?} \
                  (plugin.reload_drain) and are ended",
-                edition.executions(),
+                generation.executions(),
                 post.provider,
             );
-            edition.cut_off(CUT_OFF);
+            generation.cut_off(CUT_OFF);
         }
-        crash::point("adapter.drained");
-        edition.end(END_GRACE).await;
-        crash::point("adapter.ended");
+        failpoint::point("adapter.drained");
+        generation.end(END_GRACE).await;
+        failpoint::point("adapter.ended");
         let mut board = self.board();
-        board.leaving.retain(|other| !Arc::ptr_eq(other, edition));
+        board
+            .leaving
+            .retain(|other| !Arc::ptr_eq(other, generation));
     }
 
     /// Ends all its editions in order, and without order those that do not answer in time.
@@ -483,7 +489,7 @@ impl Adapter {
                 .cloned()
                 .collect()
         };
-        join_all(editions.iter().map(|edition| edition.end(grace))).await;
+        join_all(editions.iter().map(|generation| generation.end(grace))).await;
     }
 }
 

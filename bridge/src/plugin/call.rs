@@ -15,12 +15,12 @@ use forge_adapter_abi::{
 use forge_adapter_api::AdapterError;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::call_id::{CallId, CallIds, Used};
 use super::load::{LoadError, RawCreate};
 use super::log::Logs;
 use super::meters::Meters;
-use super::prefix;
 use super::queue::{Answer, Emitted, Queue};
-use super::ticket::{Ticket, Tickets, Used};
+use super::truncated_answer;
 
 /// A completion that was refused.
 const NOT_TAKEN: i32 = -1;
@@ -29,14 +29,14 @@ const MESSAGE_BYTES: usize = 8 * 1024;
 
 /// What the second thread of an instance is told.
 pub(super) enum Cancel {
-    Call(Ticket),
+    Call(CallId),
     Stop(tokio::sync::oneshot::Sender<()>),
 }
 
 /// What an instance may reach of us. Leaked on purpose: a callback after `destroy` must find it.
 pub(super) struct Host {
     pub provider: String,
-    pub tickets: Tickets,
+    pub tickets: CallIds,
     /// Events outside any call.
     pub news: Queue,
     pub logs: Logs,
@@ -49,25 +49,25 @@ pub(super) struct Host {
 
 impl Host {
     /// Ends a call from our side and has the adapter told, once it has been told of the call.
-    pub(super) fn give_up(&self, ticket: Ticket, queue: &Queue) {
-        self.tickets.give_up(ticket);
+    pub(super) fn give_up(&self, call_id: CallId, queue: &Queue) {
+        self.tickets.give_up(call_id);
         if queue.has_begun() {
-            self.cancel(ticket);
+            self.cancel(call_id);
         }
     }
 
     /// Asks the second thread to drop a call in the adapter.
-    pub(super) fn cancel(&self, ticket: Ticket) {
+    pub(super) fn cancel(&self, call_id: CallId) {
         // The receiver is gone only after the instance was destroyed: nothing is left to cancel.
-        let _ = self.cancels.send(Cancel::Call(ticket));
+        let _ = self.cancels.send(Cancel::Call(call_id));
     }
 
     /// An event of a call, or of the instance itself when the ticket is 0.
-    pub(super) fn emit(&self, ticket: Ticket, event: &[u8]) -> Emitted {
-        if ticket.0 == 0 {
+    pub(super) fn emit(&self, call_id: CallId, event: &[u8]) -> Emitted {
+        if call_id.0 == 0 {
             return self.news.emit(event, Instant::now());
         }
-        let Some(queue) = self.tickets.find(ticket) else {
+        let Some(queue) = self.tickets.find(call_id) else {
             return Emitted::Closed;
         };
         let emitted = queue.emit(event, Instant::now());
@@ -76,7 +76,7 @@ impl Host {
                 "output_too_large",
                 "the execution emitted more events than it may",
             )));
-            self.give_up(ticket, &queue);
+            self.give_up(call_id, &queue);
         }
         emitted
     }
@@ -84,11 +84,11 @@ impl Host {
     /// `answer` is made only for the one who spends the ticket.
     pub(super) fn complete(
         &self,
-        ticket: Ticket,
+        call_id: CallId,
         what: &str,
         answer: impl FnOnce() -> Answer,
     ) -> i32 {
-        match self.tickets.spend(ticket) {
+        match self.tickets.spend(call_id) {
             Used::Now(queue) => {
                 let answer = answer();
                 if let Err(error) = &answer
@@ -102,7 +102,7 @@ impl Host {
             Used::Never => {
                 self.logs.breach(&format!(
                     "{what} of call {:#x}, which was answered before or never made",
-                    ticket.0
+                    call_id.0
                 ));
                 NOT_TAKEN
             }
@@ -119,7 +119,7 @@ impl Host {
             let found = payload.len;
             let head = FSlice {
                 ptr: payload.ptr,
-                len: found.min(prefix::LOOKED_AT_BYTES),
+                len: found.min(truncated_answer::LOOKED_AT_BYTES),
             };
             // SAFETY: passed on from the caller; the bytes are not freed before the next statement.
             let error = self.too_large(unsafe { head.as_bytes() }, found);
@@ -142,7 +142,7 @@ impl Host {
     pub(super) fn judge(&self, said: Result<Vec<u8>, Vec<u8>>) -> Answer {
         let (Ok(bytes) | Err(bytes)) = &said;
         if bytes.len() > self.payload_bytes {
-            let head = &bytes[..bytes.len().min(prefix::LOOKED_AT_BYTES)];
+            let head = &bytes[..bytes.len().min(truncated_answer::LOOKED_AT_BYTES)];
             return Err(self.too_large(head, bytes.len()));
         }
         said.map_err(|bytes| read_error(&bytes))
@@ -151,7 +151,7 @@ impl Host {
     /// The error about an answer of `found` bytes that begins like this.
     pub(super) fn too_large(&self, head: &[u8], found: usize) -> AdapterError {
         AdapterError {
-            details: Some(prefix::details(head, found)),
+            details: Some(truncated_answer::details(head, found)),
             ..AdapterError::new(
                 "output_too_large",
                 format!(
@@ -163,10 +163,10 @@ impl Host {
     }
 
     /// Ends a call that the adapter will not answer any more.
-    pub(super) fn fail(&self, ticket: Ticket, error: AdapterError) {
-        if let Some(queue) = self.tickets.find(ticket) {
+    pub(super) fn fail(&self, call_id: CallId, error: AdapterError) {
+        if let Some(queue) = self.tickets.find(call_id) {
             queue.answer(Err(error));
-            self.tickets.give_up(ticket);
+            self.tickets.give_up(call_id);
         }
     }
 }
@@ -201,7 +201,7 @@ unsafe fn host(ctx: *const ()) -> &'static Host {
 unsafe extern "C" fn emit(ctx: *const (), call: u64, event: FSlice) -> i32 {
     // SAFETY: the contract of the table: our context, and bytes lent for this call.
     let (host, event) = unsafe { (host(ctx), event.as_bytes()) };
-    match host.emit(Ticket(call), event) {
+    match host.emit(CallId(call), event) {
         Emitted::Taken => EMIT_OK,
         Emitted::Full => EMIT_FULL,
         Emitted::Closed | Emitted::TooMuch => EMIT_CLOSED,
@@ -222,7 +222,7 @@ unsafe extern "C" fn complete(ctx: *const (), call: u64, status: i32, payload: F
     // SAFETY: our context.
     let host = unsafe { host(ctx) };
     let mut payload = Some(payload);
-    let taken = host.complete(Ticket(call), "completion", || {
+    let taken = host.complete(CallId(call), "completion", || {
         let payload = payload.take().expect("asked for once");
         // SAFETY: the contract of the table: bytes that are ours now.
         unsafe { host.read_answer(status, payload) }
@@ -237,7 +237,7 @@ unsafe extern "C" fn complete(ctx: *const (), call: u64, status: i32, payload: F
 unsafe extern "C" fn abandon(ctx: *const (), call: u64) -> i32 {
     // SAFETY: our context.
     let host = unsafe { host(ctx) };
-    host.complete(Ticket(call), "abandonment", || {
+    host.complete(CallId(call), "abandonment", || {
         Err(AdapterError::new(
             "adapter_error",
             "the adapter gave the call up without an answer",
@@ -336,10 +336,10 @@ impl Instance {
     }
 
     /// Whether the adapter took the call.
-    pub(super) fn start(&self, ticket: Ticket, op: &str, payload: Vec<u8>) -> bool {
+    pub(super) fn start(&self, call_id: CallId, op: &str, payload: Vec<u8>) -> bool {
         let completion = Completion {
             ctx: ptr::from_ref(self.host).cast(),
-            call: ticket.0,
+            call: call_id.0,
             complete_fn: complete,
             abandon_fn: abandon,
         };
@@ -348,14 +348,14 @@ impl Instance {
         let status = unsafe {
             (self.start)(
                 self.data,
-                ticket.0,
+                call_id.0,
                 FSlice::of(op.as_bytes()),
                 payload,
                 completion,
             )
         };
         if status != 0 {
-            self.host.complete(ticket, "refusal", || {
+            self.host.complete(call_id, "refusal", || {
                 Err(AdapterError::new(
                     "adapter_error",
                     format!("the adapter refused the call {op:?} (start returned {status})"),
@@ -365,9 +365,9 @@ impl Instance {
         status == 0
     }
 
-    pub(super) fn cancel(&self, ticket: Ticket) {
+    pub(super) fn cancel(&self, call_id: CallId) {
         // SAFETY: the thread that calls this has ended before `destroy` is called.
-        unsafe { (self.cancel)(self.data, ticket.0) };
+        unsafe { (self.cancel)(self.data, call_id.0) };
     }
 
     pub(super) fn destroy(self) {
@@ -383,7 +383,7 @@ mod tests {
 
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-    use super::super::queue::{Bounds, Said};
+    use super::super::queue::{Bounds, CallMessage};
     use super::*;
 
     const BOUNDS: Bounds = Bounds {
@@ -396,7 +396,7 @@ mod tests {
         let (cancels, inbox) = unbounded_channel();
         let host = Host {
             provider: "test".into(),
-            tickets: Tickets::default(),
+            tickets: CallIds::default(),
             news: Queue::new(BOUNDS),
             logs: Logs::default(),
             cancels,
@@ -406,9 +406,9 @@ mod tests {
         (Box::leak(Box::new(host)), inbox)
     }
 
-    fn finish(host: &'static Host, ticket: Ticket, status: i32, payload: FBytes) -> i32 {
+    fn finish(host: &'static Host, call_id: CallId, status: i32, payload: FBytes) -> i32 {
         // SAFETY: a leaked host, and bytes made by the caller.
-        unsafe { complete(ptr::from_ref(host).cast(), ticket.0, status, payload) }
+        unsafe { complete(ptr::from_ref(host).cast(), call_id.0, status, payload) }
     }
 
     #[tokio::test]
@@ -434,10 +434,10 @@ mod tests {
         let (host, _inbox) = leaked_host();
         for (status, payload, code) in table {
             let queue = Arc::new(Queue::new(BOUNDS));
-            let ticket = host.tickets.open(Arc::clone(&queue));
-            assert_eq!(finish(host, ticket, status, payload), 0);
-            assert_eq!(finish(host, ticket, STATUS_OK, FBytes::empty()), NOT_TAKEN);
-            let Said::Answer(answer) = queue.next().await else {
+            let call_id = host.tickets.open(Arc::clone(&queue));
+            assert_eq!(finish(host, call_id, status, payload), 0);
+            assert_eq!(finish(host, call_id, STATUS_OK, FBytes::empty()), NOT_TAKEN);
+            let CallMessage::Answer(answer) = queue.next().await else {
                 panic!("the answer comes first");
             };
             assert_eq!(answer.err().map(|error| error.code).as_deref(), code);
@@ -448,25 +448,25 @@ mod tests {
     async fn too_many_events_end_the_call_and_cancel_it() {
         let (host, mut inbox) = leaked_host();
         let queue = Arc::new(Queue::new(BOUNDS));
-        let ticket = host.tickets.open(Arc::clone(&queue));
+        let call_id = host.tickets.open(Arc::clone(&queue));
         queue.begin();
-        assert_eq!(host.emit(ticket, &[b'x'; 100]), Emitted::Taken);
-        assert_eq!(host.emit(ticket, &[b'x'; 100]), Emitted::TooMuch);
-        assert_eq!(host.emit(ticket, b"x"), Emitted::Closed);
-        assert!(matches!(inbox.try_recv(), Ok(Cancel::Call(call)) if call == ticket));
-        assert!(matches!(queue.next().await, Said::Event(_)));
+        assert_eq!(host.emit(call_id, &[b'x'; 100]), Emitted::Taken);
+        assert_eq!(host.emit(call_id, &[b'x'; 100]), Emitted::TooMuch);
+        assert_eq!(host.emit(call_id, b"x"), Emitted::Closed);
+        assert!(matches!(inbox.try_recv(), Ok(Cancel::Call(call)) if call == call_id));
+        assert!(matches!(queue.next().await, CallMessage::Event(_)));
         assert!(
-            matches!(queue.next().await, Said::Answer(Err(error)) if error.code == "output_too_large")
+            matches!(queue.next().await, CallMessage::Answer(Err(error)) if error.code == "output_too_large")
         );
     }
 
     #[test]
     fn of_many_threads_that_complete_one_is_taken() {
         let (host, _inbox) = leaked_host();
-        let ticket = host.tickets.open(Arc::new(Queue::new(BOUNDS)));
+        let call_id = host.tickets.open(Arc::new(Queue::new(BOUNDS)));
         let taken: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| finish(host, ticket, STATUS_OK, FBytes::empty())))
+                .map(|_| scope.spawn(|| finish(host, call_id, STATUS_OK, FBytes::empty())))
                 .collect();
             threads
                 .into_iter()

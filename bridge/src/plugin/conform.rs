@@ -5,10 +5,10 @@ use std::path::Path;
 
 use forge_adapter_api::conformance::{Options, Report, Step};
 
-use super::images::Images;
+use super::backend::is_program;
 use super::load::{self, LoadError};
+use super::loaded_images::LoadedImages;
 use super::process;
-use super::side::is_program;
 use super::trust::{Rules, Trust};
 
 /// Holds the library against every rule; it may end the process. Blocks.
@@ -27,7 +27,7 @@ pub fn conform(
         trust: Trust::Warn,
         digest: None,
         copies: copies.path(),
-        images: &Images::default(),
+        images: &LoadedImages::default(),
     };
     let provider = provider(&path).ok_or_else(|| {
         LoadError::NotFound(format!(

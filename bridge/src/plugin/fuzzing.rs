@@ -6,14 +6,14 @@ use forge_adapter_api::{AdapterError, AdapterEvent, Manifest};
 use serde_json::Value;
 
 use super::manifest::Language;
-use super::{call, format, listen, log, manifest, prefix};
+use super::{call, call_stream, format, log, manifest, truncated_answer};
 
 pub fn error(bytes: &[u8]) -> AdapterError {
     call::read_error(bytes)
 }
 
 pub fn event(bytes: &[u8]) -> Result<AdapterEvent, String> {
-    listen::read_event(bytes)
+    call_stream::read_event(bytes)
 }
 
 pub fn record(text: &str) -> (String, Option<String>) {
@@ -22,7 +22,7 @@ pub fn record(text: &str) -> (String, Option<String>) {
 }
 
 pub fn beginning(head: &[u8], bytes: usize) -> Value {
-    prefix::details(head, bytes)
+    truncated_answer::details(head, bytes)
 }
 
 pub fn format(head: &[u8], length: u64) -> Result<(), String> {

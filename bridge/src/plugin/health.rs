@@ -45,7 +45,7 @@ pub struct Quarantine {
 
 /// An edition of an adapter, to its monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Speaker(u64);
+pub(super) struct SourceId(u64);
 
 /// The health of one adapter.
 pub(super) struct Monitor {
@@ -59,7 +59,7 @@ pub(super) struct Monitor {
 struct Board {
     current: HealthReport,
     /// The only one whose word counts.
-    speaker: Speaker,
+    source: SourceId,
     newcomers: u64,
     /// Until another one is appointed.
     quarantine: Option<Quarantine>,
@@ -79,7 +79,7 @@ impl Monitor {
             provider,
             board: Mutex::new(Board {
                 current,
-                speaker: Speaker(0),
+                source: SourceId(0),
                 newcomers: 0,
                 quarantine: None,
                 history: VecDeque::new(),
@@ -109,26 +109,26 @@ impl Monitor {
     }
 
     /// Somebody whose word will count once appointed.
-    pub(super) fn newcomer(&self) -> Speaker {
+    pub(super) fn new_source(&self) -> SourceId {
         let mut board = self.lock();
         board.newcomers += 1;
-        Speaker(board.newcomers)
+        SourceId(board.newcomers)
     }
 
     /// From now on this one's word counts and nobody else's; this is how it is.
-    pub(super) fn appoint(&self, speaker: Speaker, health: Health) {
+    pub(super) fn set_active(&self, source: SourceId, health: Health) {
         {
             let mut board = self.lock();
-            board.speaker = speaker;
+            board.source = source;
             board.quarantine = None;
         }
-        self.record(speaker, health, Timestamp::now());
+        self.record(source, health, Timestamp::now());
     }
 
     /// Nothing is started of this one any more.
-    pub(super) fn quarantine(&self, speaker: Speaker, quarantine: Quarantine) {
+    pub(super) fn quarantine(&self, source: SourceId, quarantine: Quarantine) {
         let mut board = self.lock();
-        if board.speaker == speaker {
+        if board.source == source {
             board.quarantine = Some(quarantine);
         }
     }
@@ -138,19 +138,19 @@ impl Monitor {
     }
 
     /// Whether this one's word counts.
-    pub(super) fn hears(&self, speaker: Speaker) -> bool {
-        self.lock().speaker == speaker
+    pub(super) fn is_active(&self, source: SourceId) -> bool {
+        self.lock().source == source
     }
 
     /// What was heard. A change is told.
-    pub(super) fn record(&self, speaker: Speaker, health: Health, now: Timestamp) {
+    pub(super) fn record(&self, source: SourceId, health: Health, now: Timestamp) {
         let report = HealthReport {
             status: health.status,
             message: health.message.map(|message| cut(&message)),
             checked_at: now,
         };
         let mut board = self.lock();
-        if board.speaker != speaker {
+        if board.source != source {
             return;
         }
         let first = board.history.is_empty();
@@ -238,7 +238,7 @@ mod tests {
             Health::degraded("no key"),
             Health::offline("gone"),
         ] {
-            monitor.record(Speaker(0), health, now);
+            monitor.record(SourceId(0), health, now);
         }
         let told: Vec<_> = std::iter::from_fn(|| inbox.try_recv().ok())
             .map(|relayed| relayed.event.data.unwrap())
@@ -257,8 +257,8 @@ mod tests {
     #[test]
     fn only_the_one_that_serves_is_heard() {
         let (monitor, mut inbox) = monitor();
-        let (first, second) = (monitor.newcomer(), monitor.newcomer());
-        monitor.appoint(first, Health::healthy());
+        let (first, second) = (monitor.new_source(), monitor.new_source());
+        monitor.set_active(first, Health::healthy());
         monitor.record(second, Health::offline("not yet"), Timestamp::now());
         let quarantine = Quarantine {
             since: Timestamp::now(),
@@ -269,11 +269,11 @@ mod tests {
         assert_eq!(monitor.quarantined(), None, "not yet");
         monitor.quarantine(first, quarantine.clone());
         assert_eq!(monitor.quarantined(), Some(quarantine));
-        monitor.appoint(second, Health::healthy());
+        monitor.set_active(second, Health::healthy());
         assert_eq!(monitor.quarantined(), None);
         monitor.record(first, Health::offline("not any more"), Timestamp::now());
         assert_eq!(monitor.current().status, HealthStatus::Healthy);
-        assert!(monitor.hears(second) && !monitor.hears(first));
+        assert!(monitor.is_active(second) && !monitor.is_active(first));
         inbox.try_recv().unwrap();
         assert!(inbox.try_recv().is_err(), "nothing else changed");
     }
@@ -283,7 +283,7 @@ mod tests {
         let (monitor, _inbox) = monitor();
         for n in 0..100 {
             monitor.record(
-                Speaker(0),
+                SourceId(0),
                 Health::degraded(n.to_string()),
                 Timestamp::now(),
             );
@@ -297,7 +297,7 @@ mod tests {
     fn one_question_at_a_time_and_only_when_the_answer_is_old() {
         let (monitor, _inbox) = monitor();
         let now = Timestamp::now();
-        monitor.record(Speaker(0), Health::healthy(), now);
+        monitor.record(SourceId(0), Health::healthy(), now);
         let age = Duration::from_secs(5);
         assert!(monitor.ask(age, now + Duration::from_secs(4)).is_none());
         let later = now + Duration::from_secs(5);

@@ -10,16 +10,16 @@ use forge_adapter_api::AdapterError;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
+use super::backend::{self, Backend, Facts, Source};
 use super::call::{Cancel, Host};
-use super::listen::{Call, Item};
+use super::call_id::{CallId, CallIds};
+use super::call_stream::{Call, Item};
 use super::load::LoadError;
 use super::log::{Line, Logs};
 use super::meters::Meters;
-use super::process::remote::{Remote, Standing};
-use super::pulse::Pulse;
-use super::queue::{Bounds, Queue, Said};
-use super::side::{self, Facts, Side, Source};
-use super::ticket::{Ticket, Tickets};
+use super::process::remote::{ConnectionState, Remote};
+use super::queue::{Bounds, CallMessage, Queue};
+use super::watchdog::Watchdog;
 
 /// Calls that wait for the first thread.
 const WAITING: usize = 256;
@@ -64,15 +64,15 @@ struct Shared {
     bounds: Limits,
     waiting: AtomicUsize,
     ended: AtomicBool,
-    first: Pulse,
-    second: Pulse,
+    first: Watchdog,
+    second: Watchdog,
     /// When it is in another process.
     remote: OnceLock<Arc<Remote>>,
 }
 
 enum Work {
     Start {
-        ticket: Ticket,
+        call_id: CallId,
         queue: Arc<Queue>,
         op: String,
         payload: Vec<u8>,
@@ -89,7 +89,7 @@ impl Handle {
         // Late callbacks must find it, so it lives as long as the process.
         let host: &'static Host = Box::leak(Box::new(Host {
             provider: boot.id.clone(),
-            tickets: Tickets::default(),
+            tickets: CallIds::default(),
             news: Queue::new(Bounds {
                 total: None,
                 ..boot.bounds.execution
@@ -104,8 +104,8 @@ impl Handle {
             bounds: boot.bounds,
             waiting: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
-            first: Pulse::default(),
-            second: Pulse::default(),
+            first: Watchdog::default(),
+            second: Watchdog::default(),
             remote: OnceLock::new(),
         });
         let deadline = boot.deadline;
@@ -138,7 +138,7 @@ impl Handle {
         let shared = &self.shared;
         let meter = shared.host.meters.calls.row(op);
         if let Some(error) = self.away(op) {
-            meter.refused.one();
+            meter.refused.inc();
             return Err(error);
         }
         if let Some(remote) = shared.remote.get() {
@@ -151,19 +151,19 @@ impl Handle {
             unavailable(why)
         };
         if before > 0 && before + size > shared.bounds.waiting {
-            meter.refused.one();
+            meter.refused.inc();
             return Err(refused(FULL));
         }
         let queue = Arc::new(Queue::new(shared.bounds.execution));
-        let ticket = shared.host.tickets.open(Arc::clone(&queue));
+        let call_id = shared.host.tickets.open(Arc::clone(&queue));
         let call = Call {
             queue: Arc::clone(&queue),
-            ticket,
+            call_id,
             host: shared.host,
             meter,
         };
         let work = Work::Start {
-            ticket,
+            call_id,
             queue,
             op: op.to_owned(),
             payload,
@@ -185,13 +185,15 @@ impl Handle {
         if self.shared.ended.load(Ordering::SeqCst) {
             return Some(unavailable(ENDED));
         }
-        match self.remote().map(|remote| remote.standing()) {
-            Some(Standing::Down(why)) => return Some(unavailable(&why)),
-            Some(Standing::Starting(why)) if !BEFORE_SERVING.contains(&op) => {
+        match self.remote().map(|remote| remote.connection_state()) {
+            Some(ConnectionState::Down(why)) => return Some(unavailable(&why)),
+            Some(ConnectionState::Starting(why)) if !BEFORE_SERVING.contains(&op) => {
                 return Some(unavailable(&why));
             }
-            Some(Standing::Ending) => return Some(unavailable("the adapter's process ends")),
-            Some(Standing::Starting(_) | Standing::Up) | None => {}
+            Some(ConnectionState::Ending) => {
+                return Some(unavailable("the adapter's process ends"));
+            }
+            Some(ConnectionState::Starting(_) | ConnectionState::Up) | None => {}
         }
         self.blocked().map(blocked_in)
     }
@@ -224,7 +226,7 @@ impl Handle {
     /// Whether a call would reach it, as far as is known.
     pub(super) fn is_there(&self) -> bool {
         let remote = self.remote();
-        remote.is_none_or(|remote| remote.standing() == Standing::Up)
+        remote.is_none_or(|remote| remote.connection_state() == ConnectionState::Up)
     }
 
     /// The instance in another process, when it is in one.
@@ -263,7 +265,7 @@ impl Handle {
     }
 
     /// The same as it was said. For one reader.
-    pub(super) async fn next_news(&self) -> Said {
+    pub(super) async fn next_news(&self) -> CallMessage {
         self.shared.host.news.next().await
     }
 
@@ -285,10 +287,10 @@ impl Handle {
 
     fn fail_waiting(&self, error: &AdapterError) {
         let host = self.shared.host;
-        for (ticket, queue) in host.tickets.all() {
+        for (call_id, queue) in host.tickets.all() {
             if !queue.has_begun() {
                 queue.answer(Err(error.clone()));
-                host.give_up(ticket, &queue);
+                host.give_up(call_id, &queue);
             }
         }
     }
@@ -296,9 +298,9 @@ impl Handle {
     /// Ends every call under way with this reason; the adapter is told of each.
     pub(super) fn cut_off(&self, why: &str) {
         let host = self.shared.host;
-        for (ticket, queue) in host.tickets.all() {
+        for (call_id, queue) in host.tickets.all() {
             queue.answer(Err(unavailable(why)));
-            host.give_up(ticket, &queue);
+            host.give_up(call_id, &queue);
         }
     }
 
@@ -337,7 +339,7 @@ struct FirstThread {
 impl FirstThread {
     fn run(mut self, boot: &Boot, ready: oneshot::Sender<Result<Facts, LoadError>>) {
         let host = self.shared.host;
-        let (side, facts) = match side::make(boot, host) {
+        let (backend, facts) = match backend::make(boot, host) {
             Ok(made) => made,
             Err(error) => {
                 // Nobody waits any more when the deadline has passed: then it was reported as that.
@@ -345,19 +347,19 @@ impl FirstThread {
                 return;
             }
         };
-        if let Side::There(remote) = &side {
+        if let Backend::Child(remote) = &backend {
             self.shared.remote.get_or_init(|| Arc::clone(remote));
         }
         let second = Arc::clone(&self.shared);
         let mut canceller = self.canceller;
-        let cancelled = side.clone();
+        let cancelled = backend.clone();
         let thread = std::thread::Builder::new()
             .name(format!("cancel {}", host.provider))
             .spawn(move || cancel_calls(&cancelled, &mut canceller, &second.second));
         let thread = match thread {
             Ok(thread) => thread,
             Err(error) => {
-                side.destroy();
+                backend.destroy();
                 let _ = ready.send(Err(LoadError::Thread(error)));
                 return;
             }
@@ -366,13 +368,13 @@ impl FirstThread {
             while let Some(work) = self.inbox.blocking_recv() {
                 match work {
                     Work::Start {
-                        ticket,
+                        call_id,
                         queue,
                         op,
                         payload,
-                    } => self.shared.start(&side, ticket, &queue, &op, payload),
+                    } => self.shared.start(&backend, call_id, &queue, &op, payload),
                     Work::Destroy(done) => {
-                        side.destroy();
+                        backend.destroy();
                         let _ = done.send(());
                         return;
                     }
@@ -382,35 +384,39 @@ impl FirstThread {
         // Nobody is left who could call or shut it down: too late, or dropped.
         let (stop, _) = oneshot::channel();
         if host.cancels.send(Cancel::Stop(stop)).is_ok() && thread.join().is_ok() {
-            side.destroy();
+            backend.destroy();
         }
     }
 }
 
 impl Shared {
-    fn start(&self, side: &Side, ticket: Ticket, queue: &Queue, op: &str, payload: Vec<u8>) {
+    fn start(&self, backend: &Backend, call_id: CallId, queue: &Queue, op: &str, payload: Vec<u8>) {
         self.waiting.fetch_sub(payload.len(), Ordering::AcqRel);
         if !queue.is_open() {
             return;
         }
         self.first.enter("start");
-        side.start(ticket, op, payload);
+        backend.start(call_id, op, payload);
         self.first.leave();
         queue.begin();
         // Given up while the adapter did not know it yet: now it can be told.
-        if self.host.tickets.is_given_up(ticket) {
-            self.host.cancel(ticket);
+        if self.host.tickets.is_given_up(call_id) {
+            self.host.cancel(call_id);
         }
     }
 }
 
-fn cancel_calls(side: &Side, inbox: &mut mpsc::UnboundedReceiver<Cancel>, pulse: &Pulse) {
+fn cancel_calls(
+    backend: &Backend,
+    inbox: &mut mpsc::UnboundedReceiver<Cancel>,
+    watchdog: &Watchdog,
+) {
     while let Some(cancel) = inbox.blocking_recv() {
         match cancel {
-            Cancel::Call(ticket) => {
-                pulse.enter("cancel");
-                side.cancel(ticket);
-                pulse.leave();
+            Cancel::Call(call_id) => {
+                watchdog.enter("cancel");
+                backend.cancel(call_id);
+                watchdog.leave();
             }
             Cancel::Stop(stopped) => {
                 // Whoever asked may have stopped waiting.

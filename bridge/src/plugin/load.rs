@@ -17,7 +17,7 @@ use forge_adapter_api::{AdapterError, Manifest, conformance};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use super::call::RawCreateResult;
-use super::images::Full;
+use super::loaded_images::Full;
 use super::manifest;
 use super::trust::{self, Rules, Vetted};
 

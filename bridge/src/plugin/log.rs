@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::span::{Context, TraceId};
+use crate::trace::{TraceContext, TraceId};
 
 /// Waiting records, in bytes.
 const QUEUED_BYTES: usize = 256 * 1024;
@@ -177,7 +177,7 @@ impl About {
     fn read(object: &serde_json::Map<String, serde_json::Value>) -> Option<Self> {
         let text = |name: &str| object.get(name)?.as_str();
         let (dispatch, _attempt) = text("execution.id")?.split_once('/')?;
-        let context = text("traceparent").and_then(Context::parse);
+        let context = text("traceparent").and_then(TraceContext::parse);
         Some(Self {
             dispatch: dispatch.to_owned(),
             trace: context.map(|context| TraceId(context.trace)),

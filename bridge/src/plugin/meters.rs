@@ -1,6 +1,6 @@
 //! What is counted of the calls into one instance of an adapter.
 
-use crate::meter::{Counter, Table};
+use crate::metrics::{Counter, Table};
 
 /// Ops that have a row of their own; there are fewer.
 const OPS: usize = 64;
@@ -33,13 +33,13 @@ pub struct Op {
 impl Op {
     pub(super) fn answered<T, E>(&self, answer: &Result<T, E>) {
         match answer {
-            Ok(_) => self.ok.one(),
-            Err(_) => self.error.one(),
+            Ok(_) => self.ok.inc(),
+            Err(_) => self.error.inc(),
         }
     }
 
     pub(super) fn dropped(&self) {
-        self.dropped.one();
+        self.dropped.inc();
     }
 
     /// How often it went how.

@@ -2,35 +2,35 @@
 //! Knows the boundary of `forge-adapter-abi` and nothing of dispatches, the store or HTTP.
 
 mod adapter;
-mod attend;
+mod backend;
+mod backpressure;
 mod call;
+mod call_id;
+mod call_stream;
 pub mod conform;
-mod copies;
-mod edition;
 mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod generation;
 mod health;
-mod images;
 mod instance;
-mod listen;
+mod instance_monitor;
 mod load;
+mod loaded_images;
 mod log;
 mod manifest;
 pub mod meters;
 mod pause;
-mod plan;
-mod prefix;
 pub mod process;
-mod pulse;
 mod queue;
-mod refused;
 mod resolve;
 mod settings;
-mod side;
-mod ticket;
+mod spec;
+mod staging;
+mod truncated_answer;
 mod trust;
+mod watchdog;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -46,20 +46,20 @@ use tokio::task::spawn_blocking;
 
 use crate::tasks::Tasks;
 
-pub use adapter::{Adapter, Leaving, PauseError, ReloadError};
-pub use edition::Permit;
+pub use adapter::{Adapter, Draining, PauseError, ReloadError};
+pub use call_stream::{Call, Item};
+pub use generation::Permit;
 pub use health::{HealthReport, Quarantine};
-pub use listen::{Call, Item};
 pub use load::LoadError;
 pub use settings::AdapterTable;
 pub use trust::Trust;
 
-use edition::Post;
+use generation::AdapterContext;
 use health::Monitor;
-use images::Images;
+use loaded_images::LoadedImages;
 use pause::Mark;
-use plan::Plan;
 use process::Restart;
+use spec::AdapterSpec;
 
 /// Events and health changes that wait for whoever records them.
 const RELAYED: usize = 256;
@@ -225,14 +225,14 @@ impl Registry {
         let mut starts = Vec::new();
         for named in named {
             let table = setup.tables.get(&named.id).cloned().unwrap_or_default();
-            let post = Post {
+            let post = AdapterContext {
                 provider: named.id.clone(),
                 config: Arc::clone(&config),
                 monitor: Arc::new(Monitor::new(named.id.clone(), relay.clone())),
                 relay: relay.clone(),
                 tracker: setup.tracker.clone(),
             };
-            let plan = Plan {
+            let plan = AdapterSpec {
                 config: Arc::clone(&config),
                 folders: Arc::clone(&folders),
                 copies: copies.clone(),
@@ -242,7 +242,7 @@ impl Registry {
                 relay: setup.relay.clone(),
                 env: setup.env.clone(),
                 table,
-                images: Arc::new(Images::default()),
+                images: Arc::new(LoadedImages::default()),
                 mark: Mark::of(&named.id, &state.join("paused")),
                 named,
             };
@@ -271,7 +271,7 @@ impl Registry {
     async fn clear(&self, copies: PathBuf) {
         let adapters = self.shared.adapters.iter();
         let digests: BTreeSet<_> = adapters.filter_map(Adapter::digest).collect();
-        let cleared = spawn_blocking(move || copies::clear(&copies, &digests)).await;
+        let cleared = spawn_blocking(move || staging::clear(&copies, &digests)).await;
         // A panic there has said why; what was left stays.
         drop(cleared);
     }

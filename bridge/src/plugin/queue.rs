@@ -8,7 +8,7 @@ use std::time::Instant;
 use forge_adapter_api::AdapterError;
 use tokio::sync::Notify;
 
-use super::refused::Refused;
+use super::backpressure::Backpressure;
 
 /// What one queued entry costs beyond its bytes.
 const ENTRY_COST: usize = 64;
@@ -40,7 +40,7 @@ pub(super) enum Emitted {
 
 /// What the reader gets.
 #[derive(Debug, PartialEq)]
-pub(super) enum Said {
+pub(super) enum CallMessage {
     Event(Box<[u8]>),
     /// So many events are missing here.
     Dropped(u64),
@@ -54,10 +54,10 @@ pub(super) struct Queue {
 }
 
 struct Inner {
-    entries: VecDeque<Said>,
+    entries: VecDeque<CallMessage>,
     queued: usize,
     total: usize,
-    refused: Refused,
+    refused: Backpressure,
     phase: Phase,
     /// `start` has returned.
     begun: bool,
@@ -81,7 +81,7 @@ impl Queue {
                 entries: VecDeque::new(),
                 queued: 0,
                 total: 0,
-                refused: Refused::default(),
+                refused: Backpressure::default(),
                 phase: Phase::Open,
                 begun: false,
                 unreadable: 0,
@@ -129,7 +129,7 @@ impl Queue {
         }
         inner.total = total;
         inner.queued += cost;
-        inner.entries.push_back(Said::Event(event.into()));
+        inner.entries.push_back(CallMessage::Event(event.into()));
         drop(inner);
         self.changed.notify_one();
         Emitted::Taken
@@ -153,7 +153,7 @@ impl Queue {
         }
         let lost = inner.refused.take_all();
         inner.drop_here(lost);
-        inner.entries.push_back(Said::Answer(answer));
+        inner.entries.push_back(CallMessage::Answer(answer));
         inner.phase = Phase::Answered;
         drop(inner);
         self.changed.notify_one();
@@ -196,7 +196,7 @@ impl Queue {
     }
 
     /// The next thing said. Cancel-safe; for one reader. Never resolves after the answer.
-    pub(super) async fn next(&self) -> Said {
+    pub(super) async fn next(&self) -> CallMessage {
         loop {
             if let Some(said) = self.pop() {
                 return said;
@@ -205,13 +205,13 @@ impl Queue {
         }
     }
 
-    fn pop(&self) -> Option<Said> {
+    fn pop(&self) -> Option<CallMessage> {
         let mut inner = self.lock();
         let said = inner.entries.pop_front()?;
         match &said {
-            Said::Event(event) => inner.queued -= event.len() + ENTRY_COST,
-            Said::Dropped(_) => inner.queued = inner.queued.saturating_sub(ENTRY_COST),
-            Said::Answer(_) => inner.phase = Phase::Closed,
+            CallMessage::Event(event) => inner.queued -= event.len() + ENTRY_COST,
+            CallMessage::Dropped(_) => inner.queued = inner.queued.saturating_sub(ENTRY_COST),
+            CallMessage::Answer(_) => inner.phase = Phase::Closed,
         }
         Some(said)
     }
@@ -223,18 +223,18 @@ impl Inner {
         if count == 0 {
             return;
         }
-        if let Some(Said::Dropped(before)) = self.entries.back_mut() {
+        if let Some(CallMessage::Dropped(before)) = self.entries.back_mut() {
             *before += count;
         } else {
             self.queued += ENTRY_COST;
-            self.entries.push_back(Said::Dropped(count));
+            self.entries.push_back(CallMessage::Dropped(count));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::refused::COMES_BACK_WITHIN;
+    use super::super::backpressure::COMES_BACK_WITHIN;
     use super::*;
 
     /// Room for two small events.
@@ -244,12 +244,12 @@ mod tests {
         total: Some(40_000),
     };
 
-    fn drain(queue: &Queue) -> Vec<Said> {
+    fn drain(queue: &Queue) -> Vec<CallMessage> {
         std::iter::from_fn(|| queue.pop()).collect()
     }
 
-    fn event(text: &str) -> Said {
-        Said::Event(text.as_bytes().into())
+    fn event(text: &str) -> CallMessage {
+        CallMessage::Event(text.as_bytes().into())
     }
 
     #[test]
@@ -263,7 +263,11 @@ mod tests {
         let said = drain(&queue);
         assert_eq!(
             said,
-            [event("a"), event("b"), Said::Answer(Ok(b"done".to_vec()))]
+            [
+                event("a"),
+                event("b"),
+                CallMessage::Answer(Ok(b"done".to_vec()))
+            ]
         );
     }
 
@@ -290,7 +294,11 @@ mod tests {
         let said = drain(&queue);
         assert_eq!(
             said,
-            [event("c"), event("new"), Said::Answer(Ok(Vec::new()))]
+            [
+                event("c"),
+                event("new"),
+                CallMessage::Answer(Ok(Vec::new()))
+            ]
         );
     }
 
@@ -304,7 +312,7 @@ mod tests {
         assert_eq!(queue.pop(), Some(event("b")));
         assert_eq!(queue.emit(b"f", start), Emitted::Full, "c may come back");
         assert_eq!(queue.emit(b"g", start + COMES_BACK_WITHIN), Emitted::Taken);
-        assert_eq!(drain(&queue), [Said::Dropped(4), event("g")]);
+        assert_eq!(drain(&queue), [CallMessage::Dropped(4), event("g")]);
     }
 
     #[test]
@@ -317,7 +325,10 @@ mod tests {
         let said = drain(&queue);
         assert_eq!(
             said[2..],
-            [Said::Dropped(2000), Said::Answer(Ok(Vec::new()))]
+            [
+                CallMessage::Dropped(2000),
+                CallMessage::Answer(Ok(Vec::new()))
+            ]
         );
     }
 
@@ -326,7 +337,7 @@ mod tests {
         let (queue, now) = (Queue::new(SMALL), Instant::now());
         assert_eq!(queue.emit(&[b'x'; 101], now), Emitted::Taken);
         assert_eq!(queue.emit(&[b'y'; 101], now), Emitted::Taken);
-        assert_eq!(drain(&queue), [Said::Dropped(2)]);
+        assert_eq!(drain(&queue), [CallMessage::Dropped(2)]);
     }
 
     #[test]

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
 use super::format;
-use super::images::Images;
 use super::load::LoadError;
-use crate::crash;
+use super::loaded_images::LoadedImages;
 use crate::digest::{hex, sha256_of};
+use crate::failpoint;
 
 /// What to do with a library that others could have written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -42,7 +42,7 @@ pub(super) struct Rules<'a> {
     /// Where private copies lie.
     pub copies: &'a Path,
     /// What is loaded already.
-    pub images: &'a Images,
+    pub images: &'a LoadedImages,
 }
 
 impl Vetted {
@@ -73,12 +73,12 @@ pub(super) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
     })?;
     file.rewind().map_err(unreadable)?;
 
-    crash::point("copy.before");
+    failpoint::point("copy.before");
     let (copied, digest) = copy(&mut file, path, rules.copies)?;
     check_digest(path, rules, &digest)?;
-    crash::point("copy.written");
+    failpoint::point("copy.written");
     let vetted = keep(copied, digest, path, rules.copies)?;
-    crash::point("copy.after");
+    failpoint::point("copy.after");
     Ok(vetted)
 }
 

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use self::reaper::{Orphanage, Tag};
-use crate::meter::Counter;
+use crate::metrics::Counter;
 
 pub mod exec;
 mod proc;

@@ -1,6 +1,6 @@
 //! What a store counts while it works.
 
-use crate::meter::{Counter, Histogram, Level};
+use crate::metrics::{Counter, Gauge, Histogram};
 
 /// Of one store, since it was opened.
 #[derive(Debug)]
@@ -12,9 +12,9 @@ pub struct Meters {
     /// Commits that failed, with all that was in them.
     pub failures: Counter,
     /// The write-ahead log.
-    pub wal_bytes: Level,
+    pub wal_bytes: Gauge,
     /// What waits for the writer.
-    pub queue_bytes: Level,
+    pub queue_bytes: Gauge,
 }
 
 impl Default for Meters {
@@ -23,8 +23,8 @@ impl Default for Meters {
             commits: Histogram::of_short_times(),
             batches: Histogram::of_numbers(),
             failures: Counter::default(),
-            wal_bytes: Level::default(),
-            queue_bytes: Level::default(),
+            wal_bytes: Gauge::default(),
+            queue_bytes: Gauge::default(),
         }
     }
 }

@@ -29,10 +29,10 @@ use crate::id::{DeliveryId, DispatchId};
 use destination::{DueQuery, OpenBreaker};
 use meters::Meters;
 use record::{
-    Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
-    Dispatch, DispatchFilter, DueDelivery, EventFilter, EventPage, Finish, Finished,
-    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
-    Ready, Replay, Requeue, Reroute, Settlement, Swept,
+    Acceptance, Begun, CancelRequest, Claim, Counts, DeliveryFilter, DeliveryPayload,
+    DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish,
+    Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page,
+    Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
 use sealed::{Resealed, Sealed};
 
@@ -190,23 +190,23 @@ pub trait Store: Send + Sync + 'static {
 
     // Reading.
 
-    async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>>;
+    async fn dispatch(&self, id: DispatchId) -> Result<Option<DispatchRecord>>;
     /// A dispatch as it was given to `accept`; `Error::NotFound` when there is none.
     async fn request(&self, id: DispatchId) -> Result<Box<RawValue>>;
     /// All dispatches with this task id, newest first.
-    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<Dispatch>>;
+    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<DispatchRecord>>;
     /// Newest first, without results. A page may be shorter than its limit, even empty, while `next` says
     /// that there is more: a filter that matches little is answered in bounded steps.
-    async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<Dispatch>>;
+    async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>>;
     /// A piece of the output that was kept apart: at most `limit` bytes from `offset`. `None` when the
     /// result holds it all.
     async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>>;
-    async fn delivery(&self, id: DeliveryId) -> Result<Option<Delivery>>;
+    async fn delivery(&self, id: DeliveryId) -> Result<Option<DeliveryRecord>>;
     /// In the order of their dispatches, newest first, each with its last attempt alone; short pages as in
     /// `dispatches`.
-    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<Delivery>>;
+    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>>;
     /// Deliveries of one dispatch, oldest first.
-    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<Delivery>>;
+    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>>;
     /// Events strictly after a position, in order. Looks at no more than `limit` events, or 1 MiB of
     /// them, and says how far it looked, so that a filter that matches nothing still makes progress.
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage>;

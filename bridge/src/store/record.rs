@@ -29,7 +29,7 @@ pub struct IdempotencyKey {
 /// What a key stands for. `dispatch` comes without its result.
 #[derive(Clone, Debug)]
 pub struct Known {
-    pub dispatch: Dispatch,
+    pub dispatch: DispatchRecord,
     /// What counts of its request, see [`NewDispatch::counted`].
     pub counted: String,
 }
@@ -108,7 +108,7 @@ pub enum Acceptance {
         begun: Option<Box<Begun>>,
     },
     /// The same request again, without its result; when it was finished its delivery is due again.
-    Duplicate(Box<Dispatch>),
+    Duplicate(Box<DispatchRecord>),
     /// The key stands for another body.
     Conflict(DispatchId),
     QueueFull,
@@ -164,7 +164,7 @@ impl Claim {
 #[derive(Debug)]
 pub struct Begun {
     pub lease: Lease,
-    pub dispatch: Dispatch,
+    pub dispatch: DispatchRecord,
     pub secrets: Option<Vec<u8>>,
     /// The session id that an earlier attempt recorded.
     pub recorded_session: Option<String>,
@@ -250,7 +250,7 @@ pub enum CancelRequest {
 /// What a crash left running.
 #[derive(Debug)]
 pub struct Interrupted {
-    pub dispatch: Dispatch,
+    pub dispatch: DispatchRecord,
     pub attempt: u32,
     pub request: Box<RawValue>,
     pub recorded_session: Option<String>,
@@ -343,7 +343,7 @@ pub enum DeliveryState {
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Delivery {
+pub struct DeliveryRecord {
     pub id: DeliveryId,
     pub dispatch_id: DispatchId,
     pub task_id: String,
@@ -368,7 +368,7 @@ pub struct Delivery {
 
 /// Where a dispatch stands.
 #[derive(Clone, Debug, PartialEq)]
-pub enum State {
+pub enum DispatchState {
     /// Recorded, waiting for its turn, its time or its session.
     Queued,
     Running {
@@ -384,7 +384,7 @@ pub enum State {
 
 /// The record of one dispatch, all but its request.
 #[derive(Clone, Debug)]
-pub struct Dispatch {
+pub struct DispatchRecord {
     pub id: DispatchId,
     pub task_id: String,
     pub agent_id: String,
@@ -395,7 +395,7 @@ pub struct Dispatch {
     pub routing: Box<RawValue>,
     pub session: Option<String>,
     pub priority: i8,
-    pub state: State,
+    pub state: DispatchState,
     /// Attempts begun so far.
     pub attempts: u32,
     pub cancel_requested: bool,

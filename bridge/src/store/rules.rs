@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 
 use super::record::{
-    Dispatch, EventFilter, EventTotals, KeySpace, KeyVerdict, Known, NewDispatch, State,
+    DispatchRecord, DispatchState, EventFilter, EventTotals, KeySpace, KeyVerdict, Known,
+    NewDispatch,
 };
 use super::{Error, Result};
 use crate::event::{Event, LogName};
@@ -23,13 +24,13 @@ impl Known {
     /// The key rules of `contract.md` §1, "Idempotency".
     pub fn verdict(&self, space: KeySpace, counted: &str) -> KeyVerdict {
         let failed = match &self.dispatch.state {
-            State::Finished {
+            DispatchState::Finished {
                 error_code: Some(code),
                 ..
             } => code != "cancelled",
-            State::Queued
-            | State::Running { .. }
-            | State::Finished {
+            DispatchState::Queued
+            | DispatchState::Running { .. }
+            | DispatchState::Finished {
                 error_code: None, ..
             } => false,
         };
@@ -58,8 +59,8 @@ impl EventFilter {
 }
 
 /// The record of a dispatch that has just been accepted.
-pub(super) fn accepted(new: &NewDispatch, retry_of: Option<DispatchId>) -> Dispatch {
-    Dispatch {
+pub(super) fn accepted(new: &NewDispatch, retry_of: Option<DispatchId>) -> DispatchRecord {
+    DispatchRecord {
         id: new.id,
         task_id: new.task_id.clone(),
         agent_id: new.agent_id.clone(),
@@ -70,7 +71,7 @@ pub(super) fn accepted(new: &NewDispatch, retry_of: Option<DispatchId>) -> Dispa
         routing: new.routing.clone(),
         session: new.session.clone(),
         priority: new.priority,
-        state: State::Queued,
+        state: DispatchState::Queued,
         attempts: 0,
         cancel_requested: false,
         accepted_at: new.accepted_at,
@@ -100,7 +101,7 @@ pub(super) fn with_events(result: &RawValue, log: &LogName, totals: EventTotals)
 }
 
 /// A dispatch that goes back to the queue may wait there as long as a new one.
-pub(super) fn start_again_by(dispatch: &Dispatch, now: Timestamp) -> Timestamp {
+pub(super) fn start_again_by(dispatch: &DispatchRecord, now: Timestamp) -> Timestamp {
     let waits_from = dispatch
         .not_before
         .map_or(dispatch.accepted_at, |time| time.max(dispatch.accepted_at));
@@ -120,9 +121,9 @@ mod tests {
     use KeySpace::{Header, Task};
     use KeyVerdict::{Conflict, Same, TakeOver};
 
-    fn known(state: State) -> Known {
+    fn known(state: DispatchState) -> Known {
         let at = Timestamp::UNIX_EPOCH;
-        let dispatch = Dispatch {
+        let dispatch = DispatchRecord {
             id: DispatchId::new(),
             task_id: "t".into(),
             agent_id: "a".into(),
@@ -152,17 +153,17 @@ mod tests {
 
     #[test]
     fn a_key_answers_as_the_contract_says() {
-        let finished = |code: Option<&str>| State::Finished {
+        let finished = |code: Option<&str>| DispatchState::Finished {
             at: Timestamp::UNIX_EPOCH,
             error_code: code.map(str::to_owned),
         };
-        let running = State::Running {
+        let running = DispatchState::Running {
             attempt: 1,
             started_at: Timestamp::UNIX_EPOCH,
         };
         for (state, space, same_body, expected) in [
-            (State::Queued, Task, true, Same),
-            (State::Queued, Task, false, Conflict),
+            (DispatchState::Queued, Task, true, Same),
+            (DispatchState::Queued, Task, false, Conflict),
             (running.clone(), Header, true, Same),
             (running, Header, false, Conflict),
             (finished(None), Task, true, Same),

@@ -9,7 +9,7 @@ use super::record::{
 };
 use super::{Error, Result, rules};
 use crate::id::DispatchId;
-use crate::store::record::{KeySpace, State};
+use crate::store::record::{DispatchState, KeySpace};
 
 /// Stage of a dispatch as far as claims depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub(super) fn accept(new: &NewDispatch, known: Option<&Known>, queued: u64) -> R
     if let Some(known) = known {
         match known.verdict(new.key.space, new.counted()) {
             KeyVerdict::Same => {
-                let redeliver = matches!(known.dispatch.state, State::Finished { .. });
+                let redeliver = matches!(known.dispatch.state, DispatchState::Finished { .. });
                 return Ok(Accept::Duplicate { redeliver });
             }
             KeyVerdict::Conflict => return Ok(Accept::Conflict),

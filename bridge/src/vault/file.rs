@@ -12,7 +12,7 @@ use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use tempfile::NamedTempFile;
 
 use super::{Error, KEY_BYTES, Key, KeyId, KeySource, decode};
-use crate::crash;
+use crate::failpoint;
 
 /// Nobody turns keys so often without retiring any.
 const MOST_BYTES: u64 = 64 * 1024;
@@ -108,7 +108,7 @@ fn create(file: &Path) -> io::Result<()> {
         .create(folder)?;
     let key = SecretSlice::from(chacha20poly1305::Key::generate().to_vec());
     let draft = draft(folder, &[key])?;
-    crash::point("key.written");
+    failpoint::point("key.written");
     match draft.persist_noclobber(file) {
         Ok(_) => File::open(folder)?.sync_all(),
         Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),

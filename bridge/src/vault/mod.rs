@@ -14,7 +14,7 @@ use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 
 use crate::digest::{self, MacKey};
-use crate::live::Live;
+use crate::reloadable::Reloadable;
 
 /// The first byte of everything sealed, so that another cipher can be told apart.
 const SEALED_V1: u8 = 1;
@@ -86,7 +86,7 @@ fn list(ids: &[KeyId]) -> String {
 /// Clones share the keys, also those that come later.
 #[derive(Clone)]
 pub struct Vault {
-    ring: Live<Ring>,
+    ring: Reloadable<Ring>,
 }
 
 /// The first one seals, all of them open.

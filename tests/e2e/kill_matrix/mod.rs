@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use forge_bridge::crash::{POINTS, VARIABLE};
+use forge_bridge::failpoint::{POINTS, VARIABLE};
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -303,7 +303,7 @@ fn the_list_of_points_is_what_the_sources_have() {
                 continue;
             }
             let text = std::fs::read_to_string(&path).unwrap();
-            for rest in text.split("crash::point(\"").skip(1) {
+            for rest in text.split("failpoint::point(\"").skip(1) {
                 let name = rest.split('"').next().unwrap();
                 *found.entry(name.to_owned()).or_default() += 1;
             }

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use forge_bridge::event::{NewEvent, kind};
 use forge_bridge::id::{DeliveryId, DispatchId};
 use forge_bridge::store::record::{
-    Acceptance, EventFilter, IdempotencyKey, KeySpace, NewDispatch, State,
+    Acceptance, DispatchState, EventFilter, IdempotencyKey, KeySpace, NewDispatch,
 };
 use forge_bridge::store::sqlite::Sqlite;
 use forge_bridge::store::{Config, Error, Result, Store};
@@ -151,8 +151,10 @@ impl Verdict {
     async fn examine_cancel(&mut self, store: &Sqlite, id: DispatchId) -> Result<()> {
         let found = store.dispatch(id).await?;
         let is_kept = found.is_some_and(|dispatch| match dispatch.state {
-            State::Queued | State::Running { .. } => dispatch.cancel_requested,
-            State::Finished { error_code, .. } => error_code.as_deref() == Some("cancelled"),
+            DispatchState::Queued | DispatchState::Running { .. } => dispatch.cancel_requested,
+            DispatchState::Finished { error_code, .. } => {
+                error_code.as_deref() == Some("cancelled")
+            }
         });
         if !is_kept {
             self.lost(format!("the recorded request to cancel {id} is gone"));

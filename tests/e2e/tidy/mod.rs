@@ -14,21 +14,30 @@ const REFUSED_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types",
 
 /// What everything may import.
 const GROUND: [&str; 10] = [
-    "id", "time", "live", "tasks", "digest", "event", "vault", "crash", "meter", "span",
+    "id",
+    "time",
+    "reloadable",
+    "tasks",
+    "digest",
+    "event",
+    "vault",
+    "failpoint",
+    "metrics",
+    "trace",
 ];
 
 /// Who may import whom inside `bridge/src`, besides `GROUND` and itself.
 const IMPORTS: [(&str, &[&str]); 24] = [
-    ("crash", &[]),
+    ("failpoint", &[]),
     ("id", &[]),
     ("time", &[]),
-    ("live", &[]),
+    ("reloadable", &[]),
     ("tasks", &[]),
     ("digest", &[]),
     ("event", &[]),
-    ("vault", &["digest", "live"]),
-    ("meter", &[]),
-    ("span", &["digest"]),
+    ("vault", &["digest", "reloadable"]),
+    ("metrics", &[]),
+    ("trace", &["digest"]),
     ("telemetry", &[]),
     ("store", &[]),
     ("net", &[]),
@@ -254,7 +263,8 @@ fn forbidden_imports(inside: &str, text: &Text) -> Vec<String> {
         let database = path.starts_with("store::sqlite") && !["store", "app"].contains(&component);
         let allowed = target == component
             || GROUND.contains(&target) && !GROUND.contains(&component)
-            || GROUND.contains(&component) && ["id", "time", "crash", "meter"].contains(&target)
+            || GROUND.contains(&component)
+                && ["id", "time", "failpoint", "metrics"].contains(&target)
             || allowed.contains(&target)
             || PURE
                 .iter()

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use forge_adapter_api::OutputStrategy;
 use forge_bridge::dispatch::Config;
+use forge_bridge::dispatch::accumulator::Accumulator;
 use forge_bridge::dispatch::capture::Captured;
-use forge_bridge::dispatch::gather::Gathered;
 use forge_bridge::dispatch::normalise::{Ending, Raw, Subject, normalise};
-use forge_bridge::dispatch::request::Dispatch;
+use forge_bridge::dispatch::request::DispatchRequest;
 use forge_bridge::id::DispatchId;
 use forge_bridge::plugin::fuzzing::event;
 use jiff::Timestamp;
@@ -25,12 +25,12 @@ pub(crate) fn run(data: &[u8]) {
         Some(at) => (&said[..at], &said[at + 2..]),
         None => (&b""[..], said),
     };
-    let mut gathered = Gathered::new(None, LIMIT);
+    let mut accumulator = Accumulator::new(None, LIMIT);
     for line in events.split(|byte| *byte == b'\n') {
         if let Ok(event) = event(line) {
-            gathered.observe(&event);
+            accumulator.observe(&event);
         }
-        assert!(gathered.text.len() <= LIMIT);
+        assert!(accumulator.text.len() <= LIMIT);
     }
     let answer = answer.to_vec();
     let file = match choice & 8 {
@@ -51,12 +51,12 @@ pub(crate) fn run(data: &[u8]) {
     let raw = Raw {
         ending,
         file,
-        gathered,
+        accumulator,
     };
     check(&raw, strategy, choice & 16 != 0);
 }
 
-fn dispatch(schema: Option<&Value>) -> Dispatch {
+fn dispatch(schema: Option<&Value>) -> DispatchRequest {
     let stored = json!({
         "taskId": "t", "agentId": "a", "message": "m", "timeoutSeconds": 1.0,
         "queueTimeoutSeconds": 1.0, "traceId": "0", "traceparent": "0", "outputSchema": schema,

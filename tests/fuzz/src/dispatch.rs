@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use forge_bridge::dispatch::idempotency::counted;
-use forge_bridge::dispatch::request::{Dispatch, Secrets};
+use forge_bridge::dispatch::idempotency::fingerprint;
+use forge_bridge::dispatch::request::{DispatchRequest, Secrets};
 use forge_bridge::dispatch::validate::{Envelope, Limits, validate};
 use forge_bridge::dispatch::{Config, trace::Trace};
 use forge_bridge::http::json::{self, BodyError};
@@ -83,17 +83,17 @@ fn check(bridge: &Bridge, body: &Value) {
                 assert!(!format!("{nameless:?}").contains("whsec_"));
             }
             let stored = RawValue::from_string(text).unwrap();
-            let read = Dispatch::from_record(&stored).expect("what was stored is read back");
+            let read = DispatchRequest::from_record(&stored).expect("what was stored is read back");
             assert_eq!(read, dispatch);
             assert_eq!(canonical(&read), canonical(&dispatch));
-            let elsewhere = Dispatch {
+            let elsewhere = DispatchRequest {
                 trace: Trace::from_header(None),
                 deadline: None,
                 metadata: None,
                 ..dispatch.clone()
             };
             assert_eq!(canonical(&elsewhere), canonical(&dispatch));
-            let other = Dispatch {
+            let other = DispatchRequest {
                 message: format!("{}.", dispatch.message),
                 ..dispatch.clone()
             };
@@ -114,6 +114,6 @@ fn named((number, value): (usize, SecretString)) -> (String, SecretString) {
 }
 
 /// What is compared of two sendings.
-fn canonical(dispatch: &Dispatch) -> String {
-    counted(dispatch, &dispatch.to_record()).to_owned()
+fn canonical(dispatch: &DispatchRequest) -> String {
+    fingerprint(dispatch, &dispatch.to_record()).to_owned()
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use forge_adapter_transport::fuzzing;
-use forge_bridge::delivery::verdict::{Outcome, Series, Verdict, judge};
+use forge_bridge::delivery::verdict::{Outcome, Series, Verdict, decide_retry};
 use forge_bridge::net::backoff::{self, Policy};
 use jiff::Timestamp;
 use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER};
@@ -25,7 +25,7 @@ pub(crate) fn run(data: &[u8]) {
         since: now,
         policy: Policy::Default,
     };
-    match judge(&outcome, series, now, 0.5) {
+    match decide_retry(&outcome, series, now, 0.5) {
         Verdict::Retry { due } => {
             assert!(due > now && due.duration_since(now) <= DAY.try_into().unwrap());
         }

@@ -87,7 +87,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         ))?;
         screen.line("")?;
     }
-    let runtime = tasks::half()?;
+    let runtime = tasks::half_runtime()?;
     let drill = async {
         let mut signals = Signals::listen()?;
         let limit = TIME + TIME_A_KILL * arguments.kills;

@@ -75,7 +75,7 @@ async fn give_up_on(rig: &Rig, sink: &CallbackSink) -> Vec<DeliveryId> {
         sink.received().len() == OWED && is_stored(rig, 1).await
     })
     .await;
-    held(rig.deliverer.shared.flights.none_left()).await;
+    held(rig.deliverer.shared.in_flight.none_left()).await;
     owed
 }
 
@@ -99,7 +99,7 @@ async fn a_receiver_that_fails_is_left_alone_and_then_tried_with_a_few() {
 
     tokio::time::advance(Duration::from_secs(11)).await;
     until("it is tried in vain", async || is_stored(&rig, 2).await).await;
-    held(rig.deliverer.shared.flights.none_left()).await;
+    held(rig.deliverer.shared.in_flight.none_left()).await;
     let tried = sink.received().len();
     assert!((OWED + 1..=OWED + 3).contains(&tried), "{tried}");
 
@@ -174,7 +174,7 @@ async fn what_waits_beyond_its_time_is_a_dead_letter_without_another_attempt() {
     let owed = give_up_on(&rig, &sink).await;
     tokio::time::advance(Duration::from_secs(31)).await;
     until("it is tried in vain", async || is_stored(&rig, 2).await).await;
-    held(rig.deliverer.shared.flights.none_left()).await;
+    held(rig.deliverer.shared.in_flight.none_left()).await;
     assert_eq!(rig.store.counts().deliveries_dead, 0, "there is time left");
 
     tokio::time::advance(Duration::from_secs(61)).await;
@@ -182,7 +182,7 @@ async fn what_waits_beyond_its_time_is_a_dead_letter_without_another_attempt() {
         is_stored(&rig, 3).await && rig.store.counts().deliveries_pending <= 3
     })
     .await;
-    held(rig.deliverer.shared.flights.none_left()).await;
+    held(rig.deliverer.shared.in_flight.none_left()).await;
     let tried = sink.received().len();
     assert!(tried <= OWED + 6, "{tried}");
     let mut dead = 0;

@@ -22,15 +22,15 @@ use crate::id::{DeliveryId, DispatchId};
 use crate::net;
 use crate::net::guard::Guard;
 use crate::net::sink::Received;
-use crate::span::Spans;
 use crate::store::Store;
 use crate::store::memory::Memory;
 use crate::store::record::{
-    Acceptance, Callback, Claim, Delivery, EventFilter, Finish, Finished, IdempotencyKey, KeySpace,
-    NewDelivery, NewDispatch,
+    Acceptance, Callback, Claim, DeliveryRecord, EventFilter, Finish, Finished, IdempotencyKey,
+    KeySpace, NewDelivery, NewDispatch,
 };
 use crate::tasks::Tasks;
 use crate::time::{self, Clock};
+use crate::trace::Spans;
 use crate::vault::Vault;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -157,7 +157,7 @@ impl Rig {
     async fn round(&self) {
         held(async {
             self.deliverer.tick(&self.tracker).await.unwrap();
-            self.deliverer.shared.flights.none_left().await;
+            self.deliverer.shared.in_flight.none_left().await;
         })
         .await;
     }
@@ -172,7 +172,7 @@ impl Rig {
         wait
     }
 
-    async fn delivery(&self, id: DeliveryId) -> Delivery {
+    async fn delivery(&self, id: DeliveryId) -> DeliveryRecord {
         self.store.delivery(id).await.unwrap().unwrap()
     }
 

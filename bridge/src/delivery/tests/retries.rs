@@ -114,7 +114,7 @@ async fn a_receiver_that_hangs_is_given_thirty_seconds() {
     assert_eq!(rig.delivery(id).await.attempt_count, 0);
     held(async {
         tokio::time::advance(Duration::from_secs(2)).await;
-        rig.deliverer.shared.flights.none_left().await;
+        rig.deliverer.shared.in_flight.none_left().await;
     })
     .await;
     let delivery = rig.delivery(id).await;

@@ -119,7 +119,7 @@ async fn the_worker_wakes_itself_when_a_retry_is_due() {
         .spawn(worker.run(shutdown.clone(), rig.tracker.clone()));
     held(async {
         sink.until(1).await;
-        rig.deliverer.shared.flights.none_left().await;
+        rig.deliverer.shared.in_flight.none_left().await;
     })
     .await;
     // Nothing holds time now: it moves to the worker's own timer.
@@ -128,7 +128,7 @@ async fn the_worker_wakes_itself_when_a_retry_is_due() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     sink.until(2).await;
-    held(rig.deliverer.shared.flights.none_left()).await;
+    held(rig.deliverer.shared.in_flight.none_left()).await;
     let attempts = rig.delivery(id).await.attempts;
     let wait = time::between(attempts[0].at, attempts[1].at).as_secs_f64();
     assert!((0.75..1.5).contains(&wait), "{wait}");

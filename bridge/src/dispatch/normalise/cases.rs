@@ -7,9 +7,9 @@ use forge_adapter_api::{AdapterError, AdapterEvent, OutputStrategy};
 use serde_json::{Value, json};
 
 use crate::dispatch::Config;
+use crate::dispatch::accumulator::Accumulator;
 use crate::dispatch::capture::Captured;
-use crate::dispatch::gather::Gathered;
-use crate::dispatch::request::Dispatch;
+use crate::dispatch::request::DispatchRequest;
 use crate::dispatch::request::tests::minimal;
 use crate::id::DispatchId;
 
@@ -17,12 +17,12 @@ use super::{Ending, Outcome, Raw, Subject, normalise};
 
 /// Streamed `partial` text and 7 output tokens before the end.
 fn raw(ending: Ending) -> Raw {
-    let mut gathered = Gathered::new(None, 1000);
+    let mut accumulator = Accumulator::new(None, 1000);
     for (kind, data) in [
         ("assistant.text", json!({"delta": "partial"})),
         ("usage", json!({"outputTokens": 7})),
     ] {
-        gathered.observe(&AdapterEvent {
+        accumulator.observe(&AdapterEvent {
             kind: kind.to_owned(),
             data: Some(data),
             timestamp: None,
@@ -31,7 +31,7 @@ fn raw(ending: Ending) -> Raw {
     Raw {
         ending,
         file: None,
-        gathered,
+        accumulator,
     }
 }
 
@@ -39,7 +39,7 @@ fn answered(result: &Value) -> Ending {
     Ending::Answered(serde_json::to_vec(result).unwrap())
 }
 
-fn subject(dispatch: &Dispatch) -> Subject<'_> {
+fn subject(dispatch: &DispatchRequest) -> Subject<'_> {
     Subject {
         id: DispatchId::new(),
         dispatch,
@@ -58,7 +58,7 @@ fn body(outcome: &Outcome) -> Value {
     serde_json::from_str(outcome.result.get()).unwrap()
 }
 
-fn run(ending: Ending, dispatch: &Dispatch) -> Value {
+fn run(ending: Ending, dispatch: &DispatchRequest) -> Value {
     let outcome = normalise(&raw(ending), &subject(dispatch), &Config::default());
     let body = body(&outcome);
     assert_eq!(outcome.error_code.as_deref(), body["errorCode"].as_str());
@@ -177,7 +177,7 @@ fn every_ending_has_its_code_and_keeps_what_there_is() {
 
 #[test]
 fn a_full_result_has_every_field_of_the_contract() {
-    let dispatch = Dispatch {
+    let dispatch = DispatchRequest {
         run_id: Some("run".into()),
         step_id: Some("step".into()),
         gateway_id: Some("gateway".into()),
@@ -220,7 +220,7 @@ fn a_result_without_a_start_says_so() {
         ..subject(&dispatch)
     };
     let raw = Raw {
-        gathered: Gathered::new(None, 10),
+        accumulator: Accumulator::new(None, 10),
         ..raw(Ending::QueueTimeout)
     };
     let body = body(&normalise(&raw, &subject, &Config::default()));
@@ -235,7 +235,7 @@ fn a_result_without_a_start_says_so() {
 
 #[test]
 fn an_abort_after_the_timeout_is_a_timeout() {
-    let dispatch = Dispatch {
+    let dispatch = DispatchRequest {
         timeout: Duration::from_secs(1),
         ..minimal()
     };
@@ -256,7 +256,7 @@ fn an_error_of_the_adapter_keeps_its_own_code_beside_tool_calls() {
 
 #[test]
 fn structured_output_is_checked_and_raw_output_kept() {
-    let dispatch = Dispatch {
+    let dispatch = DispatchRequest {
         output_schema: Some(json!({"type": "object", "required": ["a"]})),
         ..minimal()
     };
@@ -320,7 +320,7 @@ fn a_file_is_the_output_or_missing() {
 
 #[test]
 fn usage_in_the_result_counts_against_the_budget() {
-    let dispatch = Dispatch {
+    let dispatch = DispatchRequest {
         budget: Some(Budget {
             max_tokens: Some(10),
             max_cost_usd: None,
@@ -373,8 +373,8 @@ fn long_outputs_are_cut_and_too_long_ones_refused() {
 #[test]
 fn streamed_text_that_was_not_kept_whole_is_too_large() {
     let (dispatch, config) = (minimal(), Config::default());
-    let mut gathered = Gathered::new(None, 4);
-    gathered.observe(&AdapterEvent {
+    let mut accumulator = Accumulator::new(None, 4);
+    accumulator.observe(&AdapterEvent {
         kind: "assistant.text".into(),
         data: Some(json!({"delta": "123456"})),
         timestamp: None,
@@ -384,7 +384,7 @@ fn streamed_text_that_was_not_kept_whole_is_too_large() {
         (json!({"status": "ok", "output": "123456"}), None, "123456"),
     ] {
         let raw = Raw {
-            gathered: gathered.clone(),
+            accumulator: accumulator.clone(),
             ..raw(answered(&result))
         };
         let outcome = normalise(&raw, &subject(&dispatch), &config);
@@ -401,7 +401,7 @@ fn sessions_are_echoed_from_the_nearest_source() {
         ..subject(&dispatch)
     };
     let mut events = raw(answered(&json!({"status": "ok"})));
-    events.gathered.session = Some("event".into());
+    events.accumulator.session = Some("event".into());
     let result = raw(answered(&json!({"status": "ok", "sessionId": "result"})));
     let plain = raw(answered(&json!({"status": "ok"})));
     for (raw, subject, expected) in [

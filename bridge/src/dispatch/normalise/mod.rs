@@ -20,9 +20,9 @@ use crate::id::DispatchId;
 
 use self::output::{Fitted, Truncated};
 use super::Config;
+use super::accumulator::Accumulator;
 use super::capture::Captured;
-use super::gather::Gathered;
-use super::request::Dispatch;
+use super::request::DispatchRequest;
 
 const ERROR_BYTES: usize = 16 * 1024;
 const CODE_BYTES: usize = 128;
@@ -58,14 +58,14 @@ pub struct Raw {
     pub ending: Ending,
     /// With the `file` strategy: what `capture::read` found.
     pub file: Option<Captured>,
-    pub gathered: Gathered,
+    pub accumulator: Accumulator,
 }
 
 /// Whose result it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     pub id: DispatchId,
-    pub dispatch: &'a Dispatch,
+    pub dispatch: &'a DispatchRequest,
     pub provider: &'a str,
     /// 0 when there was none.
     pub attempt: u32,
@@ -112,7 +112,7 @@ pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
     draft.check_handed_back();
     draft.check_schema(subject.dispatch);
     let spent = {
-        let mut meter = raw.gathered.meter.clone();
+        let mut meter = raw.accumulator.meter.clone();
         meter.conclude(&draft.result);
         let budget = subject.dispatch.budget.as_ref();
         if let Some(exceeded) = meter.exceeded(budget) {
@@ -164,7 +164,7 @@ pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
         model_provider: result.model_provider.as_deref(),
         cost_usd: spent.cost_usd,
         session_id: session
-            .or(raw.gathered.session.as_deref())
+            .or(raw.accumulator.session.as_deref())
             .or(subject.session),
         attempt: subject.attempt,
         tool_calls: &result.tool_calls,
@@ -312,9 +312,9 @@ impl Draft {
         };
         let mut result = answered.unwrap_or_default();
         let mut overflowed = None;
-        let Gathered {
+        let Accumulator {
             text, text_bytes, ..
-        } = &raw.gathered;
+        } = &raw.accumulator;
         if result.output.is_none() && !text.is_empty() {
             // What was streamed is the output when nothing else is.
             result.output = Some(text.clone());
@@ -356,7 +356,7 @@ impl Draft {
         }
     }
 
-    fn check_schema(&mut self, dispatch: &Dispatch) {
+    fn check_schema(&mut self, dispatch: &DispatchRequest) {
         let Some(schema) = dispatch.output_schema.as_ref() else {
             return;
         };

@@ -7,7 +7,7 @@ use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, OutputStrategy, 
 use serde_json::{Value, json};
 
 use crate::dispatch::request::tests::minimal;
-use crate::dispatch::request::{Dispatch, Preferences, Recovery};
+use crate::dispatch::request::{DispatchRequest, Preferences, Recovery};
 
 use super::{Candidate, Policy, RouteError, Routed, route, told};
 
@@ -48,7 +48,7 @@ fn offline<'a>(candidate: Candidate<'a>, seconds: u64) -> Candidate<'a> {
 }
 
 fn run(
-    dispatch: &Dispatch,
+    dispatch: &DispatchRequest,
     candidates: &[Candidate<'_>],
     default_provider: Option<&str>,
 ) -> Result<Routed, RouteError> {
@@ -59,12 +59,12 @@ fn run(
     route(dispatch, candidates, &policy)
 }
 
-fn chosen(dispatch: &Dispatch, candidates: &[Candidate<'_>]) -> String {
+fn chosen(dispatch: &DispatchRequest, candidates: &[Candidate<'_>]) -> String {
     run(dispatch, candidates, None).unwrap().provider
 }
 
-fn pinned_to(provider: &str) -> Dispatch {
-    Dispatch {
+fn pinned_to(provider: &str) -> DispatchRequest {
+    DispatchRequest {
         provider: Some(provider.to_owned()),
         ..minimal()
     }
@@ -81,7 +81,7 @@ fn the_dispatch_pins_before_the_operator_does() {
         (Some("b"), None, "b", true),
         (None, Some("unknown"), "a", false),
     ] {
-        let dispatch = Dispatch {
+        let dispatch = DispatchRequest {
             provider: provider.map(str::to_owned),
             ..minimal()
         };
@@ -97,7 +97,7 @@ fn the_dispatch_pins_before_the_operator_does() {
 fn the_operators_adapter_counts_only_when_it_is_capable() {
     let (plain, able) = (profile(&[]), profile(&["subagents"]));
     let both = [candidate("a", &plain), candidate("b", &able)];
-    let dispatch = Dispatch {
+    let dispatch = DispatchRequest {
         requires: vec!["subagents".into()],
         ..minimal()
     };
@@ -127,7 +127,7 @@ fn what_a_dispatch_insists_on_excludes() {
     };
     for (dispatch, profile, word) in [
         (
-            Dispatch {
+            DispatchRequest {
                 requires: vec!["sandboxing".into()],
                 ..minimal()
             },
@@ -135,7 +135,7 @@ fn what_a_dispatch_insists_on_excludes() {
             "sandboxing",
         ),
         (
-            Dispatch {
+            DispatchRequest {
                 budget: Some(budget),
                 ..minimal()
             },
@@ -143,7 +143,7 @@ fn what_a_dispatch_insists_on_excludes() {
             "cost_tracking",
         ),
         (
-            Dispatch {
+            DispatchRequest {
                 recovery: Recovery::Resume,
                 ..minimal()
             },
@@ -151,7 +151,7 @@ fn what_a_dispatch_insists_on_excludes() {
             "session_resume",
         ),
         (
-            Dispatch {
+            DispatchRequest {
                 output_strategy: Some(OutputStrategy::Structured),
                 ..minimal()
             },
@@ -160,7 +160,7 @@ fn what_a_dispatch_insists_on_excludes() {
         ),
         (minimal(), &file_only, "workspace.dir"),
         (
-            Dispatch {
+            DispatchRequest {
                 provider: Some("a".into()),
                 requires: vec!["x".into()],
                 ..minimal()
@@ -186,15 +186,15 @@ fn what_a_dispatch_could_use_prefers() {
     );
     let both = [candidate("plain", &plain), candidate("able", &able)];
     for dispatch in [
-        Dispatch {
+        DispatchRequest {
             output_schema: Some(json!({})),
             ..minimal()
         },
-        Dispatch {
+        DispatchRequest {
             session_id: Some("s".into()),
             ..minimal()
         },
-        Dispatch {
+        DispatchRequest {
             mcp_servers: vec!["m".into()],
             ..minimal()
         },
@@ -213,7 +213,7 @@ fn what_a_dispatch_could_use_prefers() {
 #[test]
 fn a_session_is_honoured_where_it_can_be() {
     let able = profile(&["session_resume"]);
-    let dispatch = Dispatch {
+    let dispatch = DispatchRequest {
         session_id: Some("s".into()),
         ..minimal()
     };
@@ -283,7 +283,7 @@ fn preferences_choose_among_the_capable() {
             "cheap",
         ),
     ] {
-        let dispatch = Dispatch {
+        let dispatch = DispatchRequest {
             preferences,
             ..minimal()
         };
@@ -322,7 +322,7 @@ fn a_paused_adapter_is_taken_only_where_no_other_can() {
         health: HealthStatus::Degraded,
         ..b
     };
-    let picky = Dispatch {
+    let picky = DispatchRequest {
         requires: vec!["file_io".into()],
         ..minimal()
     };
@@ -377,7 +377,7 @@ fn health_goes_before_load_and_load_before_order() {
 #[test]
 fn a_preference_never_leaves_only_those_that_are_away() {
     let (plain, able) = (profile(&[]), profile(&["structured_output"]));
-    let dispatch = Dispatch {
+    let dispatch = DispatchRequest {
         output_schema: Some(json!({})),
         ..minimal()
     };
@@ -443,7 +443,7 @@ fn an_adapter_that_never_loaded_is_away_when_it_is_wanted_and_unknown_otherwise(
         away_for: None,
         ..offline(candidate("a", &plain), 0)
     };
-    let dispatch = |provider: Option<&str>| Dispatch {
+    let dispatch = |provider: Option<&str>| DispatchRequest {
         provider: provider.map(str::to_owned),
         requires: vec!["sandboxing".into()],
         ..minimal()
@@ -460,7 +460,7 @@ fn an_adapter_that_never_loaded_is_away_when_it_is_wanted_and_unknown_otherwise(
 #[test]
 fn every_step_is_written_down() {
     let (plain, able) = (profile(&[]), profile(&["sandboxing"]));
-    let dispatch = Dispatch {
+    let dispatch = DispatchRequest {
         requires: vec!["sandboxing".into()],
         ..minimal()
     };

@@ -15,7 +15,7 @@ use std::time::Duration;
 use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, Profile};
 
 use super::capture;
-use super::request::{Dispatch, Recovery};
+use super::request::{DispatchRequest, Recovery};
 pub use decision::{Decision, Dropped, Layer, told};
 
 /// One configured adapter as it is now.
@@ -73,7 +73,7 @@ pub enum RouteError {
 
 /// Layers 0 to 4 of `contract.md` §1. Candidates come in configured order, which settles ties.
 pub fn route(
-    dispatch: &Dispatch,
+    dispatch: &DispatchRequest,
     candidates: &[Candidate<'_>],
     policy: &Policy<'_>,
 ) -> Result<Routed, RouteError> {
@@ -84,7 +84,7 @@ pub fn route(
     let held = pin(&mut field, dispatch, policy)?;
     field.require(Layer::Capabilities, |candidate| match candidate.profile {
         // The one that is wanted and was never loaded is away, not incapable.
-        None if held == Held::Yes => None,
+        None if held == Pinned::Yes => None,
         Some(_) | None => lacks(dispatch, candidate),
     });
     if field.left.is_empty() && !candidates.is_empty() {
@@ -93,9 +93,9 @@ pub fn route(
     }
     field.prefer(
         Layer::Wishes,
-        |c| wishes_unmet(dispatch, c).count(),
+        |c| preferences_unmet(dispatch, c).count(),
         |c| {
-            let unmet: Vec<_> = wishes_unmet(dispatch, c).collect();
+            let unmet: Vec<_> = preferences_unmet(dispatch, c).collect();
             format!("lacks {}, which another has", unmet.join(", "))
         },
     );
@@ -134,7 +134,7 @@ pub fn route(
 
 /// Whether a layer has already settled on one adapter, which may then be waited for.
 #[derive(Clone, Copy, PartialEq)]
-enum Held {
+enum Pinned {
     Yes,
     No,
 }
@@ -181,9 +181,9 @@ impl<'a> Field<'a> {
 /// Layer 0.
 fn pin(
     field: &mut Field<'_>,
-    dispatch: &Dispatch,
+    dispatch: &DispatchRequest,
     policy: &Policy<'_>,
-) -> Result<Held, RouteError> {
+) -> Result<Pinned, RouteError> {
     let known = |name: &str| field.left.iter().find(|c| c.provider == name);
     let pinned = match (&dispatch.provider, policy.default_provider) {
         (Some(named), _) if known(named).is_none() => {
@@ -203,14 +203,14 @@ fn pin(
             field.require(Layer::Pinned, |c| {
                 (c.provider != name).then(|| reason.to_owned())
             });
-            Ok(Held::Yes)
+            Ok(Pinned::Yes)
         }
-        None => Ok(Held::No),
+        None => Ok(Pinned::No),
     }
 }
 
 /// Why an adapter cannot do what the dispatch insists on.
-fn lacks(dispatch: &Dispatch, candidate: &Candidate<'_>) -> Option<String> {
+fn lacks(dispatch: &DispatchRequest, candidate: &Candidate<'_>) -> Option<String> {
     let required = dispatch.requires.iter().map(String::as_str);
     let required = required.map(|name| (name, "which the dispatch requires"));
     let budget = dispatch.budget.is_some();
@@ -235,8 +235,8 @@ fn lacks(dispatch: &Dispatch, candidate: &Candidate<'_>) -> Option<String> {
 }
 
 /// What the dispatch could use and the adapter does not have.
-fn wishes_unmet(
-    dispatch: &Dispatch,
+fn preferences_unmet(
+    dispatch: &DispatchRequest,
     candidate: &Candidate<'_>,
 ) -> impl Iterator<Item = &'static str> + use<> {
     let has = |capability| supports(candidate, capability);
@@ -263,7 +263,7 @@ fn wishes_unmet(
         .filter_map(|(unmet, name)| unmet.then_some(name))
 }
 
-fn cost_distance(dispatch: &Dispatch, candidate: &Candidate<'_>) -> usize {
+fn cost_distance(dispatch: &DispatchRequest, candidate: &Candidate<'_>) -> usize {
     let rank = |tier: CostTier| match tier {
         CostTier::Low => 0_usize,
         CostTier::Medium => 1,
@@ -273,7 +273,7 @@ fn cost_distance(dispatch: &Dispatch, candidate: &Candidate<'_>) -> usize {
     distance(dispatch.preferences.cost_tier.map(rank), is)
 }
 
-fn latency_distance(dispatch: &Dispatch, candidate: &Candidate<'_>) -> usize {
+fn latency_distance(dispatch: &DispatchRequest, candidate: &Candidate<'_>) -> usize {
     let rank = |latency: LatencyProfile| match latency {
         LatencyProfile::Fast => 0_usize,
         LatencyProfile::Moderate => 1,
@@ -294,7 +294,7 @@ fn distance(wanted: Option<usize>, is: Option<usize>) -> usize {
     }
 }
 
-fn provider_rank(dispatch: &Dispatch, candidate: &Candidate<'_>) -> usize {
+fn provider_rank(dispatch: &DispatchRequest, candidate: &Candidate<'_>) -> usize {
     let wanted = &dispatch.preferences.providers;
     let rank = wanted.iter().position(|name| name == candidate.provider);
     rank.unwrap_or(wanted.len())
@@ -303,10 +303,10 @@ fn provider_rank(dispatch: &Dispatch, candidate: &Candidate<'_>) -> usize {
 /// Layer 4.
 fn choose<'a>(
     field: &mut Field<'a>,
-    held: Held,
+    held: Pinned,
     policy: &Policy<'_>,
 ) -> Result<Candidate<'a>, RouteError> {
-    let alone = held == Held::Yes || field.left.len() == 1;
+    let alone = held == Pinned::Yes || field.left.len() == 1;
     let waited_for =
         |c: &Candidate<'_>| alone && c.away_for.is_some_and(|away| away < policy.patience);
     let is_away = |c: &Candidate<'_>| c.health == HealthStatus::Offline && !waited_for(c);
@@ -338,7 +338,7 @@ fn choose<'a>(
     Ok(chosen)
 }
 
-fn warnings(dispatch: &Dispatch, chosen: &Candidate<'_>) -> Vec<String> {
+fn warnings(dispatch: &DispatchRequest, chosen: &Candidate<'_>) -> Vec<String> {
     let provider = chosen.provider;
     let mut warnings = Vec::new();
     if dispatch.session_id.is_some() && !supports(chosen, "session_resume") {

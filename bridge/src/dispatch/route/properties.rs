@@ -6,7 +6,7 @@ use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, OutputStrategy, 
 use proptest::prelude::*;
 
 use crate::dispatch::request::tests::minimal;
-use crate::dispatch::request::{Dispatch, Preferences};
+use crate::dispatch::request::{DispatchRequest, Preferences};
 
 use super::{Candidate, Policy, RouteError, route};
 
@@ -76,12 +76,12 @@ fn adapter() -> impl Strategy<Value = Adapter> {
         })
 }
 
-fn dispatch() -> impl Strategy<Value = Dispatch> {
+fn dispatch() -> impl Strategy<Value = DispatchRequest> {
     let provider = prop::option::weighted(0.2, prop::sample::select(PROVIDERS.to_vec()));
     let required = prop::sample::subsequence(CAPABILITIES.to_vec(), 0..=2);
     let preferences = (prop::option::of(cost()), prop::option::of(latency()));
     (provider, required, preferences, any::<bool>()).prop_map(
-        |(provider, required, (cost_tier, latency_profile), resumes)| Dispatch {
+        |(provider, required, (cost_tier, latency_profile), resumes)| DispatchRequest {
             provider: provider.map(str::to_owned),
             requires: required.into_iter().map(str::to_owned).collect(),
             preferences: Preferences {

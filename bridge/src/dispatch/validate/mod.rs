@@ -18,7 +18,7 @@ pub use self::callback::Guard;
 pub use self::fields::FieldError;
 
 use self::fields::{Complaints, Fields, Name};
-use super::request::{Dispatch, Preferences, Recovery, Secrets};
+use super::request::{DispatchRequest, Preferences, Recovery, Secrets};
 use super::trace::Trace;
 use super::{Config, schema};
 use crate::mcp;
@@ -50,7 +50,7 @@ pub fn validate(
     body: &Value,
     envelope: &Envelope<'_>,
     limits: &Limits<'_>,
-) -> Result<(Dispatch, Secrets), Vec<FieldError>> {
+) -> Result<(DispatchRequest, Secrets), Vec<FieldError>> {
     let complaints = Complaints::default();
     check_idempotency_key(envelope, &complaints);
     let read = Fields::read(body, "", &complaints)
@@ -67,7 +67,7 @@ fn read_dispatch(
     fields: &Fields<'_>,
     envelope: &Envelope<'_>,
     limits: &Limits<'_>,
-) -> Option<(Dispatch, Secrets)> {
+) -> Option<(DispatchRequest, Secrets)> {
     let config = limits.config;
     let task_id = read_task_id(fields);
     let agent_id = fields.required_id("agentId");
@@ -88,7 +88,7 @@ fn read_dispatch(
     }
     let timeout = fields.seconds(TIMEOUT, config.max_timeout);
     let queue_timeout = fields.seconds("queueTimeoutSeconds", config.max_queue_timeout);
-    let dispatch = Dispatch {
+    let dispatch = DispatchRequest {
         callback,
         provider: fields.id("provider"),
         system_prompt: fields.text("systemPrompt").map(str::to_owned),
@@ -126,7 +126,7 @@ fn read_dispatch(
 }
 
 /// The tools of MCP servers have names of their own; a call must mean one tool.
-fn check_tool_names(fields: &Fields<'_>, dispatch: &Dispatch) {
+fn check_tool_names(fields: &Fields<'_>, dispatch: &DispatchRequest) {
     for tool in &dispatch.tools {
         let mut servers = dispatch.mcp_servers.iter();
         if let Some(server) = servers.find(|name| tool.name.starts_with(&mcp::prefix(name))) {

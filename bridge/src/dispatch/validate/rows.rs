@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use crate::dispatch::Config;
-use crate::dispatch::request::{Dispatch, Preferences, Recovery};
+use crate::dispatch::request::{DispatchRequest, Preferences, Recovery};
 
 use super::{Envelope, FieldError, Limits, validate};
 
@@ -20,7 +20,7 @@ fn minimal() -> Map<String, Value> {
     body.as_object().unwrap().clone()
 }
 
-fn check(body: &Value, envelope: &Envelope<'_>) -> Result<Dispatch, Vec<FieldError>> {
+fn check(body: &Value, envelope: &Envelope<'_>) -> Result<DispatchRequest, Vec<FieldError>> {
     let limits = Limits {
         config: &Config::default(),
         mcp_servers: &BTreeSet::from(["files".to_owned(), "web".to_owned()]),
@@ -337,7 +337,7 @@ fn unknown_fields_change_nothing() {
     body.insert("callbackURL".to_owned(), json!(5));
     let with = check(&Value::Object(body), &Envelope::default()).unwrap();
     assert_eq!(
-        Dispatch {
+        DispatchRequest {
             trace: plain.trace.clone(),
             ..with
         },
@@ -427,7 +427,7 @@ proptest! {
         match check(&Value::Object(body), &Envelope::default()) {
             Ok(dispatch) => {
                 let text = serde_json::to_string(&dispatch).unwrap();
-                prop_assert!(serde_json::from_str::<Dispatch>(&text).is_ok());
+                prop_assert!(serde_json::from_str::<DispatchRequest>(&text).is_ok());
             }
             Err(complaints) => {
                 prop_assert!(!complaints.is_empty());

@@ -19,12 +19,12 @@ use tokio::time::Instant;
 use super::auth::Watcher;
 use super::encode::Framing;
 use super::error::{Code, Failure};
+use super::event_fanout::EventFanout;
 use super::follow::{Follow, Step, Until};
-use super::herald::Herald;
 use super::query::Query;
 use super::record::find;
 use crate::store::Store;
-use crate::store::record::{Dispatch, EventFilter};
+use crate::store::record::{DispatchRecord, EventFilter};
 
 const MAX_PAGE: u64 = 1000;
 const MAX_WAIT_SECONDS: u64 = 60;
@@ -77,7 +77,7 @@ pub(super) async fn of_all(
 }
 
 /// Where the stream of this dispatch ends: with its result unless more is asked for.
-fn end(dispatch: &Dispatch, query: &mut Query) -> Until {
+fn end(dispatch: &DispatchRecord, query: &mut Query) -> Until {
     let finished = Until::Finished(dispatch.id);
     let delivered = match dispatch.callback {
         Some(_) => Until::Delivered(dispatch.id),
@@ -152,12 +152,12 @@ impl<S: Sync> FromRequestParts<S> for Encoding {
 
 /// How many streams may still be opened.
 #[derive(Clone, Debug)]
-pub(super) struct Seats {
+pub(super) struct StreamLimit {
     free: Arc<Semaphore>,
     most: usize,
 }
 
-impl Seats {
+impl StreamLimit {
     pub(super) fn new(most: usize) -> Self {
         let most = most.min(Semaphore::MAX_PERMITS);
         Self {
@@ -185,21 +185,21 @@ impl Seats {
 #[derive(Clone)]
 pub(super) struct Log {
     store: Arc<dyn Store>,
-    herald: Herald,
-    seats: Seats,
+    fanout: EventFanout,
+    stream_limit: StreamLimit,
 }
 
 impl<S> FromRef<S> for Log
 where
     Arc<dyn Store>: FromRef<S>,
-    Herald: FromRef<S>,
-    Seats: FromRef<S>,
+    EventFanout: FromRef<S>,
+    StreamLimit: FromRef<S>,
 {
     fn from_ref(state: &S) -> Self {
         Self {
             store: FromRef::from_ref(state),
-            herald: FromRef::from_ref(state),
-            seats: FromRef::from_ref(state),
+            fanout: FromRef::from_ref(state),
+            stream_limit: FromRef::from_ref(state),
         }
     }
 }
@@ -242,7 +242,7 @@ impl Log {
         position: u64,
         poll: Poll,
     ) -> Result<Response, Failure> {
-        let mut follow = Follow::new(&self.herald, filter, until, position);
+        let mut follow = Follow::new(&self.fanout, filter, until, position);
         if follow.is_over().await? {
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
@@ -255,7 +255,7 @@ impl Log {
                 return Ok(Json(page).into_response());
             }
         };
-        let seat = self.seats.take()?;
+        let seat = self.stream_limit.take()?;
         let headers = [
             (header::CONTENT_TYPE.as_str(), framing.content_type()),
             (header::CACHE_CONTROL.as_str(), "no-store"),

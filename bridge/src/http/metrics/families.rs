@@ -8,15 +8,15 @@ use forge_adapter_api::HealthStatus;
 use crate::delivery::State;
 use crate::dispatch::meters::Provider;
 use crate::http::Phase;
-use crate::meter::Histogram;
+use crate::metrics::Histogram;
 use crate::plugin::Adapter;
 
-use super::Parties;
+use super::MetricSources;
 use super::page::Page;
 
 /// The bridge at a moment.
 pub(super) struct Scrape {
-    parties: Parties,
+    parties: MetricSources,
     adapters: Vec<Adapter>,
     /// By adapter, those that are gone included.
     queues: Vec<(String, u64)>,
@@ -86,7 +86,7 @@ const TIMES: [Times; 3] = [
 ];
 
 impl Scrape {
-    pub(super) fn new(parties: Parties, queues: Vec<(String, u64)>) -> Self {
+    pub(super) fn new(parties: MetricSources, queues: Vec<(String, u64)>) -> Self {
         Self {
             adapters: parties.registry.adapters(),
             parties,
@@ -318,7 +318,7 @@ impl Scrape {
         let length = bounds.issued.saturating_sub(bounds.removed);
         page.gauge(about, |to| to.level(&[], length))?;
         let about = ("event_streams", "Readers of events that are connected");
-        let streams = self.parties.seats.taken() as u64;
+        let streams = self.parties.stream_limit.taken() as u64;
         page.gauge(about, |to| to.level(&[], streams))
     }
 

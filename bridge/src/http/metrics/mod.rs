@@ -13,10 +13,10 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use super::Life;
+use super::ProcessState;
 use super::auth::{Auth, Reader};
 use super::error::Failure;
-use super::events::Seats;
+use super::events::StreamLimit;
 use super::traffic::Traffic;
 use crate::delivery::Deliverer;
 use crate::dispatch::Dispatcher;
@@ -54,24 +54,24 @@ where
 }
 
 /// What is looked at.
-pub(super) struct Parties {
+pub(super) struct MetricSources {
     store: Arc<dyn Store>,
     dispatcher: Dispatcher,
     deliverer: Deliverer,
     registry: Registry,
-    life: Life,
-    seats: Seats,
+    life: ProcessState,
+    stream_limit: StreamLimit,
     traffic: Traffic,
 }
 
-impl<S> FromRef<S> for Parties
+impl<S> FromRef<S> for MetricSources
 where
     Arc<dyn Store>: FromRef<S>,
     Dispatcher: FromRef<S>,
     Deliverer: FromRef<S>,
     Registry: FromRef<S>,
-    Life: FromRef<S>,
-    Seats: FromRef<S>,
+    ProcessState: FromRef<S>,
+    StreamLimit: FromRef<S>,
     Traffic: FromRef<S>,
 {
     fn from_ref(state: &S) -> Self {
@@ -81,7 +81,7 @@ where
             deliverer: FromRef::from_ref(state),
             registry: FromRef::from_ref(state),
             life: FromRef::from_ref(state),
-            seats: FromRef::from_ref(state),
+            stream_limit: FromRef::from_ref(state),
             traffic: FromRef::from_ref(state),
         }
     }
@@ -89,7 +89,7 @@ where
 
 pub(super) async fn show(
     _: Scraper,
-    State(parties): State<Parties>,
+    State(parties): State<MetricSources>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let accept = headers.get(header::ACCEPT);

@@ -24,12 +24,12 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::Config;
+use super::keep_alive::KeepAliveTimer;
 use super::limit::Peer;
-use super::observe::{MAX_HEADER_BYTES, MAX_HEADERS};
-use super::patience::Patience;
-use super::socket::{self, Heard, Socket};
+use super::request_span::{MAX_HEADER_BYTES, MAX_HEADERS};
+use super::socket::{self, ReadActivity, Socket};
 use super::tls::Tls;
-use crate::tasks::Edge;
+use crate::tasks::IoRuntime;
 
 /// After an answer that left a body unread, this much of it is still taken, so that the client gets
 /// to read the answer instead of a reset.
@@ -91,7 +91,7 @@ pub async fn serve(
                 goes_elsewhere = !goes_elsewhere && connections.len() >= CROWD;
                 if goes_elsewhere && elsewhere.is_none() {
                     // Where no more threads are to be had it stays.
-                    elsewhere = Edge::new().ok();
+                    elsewhere = IoRuntime::new().ok();
                 }
                 match &elsewhere {
                     Some(elsewhere) if goes_elsewhere => {
@@ -210,9 +210,10 @@ impl Connection {
             let answer: BoxFuture<'static, Result<Response, Infallible>> = Box::pin(answer);
             answer
         });
-        let heard = Heard::default();
+        let heard = ReadActivity::default();
         let socket = Socket::new(stream, self.write_timeout, heard.clone());
-        let patience = Patience::new(self.header_timeout, self.idle_timeout, self.places, heard);
+        let patience =
+            KeepAliveTimer::new(self.header_timeout, self.idle_timeout, self.places, heard);
         let mut serving = http1::Builder::new()
             .timer(patience)
             .header_read_timeout(self.header_timeout)

@@ -10,7 +10,7 @@ use forge_adapter_api::conformance::{Heard, Options, Peer, Report, Spoken, Step,
 use forge_adapter_api::{AdapterError, Manifest, Result};
 
 use super::program::{self, Channel, Program, Start};
-use super::wire::{Ear, Told, Writer};
+use super::wire::{ChildMessage, MessageReader, Writer};
 use crate::plugin::load::LoadError;
 use crate::plugin::manifest::{self, Language};
 use crate::plugin::settings::Settings;
@@ -90,7 +90,8 @@ impl Candidate {
         let (program, reader, to) = program::start(&start, |_line| {})
             .map_err(|error| internal(&format!("it cannot be started: {error}")))?;
         let program = Arc::new(program);
-        let mut ear = Ear::new(reader, Channel::Pipes, Config::default().payload_bytes);
+        let mut reader =
+            MessageReader::new(reader, Channel::Pipes, Config::default().payload_bytes);
         let mut writer = Writer::new(to, Channel::Pipes);
         // What cannot be written is told by the end that is read.
         let _ = writer.open(payload);
@@ -98,11 +99,11 @@ impl Candidate {
             program: Arc::clone(&program),
             writer: Mutex::new(Some(writer)),
         };
-        ear.reader().deadline = Some(Instant::now() + READY);
+        reader.reader().deadline = Some(Instant::now() + READY);
         let manifest = loop {
-            match ear.next() {
-                Ok(Some(Told::Ready(manifest))) => break manifest,
-                Ok(Some(Told::Log { record, .. })) => {
+            match reader.next() {
+                Ok(Some(ChildMessage::Ready(manifest))) => break manifest,
+                Ok(Some(ChildMessage::Log { record, .. })) => {
                     if let Ears::Of(heard) = &ears {
                         heard.log(&record);
                     }
@@ -115,11 +116,11 @@ impl Candidate {
                 Err(error) => return Err(internal(&format!("no manifest: {error}"))),
             }
         };
-        ear.reader().deadline = None;
+        reader.reader().deadline = None;
         if let Ears::Of(heard) = ears {
             std::thread::Builder::new()
                 .name("hear".to_owned())
-                .spawn(move || listen(ear, &heard, &program))
+                .spawn(move || listen(reader, &heard, &program))
                 .map_err(|error| internal(&error.to_string()))?;
         }
         Ok((process, manifest))
@@ -137,22 +138,24 @@ impl Peer for Candidate {
     }
 }
 
-fn listen(mut ear: Ear, heard: &Heard, program: &Program) {
-    while let Ok(Some(told)) = ear.next() {
+fn listen(mut reader: MessageReader, heard: &Heard, program: &Program) {
+    while let Ok(Some(told)) = reader.next() {
         match told {
-            Told::Event { id, event } => {
+            ChildMessage::Event { id, event } => {
                 while !heard.event(id, &event) {
                     std::thread::sleep(PAUSE);
                 }
             }
-            Told::Done { id, answer } => heard.answer(id, answer),
-            Told::TooLarge { id, bytes, .. } => {
+            ChildMessage::Done { id, answer } => heard.answer(id, answer),
+            ChildMessage::TooLarge { id, bytes, .. } => {
                 heard.fault(&format!("the answer of call {id} has {bytes} bytes"));
             }
-            Told::Log { record, .. } => heard.log(&record),
-            Told::Breach(why) | Told::Failed(why) => heard.fault(&why),
-            Told::Ready(_) | Told::Refused(_) => heard.fault("it said twice who it is"),
-            Told::Dropped { .. } => {}
+            ChildMessage::Log { record, .. } => heard.log(&record),
+            ChildMessage::Breach(why) | ChildMessage::Failed(why) => heard.fault(&why),
+            ChildMessage::Ready(_) | ChildMessage::Refused(_) => {
+                heard.fault("it said twice who it is")
+            }
+            ChildMessage::Dropped { .. } => {}
         }
     }
     program.bury();

@@ -21,11 +21,11 @@ use tokio_util::task::TaskTracker;
 use super::frame::{Frame, Kind};
 use super::lines;
 use crate::plugin::adapter::chain;
+use crate::plugin::backend::Source;
+use crate::plugin::call_stream::Call;
 use crate::plugin::instance::{Boot, Handle, Limits};
-use crate::plugin::listen::Call;
 use crate::plugin::log::Origin;
-use crate::plugin::queue::{Bounds, Said};
-use crate::plugin::side::Source;
+use crate::plugin::queue::{Bounds, CallMessage};
 
 /// Frames that wait in either direction.
 const WAITING: usize = 16;
@@ -277,10 +277,12 @@ impl Held {
         self.tracker.spawn(async move {
             loop {
                 match handle.next_news().await {
-                    Said::Event(event) => tell(&out, Frame::new(0, Kind::Event, event)).await,
-                    Said::Dropped(count) => tell(&out, dropped(0, count)).await,
+                    CallMessage::Event(event) => {
+                        tell(&out, Frame::new(0, Kind::Event, event)).await
+                    }
+                    CallMessage::Dropped(count) => tell(&out, dropped(0, count)).await,
                     // Only calls are answered.
-                    Said::Answer(_) => return,
+                    CallMessage::Answer(_) => return,
                 }
             }
         });
@@ -347,12 +349,12 @@ impl Held {
 async fn relay(id: u64, call: Call, out: &mpsc::Sender<Frame>) {
     loop {
         let frame = match call.queue.next().await {
-            Said::Event(event) => Frame::new(id, Kind::Event, event),
-            Said::Dropped(count) => dropped(id, count),
-            Said::Answer(Ok(answer)) => {
+            CallMessage::Event(event) => Frame::new(id, Kind::Event, event),
+            CallMessage::Dropped(count) => dropped(id, count),
+            CallMessage::Answer(Ok(answer)) => {
                 return tell(out, Frame::new(id, Kind::Answer, answer)).await;
             }
-            Said::Answer(Err(error)) => {
+            CallMessage::Answer(Err(error)) => {
                 let error = serde_json::to_vec(&error).unwrap_or_default();
                 return tell(out, Frame::new(id, Kind::Error, error)).await;
             }

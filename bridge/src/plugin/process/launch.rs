@@ -10,12 +10,12 @@ use super::host::Order;
 use super::probe;
 use super::program::{Channel, Start};
 use super::remote::{Remote, Spec};
+use crate::plugin::backend::Found;
 use crate::plugin::call::Host;
 use crate::plugin::instance::Boot;
 use crate::plugin::load::LoadError;
 use crate::plugin::manifest::{self, Language};
 use crate::plugin::settings::Settings;
-use crate::plugin::side::Found;
 use crate::plugin::trust::Vetted;
 
 /// What is needed to start processes for one adapter.

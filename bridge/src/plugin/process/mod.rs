@@ -9,12 +9,12 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod host;
-pub(super) mod keep;
 pub(super) mod launch;
 mod lines;
 mod probe;
 mod program;
 pub(super) mod remote;
+pub(super) mod restart;
 mod wire;
 
 use std::time::Duration;

@@ -7,7 +7,7 @@ use std::path::Path;
 use forge_adapter_api::Manifest;
 
 use super::remote::{Remote, Spec};
-use crate::crash;
+use crate::failpoint;
 use crate::plugin::call::Host;
 use crate::plugin::load::LoadError;
 
@@ -29,21 +29,21 @@ pub(in crate::plugin) fn manifest(
         path: path.to_owned(),
         message,
     };
-    crash::point("probe.before");
-    let manifest = Remote::glance(host, probe()?).map_err(|error| match error {
+    failpoint::point("probe.before");
+    let manifest = Remote::probe(host, probe()?).map_err(|error| match error {
         LoadError::Process(why) => failed(why),
         LoadError::Timeout(limit) => failed(format!("it did not come back within {limit:?}")),
         other => other,
     })?;
     let manifest = serde_json::from_slice(&manifest)
         .map_err(|error| failed(format!("its manifest is unreadable: {error}")))?;
-    crash::point("probe.answered");
+    failpoint::point("probe.answered");
     remember(&note, folder, &manifest).map_err(|source| LoadError::Copy {
         path: path.to_owned(),
         folder: folder.to_owned(),
         source,
     })?;
-    crash::point("probe.after");
+    failpoint::point("probe.after");
     Ok(manifest)
 }
 

@@ -10,12 +10,12 @@ use forge_adapter_api::AdapterError;
 use tokio::sync::{Notify, watch};
 
 use super::program::{self, Program, Start};
-use super::wire::{Ear, Told, Writer};
-use crate::crash;
+use super::wire::{ChildMessage, MessageReader, Writer};
+use crate::failpoint;
 use crate::plugin::call::Host;
+use crate::plugin::call_id::CallId;
 use crate::plugin::load::LoadError;
 use crate::plugin::queue::Emitted;
-use crate::plugin::ticket::Ticket;
 
 /// How long a full queue is left alone before the same event is offered again.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -37,7 +37,7 @@ pub(in crate::plugin) struct Spec {
 
 /// Whether calls can be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::plugin) enum Standing {
+pub(in crate::plugin) enum ConnectionState {
     Up,
     /// A new process is there and not yet initialised; why the last one ended.
     Starting(String),
@@ -51,7 +51,7 @@ pub(in crate::plugin) struct Remote {
     host: &'static Host,
     spec: Spec,
     state: Mutex<State>,
-    standing: watch::Sender<Standing>,
+    connection_state: watch::Sender<ConnectionState>,
     settled: AtomicBool,
     silent: Notify,
 }
@@ -100,7 +100,7 @@ impl Remote {
 
     /// The manifest of a process that is then ended. That it may end before it is told to concerns nobody:
     /// the calls of the host are not its own. Blocks.
-    pub(super) fn glance(host: &'static Host, spec: Spec) -> Result<Vec<u8>, LoadError> {
+    pub(super) fn probe(host: &'static Host, spec: Spec) -> Result<Vec<u8>, LoadError> {
         let remote = Self::new(host, spec);
         lock(&remote.state).closing = true;
         let manifest = remote.connect()?;
@@ -113,7 +113,7 @@ impl Remote {
             host,
             spec,
             state: Mutex::default(),
-            standing: watch::Sender::new(Standing::Up),
+            connection_state: watch::Sender::new(ConnectionState::Up),
             settled: AtomicBool::new(false),
             silent: Notify::new(),
         })
@@ -129,17 +129,17 @@ impl Remote {
             let record = serde_json::json!({"message": text, "stream": "stderr"});
             host.logs.push(STDERR_LEVEL, record.to_string().as_bytes());
         };
-        crash::point("child.start.before");
+        failpoint::point("child.start.before");
         let (program, reader, to) = program::start(&self.spec.start, log)
             .map_err(|error| failed(format!("its process cannot be started: {error}")))?;
-        crash::point("child.start.after");
-        let mut ear = Ear::new(reader, channel, host.payload_bytes);
+        failpoint::point("child.start.after");
+        let mut reader = MessageReader::new(reader, channel, host.payload_bytes);
         let mut writer = Writer::new(to, channel);
         // What cannot be written is told by the end that is read.
         let _ = writer.open(&self.spec.opening);
-        ear.reader().deadline = Some(Instant::now() + self.spec.deadline);
+        reader.reader().deadline = Some(Instant::now() + self.spec.deadline);
         let manifest = loop {
-            let told = match ear.next() {
+            let told = match reader.next() {
                 Ok(Some(told)) => told,
                 Ok(None) => {
                     let why = program.epitaph();
@@ -155,22 +155,22 @@ impl Remote {
                 }
             };
             match told {
-                Told::Ready(manifest) => break manifest,
-                Told::Refused(why) => {
+                ChildMessage::Ready(manifest) => break manifest,
+                ChildMessage::Refused(why) => {
                     program.bury();
                     return Err(LoadError::Refused(why));
                 }
-                Told::Log { level, record } => host.logs.push(level, &record),
-                Told::Breach(why) => host.logs.breach(&why),
-                Told::Failed(why) => {
+                ChildMessage::Log { level, record } => host.logs.push(level, &record),
+                ChildMessage::Breach(why) => host.logs.breach(&why),
+                ChildMessage::Failed(why) => {
                     program.kill();
                     program.bury();
                     return Err(failed(format!("it was not ready: {why}")));
                 }
-                Told::Event { .. }
-                | Told::Dropped { .. }
-                | Told::Done { .. }
-                | Told::TooLarge { .. } => {
+                ChildMessage::Event { .. }
+                | ChildMessage::Dropped { .. }
+                | ChildMessage::Done { .. }
+                | ChildMessage::TooLarge { .. } => {
                     program.kill();
                     program.bury();
                     let why = "it spoke before it said who it is (its manifest)";
@@ -178,8 +178,8 @@ impl Remote {
                 }
             }
         };
-        crash::point("child.ready");
-        ear.reader().deadline = None;
+        failpoint::point("child.ready");
+        reader.reader().deadline = None;
         let connection = Arc::new(Connection {
             program,
             writer: Mutex::new(Some(writer)),
@@ -197,7 +197,7 @@ impl Remote {
         let listening = Arc::clone(&connection);
         std::thread::Builder::new()
             .name(format!("hear {}", host.provider))
-            .spawn(move || remote.listen(&listening, ear))
+            .spawn(move || remote.listen(&listening, reader))
             .map_err(|error| {
                 connection.program.kill();
                 LoadError::Thread(error)
@@ -210,13 +210,13 @@ impl Remote {
     }
 
     /// Sends a call. It fails when there is nobody to send it to.
-    pub(in crate::plugin) fn start(&self, ticket: Ticket, op: &str, payload: &[u8]) {
+    pub(in crate::plugin) fn start(&self, call_id: CallId, op: &str, payload: &[u8]) {
         let connection = self.connection();
         let sent = connection.as_ref().is_some_and(|connection| {
             let mut writer = lock(&connection.writer);
             let sent = writer
                 .as_mut()
-                .map(|writer| writer.start(ticket.0, op, payload));
+                .map(|writer| writer.start(call_id.0, op, payload));
             matches!(sent, Some(Ok(())))
         });
         if sent {
@@ -226,7 +226,7 @@ impl Remote {
             // First of all: a call that is made again shall not come here again.
             self.leave_service(connection);
         }
-        self.host.fail(ticket, crashed(UNREACHED));
+        self.host.fail(call_id, crashed(UNREACHED));
         if let Some(connection) = connection {
             connection.program.end_now();
         }
@@ -236,25 +236,25 @@ impl Remote {
     fn leave_service(&self, connection: &Arc<Connection>) {
         let state = lock(&self.state);
         if state.is_current(connection) {
-            self.standing.send_replace(Standing::Ending);
+            self.connection_state.send_replace(ConnectionState::Ending);
         }
     }
 
     /// Tells it to drop a call.
-    pub(in crate::plugin) fn cancel(&self, ticket: Ticket) {
+    pub(in crate::plugin) fn cancel(&self, call_id: CallId) {
         if let Some(connection) = self.connection()
             && let Some(writer) = lock(&connection.writer).as_mut()
         {
             // It has ended: then the call has, too.
-            let _ = writer.drop_call(ticket.0);
+            let _ = writer.drop_call(call_id.0);
         }
     }
 
     /// Ends the process, by force when it does not end soon. Blocks.
     pub(in crate::plugin) fn destroy(&self) {
-        crash::point("child.end.before");
+        failpoint::point("child.end.before");
         self.end();
-        crash::point("child.end.after");
+        failpoint::point("child.end.after");
     }
 
     fn end(&self) {
@@ -297,9 +297,9 @@ impl Remote {
     }
 
     /// Everything it says, until its end.
-    fn listen(&self, connection: &Arc<Connection>, mut ear: Ear) {
+    fn listen(&self, connection: &Arc<Connection>, mut reader: MessageReader) {
         let why = loop {
-            match ear.next() {
+            match reader.next() {
                 Ok(Some(told)) => {
                     if let Err(why) = self.take(connection, told) {
                         break Some(why);
@@ -317,89 +317,94 @@ impl Remote {
             let current = state.is_current(connection);
             if current {
                 state.connection = None;
-                self.standing.send_replace(Standing::Ending);
+                self.connection_state.send_replace(ConnectionState::Ending);
             }
             current && !state.closing
         };
         // A writer may be waiting for it to read.
         connection.program.end_now();
         if missed {
-            crash::point("child.ended");
+            failpoint::point("child.ended");
             let killed = lock(&connection.killed).take();
             let line = killed.unwrap_or_else(|| connection.program.epitaph());
-            self.standing.send_replace(Standing::Down(line.clone()));
-            for (ticket, _) in self.host.tickets.all() {
-                self.host.fail(ticket, crashed(&line));
+            self.connection_state
+                .send_replace(ConnectionState::Down(line.clone()));
+            for (call_id, _) in self.host.tickets.all() {
+                self.host.fail(call_id, crashed(&line));
             }
-            crash::point("child.told");
+            failpoint::point("child.told");
         }
         connection.program.bury();
     }
 
     /// The error says why nothing more is taken from it.
-    fn take(&self, connection: &Connection, told: Told) -> Result<(), String> {
+    fn take(&self, connection: &Connection, told: ChildMessage) -> Result<(), String> {
         let host = self.host;
         match told {
-            Told::Event { id, event } => {
-                while host.emit(Ticket(id), &event) == Emitted::Full {
+            ChildMessage::Event { id, event } => {
+                while host.emit(CallId(id), &event) == Emitted::Full {
                     connection.held_back.store(true, Ordering::Release);
                     std::thread::sleep(PAUSE);
                 }
                 connection.held_back.store(false, Ordering::Release);
             }
-            Told::Dropped { id: 0, count } => host.news.lose(count),
-            Told::Dropped { id, count } => {
-                if let Some(queue) = host.tickets.find(Ticket(id)) {
+            ChildMessage::Dropped { id: 0, count } => host.news.lose(count),
+            ChildMessage::Dropped { id, count } => {
+                if let Some(queue) = host.tickets.find(CallId(id)) {
                     queue.lose(count);
                 }
             }
-            Told::Done { id, answer } => {
-                host.complete(Ticket(id), "completion", || host.judge(answer));
+            ChildMessage::Done { id, answer } => {
+                host.complete(CallId(id), "completion", || host.judge(answer));
             }
-            Told::TooLarge { id, head, bytes } => {
-                host.complete(Ticket(id), "completion", || {
+            ChildMessage::TooLarge { id, head, bytes } => {
+                host.complete(CallId(id), "completion", || {
                     Err(host.too_large(&head, bytes))
                 });
             }
-            Told::Log { level, record } => host.logs.push(level, &record),
-            Told::Breach(why) => host.logs.breach(&why),
-            Told::Failed(why) => return Err(format!("it was stopped: {why}")),
-            Told::Ready(_) | Told::Refused(_) => {
+            ChildMessage::Log { level, record } => host.logs.push(level, &record),
+            ChildMessage::Breach(why) => host.logs.breach(&why),
+            ChildMessage::Failed(why) => return Err(format!("it was stopped: {why}")),
+            ChildMessage::Ready(_) | ChildMessage::Refused(_) => {
                 host.logs.breach("it said twice who it is");
             }
         }
         Ok(())
     }
 
-    pub(in crate::plugin) fn standing(&self) -> Standing {
-        self.standing.borrow().clone()
+    pub(in crate::plugin) fn connection_state(&self) -> ConnectionState {
+        self.connection_state.borrow().clone()
     }
 
-    pub(super) fn stand(&self, standing: Standing) {
-        self.standing.send_replace(standing);
+    pub(super) fn set_state(&self, connection_state: ConnectionState) {
+        self.connection_state.send_replace(connection_state);
     }
 
     /// From now on calls can be made again, unless the process has ended meanwhile: then why.
     pub(super) fn serve(&self) -> Result<(), String> {
         let mut served = Ok(());
-        self.standing.send_modify(|standing| match standing {
-            Standing::Starting(_) | Standing::Up => *standing = Standing::Up,
-            Standing::Ending => served = Err("it ended again at once".to_owned()),
-            Standing::Down(why) => served = Err(why.clone()),
-        });
+        self.connection_state
+            .send_modify(|connection_state| match connection_state {
+                ConnectionState::Starting(_) | ConnectionState::Up => {
+                    *connection_state = ConnectionState::Up
+                }
+                ConnectionState::Ending => served = Err("it ended again at once".to_owned()),
+                ConnectionState::Down(why) => served = Err(why.clone()),
+            });
         served
     }
 
     /// Resolves when there is no process, and says why.
     pub(super) async fn ended(&self) -> String {
-        let mut standing = self.standing.subscribe();
-        let down = standing
-            .wait_for(|standing| matches!(standing, Standing::Down(_)))
+        let mut connection_state = self.connection_state.subscribe();
+        let down = connection_state
+            .wait_for(|connection_state| matches!(connection_state, ConnectionState::Down(_)))
             .await;
         match down.as_deref() {
-            Ok(Standing::Down(why)) => why.clone(),
+            Ok(ConnectionState::Down(why)) => why.clone(),
             // The sender is ours.
-            Ok(Standing::Up | Standing::Starting(_) | Standing::Ending) | Err(_) => String::new(),
+            Ok(ConnectionState::Up | ConnectionState::Starting(_) | ConnectionState::Ending)
+            | Err(_) => String::new(),
         }
     }
 

@@ -7,14 +7,14 @@ use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use super::frame::{Frame, Kind};
 use super::lines::{self, Line};
 use super::program::{Channel, Reader};
-use crate::plugin::prefix;
+use crate::plugin::truncated_answer;
 
 /// Lines that are no messages, after which a program is not believed to speak the contract.
 const MOST_BREACHES: u32 = 100;
 
 /// What the other side says.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum ChildMessage {
     /// There is an instance; its manifest.
     Ready(Vec<u8>),
     /// There will be none; why.
@@ -91,7 +91,7 @@ impl Writer {
 }
 
 /// The way back.
-pub(super) struct Ear {
+pub(super) struct MessageReader {
     from: BufReader<Reader>,
     channel: Channel,
     /// The longest payload that is read.
@@ -99,7 +99,7 @@ pub(super) struct Ear {
     breaches: u32,
 }
 
-impl Ear {
+impl MessageReader {
     pub(super) fn new(from: Reader, channel: Channel, payload_bytes: usize) -> Self {
         Self {
             from: BufReader::with_capacity(64 * 1024, from),
@@ -114,7 +114,7 @@ impl Ear {
     }
 
     /// The next thing; `None` at the end. An error is the end, too.
-    pub(super) fn next(&mut self) -> io::Result<Option<Told>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<ChildMessage>> {
         match self.channel {
             Channel::Socket => {
                 let frame = Frame::read(&mut self.from, self.most)?;
@@ -124,7 +124,7 @@ impl Ear {
         }
     }
 
-    fn next_line(&mut self) -> io::Result<Option<Told>> {
+    fn next_line(&mut self) -> io::Result<Option<ChildMessage>> {
         let mut line = Vec::new();
         let most = self.most as u64;
         if (&mut self.from).take(most).read_until(b'\n', &mut line)? == 0 {
@@ -138,8 +138,8 @@ impl Ear {
             Err(why) => {
                 self.breaches += 1;
                 match self.breaches {
-                    ..MOST_BREACHES => Told::Breach(why),
-                    _ => Told::Failed(format!(
+                    ..MOST_BREACHES => ChildMessage::Breach(why),
+                    _ => ChildMessage::Failed(format!(
                         "it wrote {} lines that are no messages",
                         self.breaches
                     )),
@@ -150,7 +150,7 @@ impl Ear {
     }
 
     /// Reads on to the end of a line that is too long; as far again and again as it is long, no further.
-    fn skip(&mut self, mut line: Vec<u8>) -> io::Result<Option<Told>> {
+    fn skip(&mut self, mut line: Vec<u8>) -> io::Result<Option<ChildMessage>> {
         let mut bytes = line.len();
         loop {
             let there = self.from.fill_buf()?;
@@ -167,7 +167,7 @@ impl Ear {
             if bytes > 8 * self.most {
                 let most = self.most;
                 let text = format!("it wrote a line without end; at most {most} bytes are taken");
-                return Ok(Some(Told::Failed(text)));
+                return Ok(Some(ChildMessage::Failed(text)));
             }
         }
         Ok(Some(match lines::id_of(&line) {
@@ -176,14 +176,14 @@ impl Ear {
                 let answer = line[start + 1..].iter().position(|byte| *byte == b':');
                 let start = answer.map_or(line.len(), |answer| start + 1 + answer + 1);
                 line.drain(..start);
-                line.truncate(prefix::LOOKED_AT_BYTES);
-                Told::TooLarge {
+                line.truncate(truncated_answer::LOOKED_AT_BYTES);
+                ChildMessage::TooLarge {
                     id,
                     head: line,
                     bytes,
                 }
             }
-            None => Told::Failed(format!(
+            None => ChildMessage::Failed(format!(
                 "it wrote a line of {bytes} bytes that does not begin with its \"id\"; at most {} are taken",
                 self.most
             )),
@@ -191,53 +191,54 @@ impl Ear {
     }
 }
 
-fn told(frame: Frame) -> Told {
-    let unreadable = || Told::Failed(format!("it sent an unreadable frame ({:?})", frame.kind));
+fn told(frame: Frame) -> ChildMessage {
+    let unreadable =
+        || ChildMessage::Failed(format!("it sent an unreadable frame ({:?})", frame.kind));
     let id = frame.id;
     match frame.kind {
-        Kind::Ready => Told::Ready(frame.body),
-        Kind::Refused => Told::Refused(frame.text()),
-        Kind::Event => Told::Event {
+        Kind::Ready => ChildMessage::Ready(frame.body),
+        Kind::Refused => ChildMessage::Refused(frame.text()),
+        Kind::Event => ChildMessage::Event {
             id,
             event: frame.body,
         },
         Kind::Dropped => match frame.count() {
-            Some(count) => Told::Dropped { id, count },
+            Some(count) => ChildMessage::Dropped { id, count },
             None => unreadable(),
         },
-        Kind::Answer => Told::Done {
+        Kind::Answer => ChildMessage::Done {
             id,
             answer: Ok(frame.body),
         },
-        Kind::Error => Told::Done {
+        Kind::Error => ChildMessage::Done {
             id,
             answer: Err(frame.body),
         },
         Kind::Log => match frame.record() {
-            Some((level, record)) => Told::Log {
+            Some((level, record)) => ChildMessage::Log {
                 level,
                 record: record.to_vec(),
             },
             None => unreadable(),
         },
-        Kind::Breach => Told::Breach(frame.text()),
-        Kind::Failed => Told::Failed(frame.text()),
+        Kind::Breach => ChildMessage::Breach(frame.text()),
+        Kind::Failed => ChildMessage::Failed(frame.text()),
         Kind::Order | Kind::Start | Kind::Drop | Kind::End => unreadable(),
     }
 }
 
-fn told_by(line: Line) -> Told {
+fn told_by(line: Line) -> ChildMessage {
     match line {
-        Line::Manifest(manifest) => Told::Ready(manifest),
-        Line::Event { id, event } => Told::Event { id, event },
-        Line::Answer { id, answer } => Told::Done {
+        Line::Manifest(manifest) => ChildMessage::Ready(manifest),
+        Line::Event { id, event } => ChildMessage::Event { id, event },
+        Line::Answer { id, answer } => ChildMessage::Done {
             id,
             answer: Ok(answer),
         },
-        Line::Error { id, error } => Told::Done {
+        Line::Error { id, error } => ChildMessage::Done {
             id,
             answer: Err(error),
         },
-        Line::Log { level, record } => Told::Log { level, record },
+        Line::Log { level, record } => ChildMessage::Log { level, record },
     }
 }

@@ -5,8 +5,8 @@ use super::{Subject, on_every_store};
 use crate::event::kind;
 use crate::store::Error;
 use crate::store::record::{
-    Acceptance, AfterAttempt, Claim, Counts, DeliveryState, EventFilter, Finished, IdempotencyKey,
-    KeySpace, NewDispatch, State,
+    Acceptance, AfterAttempt, Claim, Counts, DeliveryState, DispatchState, EventFilter, Finished,
+    IdempotencyKey, KeySpace, NewDispatch,
 };
 
 on_every_store! {
@@ -69,7 +69,7 @@ async fn an_accepted_dispatch_reads_as_it_was_given(subject: impl Subject) {
         assert_eq!(dispatch.routing.get(), r#"[{"layer":0}]"#);
         assert_eq!(dispatch.session.as_deref(), Some("s"));
         assert_eq!(dispatch.priority, -3);
-        assert_eq!(dispatch.state, State::Queued);
+        assert_eq!(dispatch.state, DispatchState::Queued);
         assert_eq!(dispatch.attempts, 0);
         assert_eq!(dispatch.accepted_at, at(0));
         assert_eq!(dispatch.not_before, Some(at(50)));

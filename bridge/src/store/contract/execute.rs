@@ -8,7 +8,7 @@ use crate::event::kind;
 use crate::id::{DeliveryId, DispatchId};
 use crate::store::Error;
 use crate::store::record::{
-    CancelRequest, Claim, Finish, Finished, Progress, Recorded, Requeue, State,
+    CancelRequest, Claim, DispatchState, Finish, Finished, Progress, Recorded, Requeue,
 };
 
 on_every_store! {
@@ -36,7 +36,7 @@ async fn an_attempt_is_handed_all_that_it_needs(subject: impl Subject) {
     assert_eq!((begun.lease.attempt, begun.lease.epoch), (1, store.epoch()));
     assert_eq!(request.get(), r#"{"message":"hello"}"#);
     assert!(begun.recorded_session.is_none() && begun.spent.is_none());
-    let running = State::Running {
+    let running = DispatchState::Running {
         attempt: 1,
         started_at: at(5),
     };
@@ -149,7 +149,7 @@ async fn a_result_carries_its_events(subject: impl Subject) {
     assert_eq!(body, expected);
     let dispatch = store.dispatch(id).await.unwrap().unwrap();
     assert_eq!(dispatch.result.unwrap().get(), expected);
-    let finished = State::Finished {
+    let finished = DispatchState::Finished {
         at: at(3),
         error_code: None,
     };

@@ -17,10 +17,10 @@ use tokio::sync::watch;
 use super::destination::{DueQuery, OpenBreaker};
 use super::meters::Meters;
 use super::record::{
-    Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
-    Dispatch, DispatchFilter, DueDelivery, EventFilter, EventPage, Finish, Finished,
-    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
-    Ready, Replay, Requeue, Reroute, Settlement, Swept,
+    Acceptance, Begun, CancelRequest, Claim, Counts, DeliveryFilter, DeliveryPayload,
+    DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish,
+    Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page,
+    Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
 use super::sealed::{Resealed, Sealed};
 use super::{Result, Store};
@@ -224,7 +224,7 @@ impl Store for Memory {
         })
     }
 
-    async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>> {
+    async fn dispatch(&self, id: DispatchId) -> Result<Option<DispatchRecord>> {
         Ok(self.state().dispatch(id))
     }
 
@@ -232,11 +232,11 @@ impl Store for Memory {
         self.state().request(id)
     }
 
-    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<Dispatch>> {
+    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<DispatchRecord>> {
         Ok(self.state().by_task(task_id, limit))
     }
 
-    async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<Dispatch>> {
+    async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>> {
         Ok(self.state().dispatches(&filter))
     }
 
@@ -244,15 +244,15 @@ impl Store for Memory {
         Ok(self.state().output(id, offset, limit))
     }
 
-    async fn delivery(&self, id: DeliveryId) -> Result<Option<Delivery>> {
+    async fn delivery(&self, id: DeliveryId) -> Result<Option<DeliveryRecord>> {
         Ok(self.state().delivery(id))
     }
 
-    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<Delivery>> {
+    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>> {
         Ok(self.state().deliveries(&filter))
     }
 
-    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<Delivery>> {
+    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>> {
         Ok(self.state().deliveries_of(id))
     }
 

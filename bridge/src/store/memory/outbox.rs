@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::id::{DeliveryId, DispatchId};
 use crate::store::destination::{DueQuery, MAX_BREAKERS, OpenBreaker};
 use crate::store::record::{
-    Callback, Delivery, DeliveryAttempt, DeliveryFilter, DeliveryPayload, DeliveryState,
+    Callback, DeliveryAttempt, DeliveryFilter, DeliveryPayload, DeliveryRecord, DeliveryState,
     DueDelivery, NewDelivery, Page, Replay, Settlement,
 };
 use crate::store::{Error, Result, rules, transition};
@@ -17,7 +17,7 @@ use super::state::State;
 
 pub(super) struct Owed {
     pub(super) dispatch: u64,
-    pub(super) record: Delivery,
+    pub(super) record: DeliveryRecord,
     origin: String,
     since: Timestamp,
     give_up_after: Duration,
@@ -45,7 +45,7 @@ impl State {
         let callback = callback.expect("a delivery without a callback was refused");
         let owed = Owed {
             dispatch: seq,
-            record: Delivery {
+            record: DeliveryRecord {
                 id: DeliveryId::of(dispatch.id),
                 dispatch_id: dispatch.id,
                 task_id: dispatch.task_id.clone(),
@@ -260,12 +260,12 @@ impl State {
         Ok(wanted.len() as u64)
     }
 
-    pub(super) fn delivery(&self, id: DeliveryId) -> Option<Delivery> {
+    pub(super) fn delivery(&self, id: DeliveryId) -> Option<DeliveryRecord> {
         self.owed(id)
             .map(|key| self.deliveries[&key].record.clone())
     }
 
-    pub(super) fn deliveries(&self, filter: &DeliveryFilter) -> Page<Delivery> {
+    pub(super) fn deliveries(&self, filter: &DeliveryFilter) -> Page<DeliveryRecord> {
         let before = filter.before.unwrap_or(u64::MAX);
         let mut found = self.deliveries.range(..before).rev().filter(|(_, owed)| {
             filter
@@ -290,7 +290,7 @@ impl State {
         }
     }
 
-    pub(super) fn deliveries_of(&self, id: DispatchId) -> Vec<Delivery> {
+    pub(super) fn deliveries_of(&self, id: DispatchId) -> Vec<DeliveryRecord> {
         let all = self.deliveries.values();
         all.filter(|owed| owed.record.dispatch_id == id)
             .map(|owed| owed.record.clone())

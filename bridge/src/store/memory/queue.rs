@@ -164,7 +164,7 @@ impl State {
         kept.record
             .first_started_at
             .get_or_insert(started.timestamp);
-        kept.record.state = record::State::Running {
+        kept.record.state = record::DispatchState::Running {
             attempt: kept.record.attempts,
             started_at: started.timestamp,
         };
@@ -216,7 +216,7 @@ impl State {
         kept.turn = None;
         kept.delayed = false;
         kept.retention = finish.retention;
-        kept.record.state = record::State::Finished {
+        kept.record.state = record::DispatchState::Finished {
             at: finish.at,
             error_code: finish.error_code,
         };
@@ -235,7 +235,7 @@ impl State {
         let epoch = self.epoch;
         let kept = self.kept(seq);
         transition::requeue(claim, &kept.standing(), epoch)?;
-        kept.record.state = record::State::Queued;
+        kept.record.state = record::DispatchState::Queued;
         kept.record.start_by = rules::start_again_by(&kept.record, requeue.event.timestamp);
         self.log_events(seq, vec![requeue.event]);
         Ok(())
@@ -260,7 +260,7 @@ impl State {
             .filter(|kept| kept.epoch < self.epoch);
         older
             .filter_map(|kept| match kept.record.state {
-                record::State::Running { attempt, .. } => Some(Interrupted {
+                record::DispatchState::Running { attempt, .. } => Some(Interrupted {
                     dispatch: kept.record.clone(),
                     attempt,
                     request: kept.request.clone(),
@@ -268,7 +268,7 @@ impl State {
                     cancel_requested: kept.record.cancel_requested,
                     spent: kept.spent.clone(),
                 }),
-                record::State::Queued | record::State::Finished { .. } => None,
+                record::DispatchState::Queued | record::DispatchState::Finished { .. } => None,
             })
             .take(limit)
             .collect()

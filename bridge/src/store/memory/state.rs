@@ -9,7 +9,7 @@ use crate::event::LogName;
 use crate::id::DispatchId;
 use crate::store::destination::OpenBreaker;
 use crate::store::record::{
-    self, Acceptance, Counts, DeliveryState, Dispatch, DispatchFilter, IdempotencyKey, Known,
+    self, Acceptance, Counts, DeliveryState, DispatchFilter, DispatchRecord, IdempotencyKey, Known,
     LogBounds, NewDispatch, Output, Page, Status, Swept,
 };
 use crate::store::rules::UNBOUND_RETENTION;
@@ -38,7 +38,7 @@ pub(super) struct State {
 /// One dispatch with all that belongs to it.
 pub(super) struct Kept {
     /// `result` stays empty in here.
-    pub(super) record: Dispatch,
+    pub(super) record: DispatchRecord,
     pub(super) key: IdempotencyKey,
     pub(super) request: Box<RawValue>,
     pub(super) counted: String,
@@ -61,14 +61,14 @@ pub(super) struct Kept {
 
 impl Kept {
     pub(super) fn queued(&self) -> bool {
-        self.record.state == record::State::Queued
+        self.record.state == record::DispatchState::Queued
     }
 
     pub(super) fn standing(&self) -> Standing {
         let stage = match &self.record.state {
-            record::State::Queued => Stage::Queued,
-            record::State::Running { .. } => Stage::Running { epoch: self.epoch },
-            record::State::Finished { .. } => Stage::Finished,
+            record::DispatchState::Queued => Stage::Queued,
+            record::DispatchState::Running { .. } => Stage::Running { epoch: self.epoch },
+            record::DispatchState::Finished { .. } => Stage::Finished,
         };
         Standing {
             stage,
@@ -80,20 +80,20 @@ impl Kept {
 
     fn status(&self) -> Status {
         match &self.record.state {
-            record::State::Queued => Status::Queued,
-            record::State::Running { .. } => Status::Running,
-            record::State::Finished {
+            record::DispatchState::Queued => Status::Queued,
+            record::DispatchState::Running { .. } => Status::Running,
+            record::DispatchState::Finished {
                 error_code: None, ..
             } => Status::Ok,
-            record::State::Finished {
+            record::DispatchState::Finished {
                 error_code: Some(_),
                 ..
             } => Status::Error,
         }
     }
 
-    fn with_result(&self) -> Dispatch {
-        Dispatch {
+    fn with_result(&self) -> DispatchRecord {
+        DispatchRecord {
             result: self.result.clone(),
             ..self.record.clone()
         }
@@ -230,7 +230,7 @@ impl State {
         seq
     }
 
-    pub(super) fn dispatch(&self, id: DispatchId) -> Option<Dispatch> {
+    pub(super) fn dispatch(&self, id: DispatchId) -> Option<DispatchRecord> {
         self.seq(id).map(|seq| self.dispatches[&seq].with_result())
     }
 
@@ -239,7 +239,7 @@ impl State {
         Ok(self.dispatches[&seq].request.clone())
     }
 
-    pub(super) fn by_task(&self, task_id: &str, limit: usize) -> Vec<Dispatch> {
+    pub(super) fn by_task(&self, task_id: &str, limit: usize) -> Vec<DispatchRecord> {
         let newest_first = self.dispatches.values().rev();
         newest_first
             .filter(|kept| kept.record.task_id == task_id)
@@ -248,7 +248,7 @@ impl State {
             .collect()
     }
 
-    pub(super) fn dispatches(&self, filter: &DispatchFilter) -> Page<Dispatch> {
+    pub(super) fn dispatches(&self, filter: &DispatchFilter) -> Page<DispatchRecord> {
         let before = filter.before.unwrap_or(u64::MAX);
         let same = |wanted: &Option<String>, value: Option<&str>| {
             wanted.is_none() || wanted.as_deref() == value

@@ -12,7 +12,7 @@ use super::*;
 use crate::id::DispatchId;
 use crate::store::Config;
 use crate::store::contract::sample::{accept, begin, ok, task};
-use crate::store::record::State;
+use crate::store::record::DispatchState;
 
 const DISPATCHES: usize = 24;
 
@@ -62,9 +62,9 @@ pub(super) async fn prefix(folder: &Path, ids: &[DispatchId]) -> usize {
         let found = store.dispatch(*id).await.unwrap();
         let of_three = match found.map(|dispatch| dispatch.state) {
             None => 0,
-            Some(State::Queued) => 1,
-            Some(State::Running { .. }) => 2,
-            Some(State::Finished { .. }) => 3,
+            Some(DispatchState::Queued) => 1,
+            Some(DispatchState::Running { .. }) => 2,
+            Some(DispatchState::Finished { .. }) => 3,
         };
         assert!(whole || of_three == 0, "a later commit without the earlier");
         whole = of_three == 3;

@@ -25,10 +25,10 @@ use tokio::sync::watch;
 use super::destination::{DueQuery, OpenBreaker};
 use super::meters::Meters;
 use super::record::{
-    Acceptance, Begun, CancelRequest, Claim, Counts, Delivery, DeliveryFilter, DeliveryPayload,
-    Dispatch, DispatchFilter, DueDelivery, EventFilter, EventPage, Finish, Finished,
-    IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page, Progress,
-    Ready, Replay, Requeue, Reroute, Settlement, Swept,
+    Acceptance, Begun, CancelRequest, Claim, Counts, DeliveryFilter, DeliveryPayload,
+    DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish,
+    Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page,
+    Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
 use super::sealed::{Resealed, Sealed};
 use super::{Error, Result, Store};
@@ -349,7 +349,7 @@ impl Store for Sqlite {
         .await
     }
 
-    async fn dispatch(&self, id: DispatchId) -> Result<Option<Dispatch>> {
+    async fn dispatch(&self, id: DispatchId) -> Result<Option<DispatchRecord>> {
         self.look_up(move |connection| read::dispatch(connection, id))
             .await
     }
@@ -359,13 +359,13 @@ impl Store for Sqlite {
         found.await?.ok_or(Error::NotFound)
     }
 
-    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<Dispatch>> {
+    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<DispatchRecord>> {
         let task_id = task_id.to_owned();
         self.read(move |connection| read::by_task(connection, &task_id, limit))
             .await
     }
 
-    async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<Dispatch>> {
+    async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>> {
         self.read(move |connection| read::dispatches(connection, &filter))
             .await
     }
@@ -375,17 +375,17 @@ impl Store for Sqlite {
             .await
     }
 
-    async fn delivery(&self, id: DeliveryId) -> Result<Option<Delivery>> {
+    async fn delivery(&self, id: DeliveryId) -> Result<Option<DeliveryRecord>> {
         self.look_up(move |connection| read::delivery(connection, id))
             .await
     }
 
-    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<Delivery>> {
+    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>> {
         self.read(move |connection| read::deliveries(connection, &filter))
             .await
     }
 
-    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<Delivery>> {
+    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>> {
         Ok(self
             .delivery(DeliveryId::of(id))
             .await?

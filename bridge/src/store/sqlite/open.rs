@@ -12,7 +12,7 @@ use super::published::{Committed, Published};
 use super::tables::counters::Counters;
 use super::tables::schema::{self, Content};
 use super::tables::seal;
-use crate::crash;
+use crate::failpoint;
 use crate::store::Config;
 
 /// Name of the file in the store's folder.
@@ -49,13 +49,13 @@ impl Sqlite {
             queue_bytes: config.queue_bytes,
         };
         let connection = prepare(&settings)?;
-        crash::point("store.opened");
+        failpoint::point("store.opened");
         let identity = schema::boot(&connection, &file)?;
         engine::sync_folder(&file).map_err(|source| OpenError::Access {
             file: file.clone(),
             source,
         })?;
-        crash::point("store.booted");
+        failpoint::point("store.booted");
         let counters =
             Counters::load(&connection).map_err(|source| schema::classify(&file, source))?;
         let published = Arc::new(Published::new(identity));

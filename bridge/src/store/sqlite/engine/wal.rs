@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use super::connection::PAGE_BYTES;
-use crate::crash;
+use crate::failpoint;
 
 const HEADER_BYTES: u64 = 32;
 const FRAME_BYTES: u64 = 24 + PAGE_BYTES;
@@ -61,7 +61,7 @@ pub(super) fn checkpoint(connection: &Connection, mode: Mode) -> rusqlite::Resul
     let mut statement = connection.prepare_cached(sql)?;
     let copies = !matches!(mode, Mode::Noop);
     if copies {
-        crash::point("store.checkpoint.before");
+        failpoint::point("store.checkpoint.before");
     }
     let frames = statement.query_row([], |row| {
         // Where there is no WAL yet, or another checkpoint runs, both counts are -1.
@@ -75,7 +75,7 @@ pub(super) fn checkpoint(connection: &Connection, mode: Mode) -> rusqlite::Resul
         })
     })?;
     if copies {
-        crash::point("store.checkpoint.after");
+        failpoint::point("store.checkpoint.after");
     }
     Ok(frames)
 }

@@ -15,7 +15,7 @@ use super::reader_pool::ReaderPool;
 use super::wal::{self, Frames, Mode, Rest};
 use super::write_queue::{Next, WriteQueue};
 use super::{FolderLock, Settings, Status, TransactionState, connection, lock};
-use crate::crash;
+use crate::failpoint;
 use crate::store::Error;
 use crate::store::meters::Meters;
 
@@ -139,7 +139,7 @@ impl<S: TransactionState> Writer<S> {
 
     /// Writes and answers a batch.
     fn write(&mut self, mut batch: Vec<QueuedChange<S>>) -> Result<(), FailedBatch<S>> {
-        crash::point("store.batch");
+        failpoint::point("store.batch");
         self.unchecked.changes += batch.len();
         self.unchecked.bytes += batch.iter().map(|change| change.bytes).sum::<usize>();
         let begun = Instant::now();
@@ -151,11 +151,11 @@ impl<S: TransactionState> Writer<S> {
                 for (change, outcome) in batch.into_iter().zip(outcomes) {
                     change.answer(outcome);
                 }
-                crash::point("store.answered");
+                failpoint::point("store.answered");
                 Ok(())
             }
             Err(error) => {
-                self.meters.failures.one();
+                self.meters.failures.inc();
                 if connection::is_busy(&error) && self.is_idle() {
                     return Err(self.locked(batch));
                 }
@@ -219,14 +219,14 @@ impl<S: TransactionState> Writer<S> {
                 execute(connection, "BEGIN IMMEDIATE")?;
                 outcomes = run_with_savepoints(connection, &mut self.state, batch)?;
             }
-            crash::point("store.commit.before");
+            failpoint::point("store.commit.before");
             execute(connection, "COMMIT")
         });
         if let Err(error) = run {
             self.state.rollback_to(start);
             return Err(error);
         }
-        crash::point("store.commit.after");
+        failpoint::point("store.commit.after");
         Ok(outcomes)
     }
 

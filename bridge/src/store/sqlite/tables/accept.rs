@@ -7,7 +7,8 @@ use super::{Tx, deliver, events, queue};
 use crate::event::NewEvent;
 use crate::id::DispatchId;
 use crate::store::record::{
-    Acceptance, Begun, Dispatch, IdempotencyKey, KeySpace, Known, Lease, NewDispatch, State,
+    Acceptance, Begun, DispatchRecord, DispatchState, IdempotencyKey, KeySpace, Known, Lease,
+    NewDispatch,
 };
 use crate::store::sqlite::engine::Failure;
 use crate::store::transition::{self, Accept};
@@ -143,8 +144,8 @@ fn begun(epoch: u64, new: &NewDispatch, retry_of: Option<DispatchId>, started: &
         attempt: 1,
         epoch,
     };
-    let dispatch = Dispatch {
-        state: State::Running {
+    let dispatch = DispatchRecord {
+        state: DispatchState::Running {
             attempt: 1,
             started_at: started.timestamp,
         },

@@ -10,8 +10,8 @@ use super::{Tx, deliver, queue};
 use crate::event::NewEvent;
 use crate::id::DispatchId;
 use crate::store::record::{
-    Begun, CancelRequest, Claim, Dispatch, Finish, Finished, Interrupted, Lease, Progress,
-    Recorded, Requeue, State,
+    Begun, CancelRequest, Claim, DispatchRecord, DispatchState, Finish, Finished, Interrupted,
+    Lease, Progress, Recorded, Requeue,
 };
 use crate::store::sqlite::engine::Failure;
 use crate::store::transition::{self, End, Stage, Standing};
@@ -23,7 +23,7 @@ pub(crate) const OUTPUT_PART_BYTES: usize = 256 << 10;
 /// A queued dispatch with everything its execution needs; read before the running mark is written.
 pub(crate) struct Candidate {
     seq: i64,
-    dispatch: Dispatch,
+    dispatch: DispatchRecord,
     request: Box<RawValue>,
     secrets: Option<Vec<u8>>,
     recorded_session: Option<String>,
@@ -36,7 +36,7 @@ impl Candidate {
         let lease = started.lease;
         self.dispatch.attempts = lease.attempt;
         self.dispatch.first_started_at.get_or_insert(started.at);
-        self.dispatch.state = State::Running {
+        self.dispatch.state = DispatchState::Running {
             attempt: lease.attempt,
             started_at: started.at,
         };

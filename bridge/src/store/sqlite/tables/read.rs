@@ -8,15 +8,15 @@ use super::execute::OUTPUT_PART_BYTES;
 use super::rows::{self, nanos, select_dispatch, state_code};
 use crate::id::{DeliveryId, DispatchId};
 use crate::store::record::{
-    Delivery, DeliveryAttempt, DeliveryFilter, DeliveryState, Dispatch, DispatchFilter, Output,
-    Page, Status,
+    DeliveryAttempt, DeliveryFilter, DeliveryRecord, DeliveryState, DispatchFilter, DispatchRecord,
+    Output, Page, Status,
 };
 
 /// A page of a list looks at no more rows than this.
 const PAGE_ROWS: i64 = 50_000;
 
-fn with_result(row: &Row<'_>) -> rusqlite::Result<Dispatch> {
-    Ok(Dispatch {
+fn with_result(row: &Row<'_>) -> rusqlite::Result<DispatchRecord> {
+    Ok(DispatchRecord {
         result: rows::json_option(row, rows::MORE)?,
         ..rows::dispatch(row)?
     })
@@ -25,7 +25,7 @@ fn with_result(row: &Row<'_>) -> rusqlite::Result<Dispatch> {
 pub(crate) fn dispatch(
     connection: &Connection,
     id: DispatchId,
-) -> rusqlite::Result<Option<Dispatch>> {
+) -> rusqlite::Result<Option<DispatchRecord>> {
     let sql = select_dispatch!(
         ", r.body FROM dispatch d JOIN body b ON b.dispatch = d.seq
          LEFT JOIN result r ON r.dispatch = d.seq WHERE d.id = ?"
@@ -49,7 +49,7 @@ pub(crate) fn by_task(
     connection: &Connection,
     task_id: &str,
     limit: usize,
-) -> rusqlite::Result<Vec<Dispatch>> {
+) -> rusqlite::Result<Vec<DispatchRecord>> {
     let sql = select_dispatch!(
         ", r.body FROM dispatch d JOIN body b ON b.dispatch = d.seq
          LEFT JOIN result r ON r.dispatch = d.seq WHERE d.task_id = ? ORDER BY d.seq DESC LIMIT ?"
@@ -61,7 +61,7 @@ pub(crate) fn by_task(
 pub(crate) fn dispatches(
     connection: &Connection,
     filter: &DispatchFilter,
-) -> rusqlite::Result<Page<Dispatch>> {
+) -> rusqlite::Result<Page<DispatchRecord>> {
     let rows = match (&filter.run_id, filter.status) {
         (Some(_), _) => Rows::FewByIndex("INDEXED BY dispatch_run"),
         (None, Some(Status::Running)) => Rows::FewByIndex("INDEXED BY dispatch_running"),
@@ -109,7 +109,7 @@ pub(crate) fn dispatches(
 pub(crate) fn deliveries(
     connection: &Connection,
     filter: &DeliveryFilter,
-) -> rusqlite::Result<Page<Delivery>> {
+) -> rusqlite::Result<Page<DeliveryRecord>> {
     let rows = match (filter.status, &filter.host) {
         // In the order of the list, so that a page of them takes no more steps than it has rows.
         (Some(DeliveryState::Dead), None) => Rows::FewByIndex("INDEXED BY delivery_dead"),
@@ -246,7 +246,7 @@ SELECT id, task_id, callback_url, delivery, delivery_attempts, finished_at, due_
 FROM dispatch";
 
 /// Reads a delivery with its last attempt alone, and that without the receiver's answer, as lists show it.
-fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
+fn read_delivery(row: &Row<'_>) -> rusqlite::Result<DeliveryRecord> {
     let attempt_count = row.get(4)?;
     let last = match rows::time_option(row, 9)? {
         None => None,
@@ -260,7 +260,7 @@ fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
         }),
     };
     let dispatch_id = rows::dispatch_id(row, 0)?;
-    Ok(Delivery {
+    Ok(DeliveryRecord {
         id: DeliveryId::of(dispatch_id),
         dispatch_id,
         task_id: row.get(1)?,
@@ -278,7 +278,7 @@ fn read_delivery(row: &Row<'_>) -> rusqlite::Result<Delivery> {
 pub(crate) fn delivery(
     connection: &Connection,
     id: DeliveryId,
-) -> rusqlite::Result<Option<Delivery>> {
+) -> rusqlite::Result<Option<DeliveryRecord>> {
     let transaction = connection.unchecked_transaction()?;
     let sql = format!("{DELIVERY} WHERE id = ? AND delivery IS NOT NULL");
     let found = rows::one(&transaction, &sql, [id.as_bytes()], |row| {

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::id::DispatchId;
 use crate::store::Error;
-use crate::store::record::{Callback, DeliveryState, Dispatch, State};
+use crate::store::record::{Callback, DeliveryState, DispatchRecord, DispatchState};
 
 /// `dispatch.phase`. Queries that use a partial index spell the number, as the index does.
 pub(crate) mod phase {
@@ -120,22 +120,22 @@ pub(crate) const RECORDED_SESSION: usize = 24;
 pub(crate) const SPENT: usize = 25;
 pub(crate) const MORE: usize = 26;
 
-pub(crate) fn dispatch(row: &Row<'_>) -> rusqlite::Result<Dispatch> {
+pub(crate) fn dispatch(row: &Row<'_>) -> rusqlite::Result<DispatchRecord> {
     let attempts: u32 = row.get(11)?;
     let state = match row.get(10)? {
-        phase::RUNNING => State::Running {
+        phase::RUNNING => DispatchState::Running {
             attempt: attempts,
             started_at: time(row, 17)?,
         },
-        phase::FINISHED => State::Finished {
+        phase::FINISHED => DispatchState::Finished {
             at: time(row, 18)?,
             error_code: row.get(19)?,
         },
-        _ => State::Queued,
+        _ => DispatchState::Queued,
     };
     let url: Option<String> = row.get(21)?;
     let origin: Option<String> = row.get(22)?;
-    Ok(Dispatch {
+    Ok(DispatchRecord {
         id: dispatch_id(row, 0)?,
         task_id: row.get(1)?,
         agent_id: row.get(2)?,

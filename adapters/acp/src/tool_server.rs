@@ -1,0 +1,131 @@
+//! Where the agent reaches the caller's tools: an MCP server behind a socket in the run's folder, which the
+//! agent starts as any other, by the bridge's relay.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forge_adapter_api::result::ToolCall;
+use forge_adapter_api::{ExecutionRequest, Host};
+use forge_adapter_transport::caller_tools::{CallerTools, SERVER};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+
+/// Of one message of the agent.
+const MESSAGE_BYTES: u64 = 16 << 20;
+/// An agent needs one or two.
+const MOST_CONNECTIONS: usize = 16;
+
+/// Open as long as it is not dropped.
+pub(crate) struct ToolServer {
+    tools: Shared,
+    server: Value,
+    _serving: JoinSet<()>,
+}
+
+#[derive(Clone)]
+struct Shared(Arc<Mutex<CallerTools>>);
+
+impl ToolServer {
+    /// Absent when the request has no tools.
+    pub(crate) fn open(
+        host: &Host,
+        request: &ExecutionRequest,
+        folder: &Path,
+    ) -> io::Result<Option<Self>> {
+        if request.tools.is_empty() {
+            return Ok(None);
+        }
+        let [relay, args @ ..] = host.relay() else {
+            return Err(io::Error::other(
+                "this bridge has no relay by which an agent could reach the tools of a dispatch",
+            ));
+        };
+        let socket: PathBuf = folder.join("tools");
+        let listener = UnixListener::bind(&socket)?;
+        let args: Vec<Value> = args
+            .iter()
+            .map(|arg| Value::from(arg.as_str()))
+            .chain([json!(socket)])
+            .collect();
+        let tools = CallerTools::new(&request.execution_id, &request.tools);
+        let tools = Shared(Arc::new(Mutex::new(tools)));
+        let mut serving = JoinSet::new();
+        serving.spawn(listen(listener, tools.clone()));
+        Ok(Some(Self {
+            tools,
+            server: json!({"name": SERVER, "command": relay, "args": args, "env": []}),
+            _serving: serving,
+        }))
+    }
+
+    /// The server in the protocol's form.
+    pub(crate) fn server(&self) -> Value {
+        self.server.clone()
+    }
+
+    /// Whether the agent means one of the caller's tools by this.
+    pub(crate) fn is_offered(&self, tool: &str) -> bool {
+        self.tools.lock().is_offered(tool)
+    }
+
+    pub(crate) fn take_calls(&self) -> Vec<ToolCall> {
+        self.tools.lock().take_calls()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, CallerTools> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn listen(listener: UnixListener, tools: Shared) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS => {
+                match accepted {
+                    Ok((stream, _)) => {
+                        connections.spawn(serve(stream, tools.clone()));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "the agent cannot reach the caller's tools any more");
+                        return;
+                    }
+                }
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// One connection: a message a line, until the agent closes it or breaks the protocol.
+async fn serve(mut stream: UnixStream, tools: Shared) {
+    let (read, mut write) = stream.split();
+    let mut read = BufReader::new(read);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut bounded = (&mut read).take(MESSAGE_BYTES);
+        match bounded.read_until(b'\n', &mut line).await {
+            Ok(_) if line.ends_with(b"\n") => {}
+            Ok(_) | Err(_) => return,
+        }
+        let Ok(message) = serde_json::from_slice::<Value>(&line) else {
+            tracing::warn!("the agent sent the caller's tools a line that is not JSON");
+            return;
+        };
+        let answer = tools.lock().answer(&message);
+        if message.get("id").is_none() {
+            continue;
+        }
+        let mut answer = answer.to_string();
+        answer.push('\n');
+        if write.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! What an answer has said so far: out of the chunks of a stream, or whole.
+
+use std::collections::BTreeMap;
+
+use forge_adapter_api::result::ToolCall;
+use forge_adapter_api::{AdapterError, AdapterEvent, ExecutionResult, Usage};
+use serde_json::{Value, json};
+
+use crate::api_error;
+use crate::names::Names;
+use crate::usage;
+
+/// Of text, thoughts and arguments together.
+const MOST_BYTES: usize = 32 << 20;
+const MOST_CALLS: usize = 256;
+
+/// One answer.
+#[derive(Debug, Default)]
+pub struct Completion {
+    /// What it said.
+    pub text: String,
+    /// What the server reports at the end, as it reports it.
+    pub usage: Value,
+    /// The model that answered.
+    pub model: Option<String>,
+    /// Why it ended; `None` while it has not.
+    pub finish: Option<String>,
+    /// It refused, in these words.
+    pub refusal: String,
+    /// The first chunk, or the whole answer, for what a provider has besides.
+    pub first: Value,
+    calls: BTreeMap<u64, Call>,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+/// What a chunk says that is worth telling at once.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// A piece of the answer.
+    Text(String),
+    /// A piece of a thought.
+    Thought(String),
+    /// The tokens are known.
+    Usage(Usage),
+}
+
+impl From<News> for AdapterEvent {
+    fn from(news: News) -> Self {
+        match news {
+            News::Text(delta) => AdapterEvent::text(delta),
+            News::Thought(delta) => {
+                AdapterEvent::new("assistant.thinking").with(json!({ "delta": delta }))
+            }
+            News::Usage(usage) => AdapterEvent::usage(&usage, None),
+        }
+    }
+}
+
+impl Completion {
+    /// A chunk of a stream, or a whole answer: `message` is read as `delta` is.
+    pub fn chunk(&mut self, chunk: &Value) -> Result<Vec<News>, AdapterError> {
+        if let Some(error) = api_error::said_in(chunk) {
+            return Err(api_error::read(error));
+        }
+        if self.first.is_null() {
+            self.first = chunk.clone();
+        }
+        if let Some(model) = chunk["model"].as_str().filter(|model| !model.is_empty()) {
+            self.model = Some(model.to_owned());
+        }
+        let mut news = Vec::new();
+        let choice = &chunk["choices"][0];
+        let delta = choice.get("delta").unwrap_or(&choice["message"]);
+        self.delta(delta, &mut news)?;
+        if let Some(finish) = choice["finish_reason"].as_str() {
+            self.finish = Some(finish.to_owned());
+            if let Some(error) = api_error::said_in(choice) {
+                return Err(api_error::read(error));
+            }
+        }
+        let used = &chunk["usage"];
+        if used.is_object() && *used != self.usage {
+            self.usage = used.clone();
+            news.push(News::Usage(usage::of(used)));
+        }
+        Ok(news)
+    }
+
+    fn delta(&mut self, delta: &Value, news: &mut Vec<News>) -> Result<(), AdapterError> {
+        let piece = |name: &str| delta[name].as_str().filter(|text| !text.is_empty());
+        if let Some(thought) = piece("reasoning_content").or_else(|| piece("reasoning")) {
+            self.take(thought.len())?;
+            news.push(News::Thought(thought.to_owned()));
+        }
+        if let Some(text) = piece("content") {
+            self.take(text.len())?;
+            self.text.push_str(text);
+            news.push(News::Text(text.to_owned()));
+        }
+        if let Some(refusal) = piece("refusal") {
+            self.take(refusal.len())?;
+            self.refusal.push_str(refusal);
+        }
+        for (at, call) in delta["tool_calls"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .enumerate()
+        {
+            self.call(at, call)?;
+        }
+        Ok(())
+    }
+
+    /// A piece of a call. Some servers number none of them, and tell them apart by id alone.
+    fn call(&mut self, at: usize, piece: &Value) -> Result<(), AdapterError> {
+        let id = piece["id"].as_str().unwrap_or_default();
+        let index = piece["index"].as_u64().unwrap_or_else(|| {
+            let known = self
+                .calls
+                .iter()
+                .find(|(_, call)| !id.is_empty() && call.id == id);
+            match (known, self.calls.last_key_value()) {
+                (Some((index, _)), _) => *index,
+                (None, Some((last, _))) if id.is_empty() => *last,
+                (None, Some((last, _))) => last.saturating_add(1),
+                (None, None) => at as u64,
+            }
+        });
+        if self.calls.len() >= MOST_CALLS && !self.calls.contains_key(&index) {
+            return Err(too_much(&format!("more than {MOST_CALLS} calls of tools")));
+        }
+        let function = &piece["function"];
+        let name = function["name"].as_str().unwrap_or_default();
+        let arguments = match &function["arguments"] {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            whole => whole.to_string(),
+        };
+        self.take(id.len() + name.len() + arguments.len())?;
+        let call = self.calls.entry(index).or_default();
+        if call.id.is_empty() {
+            id.clone_into(&mut call.id);
+        }
+        // Repeated by some servers with each piece.
+        if call.name.is_empty() {
+            name.clone_into(&mut call.name);
+        }
+        call.arguments.push_str(&arguments);
+        Ok(())
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<(), AdapterError> {
+        self.bytes += bytes;
+        match self.bytes > MOST_BYTES {
+            true => Err(too_much(&format!("more than {MOST_BYTES} bytes"))),
+            false => Ok(()),
+        }
+    }
+
+    /// The calls with the caller's names. Arguments that are no JSON are an error: the model said nonsense,
+    /// or the server cut it.
+    pub fn calls(&self, names: &Names) -> Result<Vec<ToolCall>, AdapterError> {
+        let calls = self.calls.iter().map(|(index, call)| {
+            let arguments = match call.arguments.trim() {
+                "" => "{}",
+                arguments => arguments,
+            };
+            let input = serde_json::from_str(arguments).map_err(|error| {
+                let text = format!(
+                    "the arguments of a call of {} are no JSON: {error}",
+                    call.name
+                );
+                AdapterError::new("upstream_error", text).retryable()
+            })?;
+            Ok(ToolCall {
+                tool_call_id: match call.id.as_str() {
+                    "" => format!("call_{index}"),
+                    id => id.to_owned(),
+                },
+                name: names.to_caller(&call.name),
+                input,
+            })
+        });
+        calls.collect()
+    }
+
+    /// The result of an answer that came to its end.
+    pub fn result(&self, names: &Names) -> ExecutionResult {
+        if !self.refusal.is_empty() {
+            return ExecutionResult::error("blocked_by_policy", self.refusal.as_str());
+        }
+        match self.finish.as_deref() {
+            Some("length") => ExecutionResult::error(
+                "max_tokens",
+                "the answer is as long as it may be and not at its end",
+            ),
+            Some("content_filter") => ExecutionResult::error(
+                "blocked_by_policy",
+                "the server's filter held the answer back",
+            ),
+            Some("error") => ExecutionResult {
+                retryable: Some(true),
+                ..ExecutionResult::error(
+                    "upstream_error",
+                    "the server ended the answer with an error",
+                )
+            },
+            Some(_) | None => match self.calls(names) {
+                Ok(tool_calls) => ExecutionResult {
+                    tool_calls,
+                    ..ExecutionResult::default()
+                },
+                Err(error) => failed(error),
+            },
+        }
+    }
+}
+
+/// An error as a result, so that output and usage can be kept beside it.
+pub fn failed(error: AdapterError) -> ExecutionResult {
+    ExecutionResult {
+        retryable: Some(error.retryable),
+        retry_after_ms: error.retry_after_ms,
+        ..ExecutionResult::error(error.code, error.message)
+    }
+}
+
+fn too_much(what: &str) -> AdapterError {
+    AdapterError::new("upstream_error", format!("the answer has {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the chunks of this file become.
+    fn translated(chunks: &str) -> Value {
+        let (mut heard, mut events, mut error) = (Completion::default(), Vec::new(), Value::Null);
+        for line in chunks.lines() {
+            match heard.chunk(&serde_json::from_str(line).unwrap()) {
+                Ok(news) => events.extend(news.into_iter().map(AdapterEvent::from)),
+                Err(failure) => error = json!(failure),
+            }
+        }
+        let mut result = json!(heard.result(&Names::default()));
+        result["usage"] = json!(usage::of(&heard.usage));
+        json!({"events": events, "text": heard.text, "model": heard.model, "finish": heard.finish,
+            "error": error, "result": result})
+    }
+
+    #[test]
+    fn recorded_streams_become_events_and_results() {
+        for (name, chunks) in [
+            ("thinking", include_str!("../tests/golden/thinking.jsonl")),
+            (
+                "parallel_calls",
+                include_str!("../tests/golden/parallel_calls.jsonl"),
+            ),
+            (
+                "unnumbered_calls",
+                include_str!("../tests/golden/unnumbered_calls.jsonl"),
+            ),
+            (
+                "error_in_the_middle",
+                include_str!("../tests/golden/error_in_the_middle.jsonl"),
+            ),
+            ("too_long", include_str!("../tests/golden/too_long.jsonl")),
+            ("refused", include_str!("../tests/golden/refused.jsonl")),
+            ("whole", include_str!("../tests/golden/whole.jsonl")),
+            (
+                "bad_arguments",
+                include_str!("../tests/golden/bad_arguments.jsonl"),
+            ),
+        ] {
+            insta::with_settings!({snapshot_path => "../tests/golden", prepend_module_to_snapshot => false}, {
+                insta::assert_json_snapshot!(name, translated(chunks));
+            });
+        }
+    }
+
+    #[test]
+    fn calls_and_bytes_are_bounded() {
+        let mut heard = Completion::default();
+        let mut last = Ok(Vec::new());
+        for index in 0..=MOST_CALLS {
+            last =
+                heard.chunk(&json!({"choices": [{"delta": {"tool_calls": [{"index": index}]}}]}));
+        }
+        assert_eq!(last.unwrap_err().code, "upstream_error");
+        let mut heard = Completion::default();
+        let chunk = json!({"choices": [{"delta": {"content": "x".repeat(MOST_BYTES / 2 + 1)}}]});
+        assert!(heard.chunk(&chunk).is_ok());
+        assert!(heard.chunk(&chunk).is_err());
+    }
+
+    #[test]
+    fn nonsense_is_no_panic() {
+        for chunk in [
+            json!(null),
+            json!([]),
+            json!({"choices": 7}),
+            json!({"choices": [{"delta": {"tool_calls": 1}}]}),
+            json!({"choices": [{"delta": {"tool_calls": [null, {"index": -1, "function": []}]}}]}),
+            json!({"usage": {"prompt_tokens": -3}, "model": {}}),
+        ] {
+            assert!(Completion::default().chunk(&chunk).is_ok(), "{chunk}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What is gathered from an attempt's events while it runs, for the case that they are all that stays.
+
+use forge_adapter_api::{AdapterEvent, ExecutionResult};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::event::kind;
+
+use super::budget::UsageTotals;
+
+/// The longest session id that is recorded.
+const SESSION_BYTES: usize = 1024;
+
+/// Text, usage and session of one attempt, bounded.
+#[derive(Clone, Debug)]
+pub struct Accumulator {
+    /// The text so far, at most `text_limit` bytes of it.
+    pub text: String,
+    /// Bytes of text that came, kept or not.
+    pub text_bytes: usize,
+    pub meter: UsageTotals,
+    /// The runtime's session, once it has said so.
+    pub session: Option<String>,
+    text_limit: usize,
+}
+
+/// What an event changed that must be recorded or checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Nothing,
+    /// `meter` rose: check the budget.
+    Usage,
+    /// `session` is another one now.
+    Session,
+}
+
+impl Accumulator {
+    /// Before an attempt; `spent` is what earlier ones used.
+    pub fn new(spent: Option<&RawValue>, text_limit: usize) -> Self {
+        Self {
+            text: String::new(),
+            text_bytes: 0,
+            meter: UsageTotals::after(spent),
+            session: None,
+            text_limit,
+        }
+    }
+
+    /// Takes one event of the adapter.
+    pub fn observe(&mut self, event: &AdapterEvent) -> Change {
+        let Some(data) = &event.data else {
+            return Change::Nothing;
+        };
+        match event.kind.as_str() {
+            "assistant.text" => {
+                if let Some(delta) = data.get("delta").and_then(Value::as_str) {
+                    self.append(delta);
+                }
+                Change::Nothing
+            }
+            kind::USAGE => {
+                self.meter.observe(data);
+                Change::Usage
+            }
+            kind::SESSION_UPDATED => self.take_session(data),
+            _ => Change::Nothing,
+        }
+    }
+
+    /// Takes a round's result, which is not the last one.
+    pub fn conclude(&mut self, result: &ExecutionResult) {
+        self.meter.conclude(result);
+        if let Some(id) = usable(result.session_id.as_deref()) {
+            self.session = Some(id.to_owned());
+        }
+        if self.text.is_empty() {
+            self.append(result.output.as_deref().unwrap_or_default());
+        }
+    }
+
+    /// Begins another round: its text is its own, what it uses comes on top.
+    pub fn begin_round(&mut self) {
+        self.meter.begin_round();
+        self.text.clear();
+        self.text_bytes = 0;
+    }
+
+    fn append(&mut self, delta: &str) {
+        self.text_bytes = self.text_bytes.saturating_add(delta.len());
+        let room = self.text_limit - self.text.len();
+        self.text
+            .push_str(&delta[..delta.floor_char_boundary(room)]);
+    }
+
+    fn take_session(&mut self, data: &Value) -> Change {
+        match usable(data.get("sessionId").and_then(Value::as_str)) {
+            Some(id) if self.session.as_deref() != Some(id) => {
+                self.session = Some(id.to_owned());
+                Change::Session
+            }
+            Some(_) | None => Change::Nothing,
+        }
+    }
+}
+
+fn usable(session: Option<&str>) -> Option<&str> {
+    session.filter(|id| (1..=SESSION_BYTES).contains(&id.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(kind: &str, data: Value) -> AdapterEvent {
+        AdapterEvent {
+            kind: kind.to_owned(),
+            data: Some(data),
+            timestamp: None,
+        }
+    }
+
+    #[test]
+    fn text_usage_and_session_are_kept() {
+        let mut accumulator = Accumulator::new(None, 100);
+        let session = json!({"sessionId": "s"});
+        for (kind, data, noticed) in [
+            ("assistant.text", json!({"delta": "Hel"}), Change::Nothing),
+            (
+                "assistant.thinking",
+                json!({"delta": "hm"}),
+                Change::Nothing,
+            ),
+            ("assistant.text", json!({"delta": "lo"}), Change::Nothing),
+            ("assistant.text", json!("garbage"), Change::Nothing),
+            ("usage", json!({"outputTokens": 3}), Change::Usage),
+            ("session.updated", session.clone(), Change::Session),
+            ("session.updated", session, Change::Nothing),
+            ("session.updated", json!({"sessionId": ""}), Change::Nothing),
+            (
+                "session.updated",
+                json!({"sessionId": "x".repeat(1025)}),
+                Change::Nothing,
+            ),
+        ] {
+            assert_eq!(accumulator.observe(&event(kind, data)), noticed, "{kind}");
+        }
+        assert_eq!(accumulator.text, "Hello");
+        assert_eq!(accumulator.session.as_deref(), Some("s"));
+        assert_eq!(accumulator.meter.spent().usage.output_tokens, Some(3));
+    }
+
+    #[test]
+    fn text_is_bounded_at_a_character() {
+        let mut accumulator = Accumulator::new(None, 5);
+        for _ in 0..4 {
+            accumulator.observe(&event("assistant.text", json!({"delta": "üü"})));
+        }
+        assert_eq!(
+            (accumulator.text.as_str(), accumulator.text_bytes),
+            ("üü", 16)
+        );
+    }
+
+    #[test]
+    fn rounds_add_up_and_each_has_its_own_text() {
+        let mut accumulator = Accumulator::new(None, 100);
+        for text in ["one", "two"] {
+            accumulator.begin_round();
+            accumulator.observe(&event("usage", json!({"outputTokens": 2})));
+            accumulator.conclude(&ExecutionResult {
+                usage: forge_adapter_api::Usage {
+                    output_tokens: Some(3),
+                    ..Default::default()
+                },
+                session_id: Some("s".to_owned()),
+                ..ExecutionResult::ok(text)
+            });
+        }
+        assert_eq!(accumulator.meter.spent().usage.output_tokens, Some(6));
+        assert_eq!(accumulator.text, "two");
+        assert_eq!(accumulator.session.as_deref(), Some("s"));
+    }
+}

@@ -1,0 +1,220 @@
+//! What an adapter says while it runs, made into batches for the log. What the result may need of it is
+//! gathered on the way.
+
+use forge_adapter_api::AdapterEvent;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::event::{NewEvent, kind};
+use crate::store::record::Progress;
+
+use super::accumulator::{Accumulator, Change};
+use super::tool_calls::ToolCalls;
+
+/// A batch is written when it holds so many events, even if more are waiting.
+const BATCH_EVENTS: usize = 512;
+/// Or so many bytes of data.
+const BATCH_BYTES: usize = 1024 * 1024;
+/// Data of events whose names belong to the bridge is kept up to so many members.
+const HINTS: usize = 64;
+/// And up to so many bytes.
+const HINT_BYTES: usize = 64 * 1024;
+
+/// Takes an execution's events.
+pub(super) struct EventBatcher {
+    pub(super) accumulator: Accumulator,
+    /// Data of events whose names belong to the bridge: merged into the terminal event.
+    pub(super) hints: Map<String, Value>,
+    pub(super) calls: ToolCalls,
+    /// When the adapter first said something.
+    pub(super) first: Option<Timestamp>,
+    pub(super) events: u64,
+    pub(super) lost: u64,
+    hint_bytes: usize,
+    batch: Progress,
+    batch_bytes: usize,
+}
+
+impl EventBatcher {
+    pub(super) fn new(accumulator: Accumulator) -> Self {
+        Self {
+            accumulator,
+            hints: Map::new(),
+            calls: ToolCalls::default(),
+            first: None,
+            events: 0,
+            lost: 0,
+            hint_bytes: 0,
+            batch: Progress::default(),
+            batch_bytes: 0,
+        }
+    }
+
+    /// Takes one event of the adapter.
+    pub(super) fn event(&mut self, event: AdapterEvent, now: Timestamp) -> Change {
+        self.first.get_or_insert(now);
+        self.events += 1;
+        if kind::is_reserved(&event.kind) {
+            self.hint(event.data);
+            return Change::Nothing;
+        }
+        let noticed = self.accumulator.observe(&event);
+        self.calls.notice(&event.kind, event.data.as_ref(), now);
+        match noticed {
+            Change::Usage => self.batch.spent = Some(self.accumulator.meter.to_store()),
+            Change::Session => self.batch.session.clone_from(&self.accumulator.session),
+            Change::Nothing => {}
+        }
+        // An adapter's clock is its own affair: a time that cannot be read is the time of arrival.
+        let timestamp = event
+            .timestamp
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(now);
+        let new = NewEvent::new(event.kind, timestamp);
+        // The wire promises an object or nothing.
+        self.push(match event.data {
+            None => new,
+            Some(Value::Object(data)) => new.with(&data),
+            Some(other) => new.with(&json!({ "value": other })),
+        });
+        noticed
+    }
+
+    /// An event of the bridge's own.
+    pub(super) fn note(&mut self, kind: &'static str, data: &Value, now: Timestamp) {
+        self.calls.notice(kind, Some(data), now);
+        self.batch.events.push(NewEvent::new(kind, now).with(data));
+    }
+
+    /// Events that an adapter lost because it did not wait.
+    pub(super) fn dropped(&mut self, count: u64, now: Timestamp) {
+        self.lost += count;
+        let data = json!({ "count": count });
+        self.push(NewEvent::new(kind::EVENTS_DROPPED, now).with(&data));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.batch.events.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.batch.events.len() >= BATCH_EVENTS || self.batch_bytes >= BATCH_BYTES
+    }
+
+    /// The batch so far; a new one begins.
+    pub(super) fn take(&mut self) -> Progress {
+        self.batch_bytes = 0;
+        std::mem::take(&mut self.batch)
+    }
+
+    /// Gives back a batch that could not be written.
+    pub(super) fn put_back(&mut self, batch: Progress) {
+        let later = std::mem::replace(&mut self.batch, batch);
+        self.batch_bytes += self.batch.events.iter().map(bytes_of).sum::<usize>();
+        self.batch.events.extend(later.events);
+        self.batch.session = later.session.or(self.batch.session.take());
+        self.batch.spent = later.spent.or(self.batch.spent.take());
+    }
+
+    fn hint(&mut self, data: Option<Value>) {
+        let Some(Value::Object(data)) = data else {
+            return;
+        };
+        for (name, value) in data {
+            let bytes = self.hint_bytes + name.len() + value.to_string().len();
+            if self.hints.len() < HINTS && bytes <= HINT_BYTES {
+                self.hint_bytes = bytes;
+                self.hints.insert(name, value);
+            }
+        }
+    }
+
+    fn push(&mut self, event: NewEvent) {
+        self.batch_bytes += bytes_of(&event);
+        self.batch.events.push(event);
+    }
+}
+
+fn bytes_of(event: &NewEvent) -> usize {
+    event.kind.len() + event.data.as_ref().map_or(0, |data| data.get().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: &str, data: Value) -> AdapterEvent {
+        AdapterEvent {
+            kind: kind.into(),
+            data: Some(data),
+            timestamp: None,
+        }
+    }
+
+    fn batcher() -> EventBatcher {
+        EventBatcher::new(Accumulator::new(None, 100))
+    }
+
+    #[test]
+    fn events_make_a_batch_that_a_failed_write_gives_back() {
+        let mut batcher = batcher();
+        let at = Timestamp::UNIX_EPOCH;
+        batcher.event(event("assistant.text", json!({"delta": "a"})), at);
+        let first = batcher.take();
+        batcher.event(event("session.updated", json!({"sessionId": "s"})), at);
+        batcher.put_back(first);
+        let batch = batcher.take();
+        let kinds: Vec<_> = batch.events.iter().map(|event| &*event.kind).collect();
+        assert_eq!(kinds, ["assistant.text", "session.updated"]);
+        assert_eq!(batch.session.as_deref(), Some("s"));
+        assert!(batcher.is_empty());
+    }
+
+    #[test]
+    fn a_batch_is_full_by_number_or_by_size() {
+        let at = Timestamp::UNIX_EPOCH;
+        let mut batcher = EventBatcher::new(Accumulator::new(None, 0));
+        for _ in 0..BATCH_EVENTS {
+            assert!(!batcher.is_full());
+            batcher.event(event("acme.tick", json!({})), at);
+        }
+        assert!(batcher.is_full());
+        let batch = batcher.take();
+        assert!(!batcher.is_full());
+        batcher.put_back(batch);
+        assert!(batcher.is_full());
+        batcher.take();
+        batcher.event(event("acme.tick", json!("x".repeat(BATCH_BYTES))), at);
+        assert!(batcher.is_full());
+    }
+
+    #[test]
+    fn hints_are_bounded() {
+        let mut batcher = batcher();
+        let data = json!({"large": "x".repeat(HINT_BYTES), "small": 1});
+        batcher.event(event("execution.completed", data), Timestamp::UNIX_EPOCH);
+        assert_eq!(Value::Object(batcher.hints), json!({"small": 1}));
+    }
+
+    #[test]
+    fn names_of_the_bridge_are_hints() {
+        let mut batcher = batcher();
+        batcher.event(
+            event("execution.completed", json!({"turns": 3})),
+            Timestamp::UNIX_EPOCH,
+        );
+        assert!(batcher.is_empty());
+        assert_eq!(batcher.hints["turns"], 3);
+    }
+
+    #[test]
+    fn data_that_is_no_object_becomes_one() {
+        let mut batcher = batcher();
+        batcher.event(event("acme.tick", json!(7)), Timestamp::UNIX_EPOCH);
+        let batch = batcher.take();
+        assert_eq!(
+            batch.events[0].data.as_ref().unwrap().get(),
+            r#"{"value":7}"#
+        );
+    }
+}

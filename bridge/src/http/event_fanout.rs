@@ -1,0 +1,453 @@
+//! Whom an event is for. One task reads the log for all who follow it and wakes those that it may have
+//! something for, so that however many follow, a commit wakes one.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::event::Event;
+use crate::store::Store;
+use crate::store::record::EventFilter;
+
+/// Under load a commit comes every few microseconds; what comes in so long is told together.
+const PACE: Duration = Duration::from_millis(5);
+/// And longer where many were woken, who have been told once before they are woken again: about what one of them takes.
+const PACE_EACH: Duration = Duration::from_micros(10);
+const PAGE: usize = 1024;
+/// How many of its newest events a topic remembers, and how large they may be to be kept as a whole; who is
+/// further behind reads the log.
+const REMEMBERED: usize = 16;
+const KEPT_BYTES: usize = 1024;
+
+#[derive(Clone)]
+pub(super) struct EventFanout(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn Store>,
+    closing: CancellationToken,
+    tasks: TaskTracker,
+    topics: Mutex<Topics>,
+}
+
+#[derive(Default)]
+struct Topics {
+    /// Somebody listens, so the log is read.
+    is_read: bool,
+    /// All up to here has been told.
+    told: u64,
+    listeners: u32,
+    by_topic: HashMap<Topic, watch::Sender<TopicEvents>>,
+}
+
+/// What narrows a filter most, and the type of event that it wants, if it wants one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Topic {
+    of: TopicKey,
+    kind: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum TopicKey {
+    Task(String),
+    Agent(String),
+    Provider(String),
+    All,
+}
+
+/// The newest events of a topic.
+struct TopicEvents {
+    /// All later than this are in `newest`.
+    after: u64,
+    newest: VecDeque<(u64, Option<Arc<Event>>)>,
+}
+
+/// One who follows a topic.
+pub(super) struct Subscriber {
+    fanout: EventFanout,
+    topic: Topic,
+    news: watch::Receiver<TopicEvents>,
+}
+
+/// What there is for one who has seen the log up to some position.
+#[derive(Debug)]
+pub(super) enum Pending {
+    /// These, and nothing else, up to here.
+    Told(Vec<Arc<Event>>, u64),
+    /// That is for the log to say, which has nothing up to here.
+    After(u64),
+}
+
+impl EventFanout {
+    pub(super) fn new(store: Arc<dyn Store>, closing: CancellationToken) -> Self {
+        Self(Arc::new(Inner {
+            store,
+            closing,
+            tasks: TaskTracker::new(),
+            topics: Mutex::default(),
+        }))
+    }
+
+    pub(super) fn store(&self) -> &Arc<dyn Store> {
+        &self.0.store
+    }
+
+    pub(super) fn closing(&self) -> &CancellationToken {
+        &self.0.closing
+    }
+
+    pub(super) fn subscribe(&self, filter: &EventFilter) -> Subscriber {
+        let topic = Topic::of(filter);
+        let mut board = self.0.topics();
+        if !board.is_read {
+            board.is_read = true;
+            board.told = self.0.store.log_bounds().issued;
+            let telling = FanoutTask(Arc::clone(&self.0)).run(board.told);
+            self.0.tasks.spawn(telling);
+        }
+        board.listeners += 1;
+        let after = board.told;
+        let news = board.by_topic.entry(topic.clone()).or_insert_with(|| {
+            watch::Sender::new(TopicEvents {
+                after,
+                newest: VecDeque::new(),
+            })
+        });
+        Subscriber {
+            news: news.subscribe(),
+            fanout: self.clone(),
+            topic,
+        }
+    }
+}
+
+impl Inner {
+    fn topics(&self) -> MutexGuard<'_, Topics> {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Topics {
+    /// How many of those who listen are woken by it.
+    fn publish(&mut self, events: &[Arc<Event>], told: u64) -> u32 {
+        let mut woken = 0;
+        for event in events {
+            let position = event.id.position;
+            let kept = Some(event).filter(|event| event.data_bytes() <= KEPT_BYTES);
+            for topic in Topic::reached(event) {
+                if let Some(news) = self.by_topic.get(&topic) {
+                    news.send_modify(|news| news.add(position, kept.cloned()));
+                    woken += news.receiver_count();
+                }
+            }
+        }
+        self.told = told;
+        // Who is told of several events at once is woken once.
+        self.listeners.min(u32::try_from(woken).unwrap_or(u32::MAX))
+    }
+}
+
+impl Topic {
+    fn of(filter: &EventFilter) -> Self {
+        let task = filter.task_id.clone().map(TopicKey::Task);
+        let of = task
+            .or_else(|| filter.agent_id.clone().map(TopicKey::Agent))
+            .or_else(|| filter.provider.clone().map(TopicKey::Provider));
+        Self {
+            of: of.unwrap_or(TopicKey::All),
+            kind: filter.kind.clone(),
+        }
+    }
+
+    fn reached(event: &Event) -> impl Iterator<Item = Self> {
+        let of = [
+            event.task_id.clone().map(TopicKey::Task),
+            event.agent_id.clone().map(TopicKey::Agent),
+            event.provider.clone().map(TopicKey::Provider),
+            Some(TopicKey::All),
+        ];
+        of.into_iter().flatten().flat_map(|of| {
+            let kinds = [None, Some(event.kind.clone())];
+            kinds.map(|kind| Self {
+                of: of.clone(),
+                kind,
+            })
+        })
+    }
+}
+
+impl TopicEvents {
+    fn add(&mut self, position: u64, event: Option<Arc<Event>>) {
+        if self.newest.len() == REMEMBERED {
+            self.after = self.newest.pop_front().map_or(self.after, |(at, _)| at);
+        }
+        self.newest.push_back((position, event));
+    }
+}
+
+impl Subscriber {
+    /// What is later than `position`. From now on [`Self::changed`] waits for more.
+    pub(super) fn since(&mut self, position: u64) -> Pending {
+        let board = self.fanout.0.topics();
+        let news = self.news.borrow_and_update();
+        if position < news.after {
+            return Pending::After(position);
+        }
+        let mut later = news.newest.iter().filter(|(at, _)| *at > position);
+        let kept = later.clone().map(|(_, event)| event.clone());
+        match (kept.collect::<Option<Vec<_>>>(), later.next()) {
+            (None, Some((first, _))) => Pending::After(first - 1),
+            (events, _) => Pending::Told(events.unwrap_or_default(), position.max(board.told)),
+        }
+    }
+
+    /// Until there is more than [`Self::look`] saw, or may be; or until the end, which is told as `false`.
+    pub(super) async fn changed(&mut self, filter: &EventFilter) -> bool {
+        if self.news.changed().await.is_err() {
+            if self.fanout.0.closing.is_cancelled() {
+                return false;
+            }
+            // The log could not be read, which whoever asks for it now finds out.
+            *self = self.fanout.subscribe(filter);
+        }
+        true
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        let mut board = self.fanout.0.topics();
+        board.listeners -= 1;
+        let is_last = |news: &watch::Sender<TopicEvents>| news.receiver_count() == 1;
+        // When the telling has ended, what is there under this name is of the next one.
+        let is_told = self.news.has_changed().is_ok();
+        if is_told && board.by_topic.get(&self.topic).is_some_and(is_last) {
+            board.by_topic.remove(&self.topic);
+        }
+    }
+}
+
+/// The task that reads; its end is the end of what all listen to.
+struct FanoutTask(Arc<Inner>);
+
+impl FanoutTask {
+    async fn run(self, mut position: u64) {
+        let Inner { store, closing, .. } = &*self.0;
+        let mut changes = store.changes();
+        let mut woken = 0;
+        loop {
+            changes.borrow_and_update();
+            let begun = Instant::now();
+            let page = match store.events(&EventFilter::default(), position, PAGE).await {
+                Ok(page) => page,
+                Err(error) => {
+                    tracing::warn!("the event log could not be read: {error}");
+                    return;
+                }
+            };
+            position = page.scanned;
+            {
+                let mut board = self.0.topics();
+                woken = woken.max(board.publish(&page.events, position));
+                if board.listeners == 0 {
+                    return;
+                }
+            }
+            if page.more {
+                continue;
+            }
+            let next = begun + PACE + PACE_EACH * mem::take(&mut woken);
+            let news = async {
+                let changed = changes.changed().await;
+                sleep_until(next).await;
+                changed
+            };
+            match closing.run_until_cancelled(news).await {
+                Some(Ok(())) => {}
+                Some(Err(_)) | None => return,
+            }
+        }
+    }
+}
+
+impl Drop for FanoutTask {
+    fn drop(&mut self) {
+        let mut board = self.0.topics();
+        board.is_read = false;
+        board.by_topic.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::event;
+    use super::*;
+    use crate::store::memory::Memory;
+
+    fn fanout() -> EventFanout {
+        EventFanout::new(Arc::new(Memory::new()), CancellationToken::new())
+    }
+
+    fn of(provider: &str) -> EventFilter {
+        EventFilter {
+            provider: Some(provider.to_owned()),
+            ..EventFilter::default()
+        }
+    }
+
+    /// The positions that it was told of, and up to where; or where the log is to be read.
+    fn look(subscriber: &mut Subscriber, position: u64) -> (Vec<u64>, u64) {
+        match subscriber.since(position) {
+            Pending::Told(events, told) => {
+                (events.iter().map(|event| event.id.position).collect(), told)
+            }
+            Pending::After(position) => (vec![0], position),
+        }
+    }
+
+    fn told(positions: &[u64], told: u64) -> (Vec<u64>, u64) {
+        (positions.to_vec(), told)
+    }
+
+    fn for_the_log(after: u64) -> (Vec<u64>, u64) {
+        (vec![0], after)
+    }
+
+    async fn say(fanout: &EventFanout, provider: &str) {
+        let said = fanout.store().append_unbound(provider, vec![event("e")]);
+        said.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn each_hears_of_its_own_and_how_far_there_is_nothing() {
+        let fanout = fanout();
+        let mut all = fanout.subscribe(&EventFilter::default());
+        let mut of_a = fanout.subscribe(&of("a"));
+        assert_eq!(look(&mut of_a, 0), told(&[], 0));
+        for (provider, for_a) in [
+            ("a", told(&[1], 1)),
+            ("b", told(&[], 2)),
+            ("a", told(&[3], 3)),
+        ] {
+            let before = fanout.store().log_bounds().issued;
+            assert_eq!(look(&mut all, before), told(&[], before));
+            say(&fanout, provider).await;
+            all.changed(&EventFilter::default()).await;
+            assert_eq!(look(&mut all, before), told(&[before + 1], before + 1));
+            let seen = if before == 2 { 1 } else { before };
+            assert_eq!(look(&mut of_a, seen), for_a);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_something_else_is_not_woken() {
+        let fanout = fanout();
+        let _listeners = ["a", "a", "b"].map(|provider| fanout.subscribe(&of(provider)));
+        let mut position = 0;
+        for (providers, woken) in [
+            (&["c"][..], 0),
+            (&["b"], 1),
+            (&["a", "a"], 3),
+            (&["a", "c"], 2),
+        ] {
+            for provider in providers {
+                say(&fanout, provider).await;
+            }
+            let all = EventFilter::default();
+            let page = fanout.store().events(&all, position, PAGE).await.unwrap();
+            position = page.scanned;
+            let told = fanout.0.topics().publish(&page.events, position);
+            assert_eq!(told, woken, "{providers:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_is_far_behind_or_comes_later_looks_for_itself() {
+        let fanout = fanout();
+        let mut early = fanout.subscribe(&of("a"));
+        let count = 3 * REMEMBERED as u64;
+        for _ in 0..count {
+            say(&fanout, "a").await;
+        }
+        while look(&mut early, count - 1) != told(&[count], count) {
+            early.changed(&of("a")).await;
+        }
+        assert_eq!(look(&mut early, 1), for_the_log(1));
+        let oldest = count - REMEMBERED as u64;
+        let newest: Vec<u64> = (oldest + 1..=count).collect();
+        assert_eq!(look(&mut early, oldest), told(&newest, count));
+        let mut late = fanout.subscribe(&of("b"));
+        assert_eq!(look(&mut late, 1), for_the_log(1));
+        assert_eq!(look(&mut late, count), told(&[], count));
+    }
+
+    #[tokio::test]
+    async fn a_large_event_is_read_from_the_log() {
+        let fanout = fanout();
+        let mut subscriber = fanout.subscribe(&EventFilter::default());
+        say(&fanout, "a").await;
+        let mut large = event("e");
+        large.data = serde_json::value::to_raw_value(&"x".repeat(KEPT_BYTES)).ok();
+        let said = fanout.store().append_unbound("a", vec![large]).await;
+        said.unwrap();
+        while fanout.0.topics().told < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(look(&mut subscriber, 1), for_the_log(1));
+        assert_eq!(look(&mut subscriber, 2), told(&[], 2));
+    }
+
+    #[tokio::test]
+    async fn a_type_of_event_is_a_topic_of_its_own() {
+        let fanout = fanout();
+        let filter = EventFilter {
+            kind: Some("f".to_owned()),
+            ..of("a")
+        };
+        let mut subscriber = fanout.subscribe(&filter);
+        let events = ["e", "f", "e"].map(event).to_vec();
+        let said = fanout.store().append_unbound("a", events).await;
+        said.unwrap();
+        assert!(subscriber.changed(&filter).await);
+        assert_eq!(look(&mut subscriber, 0), told(&[2], 3));
+        fanout.closing().cancel();
+        assert!(!subscriber.changed(&filter).await);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_read_for_nobody_and_again_for_the_next() {
+        let fanout = fanout();
+        drop(fanout.subscribe(&of("a")));
+        say(&fanout, "a").await;
+        while fanout.0.topics().is_read {
+            tokio::task::yield_now().await;
+        }
+        let mut next = fanout.subscribe(&of("a"));
+        say(&fanout, "a").await;
+        next.changed(&of("a")).await;
+        assert_eq!(look(&mut next, 1), told(&[2], 2));
+    }
+
+    #[tokio::test]
+    async fn a_telling_that_broke_off_sends_its_listeners_to_the_log() {
+        let fanout = fanout();
+        let mut subscriber = fanout.subscribe(&of("a"));
+        say(&fanout, "a").await;
+        while fanout.0.topics().told < 1 {
+            tokio::task::yield_now().await;
+        }
+        fanout.0.topics().by_topic.clear();
+        assert_eq!(look(&mut subscriber, 1), told(&[], 1));
+        subscriber.changed(&of("a")).await;
+        assert_eq!(look(&mut subscriber, 0), for_the_log(0));
+        assert_eq!(look(&mut subscriber, 1), told(&[], 1));
+        say(&fanout, "a").await;
+        subscriber.changed(&of("a")).await;
+        assert_eq!(look(&mut subscriber, 1), told(&[2], 2));
+    }
+}

@@ -1,0 +1,108 @@
+//! How long a connection may say nothing: not long in the middle of a request's head, longer between two
+//! requests. Who keeps a connection sends the next request when there is one; if the connection is
+//! closed at that moment, the client cannot tell whether that request was read.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use hyper::rt::{self, Timer};
+use hyper_util::rt::TokioTimer;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::socket::ReadActivity;
+
+/// The timer for the heads of one connection. hyper starts it when it begins to wait for a request, and
+/// does not tell that wait from a head that dawdles.
+#[derive(Clone)]
+pub(super) struct KeepAliveTimer(Arc<Inner>);
+
+struct Inner {
+    head: Duration,
+    idle: Duration,
+    /// Of all connections: when none is left, one that rests gives up its own.
+    places: Arc<Semaphore>,
+    /// Whether there was a request before.
+    asked: AtomicBool,
+    heard: ReadActivity,
+}
+
+impl KeepAliveTimer {
+    pub(super) fn new(
+        head: Duration,
+        idle: Duration,
+        places: Arc<Semaphore>,
+        heard: ReadActivity,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            head,
+            idle,
+            places,
+            asked: AtomicBool::new(false),
+            heard,
+        }))
+    }
+}
+
+impl Timer for KeepAliveTimer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn rt::Sleep>> {
+        TokioTimer::new().sleep(duration)
+    }
+
+    fn sleep_until(&self, deadline: std::time::Instant) -> Pin<Box<dyn rt::Sleep>> {
+        let resting = self.0.asked.swap(true, Ordering::Relaxed);
+        self.0.heard.take();
+        let end = Instant::now() + self.0.idle;
+        let head = deadline.into();
+        let first = if resting { end.min(head) } else { head };
+        Box::pin(IdleSleep {
+            patience: self.clone(),
+            resting,
+            end,
+            sleep: Box::pin(sleep_until(first)),
+        })
+    }
+
+    fn now(&self) -> std::time::Instant {
+        TokioTimer::new().now()
+    }
+}
+
+/// Ends when a head has taken too long, or the silence before it.
+struct IdleSleep {
+    patience: KeepAliveTimer,
+    /// Whether the silence is one between two requests.
+    resting: bool,
+    end: Instant,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Future for IdleSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Self {
+            patience: KeepAliveTimer(patience),
+            resting,
+            end,
+            sleep,
+        } = &mut *self;
+        loop {
+            if *resting && patience.heard.take() {
+                *resting = false;
+                sleep.as_mut().reset(Instant::now() + patience.head);
+            }
+            ready!(sleep.as_mut().poll(context));
+            let now = Instant::now();
+            if !*resting || now >= *end || patience.places.available_permits() == 0 {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset((*end).min(now + patience.head));
+        }
+    }
+}
+
+impl rt::Sleep for IdleSleep {}

@@ -1,0 +1,234 @@
+//! One adapter, picked by `?provider=` or by what it can, and calls of its management ops. Knows no single op.
+
+use std::time::Duration;
+
+use axum::extract::{FromRef, FromRequestParts};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use forge_adapter_api::AdapterError;
+use serde_json::{Value, json};
+
+use super::error::{Code, Failure};
+use super::query::Query;
+use super::{Phase, ProcessState};
+use crate::plugin::{Adapter, Registry};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Where a management request is to go.
+pub(super) struct ManagementTarget {
+    registry: Registry,
+    named: Option<String>,
+}
+
+impl<S> FromRequestParts<S> for ManagementTarget
+where
+    S: Sync,
+    Registry: FromRef<S>,
+    ProcessState: FromRef<S>,
+{
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        if *ProcessState::from_ref(state).phase.borrow() == Phase::Draining {
+            return Err(Failure::new(Code::Draining, "the bridge is shutting down"));
+        }
+        let Ok(mut query) = Query::from_request_parts(parts, state).await;
+        let named = query.text("provider");
+        query.finish()?;
+        let registry = Registry::from_ref(state);
+        Ok(Self { registry, named })
+    }
+}
+
+/// An op and its arguments.
+pub(super) type Candidate = (&'static str, Value);
+
+impl ManagementTarget {
+    /// Asks for something; `null` is 404.
+    pub(super) async fn read(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
+        let answer = self.call(candidates).await?;
+        match answer.trim_ascii() {
+            b"null" => Err(Failure::new(
+                Code::NotFound,
+                "the adapter has nothing of this name",
+            )),
+            _ => Ok(raw(answer)),
+        }
+    }
+
+    /// Changes something; `false` is 404, an answer without content is 204.
+    pub(super) async fn change(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
+        let answer = self.call(candidates).await?;
+        match answer.trim_ascii() {
+            b"false" => Err(Failure::new(
+                Code::NotFound,
+                "the adapter has nothing of this name",
+            )),
+            b"" | b"null" | b"true" | b"{}" => Ok(StatusCode::NO_CONTENT.into_response()),
+            _ => Ok(raw(answer)),
+        }
+    }
+
+    /// The first of the candidates whose interface the adapter has and which it does not decline.
+    async fn call(&self, candidates: Vec<Candidate>) -> Result<Vec<u8>, Failure> {
+        let adapter = self.pick(&candidates)?;
+        for (op, arguments) in candidates {
+            if !adapter.has_interface(interface(op)) {
+                continue;
+            }
+            let payload = arguments.to_string().into_bytes();
+            match adapter.call(op, payload, TIMEOUT).await {
+                Ok(answer) => return whole(answer, adapter.provider(), op),
+                Err(error) if error.code == "unsupported_op" => {}
+                Err(error) => return Err(failure(adapter.provider(), &error)),
+            }
+        }
+        let message = format!("the adapter {:?} does not support this", adapter.provider());
+        Err(Failure::new(Code::NotSupported, message))
+    }
+
+    /// The adapter that was named; else the only one that could answer, the default one before others.
+    fn pick(&self, candidates: &[Candidate]) -> Result<Adapter, Failure> {
+        let able = |adapter: &Adapter| {
+            let mut ops = candidates.iter().map(|(op, _)| *op);
+            ops.any(|op| adapter.has_interface(interface(op)))
+        };
+        if let Some(provider) = &self.named {
+            let adapter = self.registry.get(provider).ok_or_else(|| {
+                let message = format!("there is no adapter {provider:?}");
+                Failure::new(Code::UnknownProvider, message)
+            })?;
+            return match adapter.load_error() {
+                // What it could do is not known.
+                Some(_) => Err(Failure::new(
+                    Code::AdapterUnavailable,
+                    format!("the adapter {provider:?} is not loaded; GET /api/health says why"),
+                )),
+                None => Ok(adapter),
+            };
+        }
+        let mut adapters = self.registry.adapters();
+        adapters.retain(able);
+        let default = self.registry.default_provider();
+        if let Some(adapter) = adapters.iter().find(|a| Some(a.provider()) == default) {
+            return Ok(adapter.clone());
+        }
+        match adapters.as_slice() {
+            [] => Err(Failure::new(
+                Code::NotSupported,
+                "no loaded adapter supports this",
+            )),
+            [only] => Ok(only.clone()),
+            several => {
+                let names: Vec<&str> = several.iter().map(Adapter::provider).collect();
+                let message = format!("must name an adapter: {}", names.join(" or "));
+                Err(Failure::field("provider", message))
+            }
+        }
+    }
+}
+
+/// `agents` of `agents.list`.
+fn interface(op: &str) -> &str {
+    op.split_once('.').map_or(op, |(interface, _)| interface)
+}
+
+/// An adapter may be written in anything: what it answers is checked before it is passed on as JSON.
+fn whole(answer: Vec<u8>, provider: &str, op: &str) -> Result<Vec<u8>, Failure> {
+    match serde_json::from_slice::<serde::de::IgnoredAny>(&answer) {
+        Ok(_) => Ok(answer),
+        Err(_) if answer.is_empty() => Ok(answer),
+        Err(error) => {
+            let message = format!("{op} was not answered with JSON: {error}");
+            Err(failure(
+                provider,
+                &AdapterError::new("protocol_violation", message),
+            ))
+        }
+    }
+}
+
+fn raw(answer: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], answer).into_response()
+}
+
+fn failure(provider: &str, error: &AdapterError) -> Failure {
+    let code = match error.code.as_str() {
+        "invalid_request" => Code::InvalidRequest,
+        "not_found" => Code::NotFound,
+        "adapter_unavailable" | "adapter_crashed" => Code::AdapterUnavailable,
+        _ => Code::AdapterError,
+    };
+    let message = match error.code.as_str() {
+        // The text of a panic is about the adapter's insides; the bridge's log has it.
+        "adapter_panic" => format!("the adapter {provider:?} panicked"),
+        _ => format!("the adapter {provider:?} says: {}", error.message),
+    };
+    let details = json!({ "errorCode": error.code, "retryable": error.retryable });
+    Failure::new(code, message)
+        .with_details(details)
+        .because(error.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Phase;
+    use super::super::testing::Edge;
+    use super::*;
+
+    #[tokio::test]
+    async fn an_adapter_without_the_interface_says_so() {
+        let edge = Edge::new().await;
+        for path in [
+            "/api/v2/agents",
+            "/api/v2/models",
+            "/api/v2/skills?provider=echo",
+        ] {
+            let answer = edge.get(path).await;
+            assert_eq!(answer.status, 404, "{path}");
+            assert_eq!(answer.envelope()["code"], "NOT_SUPPORTED", "{path}");
+        }
+        let unknown = edge.get("/api/v2/agents?provider=nobody").await;
+        assert_eq!(unknown.envelope()["code"], "UNKNOWN_PROVIDER");
+        edge.phase.send_replace(Phase::Draining);
+        let draining = edge.get("/api/v2/agents").await;
+        assert_eq!(draining.envelope()["code"], "DRAINING");
+        assert_eq!(draining.header("retry-after"), "5");
+    }
+
+    #[test]
+    fn an_answer_that_is_no_json_is_the_adapters_fault() {
+        for (answer, passed) in [
+            ("[]", true),
+            ("", true),
+            ("null", true),
+            ("[", false),
+            ("{} x", false),
+        ] {
+            let checked = whole(answer.into(), "echo", "agents.list");
+            let code = checked.as_ref().map_err(Failure::code).map(Vec::len);
+            let expected = if passed {
+                Ok(answer.len())
+            } else {
+                Err(Code::AdapterError)
+            };
+            assert_eq!(code, expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn what_an_adapter_says_becomes_a_status() {
+        for (code, status) in [
+            ("invalid_request", 400),
+            ("not_found", 404),
+            ("adapter_unavailable", 503),
+            ("upstream_error", 502),
+            ("adapter_panic", 502),
+        ] {
+            let failure = failure("echo", &AdapterError::new(code, "why"));
+            assert_eq!(failure.code().status(), status, "{code}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What happens around every request: its id and span, the envelope of failures, a panic that becomes
+//! a 500, and the limits of headers.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt as _;
+use tracing::Instrument as _;
+
+use super::error::{Code, Failure, render};
+use super::traffic::Traffic;
+use crate::id::RequestId;
+
+/// The HTTP library answers without our envelope above twice these limits.
+pub(super) const MAX_HEADERS: usize = 100;
+pub(super) const MAX_HEADER_BYTES: usize = 64 * 1024;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+#[derive(Debug, thiserror::Error)]
+#[error("a handler panicked; the line above says where")]
+struct Panicked;
+
+/// The outermost.
+pub(super) async fn traced<F: Future<Output = Response>>(
+    traffic: &Traffic,
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
+    let begun = Instant::now();
+    let id = RequestId::new();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let method = request.method().clone();
+    // At every level, so that what is logged under it has its ids.
+    let span = tracing::error_span!(
+        "request",
+        request.id = %id,
+        http.method = %request.method(),
+        http.route = path(route.as_ref()),
+        dispatch.id = tracing::field::Empty,
+        trace.id = tracing::field::Empty,
+    );
+    let answer = async {
+        let answered = AssertUnwindSafe(next(request)).catch_unwind().await;
+        let response = answered.unwrap_or_else(|_| Failure::internal(Panicked).into_response());
+        let mut response = render(response, id);
+        let text = HeaderValue::try_from(id.to_string()).expect("an id is visible ASCII");
+        response.headers_mut().insert(REQUEST_ID, text);
+        let status = response.status().as_u16();
+        traffic.answered(path(route.as_ref()), &method, status, begun.elapsed());
+        tracing::debug!(status, "request answered");
+        response
+    };
+    answer.instrument(span).await
+}
+
+/// The template, which says nothing of who is asked for.
+fn path(route: Option<&MatchedPath>) -> &str {
+    route.map_or("none", MatchedPath::as_str)
+}
+
+/// Too many or too large headers are 431 with our envelope. A connection ends with a body in
+/// chunks: the HTTP library hides whether a `Content-Length` stood beside it, by which somebody in front
+/// of us may have told where the next request begins (RFC 9112, section 6.3).
+pub(super) async fn limit_headers<F: Future<Output = Response>>(
+    request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
+    let headers = request.headers();
+    if headers.len() > MAX_HEADERS || size(request.uri(), headers) > MAX_HEADER_BYTES {
+        let message =
+            format!("more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them");
+        return Failure::new(Code::HeadersTooLarge, message).into_response();
+    }
+    let in_chunks = headers.contains_key(header::TRANSFER_ENCODING);
+    let mut response = next(request).await;
+    if in_chunks {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
+    response
+}
+
+fn size(uri: &Uri, headers: &HeaderMap) -> usize {
+    let line = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    headers.iter().fold(line, |sum, (name, value)| {
+        sum + name.as_str().len() + value.len() + ": \r\n".len()
+    })
+}
+
+pub(super) async fn unknown_route(uri: Uri) -> Failure {
+    Failure::new(
+        Code::NotFound,
+        format!("there is no route {:?}", uri.path()),
+    )
+}
+
+pub(super) async fn wrong_method(request: Request) -> Failure {
+    let message = format!(
+        "{} does not take {}",
+        request.uri().path(),
+        request.method()
+    );
+    Failure::new(Code::MethodNotAllowed, message)
+}

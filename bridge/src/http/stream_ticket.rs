@@ -1,0 +1,110 @@
+//! Tickets with which a page opens one event stream: `EventSource` cannot send a token, and a token never
+//! goes into a URL.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::auth::Reader;
+use super::error::{Code, Failure};
+use super::limit::Hash;
+use crate::digest::sha256;
+use crate::time;
+
+/// How long a ticket opens a stream.
+pub(super) const LIFE: Duration = Duration::from_secs(60);
+/// Tickets that may be out at once.
+const MOST: usize = 4096;
+
+/// The tickets that are out; only their hashes are known. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StreamTickets(Arc<Mutex<HashMap<Hash, StreamTicket>>>);
+
+#[derive(Debug)]
+struct StreamTicket {
+    until: Duration,
+    /// Who asked for it; `None` when nobody was asked for a token.
+    owner: Option<Hash>,
+}
+
+impl StreamTickets {
+    fn issue(&self, owner: Option<Hash>, now: Duration) -> Option<String> {
+        let ticket = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
+        let mut tickets = self.tickets();
+        if tickets.len() >= MOST {
+            tickets.retain(|_, ticket| ticket.until > now);
+        }
+        if tickets.len() >= MOST {
+            return None;
+        }
+        let until = now + LIFE;
+        tickets.insert(sha256(&ticket), StreamTicket { until, owner });
+        Some(ticket)
+    }
+
+    /// Takes the ticket, which is good for once. Whose it is, when it was one.
+    pub(super) fn redeem(&self, ticket: &str, now: Duration) -> Option<Option<Hash>> {
+        let hash = sha256(ticket);
+        let ticket = self.tickets().remove(&hash)?;
+        (ticket.until > now).then_some(ticket.owner)
+    }
+
+    fn tickets(&self) -> std::sync::MutexGuard<'_, HashMap<Hash, StreamTicket>> {
+        self.0
+            .lock()
+            .expect("nothing panics while it holds this lock")
+    }
+}
+
+/// `POST /api/v2/stream-tickets`
+pub(super) async fn issue(
+    reader: Reader,
+    State(tickets): State<StreamTickets>,
+) -> Result<impl IntoResponse, Failure> {
+    let ticket = tickets.issue(reader.0.token, reader.0.at);
+    let ticket = ticket.ok_or_else(|| {
+        let message = format!("{MOST} stream tickets are out; each is good for a minute");
+        Failure::new(Code::RateLimited, message)
+    })?;
+    let expires_at = time::format(Timestamp::now() + LIFE);
+    let body = json!({ "ticket": ticket, "expiresAt": expires_at });
+    let headers = [(header::CACHE_CONTROL, "no-store")];
+    Ok((StatusCode::CREATED, headers, Json(body)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    #[test]
+    fn a_ticket_is_good_for_once_and_for_a_minute() {
+        let tickets = StreamTickets::default();
+        let owner = Some([7; 32]);
+        let ticket = tickets.issue(owner, NOW).unwrap();
+        assert_eq!(tickets.redeem("another", NOW), None);
+        assert_eq!(tickets.redeem(&ticket, NOW), Some(owner));
+        assert_eq!(tickets.redeem(&ticket, NOW), None);
+        let late = tickets.issue(None, NOW).unwrap();
+        assert_eq!(tickets.redeem(&late, NOW + LIFE), None);
+    }
+
+    #[test]
+    fn there_are_only_so_many_and_old_ones_make_room() {
+        let tickets = StreamTickets::default();
+        assert!((0..MOST).all(|_| tickets.issue(None, NOW).is_some()));
+        assert_eq!(tickets.issue(None, NOW), None);
+        assert!(tickets.issue(None, NOW + LIFE).is_some());
+        assert_eq!(tickets.tickets().len(), 1);
+    }
+}

@@ -1,0 +1,172 @@
+//! Where an instance comes from and where it is: a library in this process, the same in a child, or a
+//! program. Whoever calls it need not know.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forge_adapter_api::Manifest;
+
+use super::call::{Host, Instance};
+use super::call_id::CallId;
+use super::instance::Boot;
+use super::load::{self, LoadError};
+use super::loaded_images::LoadedImages;
+use super::process::Isolation;
+use super::process::launch::Launcher;
+use super::process::remote::Remote;
+use super::trust::{self, Rules, Trust, Vetted};
+
+/// Where an instance comes from.
+pub(super) enum Source {
+    /// A file that was found: a library, or a program that speaks lines.
+    Found(Box<Found>),
+    /// A library that the bridge has checked and copied; for its child.
+    Verified {
+        path: PathBuf,
+        copy: PathBuf,
+        digest: String,
+    },
+}
+
+pub(super) struct Found {
+    pub path: PathBuf,
+    pub copies: PathBuf,
+    pub trust: Trust,
+    pub digest: Option<String>,
+    pub images: Arc<LoadedImages>,
+    pub isolation: Isolation,
+    /// Absent when there is no program that could hold an adapter: then nothing is probed either.
+    pub launcher: Option<Launcher>,
+}
+
+/// What is known of a loaded library.
+pub(super) struct Facts {
+    pub manifest: Manifest,
+    pub path: PathBuf,
+    pub digest: String,
+    pub isolation: Isolation,
+}
+
+/// Where the instance is.
+#[derive(Clone)]
+pub(super) enum Backend {
+    InProcess(Instance),
+    Child(Arc<Remote>),
+}
+
+impl Backend {
+    pub(super) fn start(&self, call_id: CallId, op: &str, payload: Vec<u8>) {
+        match self {
+            // A refusal is an answer, which was given.
+            Self::InProcess(instance) => drop(instance.start(call_id, op, payload)),
+            Self::Child(remote) => remote.start(call_id, op, &payload),
+        }
+    }
+
+    pub(super) fn cancel(&self, call_id: CallId) {
+        match self {
+            Self::InProcess(instance) => instance.cancel(call_id),
+            Self::Child(remote) => remote.cancel(call_id),
+        }
+    }
+
+    pub(super) fn destroy(&self) {
+        match self {
+            Self::InProcess(instance) => instance.destroy(),
+            Self::Child(remote) => remote.destroy(),
+        }
+    }
+}
+
+/// Makes the instance. Blocks.
+pub(super) fn make(boot: &Boot, host: &'static Host) -> Result<(Backend, Facts), LoadError> {
+    match &boot.source {
+        Source::Verified { path, copy, digest } => {
+            let vetted = Vetted::known(copy, digest).ok_or_else(|| {
+                LoadError::Refused(format!(
+                    "{} was changed since it was checked",
+                    copy.display()
+                ))
+            })?;
+            open(boot, host, path, vetted)
+        }
+        Source::Found(found) if is_program(&found.path) => found.run_program(boot, host),
+        Source::Found(found) => found.load(boot, host),
+    }
+}
+
+/// Whether the file speaks lines; libraries are told by their names.
+pub(super) fn is_program(path: &Path) -> bool {
+    path.extension()
+        .is_none_or(|end| end != std::env::consts::DLL_EXTENSION)
+}
+
+/// Loads a copy into this process.
+fn open(
+    boot: &Boot,
+    host: &'static Host,
+    path: &Path,
+    vetted: Vetted,
+) -> Result<(Backend, Facts), LoadError> {
+    let image = load::open_vetted(path, &boot.library, vetted)?;
+    let instance = Instance::create(image.create, host, boot.create.clone())?;
+    let facts = Facts {
+        manifest: image.manifest,
+        path: image.path,
+        digest: image.digest,
+        isolation: Isolation::InProcess,
+    };
+    Ok((Backend::InProcess(instance), facts))
+}
+
+impl Found {
+    fn rules(&self) -> Rules<'_> {
+        Rules {
+            trust: self.trust,
+            digest: self.digest.as_deref(),
+            copies: &self.copies,
+            images: &self.images,
+        }
+    }
+
+    fn load(&self, boot: &Boot, host: &'static Host) -> Result<(Backend, Facts), LoadError> {
+        let vetted = trust::vet(&self.path, &self.rules())?;
+        let manifest = match &self.launcher {
+            Some(launcher) => Some(launcher.probe(boot, host, self, &vetted)?),
+            None => None,
+        };
+        match (self.isolation, &self.launcher, manifest) {
+            (Isolation::InProcess, _, _) => {
+                load::admit(&self.path, &self.rules(), &vetted)?;
+                open(boot, host, &self.path, vetted)
+            }
+            (Isolation::Process, Some(launcher), Some(manifest)) => {
+                let (remote, manifest) = launcher.hold(boot, host, self, &vetted, &manifest)?;
+                Ok(self.there(remote, manifest, vetted.digest))
+            }
+            (Isolation::Process, _, _) => Err(no_launcher()),
+        }
+    }
+
+    fn run_program(&self, boot: &Boot, host: &'static Host) -> Result<(Backend, Facts), LoadError> {
+        let digest = trust::vet_program(&self.path, &self.rules())?;
+        let launcher = self.launcher.as_ref().ok_or_else(no_launcher)?;
+        let (remote, manifest) = launcher.run(boot, host, self)?;
+        Ok(self.there(remote, manifest, digest))
+    }
+
+    fn there(&self, remote: Arc<Remote>, manifest: Manifest, digest: String) -> (Backend, Facts) {
+        let facts = Facts {
+            manifest,
+            path: self.path.clone(),
+            digest,
+            isolation: Isolation::Process,
+        };
+        (Backend::Child(remote), facts)
+    }
+}
+
+fn no_launcher() -> LoadError {
+    let text = "there is no supervisor that could start a process for it; see process.supervisor";
+    LoadError::Process(text.to_owned())
+}

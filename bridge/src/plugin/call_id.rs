@@ -1,0 +1,217 @@
+//! The numbers that calls have on the other side of the boundary. A number is never used twice, and a
+//! stale one is harmless: it is looked up here, never followed.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::queue::Queue;
+
+/// A freed slot waits until so many others are free, so that "just ended" can be told from "unknown".
+const REST: usize = 64;
+
+/// Slot in the low half, generation (from 1) in the high half. 0 is the instance itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct CallId(pub u64);
+
+impl CallId {
+    fn new(slot: u32, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | u64::from(slot))
+    }
+
+    fn slot(self) -> usize {
+        (self.0 & u64::from(u32::MAX)) as usize
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// What the adapter's use of a ticket means.
+pub(super) enum Used {
+    /// It was open; now it is spent.
+    Now(Arc<Queue>),
+    /// The bridge had given the call up: the adapter cannot have known.
+    GivenUp,
+    /// It was used before, or never issued.
+    Never,
+}
+
+/// All tickets of one instance.
+#[derive(Default)]
+pub(super) struct CallIds(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    slots: Vec<Slot>,
+    free: VecDeque<u32>,
+}
+
+struct Slot {
+    generation: u32,
+    state: State,
+}
+
+enum State {
+    Open(Arc<Queue>),
+    GivenUp,
+    Spent,
+}
+
+impl CallIds {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn open(&self, queue: Arc<Queue>) -> CallId {
+        let mut table = self.lock();
+        let reusable = (table.free.len() > REST)
+            .then(|| table.free.pop_front())
+            .flatten();
+        if let Some(slot) = reusable {
+            let entry = &mut table.slots[slot as usize];
+            entry.generation += 1;
+            entry.state = State::Open(queue);
+            return CallId::new(slot, entry.generation);
+        }
+        let slot = u32::try_from(table.slots.len()).expect("each slot stands for a call in memory");
+        table.slots.push(Slot {
+            generation: 1,
+            state: State::Open(queue),
+        });
+        CallId::new(slot, 1)
+    }
+
+    /// The queue of an open call.
+    pub(super) fn find(&self, call_id: CallId) -> Option<Arc<Queue>> {
+        let table = self.lock();
+        let slot = table.slots.get(call_id.slot())?;
+        match &slot.state {
+            State::Open(queue) if slot.generation == call_id.generation() => {
+                Some(Arc::clone(queue))
+            }
+            State::Open(_) | State::GivenUp | State::Spent => None,
+        }
+    }
+
+    /// The adapter answers: whoever gets `Now` is the only one.
+    pub(super) fn spend(&self, call_id: CallId) -> Used {
+        let mut table = self.lock();
+        let Some(slot) = table
+            .slots
+            .get_mut(call_id.slot())
+            .filter(|slot| slot.generation == call_id.generation())
+        else {
+            return Used::Never;
+        };
+        match std::mem::replace(&mut slot.state, State::Spent) {
+            State::Open(queue) => {
+                table.rest(call_id);
+                Used::Now(queue)
+            }
+            State::GivenUp => Used::GivenUp,
+            State::Spent => Used::Never,
+        }
+    }
+
+    /// The bridge gives the call up; one late answer is then no breach.
+    pub(super) fn give_up(&self, call_id: CallId) {
+        let mut table = self.lock();
+        let open = table.slots.get_mut(call_id.slot()).filter(|slot| {
+            slot.generation == call_id.generation() && matches!(slot.state, State::Open(_))
+        });
+        if let Some(slot) = open {
+            slot.state = State::GivenUp;
+            table.rest(call_id);
+        }
+    }
+
+    pub(super) fn is_given_up(&self, call_id: CallId) -> bool {
+        let table = self.lock();
+        let slot = table.slots.get(call_id.slot());
+        slot.is_some_and(|slot| {
+            slot.generation == call_id.generation() && matches!(slot.state, State::GivenUp)
+        })
+    }
+
+    /// Every open call.
+    pub(super) fn all(&self) -> Vec<(CallId, Arc<Queue>)> {
+        let table = self.lock();
+        let slots = (0u32..).zip(&table.slots);
+        slots
+            .filter_map(|(index, slot)| match &slot.state {
+                State::Open(queue) => {
+                    Some((CallId::new(index, slot.generation), Arc::clone(queue)))
+                }
+                State::GivenUp | State::Spent => None,
+            })
+            .collect()
+    }
+}
+
+impl Table {
+    fn rest(&mut self, call_id: CallId) {
+        // A slot whose generations are used up is never issued again.
+        if call_id.generation() < u32::MAX {
+            self.free.push_back(call_id.slot() as u32);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::queue::Bounds;
+    use super::*;
+
+    fn queue() -> Arc<Queue> {
+        Arc::new(Queue::new(Bounds {
+            queued: 1,
+            event: 1,
+            total: None,
+        }))
+    }
+
+    #[test]
+    fn a_ticket_is_spent_once() {
+        let tickets = CallIds::default();
+        let call_id = tickets.open(queue());
+        assert!(tickets.find(call_id).is_some());
+        assert!(matches!(tickets.spend(call_id), Used::Now(_)));
+        assert!(matches!(tickets.spend(call_id), Used::Never));
+        assert!(tickets.find(call_id).is_none());
+    }
+
+    #[test]
+    fn one_late_answer_to_a_call_given_up_is_no_breach() {
+        let tickets = CallIds::default();
+        let call_id = tickets.open(queue());
+        tickets.give_up(call_id);
+        assert!(matches!(tickets.spend(call_id), Used::GivenUp));
+        assert!(matches!(tickets.spend(call_id), Used::Never));
+    }
+
+    #[test]
+    fn numbers_are_never_issued_twice_nor_zero_and_slots_are_reused() {
+        let tickets = CallIds::default();
+        let mut seen = HashSet::new();
+        for _ in 0..1000 {
+            let call_id = tickets.open(queue());
+            assert_ne!(call_id.0, 0);
+            assert!(seen.insert(call_id));
+            tickets.spend(call_id);
+        }
+        assert!(tickets.lock().slots.len() <= REST + 2);
+    }
+
+    #[test]
+    fn what_was_never_issued_is_unknown() {
+        let tickets = CallIds::default();
+        tickets.open(queue());
+        for number in [0, 1, 7 << 32, u64::MAX] {
+            assert!(matches!(tickets.spend(CallId(number)), Used::Never));
+        }
+        assert_eq!(tickets.all().len(), 1);
+    }
+}

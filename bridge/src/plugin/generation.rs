@@ -1,0 +1,340 @@
+//! One loaded edition of an adapter: its library's facts, its instance, its profile and what runs on it. An
+//! adapter that is reloaded has two for a while, each with executions of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forge_adapter_api::{AdapterError, Health, Profile};
+use serde_json::{Map, Value, json};
+use tokio::sync::{OnceCell, mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::backend::Facts;
+use super::call_stream::Call;
+use super::health::{Monitor, SourceId};
+use super::instance::{Boot, Handle};
+use super::instance_monitor::{InstanceMonitor, answer, ask, empty};
+use super::load::LoadError;
+use super::meters::Meters;
+use super::settings::Settings;
+use super::{Config, Relayed};
+use crate::failpoint;
+use crate::tasks::Tasks;
+
+/// The op that runs a request.
+const EXECUTE: &str = "execute";
+/// The adapter's own cancel has this long to say whether it knows the execution.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
+const CAPABILITIES_TIMEOUT: Duration = Duration::from_secs(5);
+const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Even at the very end an instance gets this long for `destroy`.
+const DESTROY_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// An adapter's post in the bridge, whichever edition holds it.
+pub(super) struct AdapterContext {
+    pub provider: String,
+    pub config: Arc<Config>,
+    pub monitor: Arc<Monitor>,
+    pub relay: mpsc::Sender<Relayed>,
+    pub tracker: Tasks,
+}
+
+pub(super) struct Generation {
+    pub provider: String,
+    pub facts: Facts,
+    pub source: SourceId,
+    handle: Handle,
+    /// Absent when `initialize` or `capabilities` failed: then nothing is ever asked of it again.
+    ready: Option<Ready>,
+    traffic: watch::Sender<Traffic>,
+    ended: OnceCell<()>,
+    /// Ends what runs beside the instance, at the latest when nobody has the edition any more.
+    attended: CancellationToken,
+    _guard: DropGuard,
+}
+
+pub(super) struct Ready {
+    pub profile: Arc<Profile>,
+    /// As the profile says, or the lower bound of the table.
+    pub max_concurrent: usize,
+}
+
+/// What is under way on an edition.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Traffic {
+    executions: usize,
+    /// Calls of management ops.
+    calls: usize,
+}
+
+/// What an edition is started with.
+pub(super) struct Start {
+    /// What `initialize` receives is made of it.
+    pub settings: Settings,
+    /// The table's bound, which can only lower the profile's.
+    pub max_concurrent: Option<u32>,
+}
+
+impl Generation {
+    /// Loads, initialises, and asks for capabilities and health: the edition, and how it is. One that
+    /// did not come so far is not ready and says why.
+    pub(super) async fn open(
+        boot: Boot,
+        start: Start,
+        post: &AdapterContext,
+    ) -> Result<(Arc<Self>, Health), LoadError> {
+        let config = &post.config;
+        failpoint::point("adapter.load.before");
+        let booted = Handle::boot(boot).await;
+        failpoint::point("adapter.load.after");
+        let (handle, facts) = booted?;
+        let source = post.monitor.new_source();
+        let monitor_task = InstanceMonitor {
+            handle: handle.clone(),
+            source,
+            monitor: Arc::clone(&post.monitor),
+            relay: post.relay.clone(),
+            provider: post.provider.clone(),
+            patience: config.start_patience,
+            health_timeout: config.health_timeout,
+            initialize_timeout: config.initialize_timeout,
+            restart: config.restart.clone(),
+        };
+        let attended = CancellationToken::new();
+        let guard = attended.clone().drop_guard();
+        let stop = attended.clone();
+        post.tracker.spawn(async move {
+            stop.run_until_cancelled(monitor_task.run()).await;
+            monitor_task.handle.write_rest_of_logs();
+        });
+        let settings = start.settings.object(&facts.manifest.env);
+        let initialized = initialize(&handle, settings, start.max_concurrent, config);
+        let (ready, health) = match initialized.await {
+            Ok(ready) => {
+                handle.settle();
+                (Some(ready), ask(&handle, config.health_timeout).await)
+            }
+            Err(why) => (None, Health::offline(why)),
+        };
+        failpoint::point("adapter.initialize.after");
+        let generation = Self {
+            provider: post.provider.clone(),
+            facts,
+            source,
+            handle,
+            ready,
+            traffic: watch::Sender::default(),
+            ended: OnceCell::new(),
+            attended,
+            _guard: guard,
+        };
+        Ok((Arc::new(generation), health))
+    }
+
+    pub(super) fn ready(&self) -> Option<&Ready> {
+        self.ready.as_ref()
+    }
+
+    /// Whether a call would reach it, as far as is known.
+    pub(super) fn is_there(&self) -> bool {
+        self.handle.is_there()
+    }
+
+    pub(super) fn executions(&self) -> usize {
+        self.traffic.borrow().executions
+    }
+
+    /// One execution more. Whether there is room for it is the caller's to know.
+    pub(super) fn admit(self: &Arc<Self>) -> Permit {
+        self.traffic.send_modify(|traffic| traffic.executions += 1);
+        Permit {
+            generation: Arc::clone(self),
+        }
+    }
+
+    /// Waits until nothing is under way on it.
+    pub(super) async fn idle(&self) {
+        let mut traffic = self.traffic.subscribe();
+        // The sender is part of this edition, so it is there.
+        let _ = traffic.wait_for(|now| *now == Traffic::default()).await;
+    }
+
+    pub(super) async fn call(
+        &self,
+        op: &str,
+        payload: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<Vec<u8>, AdapterError> {
+        self.traffic.send_modify(|traffic| traffic.calls += 1);
+        let _visit = CallGuard(&self.traffic);
+        answer(&self.handle, op, payload, timeout).await
+    }
+
+    /// How calls into it went.
+    pub(super) fn meters(&self) -> &'static Meters {
+        self.handle.meters()
+    }
+
+    /// Bytes of what it said and nobody has read, and of what waits for its thread.
+    pub(super) fn buffered(&self) -> (usize, usize) {
+        (self.handle.said_bytes(), self.handle.waiting_bytes())
+    }
+
+    pub(super) async fn health(&self, timeout: Duration) -> Health {
+        ask(&self.handle, timeout).await
+    }
+
+    /// Lets it send events outside executions.
+    pub(super) async fn start_relay(&self) {
+        failpoint::point("adapter.relay.before");
+        let answered = answer(&self.handle, "events.start", empty(), RELAY_TIMEOUT).await;
+        failpoint::point("adapter.relay.after");
+        if let Err(error) = answered
+            && error.code != "unsupported_op"
+        {
+            tracing::warn!(
+                adapter.id = self.provider,
+                "adapter {} does not relay events: {error}",
+                self.provider
+            );
+        }
+    }
+
+    /// Has it send no more events outside executions.
+    pub(super) async fn stop_relay(&self) {
+        self.tell("events.stop", RELAY_TIMEOUT).await;
+    }
+
+    /// Ends what is under way on it as `adapter_unavailable`.
+    pub(super) fn cut_off(&self, why: &str) {
+        self.handle.cut_off(why);
+    }
+
+    /// Ends it in order, and without order when it does not answer in time; what is under way on it ends
+    /// as `adapter_unavailable`. Whoever comes second waits for the first.
+    pub(super) async fn end(&self, grace: Duration) {
+        let end = async {
+            let deadline = Instant::now() + grace;
+            let left = || deadline.saturating_duration_since(Instant::now());
+            if self.ready.is_some() {
+                self.tell("events.stop", left().min(RELAY_TIMEOUT)).await;
+                self.tell("shutdown", left()).await;
+            }
+            if !self.handle.end(left().max(DESTROY_TIMEOUT)).await {
+                tracing::warn!(
+                    adapter.id = self.provider,
+                    "adapter {} did not end in time and is left behind",
+                    self.provider
+                );
+            }
+            self.attended.cancel();
+        };
+        self.ended.get_or_init(|| end).await;
+    }
+
+    async fn tell(&self, op: &str, timeout: Duration) {
+        if let Err(error) = answer(&self.handle, op, empty(), timeout).await
+            && error.code != "unsupported_op"
+        {
+            tracing::warn!(
+                adapter.id = self.provider,
+                "{op} of adapter {}: {error}",
+                self.provider
+            );
+        }
+    }
+}
+
+/// The right to one running execution, and the edition that it runs on to its end, whatever is loaded
+/// meanwhile. Given back when dropped.
+pub struct Permit {
+    generation: Arc<Generation>,
+}
+
+impl std::fmt::Debug for Permit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Permit({})", self.generation.provider)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let traffic = &self.generation.traffic;
+        traffic.send_modify(|traffic| traffic.executions -= 1);
+    }
+}
+
+impl Permit {
+    pub fn provider(&self) -> &str {
+        &self.generation.provider
+    }
+
+    pub fn profile(&self) -> Option<Arc<Profile>> {
+        let ready = self.generation.ready.as_ref()?;
+        Some(Arc::clone(&ready.profile))
+    }
+
+    /// Starts an execution; `request` is an `ExecutionRequest` as JSON.
+    pub fn execute(&self, request: Vec<u8>) -> Result<Call, AdapterError> {
+        self.generation.handle.call(EXECUTE, request)
+    }
+
+    /// Asks the adapter to stop an execution; false when it knows none of that name.
+    pub async fn cancel(&self, execution_id: &str, task_id: &str) -> Result<bool, AdapterError> {
+        let payload = json!({"executionId": execution_id, "taskId": task_id});
+        let payload = payload.to_string().into_bytes();
+        let answer = self
+            .generation
+            .call("cancel", payload, CANCEL_TIMEOUT)
+            .await?;
+        let answer: Value = serde_json::from_slice(&answer).map_err(|error| {
+            AdapterError::new(
+                "protocol_violation",
+                format!("cancel was not answered with JSON: {error}"),
+            )
+        })?;
+        let cancelled = answer.get("cancelled").unwrap_or(&answer);
+        cancelled.as_bool().ok_or_else(|| {
+            AdapterError::new(
+                "protocol_violation",
+                "cancel was not answered with {\"cancelled\": true or false}",
+            )
+        })
+    }
+}
+
+/// A call under way; dropping it ends it.
+struct CallGuard<'a>(&'a watch::Sender<Traffic>);
+
+impl Drop for CallGuard<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|traffic| traffic.calls -= 1);
+    }
+}
+
+/// The adapter's start; the error says why it is offline.
+async fn initialize(
+    handle: &Handle,
+    settings: Map<String, Value>,
+    max_concurrent: Option<u32>,
+    config: &Config,
+) -> Result<Ready, String> {
+    let settings = Value::Object(settings).to_string().into_bytes();
+    answer(handle, "initialize", settings, config.initialize_timeout)
+        .await
+        .map_err(|error| format!("initialize failed: {error}"))?;
+    let profile = answer(handle, "capabilities", empty(), CAPABILITIES_TIMEOUT)
+        .await
+        .map_err(|error| format!("capabilities failed: {error}"))?;
+    let profile: Profile = serde_json::from_slice(&profile)
+        .map_err(|error| format!("capabilities answered no profile: {error}"))?;
+    if profile.max_concurrent == 0 {
+        return Err("its profile says maxConcurrent 0; wanted at least 1".to_owned());
+    }
+    let bound = max_concurrent.unwrap_or(u32::MAX);
+    Ok(Ready {
+        max_concurrent: bound.min(profile.max_concurrent) as usize,
+        profile: Arc::new(profile),
+    })
+}

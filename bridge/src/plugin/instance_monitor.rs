@@ -1,0 +1,148 @@
+//! What runs beside an instance: its log, its events outside calls, and an eye on its threads; and how its
+//! health is asked for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forge_adapter_api::{AdapterError, AdapterEvent, Health};
+use jiff::Timestamp;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::Relayed;
+use super::call_stream::Item;
+use super::health::{Monitor, SourceId};
+use super::instance::Handle;
+use super::process::Restart;
+use crate::event::kind;
+
+/// What runs beside an instance: its log, its news, and an eye on its threads.
+pub(super) struct InstanceMonitor {
+    pub handle: Handle,
+    /// Its health counts only while it serves.
+    pub source: SourceId,
+    pub monitor: Arc<Monitor>,
+    pub relay: mpsc::Sender<Relayed>,
+    pub provider: String,
+    pub patience: Duration,
+    pub health_timeout: Duration,
+    pub initialize_timeout: Duration,
+    pub restart: Restart,
+}
+
+impl InstanceMonitor {
+    pub(super) async fn run(&self) {
+        tokio::join!(
+            self.handle.write_logs(),
+            self.relay(),
+            self.watch(),
+            self.keep_running()
+        );
+    }
+
+    async fn relay(&self) {
+        loop {
+            let event = match self.handle.news().await {
+                Item::Event(event) => wrap(event),
+                Item::Dropped(count) => AdapterEvent {
+                    kind: kind::EVENTS_DROPPED.to_owned(),
+                    data: Some(json!({"count": count})),
+                    timestamp: None,
+                },
+                // Only calls are answered.
+                Item::Done(_) => return,
+            };
+            let relayed = Relayed {
+                provider: self.provider.clone(),
+                event,
+            };
+            if self.relay.send(relayed).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn watch(&self) {
+        loop {
+            let what = self.handle.overdue(self.patience).await;
+            self.tell(Health::offline(format!("blocked in {what}")));
+            // In a process of its own it need not be waited for, unless it is we who do not listen.
+            if let Some(remote) = self.handle.remote()
+                && !remote.is_held_back()
+            {
+                let patience = self.patience;
+                remote.kill(&format!("it was blocked in {what} for {patience:?}"));
+            }
+            self.handle.back().await;
+            if self.monitor.is_active(self.source) {
+                self.tell(ask(&self.handle, self.health_timeout).await);
+            }
+        }
+    }
+
+    pub(super) fn tell(&self, health: Health) {
+        self.monitor.record(self.source, health, Timestamp::now());
+    }
+}
+
+/// An event of the adapter itself, as the log has it.
+fn wrap(event: AdapterEvent) -> AdapterEvent {
+    AdapterEvent {
+        kind: kind::ADAPTER_EVENT.to_owned(),
+        data: Some(json!({"type": event.kind, "data": event.data})),
+        timestamp: event.timestamp,
+    }
+}
+
+/// What the adapter says of its health; no answer is one too.
+pub(super) async fn ask(handle: &Handle, timeout: Duration) -> Health {
+    match answer(handle, "health", empty(), timeout).await {
+        Ok(answer) => serde_json::from_slice(&answer).unwrap_or_else(|error| {
+            Health::degraded(format!("health was answered with something else: {error}"))
+        }),
+        // An adapter that does not judge itself works until it shows otherwise.
+        Err(error) if error.code == "unsupported_op" => Health::healthy(),
+        Err(error) if error.code == "timeout" => {
+            if let Some(remote) = handle.remote() {
+                remote.is_silent();
+            }
+            Health::offline(error.message)
+        }
+        Err(error) => match handle.blocked() {
+            Some(what) => Health::offline(format!("blocked in {what}")),
+            None => Health::offline(error.message),
+        },
+    }
+}
+
+/// Waits for the answer of one call.
+pub(super) async fn answer(
+    handle: &Handle,
+    op: &str,
+    payload: Vec<u8>,
+    timeout: Duration,
+) -> Result<Vec<u8>, AdapterError> {
+    let mut call = handle.call(op, payload)?;
+    let answer = async {
+        loop {
+            match call.next().await {
+                Item::Event(_) | Item::Dropped(_) => {}
+                Item::Done(answer) => return answer,
+            }
+        }
+    };
+    tokio::time::timeout(timeout, answer)
+        .await
+        .unwrap_or_else(|_| {
+            Err(AdapterError::new(
+                "timeout",
+                format!("{op} was not answered within {timeout:?}"),
+            )
+            .retryable())
+        })
+}
+
+/// The payload of ops without arguments.
+pub(super) fn empty() -> Vec<u8> {
+    b"{}".to_vec()
+}

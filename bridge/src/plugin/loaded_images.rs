@@ -1,0 +1,43 @@
+//! The images that one adapter has brought into this process. None ever leaves it, so their number is
+//! bounded.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+/// About 1 to 3 MiB each.
+const MOST: usize = 20;
+
+/// By digest.
+#[derive(Default)]
+pub(super) struct LoadedImages(Mutex<BTreeSet<String>>);
+
+/// There are as many as may be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Full(pub usize);
+
+impl LoadedImages {
+    /// Counts an image that is about to be loaded; one that is there already costs nothing.
+    pub(super) fn admit(&self, digest: &str) -> Result<(), Full> {
+        let mut images = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if images.len() >= MOST && !images.contains(digest) {
+            return Err(Full(MOST));
+        }
+        images.insert(digest.to_owned());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_images_and_no_more_but_the_same_again() {
+        let images = LoadedImages::default();
+        for n in 0..MOST {
+            assert_eq!(images.admit(&n.to_string()), Ok(()));
+        }
+        assert_eq!(images.admit("another"), Err(Full(MOST)));
+        assert_eq!(images.admit("0"), Ok(()));
+    }
+}

@@ -1,0 +1,113 @@
+//! Where an adapter comes from: everything that finds and starts it, at first and again at each reload.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::backend::{Found, Source, is_program};
+use super::generation::Start;
+use super::instance::{Boot, Limits};
+use super::load::LoadError;
+use super::loaded_images::LoadedImages;
+use super::pause::Mark;
+use super::process::Isolation;
+use super::process::launch::Launcher;
+use super::queue::Bounds;
+use super::resolve::{self, Named};
+use super::settings::Settings;
+use super::{AdapterTable, Allowed, Config, Error, manifest};
+
+pub(super) struct AdapterSpec {
+    pub named: Named,
+    pub config: Arc<Config>,
+    /// Absolute, in order.
+    pub folders: Arc<[PathBuf]>,
+    /// Where private copies of libraries lie.
+    pub copies: PathBuf,
+    pub store_id: String,
+    pub epoch: u64,
+    pub supervisor: Vec<String>,
+    pub relay: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub table: AdapterTable,
+    /// All that this adapter has brought into the process.
+    pub images: Arc<LoadedImages>,
+    /// Whether it is paused.
+    pub mark: Mark,
+}
+
+impl AdapterSpec {
+    /// What the file that is there now would be started from. The outer error is one of the operator's,
+    /// two files for one adapter.
+    pub(super) fn boot(&self) -> Result<Result<(Boot, Start), LoadError>, Error> {
+        let (named, config) = (&self.named, &self.config);
+        let found = resolve::find(&named.library, &self.folders)?;
+        let allowed = config
+            .allow
+            .iter()
+            .find(|allowed: &&Allowed| allowed.name == named.library);
+        let path = if config.allow.is_empty() || allowed.is_some() {
+            found
+        } else {
+            Err(LoadError::NotAllowed {
+                name: named.library.clone(),
+            })
+        };
+        let create = json!({
+            "schema": manifest::SCHEMA,
+            "instance": named.id,
+            "storeId": self.store_id,
+            "epoch": self.epoch,
+            "supervisor": self.supervisor,
+            "relay": self.relay,
+            "limits": {"payloadBytes": config.payload_bytes, "eventBytes": config.event_bytes},
+            "logLevel": tracing::level_filters::LevelFilter::current().to_string(),
+        });
+        Ok(path.map(|path| {
+            let isolation = self.table.isolation.unwrap_or_default();
+            let settings = Settings {
+                id: named.id.clone(),
+                env: self.env.clone(),
+                table: self.table.clone(),
+                apart: isolation == Isolation::Process || is_program(&path),
+            };
+            let launcher = Launcher {
+                supervisor: self.supervisor.clone(),
+                settings: settings.clone(),
+                memory_limit_bytes: self.table.memory_limit_bytes,
+                patience: config.start_patience,
+            };
+            let boot = Boot {
+                id: named.id.clone(),
+                library: named.library.clone(),
+                source: Source::Found(Box::new(Found {
+                    path,
+                    copies: self.copies.join(&named.library),
+                    trust: config.trust,
+                    digest: allowed.and_then(|allowed| allowed.sha256.clone()),
+                    images: Arc::clone(&self.images),
+                    isolation,
+                    launcher: (!self.supervisor.is_empty()).then_some(launcher),
+                })),
+                create: create.to_string().into_bytes(),
+                bounds: Limits {
+                    payload: config.payload_bytes,
+                    execution: Bounds {
+                        queued: config.queue_bytes,
+                        event: config.event_bytes,
+                        total: Some(config.execution_bytes),
+                    },
+                    waiting: 4 * config.payload_bytes,
+                },
+                deadline: config.initialize_timeout,
+            };
+            let start = Start {
+                settings,
+                max_concurrent: self.table.max_concurrent,
+            };
+            (boot, start)
+        }))
+    }
+}

@@ -1,0 +1,109 @@
+//! Whether a thread is inside the adapter, and for how long. A thread that does not come back in time is
+//! blocked until it does.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+#[derive(Default)]
+pub(super) struct Watchdog {
+    state: Mutex<State>,
+    entered: Notify,
+    left: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    inside: Option<Inside>,
+    /// Counts the entries, to tell one from the next.
+    entries: u64,
+    blocked: Option<&'static str>,
+}
+
+#[derive(Clone, Copy)]
+struct Inside {
+    what: &'static str,
+    since: Instant,
+    entry: u64,
+}
+
+impl Watchdog {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread goes into the adapter.
+    pub(super) fn enter(&self, what: &'static str) {
+        let mut state = self.lock();
+        state.entries += 1;
+        state.inside = Some(Inside {
+            what,
+            since: Instant::now(),
+            entry: state.entries,
+        });
+        drop(state);
+        self.entered.notify_one();
+    }
+
+    /// The thread came back.
+    pub(super) fn leave(&self) {
+        let mut state = self.lock();
+        state.inside = None;
+        let was_blocked = state.blocked.take().is_some();
+        drop(state);
+        if was_blocked {
+            self.left.notify_one();
+        }
+    }
+
+    /// Where the thread is blocked.
+    pub(super) fn blocked(&self) -> Option<&'static str> {
+        self.lock().blocked
+    }
+
+    /// Resolves with the name of the function that kept the thread longer than `patience`.
+    pub(super) async fn overdue(&self, patience: Duration) -> &'static str {
+        loop {
+            let Some(inside) = self.lock().inside else {
+                self.entered.notified().await;
+                continue;
+            };
+            let left = patience.saturating_sub(inside.since.elapsed());
+            if !left.is_zero() {
+                tokio::time::sleep(left).await;
+                continue;
+            }
+            // When the whole process was stopped, its time is up before it could go on.
+            tokio::time::sleep(patience / 10).await;
+            let mut state = self.lock();
+            if state.inside.is_some_and(|now| now.entry == inside.entry) {
+                state.blocked = Some(inside.what);
+                return inside.what;
+            }
+        }
+    }
+
+    /// Resolves when a blocked thread came back.
+    pub(super) async fn back(&self) {
+        self.left.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_thread_that_stays_is_blocked_until_it_returns() {
+        let watchdog = Watchdog::default();
+        watchdog.enter("cancel");
+        watchdog.leave();
+        watchdog.enter("start");
+        assert_eq!(watchdog.overdue(Duration::ZERO).await, "start");
+        assert_eq!(watchdog.blocked(), Some("start"));
+        watchdog.leave();
+        watchdog.back().await;
+        assert_eq!(watchdog.blocked(), None);
+    }
+}

@@ -1,0 +1,463 @@
+//! Pieces of a trace on their way out. Ids of stages that others are told of are made from the dispatch's
+//! own span, so that they are the same again after a restart. Whoever ends a stage puts it here and never
+//! waits: what does not fit is counted and gone. Who sends them is `otlp`.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use jiff::Timestamp;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::digest::hex_digits;
+use crate::metrics::Counter;
+
+/// Texts in a span are cut to this length.
+const TEXT_BYTES: usize = 256;
+/// What a span costs besides its texts.
+const SPAN_BYTES: usize = 256;
+const SAMPLED: u8 = 1;
+/// The low bits of a trace's id that are random by W3C Trace Context.
+const RANDOM_BITS: u32 = 56;
+
+/// A place in a trace: W3C Trace Context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceContext {
+    pub trace: u128,
+    pub span: u64,
+    flags: u8,
+}
+
+/// A stage of a dispatch whose span others are told of.
+#[derive(Clone, Copy, Debug)]
+pub enum Stage {
+    /// By the number of the attempt.
+    Execute(u32),
+    /// By the low half of the delivery's id and the number of the attempt.
+    Deliver(u64, u32),
+}
+
+impl TraceContext {
+    /// Reads a `traceparent` header; `None` when it is malformed.
+    pub fn parse(header: &str) -> Option<Self> {
+        let hex = |text: &str, len: usize| {
+            text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+        };
+        let mut parts = header.trim().split('-');
+        let (version, trace, span, flags) =
+            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        // Version 00 has four parts; later ones may have more.
+        let complete = version != "00" || parts.next().is_none();
+        let well_formed = hex(version, 2)
+            && version != "ff"
+            && hex(trace, 32)
+            && hex(span, 16)
+            && hex(flags, 2)
+            && complete;
+        if !well_formed {
+            return None;
+        }
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let (high, low) = (number(&trace[..16])?, number(&trace[16..])?);
+        let context = Self {
+            trace: u128::from(high) << 64 | u128::from(low),
+            span: number(span)?,
+            flags: u8::from_str_radix(flags, 16).ok()?,
+        };
+        (context.trace != 0 && context.span != 0).then_some(context)
+    }
+
+    /// A new trace, to be recorded.
+    pub fn start() -> Self {
+        Self {
+            trace: rand::random::<u128>().max(1),
+            span: random_id(),
+            flags: SAMPLED,
+        }
+    }
+
+    /// A span in the same trace.
+    #[must_use]
+    pub fn with_span(self, span: u64) -> Self {
+        Self { span, ..self }
+    }
+
+    /// The span of this stage, where `self` is the dispatch's own.
+    #[must_use]
+    pub fn stage(self, stage: Stage) -> Self {
+        let salt = match stage {
+            Stage::Execute(attempt) => u64::from(attempt),
+            Stage::Deliver(delivery, attempt) => mix(delivery ^ u64::from(attempt)),
+        };
+        self.with_span(mix(self.span ^ mix(salt)).max(1))
+    }
+
+    /// The same place, not to be recorded by anybody.
+    #[must_use]
+    fn unsampled(self) -> Self {
+        Self {
+            flags: self.flags & !SAMPLED,
+            ..self
+        }
+    }
+
+    /// Whether the caller wants the trace recorded.
+    pub fn is_sampled(self) -> bool {
+        self.flags & SAMPLED != 0
+    }
+}
+
+/// A trace's id as the wire and the log have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceId(pub u128);
+
+impl fmt::Display for TraceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// The header.
+impl fmt::Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Several are written for each dispatch, and the general way costs a thousand instructions each.
+        let mut text = *b"00-................................-................-..";
+        for (place, bytes) in [
+            (3, &self.trace.to_be_bytes()[..]),
+            (36, &self.span.to_be_bytes()),
+            (53, &[self.flags]),
+        ] {
+            let digits = text[place..].iter_mut().zip(hex_digits(bytes));
+            digits.for_each(|(to, digit)| *to = digit);
+        }
+        f.write_str(std::str::from_utf8(&text).expect("digits and dashes"))
+    }
+}
+
+/// For a span that nobody is told of.
+pub fn random_id() -> u64 {
+    rand::random::<u64>().max(1)
+}
+
+/// Every bit of the input moves about half of the output's (splitmix64).
+fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// What a span stands for, in the words of OpenTelemetry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Internal,
+    /// Somebody else's request.
+    Server,
+    /// A request to somebody else.
+    Client,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Text(String),
+    Whole(i64),
+    Real(f64),
+}
+
+/// A stage that has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {
+    pub context: TraceContext,
+    pub parent: Option<u64>,
+    pub name: Cow<'static, str>,
+    pub kind: Kind,
+    pub start: Timestamp,
+    pub end: Timestamp,
+    pub attributes: Vec<(&'static str, Value)>,
+    /// What went wrong: a code, never a text that may hold what the run said.
+    pub error: Option<String>,
+}
+
+impl Span {
+    pub fn new(
+        context: TraceContext,
+        parent: Option<u64>,
+        name: impl Into<Cow<'static, str>>,
+        start: Timestamp,
+        end: Timestamp,
+    ) -> Self {
+        Self {
+            context,
+            parent,
+            name: name.into(),
+            kind: Kind::Internal,
+            start,
+            end,
+            attributes: Vec::new(),
+            error: None,
+        }
+    }
+
+    #[must_use]
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    #[must_use]
+    pub fn text(mut self, name: &'static str, text: impl AsRef<str>) -> Self {
+        let text = text.as_ref();
+        let text = text[..text.floor_char_boundary(TEXT_BYTES)].to_owned();
+        self.attributes.push((name, Value::Text(text)));
+        self
+    }
+
+    #[must_use]
+    pub fn maybe_text(self, name: &'static str, text: Option<&str>) -> Self {
+        match text {
+            Some(text) => self.text(name, text),
+            None => self,
+        }
+    }
+
+    #[must_use]
+    pub fn whole(mut self, name: &'static str, number: Option<u64>) -> Self {
+        let number = number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+        self.attributes
+            .extend(number.map(|number| (name, Value::Whole(number))));
+        self
+    }
+
+    #[must_use]
+    pub fn real(mut self, name: &'static str, number: Option<f64>) -> Self {
+        self.attributes
+            .extend(number.map(|number| (name, Value::Real(number))));
+        self
+    }
+
+    #[must_use]
+    pub fn failed(mut self, code: Option<&str>) -> Self {
+        self.error = code.map(|code| code[..code.floor_char_boundary(TEXT_BYTES)].to_owned());
+        self
+    }
+
+    /// About so many bytes of memory.
+    fn size(&self) -> usize {
+        let text = |value: &Value| match value {
+            Value::Text(text) => text.len(),
+            Value::Whole(_) | Value::Real(_) => 0,
+        };
+        let texts: usize = self
+            .attributes
+            .iter()
+            .map(|(_, value)| 40 + text(value))
+            .sum();
+        SPAN_BYTES + texts + self.name.len() + self.error.as_ref().map_or(0, String::len)
+    }
+}
+
+/// Where spans are put. Cheap to clone; by default nobody wants any.
+#[derive(Clone, Debug, Default)]
+pub struct Spans(Option<Arc<SpanQueue>>);
+
+#[derive(Debug)]
+struct SpanQueue {
+    sender: UnboundedSender<Span>,
+    load: Arc<SpanCounts>,
+    most_bytes: usize,
+    /// A trace that begins here is recorded where its id is below this.
+    threshold: u64,
+}
+
+/// What waits to be sent, and what became of the rest.
+#[derive(Debug, Default)]
+pub struct SpanCounts {
+    bytes: AtomicUsize,
+    pub sent: Counter,
+    /// They found no room.
+    pub dropped: Counter,
+    /// They could not be delivered.
+    pub failed: Counter,
+}
+
+impl SpanCounts {
+    /// What waits, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// The other end of `Spans`.
+#[derive(Debug)]
+pub struct QueuedSpans {
+    receiver: UnboundedReceiver<Span>,
+    pub load: Arc<SpanCounts>,
+}
+
+impl Spans {
+    /// A way that holds at most so many bytes, for this share, from 0 to 1, of the traces that begin here.
+    pub fn bounded(most_bytes: usize, share: f64) -> (Self, QueuedSpans) {
+        let (sender, receiver) = unbounded_channel();
+        let load = Arc::new(SpanCounts::default());
+        let waiting = QueuedSpans {
+            receiver,
+            load: Arc::clone(&load),
+        };
+        let way = SpanQueue {
+            sender,
+            load,
+            most_bytes,
+            threshold: (share * (1_u64 << RANDOM_BITS) as f64) as u64,
+        };
+        (Self(Some(Arc::new(way))), waiting)
+    }
+
+    /// What becomes of a trace that begins here when it is not to be recorded. Its id decides, and so others
+    /// that go by it decide the same. Where no spans are sent others may still record it.
+    pub fn unsampled(&self, begun: impl FnOnce() -> Option<TraceContext>) -> Option<TraceContext> {
+        let way = self.0.as_ref()?;
+        let begun = begun()?;
+        let random = begun.trace as u64 & ((1 << RANDOM_BITS) - 1);
+        (random >= way.threshold).then(|| begun.unsampled())
+    }
+
+    /// The context when its spans are wanted: ask before making one. It is read only where spans go anywhere.
+    pub fn wanted(&self, context: impl FnOnce() -> Option<TraceContext>) -> Option<TraceContext> {
+        self.0.as_ref()?;
+        context().filter(|context| context.is_sampled())
+    }
+
+    /// Never waits.
+    pub fn put(&self, span: Span) {
+        let Some(way) = &self.0 else {
+            return;
+        };
+        let size = span.size();
+        let before = way.load.bytes.fetch_add(size, Ordering::Relaxed);
+        // The receiver is gone at the very end only.
+        if before + size > way.most_bytes || way.sender.send(span).is_err() {
+            way.load.bytes.fetch_sub(size, Ordering::Relaxed);
+            way.load.dropped.inc();
+        }
+    }
+
+    /// `None` when nobody wants any.
+    pub fn load(&self) -> Option<&SpanCounts> {
+        self.0.as_ref().map(|way| &*way.load)
+    }
+}
+
+impl QueuedSpans {
+    /// Up to `most` of what waits, at least one; fewer only when there are no more. 0: nobody is left.
+    /// Cancel-safe.
+    pub async fn take(&mut self, into: &mut Vec<Span>, most: usize) -> usize {
+        let begin = into.len();
+        let taken = self.receiver.recv_many(into, most).await;
+        let bytes: usize = into[begin..].iter().map(Span::size).sum();
+        self.load.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        taken
+    }
+
+    /// What waits just now, up to `most`.
+    pub fn take_rest(&mut self, into: &mut Vec<Span>, most: usize) {
+        while into.len() < most
+            && let Ok(span) = self.receiver.try_recv()
+        {
+            self.load.bytes.fetch_sub(span.size(), Ordering::Relaxed);
+            into.push(span);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context() -> TraceContext {
+        TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").unwrap()
+    }
+
+    fn span(name: &'static str) -> Span {
+        Span::new(
+            context(),
+            None,
+            name,
+            Timestamp::UNIX_EPOCH,
+            Timestamp::UNIX_EPOCH,
+        )
+    }
+
+    #[test]
+    fn a_header_is_read_and_written() {
+        for header in [
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000001-0000000000000001-00",
+        ] {
+            assert_eq!(TraceContext::parse(header).unwrap().to_string(), header);
+        }
+        assert!(context().is_sampled());
+    }
+
+    #[test]
+    fn stages_have_spans_of_their_own_that_are_the_same_again() {
+        let stages = [
+            Stage::Execute(1),
+            Stage::Execute(2),
+            Stage::Deliver(7, 1),
+            Stage::Deliver(7, 2),
+            Stage::Deliver(8, 1),
+        ];
+        let spans = stages.map(|stage| context().stage(stage).span);
+        assert_eq!(spans, stages.map(|stage| context().stage(stage).span));
+        let distinct: std::collections::BTreeSet<_> = spans.into_iter().collect();
+        assert_eq!(distinct.len(), stages.len());
+        assert!(!distinct.contains(&context().span));
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted() {
+        let (spans, mut waiting) = Spans::bounded(2 * (SPAN_BYTES + 10), 1.0);
+        for name in ["one", "two", "three"] {
+            spans.put(span(name));
+        }
+        let load = spans.load().unwrap();
+        assert_eq!(load.dropped.get(), 1);
+        let mut taken = Vec::new();
+        waiting.take_rest(&mut taken, 10);
+        assert_eq!(taken.len(), 2);
+        assert_eq!(load.bytes(), 0);
+        spans.put(span("again"));
+        assert_eq!(load.dropped.get(), 1);
+    }
+
+    #[test]
+    fn nobody_wants_what_the_caller_does_not_want_recorded() {
+        let (spans, _waiting) = Spans::bounded(1000, 1.0);
+        let quiet = TraceContext {
+            flags: 0,
+            ..context()
+        };
+        assert_eq!(spans.wanted(|| Some(quiet)), None);
+        assert_eq!(spans.wanted(|| Some(context())), Some(context()));
+        assert_eq!(Spans::default().wanted(|| Some(context())), None);
+    }
+
+    #[test]
+    fn about_the_share_of_traces_that_begin_here_is_recorded() {
+        for (share, expected) in [(0.0, 0..=0), (0.1, 850..=1150), (1.0, 10_000..=10_000)] {
+            let (spans, _waiting) = Spans::bounded(1000, share);
+            let unsampled = (0..10_000).map(|_| spans.unsampled(|| Some(TraceContext::start())));
+            let kept = unsampled.filter(Option::is_none).count();
+            assert!(expected.contains(&kept), "{share}: {kept}");
+        }
+        let other = Spans::default().unsampled(|| Some(context()));
+        assert_eq!(other, None, "nobody here knows better");
+    }
+
+    #[test]
+    fn texts_are_cut() {
+        let span = span("s").text("a", "ü".repeat(1000)).failed(Some("code"));
+        assert!(span.size() < 700, "{}", span.size());
+    }
+}
