@@ -130,7 +130,7 @@ impl Bench {
         };
         let policy = Policy {
             default_provider: None,
-            patience: Duration::from_secs(60),
+            offline_grace: Duration::from_secs(60),
         };
         let routed = route(&self.dispatch, &[candidate], &policy).expect("echo can do it");
         black_box(routed.decision.stored());

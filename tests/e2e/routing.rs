@@ -162,7 +162,7 @@ async fn nobody_is_a_clear_answer() {
     bridge.stop().await;
 
     // Those who could are away, and have been for longer than anybody waits.
-    let impatient = ("BRIDGE_DISPATCH_PATIENCE", "1ms");
+    let impatient = ("BRIDGE_DISPATCH_OFFLINE_GRACE", "1ms");
     let bridge = Bridge::configured(ADAPTERS, &[ALL, impatient]).await;
     for extra in [json!({"provider": "away"}), json!({"requires": ["vision"]})] {
         let body = with(quiet("t", "ok"), &extra);

@@ -102,7 +102,7 @@ pub struct Config {
     pub tool_limit_bytes: usize,
     /// An adapter that is away for less is waited for, when it is pinned or the only one.
     #[serde(with = "crate::config::duration")]
-    pub patience: Duration,
+    pub offline_grace: Duration,
 }
 
 impl Default for Config {
@@ -121,7 +121,7 @@ impl Default for Config {
             cancel_grace: 5 * SECOND,
             max_tool_rounds: 32,
             tool_limit_bytes: 16 * MIB,
-            patience: 60 * SECOND,
+            offline_grace: 60 * SECOND,
         }
     }
 }

@@ -233,7 +233,7 @@ impl Inner {
             .collect();
         let policy = Policy {
             default_provider: self.registry.default_provider(),
-            patience: self.config.patience,
+            offline_grace: self.config.offline_grace,
         };
         Ok(route(dispatch, &candidates, &policy)?)
     }

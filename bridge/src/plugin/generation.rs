@@ -96,7 +96,7 @@ impl Generation {
             monitor: Arc::clone(&post.monitor),
             relay: post.relay.clone(),
             provider: post.provider.clone(),
-            patience: config.start_patience,
+            call_timeout: config.call_timeout,
             health_timeout: config.health_timeout,
             initialize_timeout: config.initialize_timeout,
             restart: config.restart.clone(),

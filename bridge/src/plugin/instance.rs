@@ -239,11 +239,11 @@ impl Handle {
         self.shared.first.blocked().or(self.shared.second.blocked())
     }
 
-    /// Waits for a thread of ours to be kept longer than `patience`; the calls that wait for it fail.
-    pub(super) async fn overdue(&self, patience: Duration) -> &'static str {
+    /// Waits for a thread of ours to be kept longer than `call_timeout`; the calls that wait for it fail.
+    pub(super) async fn overdue(&self, call_timeout: Duration) -> &'static str {
         let what = tokio::select! {
-            what = self.shared.first.overdue(patience) => what,
-            what = self.shared.second.overdue(patience) => what,
+            what = self.shared.first.overdue(call_timeout) => what,
+            what = self.shared.second.overdue(call_timeout) => what,
         };
         self.fail_waiting(&blocked_in(what));
         what

@@ -24,7 +24,7 @@ pub(super) struct InstanceMonitor {
     pub monitor: Arc<Monitor>,
     pub relay: mpsc::Sender<Relayed>,
     pub provider: String,
-    pub patience: Duration,
+    pub call_timeout: Duration,
     pub health_timeout: Duration,
     pub initialize_timeout: Duration,
     pub restart: Restart,
@@ -64,14 +64,14 @@ impl InstanceMonitor {
 
     async fn watch(&self) {
         loop {
-            let what = self.handle.overdue(self.patience).await;
+            let what = self.handle.overdue(self.call_timeout).await;
             self.tell(Health::offline(format!("blocked in {what}")));
             // In a process of its own it need not be waited for, unless it is we who do not listen.
             if let Some(remote) = self.handle.remote()
                 && !remote.is_held_back()
             {
-                let patience = self.patience;
-                remote.kill(&format!("it was blocked in {what} for {patience:?}"));
+                let call_timeout = self.call_timeout;
+                remote.kill(&format!("it was blocked in {what} for {call_timeout:?}"));
             }
             self.handle.back().await;
             if self.monitor.is_active(self.source) {

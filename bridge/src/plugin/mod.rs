@@ -94,7 +94,7 @@ pub struct Config {
     pub health_age: Duration,
     /// An adapter that keeps our thread longer is blocked.
     #[serde(with = "crate::config::duration")]
-    pub start_patience: Duration,
+    pub call_timeout: Duration,
     /// What runs on an edition that was replaced has this long; then it is ended.
     #[serde(with = "crate::config::duration")]
     pub reload_drain: Duration,
@@ -122,7 +122,7 @@ impl Default for Config {
             initialize_timeout: Duration::from_secs(30),
             health_timeout: Duration::from_secs(2),
             health_age: Duration::from_secs(5),
-            start_patience: Duration::from_secs(1),
+            call_timeout: Duration::from_secs(1),
             reload_drain: Duration::from_secs(86_400),
             payload_bytes: 32 * 1024 * 1024,
             event_bytes: 1024 * 1024,

@@ -77,7 +77,7 @@ impl AdapterSpec {
                 supervisor: self.supervisor.clone(),
                 settings: settings.clone(),
                 memory_limit_bytes: self.table.memory_limit_bytes,
-                patience: config.start_patience,
+                call_timeout: config.call_timeout,
             };
             let boot = Boot {
                 id: named.id.clone(),

@@ -62,20 +62,20 @@ impl Watchdog {
         self.lock().blocked
     }
 
-    /// Resolves with the name of the function that kept the thread longer than `patience`.
-    pub(super) async fn overdue(&self, patience: Duration) -> &'static str {
+    /// Resolves with the name of the function that kept the thread longer than `call_timeout`.
+    pub(super) async fn overdue(&self, call_timeout: Duration) -> &'static str {
         loop {
             let Some(inside) = self.lock().inside else {
                 self.entered.notified().await;
                 continue;
             };
-            let left = patience.saturating_sub(inside.since.elapsed());
+            let left = call_timeout.saturating_sub(inside.since.elapsed());
             if !left.is_zero() {
                 tokio::time::sleep(left).await;
                 continue;
             }
             // When the whole process was stopped, its time is up before it could go on.
-            tokio::time::sleep(patience / 10).await;
+            tokio::time::sleep(call_timeout / 10).await;
             let mut state = self.lock();
             if state.inside.is_some_and(|now| now.entry == inside.entry) {
                 state.blocked = Some(inside.what);

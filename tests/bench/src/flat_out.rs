@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::crowd::{Caller, PATIENCE};
+use super::loaded::{Caller, PATIENCE};
 use super::report::say;
 use super::target::Target;
 

@@ -2,11 +2,11 @@
 //! rounds, medians and ratios. What is absolute here depends on the machine; ratios and processor time
 //! for each dispatch are to be compared.
 
-mod crowd;
 mod fairness;
 mod flat_out;
 mod floor;
 mod load;
+mod loaded;
 mod machine;
 mod readers;
 mod records;

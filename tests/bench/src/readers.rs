@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use tokio::task::{LocalSet, spawn_local};
 
-use super::crowd::{Caller, PATIENCE, at_pace};
 use super::load::{self, Latency};
+use super::loaded::{Caller, PATIENCE, at_pace};
 use super::report::say;
 use super::target::Target;
 

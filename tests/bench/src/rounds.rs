@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use super::report::Sample;
 use super::target::{Kind, Target};
-use super::{crowd, fairness, floor, load, machine, report, soak};
+use super::{fairness, floor, load, loaded, machine, report, soak};
 
 #[derive(Parser)]
 #[command(about)]
@@ -38,7 +38,7 @@ enum Command {
     /// Measures what one receiver that is down costs the others.
     Fairness(fairness::Plan),
     /// Measures what many that wait, run or read cost.
-    Crowd(crowd::Plan),
+    Loaded(loaded::Plan),
     /// Sends at a steady pace for long, and looks for stalls and growth.
     Soak(soak::Plan),
 }
@@ -59,8 +59,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
     if let Some(Command::Fairness(plan)) = &arguments.command {
         return fairness::run(plan, &here, &bridge, &arguments.folder);
     }
-    if let Some(Command::Crowd(plan)) = &arguments.command {
-        return crowd::run(plan, &here, &bridge, &arguments.folder);
+    if let Some(Command::Loaded(plan)) = &arguments.command {
+        return loaded::run(plan, &here, &bridge, &arguments.folder);
     }
     if let Some(Command::Soak(plan)) = &arguments.command {
         return soak::run(plan, &here, &bridge, &arguments.folder);

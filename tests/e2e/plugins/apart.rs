@@ -220,7 +220,7 @@ async fn a_crash_loop_is_quarantined_until_somebody_ends_it() {
 async fn rogue(place: &Place, memory: u64) -> (Registry, Adapter, mpsc::Receiver<Relayed>) {
     place.compile("rogue", "rogue/rogue.c", &[]);
     let mut setup = setup(place, &["rogue"]);
-    setup.config.start_patience = Duration::from_secs(2);
+    setup.config.call_timeout = Duration::from_secs(2);
     setup.config.health_timeout = Duration::from_millis(500);
     setup.config.health_age = Duration::ZERO;
     setup.config.restart.crash_limit = 100;

@@ -20,7 +20,7 @@ async fn rogue_with(
 ) -> (Registry, Adapter, mpsc::Receiver<Relayed>) {
     place.compile("rogue", "rogue/rogue.c", &[]);
     let mut setup = place.setup(&["rogue", "echo"]);
-    setup.config.start_patience = patience;
+    setup.config.call_timeout = patience;
     setup.config.event_bytes = 64 * 1024;
     setup.config.queue_bytes = 128 * 1024;
     setup.config.execution_bytes = 16 * 1024 * 1024;

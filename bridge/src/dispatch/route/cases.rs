@@ -11,7 +11,7 @@ use crate::dispatch::request::{DispatchRequest, Preferences, Recovery};
 
 use super::{Candidate, Policy, RouteError, Routed, route, told};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const OFFLINE_GRACE: Duration = Duration::from_secs(60);
 
 fn profile(capabilities: &[&str]) -> Profile {
     Profile {
@@ -54,7 +54,7 @@ fn run(
 ) -> Result<Routed, RouteError> {
     let policy = Policy {
         default_provider,
-        patience: PATIENCE,
+        offline_grace: OFFLINE_GRACE,
     };
     route(dispatch, candidates, &policy)
 }

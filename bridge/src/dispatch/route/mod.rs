@@ -44,7 +44,7 @@ pub struct Policy<'a> {
     /// `GATEWAY_PROVIDER`.
     pub default_provider: Option<&'a str>,
     /// How long an adapter may be away and still be waited for.
-    pub patience: Duration,
+    pub offline_grace: Duration,
 }
 
 /// The decision.
@@ -308,7 +308,7 @@ fn choose<'a>(
 ) -> Result<Candidate<'a>, RouteError> {
     let alone = held == Pinned::Yes || field.left.len() == 1;
     let waited_for =
-        |c: &Candidate<'_>| alone && c.away_for.is_some_and(|away| away < policy.patience);
+        |c: &Candidate<'_>| alone && c.away_for.is_some_and(|away| away < policy.offline_grace);
     let is_away = |c: &Candidate<'_>| c.health == HealthStatus::Offline && !waited_for(c);
     if field.left.iter().all(is_away) {
         let dropped = field.left.iter().map(away).collect();

@@ -120,7 +120,7 @@ proptest! {
             .collect();
         let policy = Policy {
             default_provider: default,
-            patience: Duration::from_secs(60),
+            offline_grace: Duration::from_secs(60),
         };
         let first = route(&dispatch, &candidates, &policy);
         prop_assert_eq!(&route(&dispatch, &candidates, &policy), &first);

@@ -52,7 +52,7 @@ pub(super) struct Order {
     pub(super) execution_bytes: Option<usize>,
     pub(super) waiting_bytes: usize,
     pub(super) deadline_ms: u64,
-    pub(super) patience_ms: u64,
+    pub(super) call_timeout_ms: u64,
     /// For the data that the library adds: heap, stacks of threads, private mappings.
     pub(super) memory_limit_bytes: Option<u64>,
 }
@@ -176,7 +176,7 @@ async fn serve(
     out: mpsc::Sender<Frame>,
 ) -> io::Result<()> {
     let most = order.payload_bytes + lines::AROUND;
-    let patience = Duration::from_millis(order.patience_ms);
+    let call_timeout = Duration::from_millis(order.call_timeout_ms);
     let said = match Handle::boot(boot(order)).await {
         Ok((handle, facts)) => {
             let manifest = serde_json::to_vec(&facts.manifest)?;
@@ -201,7 +201,7 @@ async fn serve(
             running: Arc::default(),
             tracker: TaskTracker::new(),
         };
-        held.attend(patience);
+        held.attend(call_timeout);
         held.follow(listen(from, most)?).await;
     }
     handle.end(END_WAIT).await;
@@ -261,7 +261,7 @@ struct Held {
 
 impl Held {
     /// What goes on beside calls: the log, events outside of calls, and an eye on the threads.
-    fn attend(&self, patience: Duration) {
+    fn attend(&self, call_timeout: Duration) {
         let (handle, out) = (self.handle.clone(), self.out.clone());
         self.tracker.spawn(async move {
             loop {
@@ -288,8 +288,8 @@ impl Held {
         });
         let (handle, out) = (self.handle.clone(), self.out.clone());
         self.tracker.spawn(async move {
-            let what = handle.overdue(patience).await;
-            let text = format!("it was blocked in {what} for {patience:?}");
+            let what = handle.overdue(call_timeout).await;
+            let text = format!("it was blocked in {what} for {call_timeout:?}");
             tell(&out, Frame::new(0, Kind::Failed, text)).await;
         });
     }

@@ -25,7 +25,7 @@ pub(in crate::plugin) struct Launcher {
     pub settings: Settings,
     pub memory_limit_bytes: Option<u64>,
     /// How long the adapter may keep a thread.
-    pub patience: Duration,
+    pub call_timeout: Duration,
 }
 
 impl Launcher {
@@ -124,7 +124,7 @@ impl Launcher {
             execution_bytes: boot.bounds.execution.total,
             waiting_bytes: boot.bounds.waiting,
             deadline_ms: millis(boot.deadline),
-            patience_ms: millis(self.patience),
+            call_timeout_ms: millis(self.call_timeout),
             memory_limit_bytes: self.memory_limit_bytes,
         };
         serde_json::to_vec(&order)
