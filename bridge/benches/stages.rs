@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use criterion::Criterion;
 use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, OutputStrategy, Profile};
+use forge_base::id::{DeliveryId, DispatchId};
+use forge_base::vault::Vault;
 use forge_bridge::delivery::sign::{Message, Signer};
 use forge_bridge::dispatch::accumulator::Accumulator;
 use forge_bridge::dispatch::assemble::{self, assemble};
@@ -17,8 +19,6 @@ use forge_bridge::dispatch::request::{DispatchRequest, Prompt};
 use forge_bridge::dispatch::route::{Candidate, Policy, route};
 use forge_bridge::dispatch::validate::{Envelope, Limits, validate};
 use forge_bridge::http::json;
-use forge_bridge::id::{DeliveryId, DispatchId};
-use forge_bridge::vault::Vault;
 use forge_bridge::{delivery, dispatch};
 use jiff::Timestamp;
 use secrecy::SecretSlice;

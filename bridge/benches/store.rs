@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::Criterion;
-use forge_bridge::event::{NewEvent, kind};
-use forge_bridge::id::{DeliveryId, DispatchId};
+use forge_base::event::{NewEvent, kind};
+use forge_base::id::{DeliveryId, DispatchId};
 use forge_bridge::store::record::{
     Acceptance, AfterAttempt, Callback, Claim, DeliveryAttempt, Finish, IdempotencyKey, KeySpace,
     NewDelivery, NewDispatch, Settlement,

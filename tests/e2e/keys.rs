@@ -1,7 +1,7 @@
 //! The key under which secrets lie is turned while the bridge works, and whatever happens in the middle, each
 //! secret opens.
 
-use forge_bridge::failpoint::VARIABLE;
+use forge_base::failpoint::VARIABLE;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

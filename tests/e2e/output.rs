@@ -1,6 +1,6 @@
 //! What a run leaves: how its output is captured, checked, cut and counted.
 
-use forge_bridge::digest::{hex, sha256};
+use forge_base::digest::{hex, sha256};
 use reqwest::Method;
 use serde_json::{Value, json};
 

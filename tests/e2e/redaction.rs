@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use forge_bridge::digest::hex;
+use forge_base::digest::hex;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 

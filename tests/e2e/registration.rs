@@ -1,6 +1,6 @@
 //! The gateway registry knows the bridge while it serves, whatever happens to either of them.
 
-use forge_bridge::digest;
+use forge_base::digest;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use forge_bridge::digest::hex;
+use forge_base::digest::hex;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::trace::v1::Span;

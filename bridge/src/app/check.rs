@@ -14,7 +14,7 @@ use crate::plugin::{self, Registry};
 use crate::process::Children;
 use crate::registration::Endpoint;
 use crate::store::sqlite::Sqlite;
-use crate::tasks::Tasks;
+use forge_base::tasks::Tasks;
 
 use super::secrets::open_vault;
 use super::{HALT, Options};

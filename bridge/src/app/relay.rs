@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::dispatch::Dispatcher;
-use crate::event::{NewEvent, kind};
 use crate::plugin::Relayed;
 use crate::store::Store;
+use forge_base::event::{NewEvent, kind};
 
 /// Events of adapters outside of any execution are written in batches of at most so many.
 const RELAY_BATCH: usize = 128;

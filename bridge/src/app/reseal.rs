@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::failpoint;
 use crate::store::sealed::{Place, Resealed, Sealed};
 use crate::store::{self, Store};
-use crate::vault::{KeyId, Vault};
+use forge_base::failpoint;
+use forge_base::vault::{KeyId, Vault};
 
 /// Dispatches that one step looks at.
 const STEP: usize = 200;

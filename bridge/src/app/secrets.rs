@@ -11,11 +11,11 @@ use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::config::Config;
-use crate::digest::{self, sha256};
 use crate::http::token::{Scope, TokenHash};
 use crate::store::sqlite::Sqlite;
-use crate::time;
-use crate::vault::{self, KeyId, KeySource, Vault};
+use forge_base::digest::{self, sha256};
+use forge_base::time;
+use forge_base::vault::{self, KeyId, KeySource, Vault};
 
 /// Tells one of ours from other secrets, also for programs that look for leaked ones.
 const PREFIX: &str = "fbt_";

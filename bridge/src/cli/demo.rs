@@ -20,8 +20,8 @@ use super::stream::{Events, Query};
 use super::{Context, Environment, tail};
 use crate::app;
 use crate::config::{Config, File, Sources};
-use crate::tasks;
 use crate::telemetry;
+use forge_base::tasks;
 
 /// With echo all of it takes less than a second; this is for real agents, and machines under load.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -18,8 +18,8 @@ use super::sink::{Callback, Sink};
 use super::{Context, Environment, INTERRUPTED, tail};
 use crate::app;
 use crate::config::{Config, File, Loaded, Sources};
-use crate::tasks;
 use crate::telemetry;
+use forge_base::tasks;
 
 /// How much of an output the line about a callback shows.
 const LONGEST_OUTPUT: usize = 100;

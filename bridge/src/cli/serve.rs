@@ -7,8 +7,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::{Context, INTERRUPTED};
 use crate::app::{Bridge, Options};
 use crate::config::{Config, Loaded, Sources};
-use crate::tasks;
 use crate::telemetry::{self, Logs};
+use forge_base::tasks;
 
 pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let sources = context.sources();

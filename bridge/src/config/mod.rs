@@ -3,13 +3,11 @@
 //! what a section means.
 
 pub mod changes;
-pub mod duration;
 mod extract;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod layers;
-pub mod secret;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -98,10 +96,10 @@ impl Default for Config {
 #[serde(default, deny_unknown_fields)]
 pub struct Secret {
     /// 32 bytes as hex or base64. Goes before the file.
-    #[serde(with = "secret")]
+    #[serde(with = "forge_base::secret")]
     pub key: Option<SecretString>,
     /// Former ones, which still open what they sealed.
-    #[serde(with = "secret::list")]
+    #[serde(with = "forge_base::secret::list")]
     pub previous: Vec<SecretString>,
     /// Made at the first start, readable by its owner alone, outside of `data_dir`. A key a line; the first
     /// one seals.
@@ -123,10 +121,10 @@ impl Default for Secret {
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
     /// Counts from the later of the finish and the end of the delivery.
-    #[serde(with = "duration")]
+    #[serde(with = "forge_base::duration")]
     pub records: Duration,
     /// How often what is past it is looked for.
-    #[serde(with = "duration")]
+    #[serde(with = "forge_base::duration")]
     pub every: Duration,
     /// How many records one step removes at most.
     pub step: usize,
@@ -147,10 +145,10 @@ impl Default for Retention {
 #[serde(default, deny_unknown_fields)]
 pub struct Drain {
     /// How long dispatches are still accepted.
-    #[serde(with = "duration")]
+    #[serde(with = "forge_base::duration")]
     pub accept: Duration,
     /// How long running work has in all.
-    #[serde(with = "duration")]
+    #[serde(with = "forge_base::duration")]
     pub grace: Duration,
 }
 

@@ -41,7 +41,7 @@ struct Plugin {
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct Auth {
-    #[serde(with = "secret::list")]
+    #[serde(with = "forge_base::secret::list")]
     tokens: Vec<SecretString>,
 }
 

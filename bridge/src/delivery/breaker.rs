@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::time;
+use forge_base::time;
 
 /// The window moves by this part of itself.
 const SLOTS: usize = 10;
@@ -21,7 +21,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Config {
     /// Outcomes are looked at for so long. At least as long as one attempt may take, else a receiver
     /// that hangs never has two failures in one window.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub window: Duration,
     /// Fewer outcomes in the window say nothing. More than the retries of a single delivery in it.
     pub min_samples: NonZeroU32,
@@ -29,10 +29,10 @@ pub struct Config {
     #[serde(deserialize_with = "ratio")]
     pub failure_ratio: f64,
     /// How long nothing is sent then; doubles each time that the probes fail.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub open: Duration,
     /// The longest of these waits, and so the longest that a receiver waits which is back.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub open_max: Duration,
     /// Attempts at once while it is half open, and how many of them have to succeed.
     pub probes: NonZeroU32,

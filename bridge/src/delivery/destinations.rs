@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::store::destination::{MAX_BREAKERS, OpenBreaker};
 
-use crate::time;
+use forge_base::time;
 
 use super::breaker::{Breaker, Change, Config, Health, Phase, Trip};
 
@@ -39,10 +39,10 @@ pub(super) struct Destinations {
 pub struct Destination {
     pub origin: String,
     pub state: State,
-    #[serde(serialize_with = "crate::time::millis")]
+    #[serde(serialize_with = "forge_base::time::millis")]
     pub opened_at: Timestamp,
     /// When it is tried, or could be since.
-    #[serde(serialize_with = "crate::time::millis")]
+    #[serde(serialize_with = "forge_base::time::millis")]
     pub probe_at: Timestamp,
     /// How often it was tried in vain, the opening included.
     pub openings: u32,

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use crate::store;
 use crate::store::record::{AfterAttempt, DueDelivery, Settlement};
-use crate::time;
+use forge_base::time;
 
 use super::{Deliverer, attempt};
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::metrics::{Counter, Histogram};
+use forge_base::metrics::{Counter, Histogram};
 
 use super::verdict::{Outcome, Verdict};
 

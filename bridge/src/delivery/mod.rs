@@ -28,11 +28,11 @@ use tokio::sync::{Notify, OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::net::Client;
-use crate::reloadable::Reloadable;
 use crate::store::{self, Store};
-use crate::time::Clock;
-use crate::trace::Spans;
-use crate::vault::{self, Vault};
+use forge_base::reloadable::Reloadable;
+use forge_base::time::Clock;
+use forge_base::trace::Spans;
+use forge_base::vault::{self, Vault};
 
 pub use destinations::{Destination, State};
 
@@ -54,11 +54,11 @@ pub struct Config {
     /// When a scheme, host and port is left alone for a while.
     pub breaker: breaker::Config,
     /// Of one attempt.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub timeout: Duration,
     /// Sign every callback whose origin has no secrets of its own; several during rotation. Without
     /// any, one is generated at the first start.
-    #[serde(with = "crate::config::secret::list")]
+    #[serde(with = "forge_base::secret::list")]
     pub secrets: Vec<SecretString>,
     /// By origin, such as `https://example.com`.
     pub origins: BTreeMap<String, Origin>,
@@ -83,10 +83,10 @@ impl Default for Config {
 #[serde(default, deny_unknown_fields)]
 pub struct Origin {
     /// Sign its callbacks; several during rotation.
-    #[serde(with = "crate::config::secret::list")]
+    #[serde(with = "forge_base::secret::list")]
     pub secrets: Vec<SecretString>,
     /// Sent as `Authorization: Bearer` unless the dispatch gave its own.
-    #[serde(with = "crate::config::secret")]
+    #[serde(with = "forge_base::secret")]
     pub bearer: Option<SecretString>,
 }
 

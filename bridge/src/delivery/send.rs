@@ -17,13 +17,13 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use url::Url;
 
-use crate::id::DispatchId;
 use crate::net::Outgoing;
 use crate::net::backoff::Policy;
 use crate::store::record::{DeliveryPayload, DueDelivery};
 use crate::store::sealed;
-use crate::trace::TraceContext;
-use crate::vault::{self, Vault};
+use forge_base::id::DispatchId;
+use forge_base::trace::TraceContext;
+use forge_base::vault::{self, Vault};
 
 use super::sign::{Message, Signer, SigningSecret};
 
@@ -119,11 +119,11 @@ pub struct Attempt<'a> {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Secrets {
-    #[serde(with = "crate::config::secret")]
+    #[serde(with = "forge_base::secret")]
     bearer: Option<SecretString>,
-    #[serde(with = "crate::config::secret")]
+    #[serde(with = "forge_base::secret")]
     secret: Option<SecretString>,
-    #[serde(with = "crate::config::secret::map")]
+    #[serde(with = "forge_base::secret::map")]
     headers: BTreeMap<String, SecretString>,
 }
 

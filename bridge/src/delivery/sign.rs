@@ -10,12 +10,12 @@ use reqwest::header::HeaderValue;
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use url::Url;
 
-use crate::digest::MacKey;
-use crate::id::DeliveryId;
 use crate::net;
-use crate::reloadable::Reloadable;
 use crate::store::Store;
-use crate::vault::Vault;
+use forge_base::digest::MacKey;
+use forge_base::id::DeliveryId;
+use forge_base::reloadable::Reloadable;
+use forge_base::vault::Vault;
 
 use super::{Config, Error};
 

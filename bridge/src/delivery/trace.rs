@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::trace::{Kind, Span, Stage, TraceContext};
+use forge_base::trace::{Kind, Span, Stage, TraceContext};
 
 use super::send::Attempt;
 use super::verdict::Outcome;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::net::backoff::{self, Policy};
 use crate::store::record::AfterAttempt;
-use crate::time;
+use forge_base::time;
 
 /// What a receiver did, as far as it matters.
 #[derive(Clone, Debug, PartialEq, Eq)]

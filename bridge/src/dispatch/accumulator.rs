@@ -4,7 +4,7 @@ use forge_adapter_api::{AdapterEvent, ExecutionResult};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::event::kind;
+use forge_base::event::kind;
 
 use super::budget::UsageTotals;
 

@@ -8,7 +8,7 @@ use forge_adapter_api::{ExecutionRequest, OutputStrategy};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::id::DispatchId;
+use forge_base::id::DispatchId;
 
 use super::request::{DispatchRequest, File, Prompt, Recovery};
 

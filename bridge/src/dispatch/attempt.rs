@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::delivery::send::{CallbackOptions, CallbackPayload};
-use crate::failpoint;
 use crate::plugin::Permit;
 use crate::store;
 use crate::store::record::{Begun, Claim};
-use crate::time;
+use forge_base::failpoint;
+use forge_base::time;
 
 use super::Inner;
 use super::accumulator::Accumulator;

@@ -9,11 +9,11 @@ use forge_adapter_api::{AdapterError, ExecutionRequest};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::failpoint;
 use crate::plugin::{Call, Item, Permit};
 use crate::store::record::Lease;
 use crate::store::{self, Store};
-use crate::time::Clock;
+use forge_base::failpoint;
+use forge_base::time::Clock;
 
 use super::accumulator::Change;
 use super::event_batcher::EventBatcher;

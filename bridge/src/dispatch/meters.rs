@@ -3,7 +3,7 @@
 
 use forge_adapter_api::Usage;
 
-use crate::metrics::{Counter, Histogram, OTHER, Table};
+use forge_base::metrics::{Counter, Histogram, OTHER, Table};
 
 use super::normalise::Account;
 

@@ -40,14 +40,14 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use crate::delivery::Deliverer;
-use crate::id::DispatchId;
 use crate::mcp::Servers;
 use crate::net::guard::Guard;
 use crate::plugin::Registry;
 use crate::store;
-use crate::tasks::Tasks;
-use crate::trace::Spans;
-use crate::vault::Vault;
+use forge_base::id::DispatchId;
+use forge_base::tasks::Tasks;
+use forge_base::trace::Spans;
+use forge_base::vault::Vault;
 
 use finish::Finisher;
 use next_wakeup::NextWakeup;
@@ -70,16 +70,16 @@ struct At<'a> {
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The time of one attempt when the dispatch names none.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub default_timeout: Duration,
     /// The most that a dispatch may ask for.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub max_timeout: Duration,
     /// How long a dispatch may wait for its start when it names nothing.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub queue_timeout: Duration,
     /// The most that a dispatch may ask for.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub max_queue_timeout: Duration,
     /// How many dispatches may wait; one more is answered 429.
     pub queue_limit: u64,
@@ -94,14 +94,14 @@ pub struct Config {
     /// The longest `outputSchema`, as compact JSON.
     pub schema_limit_bytes: usize,
     /// How long an adapter may take to end what was cancelled or ran out of time.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub cancel_grace: Duration,
     /// How often an adapter that hands tool calls back is called again in one attempt.
     pub max_tool_rounds: u32,
     /// What the calls of tools and their results may have together in one attempt, as compact JSON.
     pub tool_limit_bytes: usize,
     /// An adapter that is away for less is waited for, when it is pinned or the only one.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub offline_grace: Duration,
 }
 

@@ -1,9 +1,9 @@
 //! What a crash left running is settled once, at boot, before anything new starts: it ends, or it
 //! goes back to the queue, as its recovery policy says.
 
-use crate::failpoint;
 use crate::store;
 use crate::store::record::{Claim, Interrupted};
+use forge_base::failpoint;
 
 use super::finish::{Completion, Finisher};
 use super::normalise::Ending;

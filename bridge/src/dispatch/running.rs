@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::id::DispatchId;
+use forge_base::id::DispatchId;
 
 /// How one execution is told to stop, and why.
 #[derive(Clone, Debug, Default)]

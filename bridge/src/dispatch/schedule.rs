@@ -11,12 +11,12 @@ use jiff::Timestamp;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use crate::failpoint;
-use crate::id::DispatchId;
 use crate::plugin::Adapter;
 use crate::store;
 use crate::store::record::{Ready, Reroute};
-use crate::time;
+use forge_base::failpoint;
+use forge_base::id::DispatchId;
+use forge_base::time;
 
 use super::normalise::Ending;
 use super::request::DispatchRequest;

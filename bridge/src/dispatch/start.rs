@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::Instrument as _;
 
-use crate::event::{NewEvent, kind};
-use crate::failpoint;
-use crate::id::DispatchId;
 use crate::plugin::{Adapter, Permit};
 use crate::store;
 use crate::store::record::{Acceptance, Begun, Claim, Lease, NewDispatch, Ready};
+use forge_base::event::{NewEvent, kind};
+use forge_base::failpoint;
+use forge_base::id::DispatchId;
 
 use super::request::DispatchRequest;
 use super::running::ExecutionGuard;

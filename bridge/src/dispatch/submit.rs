@@ -10,15 +10,15 @@ use secrecy::ExposeSecret;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::event::{NewEvent, kind};
-use crate::failpoint;
-use crate::id::DispatchId;
 use crate::plugin::Adapter;
 use crate::store::record::{
     self, Acceptance, DispatchState, IdempotencyKey, KeyVerdict, NewDispatch, Replay,
 };
 use crate::store::{self, sealed};
-use crate::time;
+use forge_base::event::{NewEvent, kind};
+use forge_base::failpoint;
+use forge_base::id::DispatchId;
+use forge_base::time;
 
 use super::request::{DispatchRequest, Secrets};
 use super::route::{Candidate, Policy, RouteError, Routed, route};

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::event::kind;
+use forge_base::event::kind;
 
 /// Calls that are followed; of an attempt that makes more, the rest is only counted.
 const FOLLOWED: usize = 256;

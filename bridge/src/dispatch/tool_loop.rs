@@ -8,9 +8,9 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::event::kind;
-use crate::failpoint;
 use crate::mcp::{Answer, Caller, Session};
+use forge_base::event::kind;
+use forge_base::failpoint;
 
 use super::Inner;
 use super::event_batcher::EventBatcher;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::trace::{self, Spans, Stage, TraceContext};
+use forge_base::trace::{self, Spans, Stage, TraceContext};
 
 /// The W3C trace that the dispatch belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -126,7 +126,7 @@ impl View {
             profile: json!(adapter.profile().as_deref()),
             running: adapter.running(),
             max_concurrent: adapter.max_concurrent(),
-            paused_at: adapter.paused().map(crate::time::format),
+            paused_at: adapter.paused().map(forge_base::time::format),
             quarantine: adapter.quarantined(),
             leaving: adapter.leaving(),
             health: report(&adapter.health()),
@@ -138,7 +138,7 @@ impl View {
 fn report(health: &HealthReport) -> Value {
     let mut report = json!({
         "status": health.status,
-        "checkedAt": crate::time::format(health.checked_at),
+        "checkedAt": forge_base::time::format(health.checked_at),
     });
     if let Some(message) = &health.message {
         report["message"] = json!(message);

@@ -11,8 +11,8 @@ use jiff::Timestamp;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 
-use crate::digest::{hex, sha256};
-use crate::reloadable::Reloadable;
+use forge_base::digest::{hex, sha256};
+use forge_base::reloadable::Reloadable;
 
 use super::error::{Code, Failure};
 use super::limit::{Failed, Hash, Meter, Peer, Peers, Rate};
@@ -27,7 +27,7 @@ const SHORT: usize = 16;
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Tokens in plain text, all scopes: `BRIDGE_TOKENS`.
-    #[serde(with = "crate::config::secret::list")]
+    #[serde(with = "forge_base::secret::list")]
     pub tokens: Vec<SecretString>,
     /// Tokens of which only the hash is known here.
     pub token: Vec<TokenHash>,

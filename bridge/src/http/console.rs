@@ -11,7 +11,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
 use super::Shared;
-use crate::digest::{hex, sha256};
+use forge_base::digest::{hex, sha256};
 
 /// Only what the bridge itself serves, and nobody's frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \

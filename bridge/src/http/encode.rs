@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::event::{Cursor, Event};
+use forge_base::event::{Cursor, Event};
 
 const DATA: &[u8] = b"data: ";
 
@@ -92,7 +92,7 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::event::{LogName, Written};
+    use forge_base::event::{LogName, Written};
 
     fn event(kind: &str, data: &str) -> Event {
         Event {

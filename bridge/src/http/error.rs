@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::dispatch;
-use crate::id::RequestId;
 use crate::store;
+use forge_base::id::RequestId;
 
 /// What callers branch on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -341,7 +341,7 @@ mod tests {
     use super::super::testing::{Answered, Edge};
     use super::*;
     use crate::dispatch::validate::FieldError;
-    use crate::id::DispatchId;
+    use forge_base::id::DispatchId;
 
     fn shown(answer: &Answered) -> String {
         format!("{} {}", answer.status.as_u16(), answer.envelope())

@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::event::Event;
 use crate::store::Store;
 use crate::store::record::EventFilter;
+use forge_base::event::Event;
 
 /// Under load a commit comes every few microseconds; what comes in so long is told together.
 const PACE: Duration = Duration::from_millis(5);

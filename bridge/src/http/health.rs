@@ -188,11 +188,11 @@ fn adapter_lines(
         let line = AdapterLine {
             status: health.status,
             message: health.message,
-            checked_at: Some(crate::time::format(health.checked_at)),
+            checked_at: Some(forge_base::time::format(health.checked_at)),
             running: adapter.running(),
             queued: queues.remove(adapter.provider()).unwrap_or(0),
             max_concurrent: adapter.max_concurrent(),
-            paused_at: adapter.paused().map(crate::time::format),
+            paused_at: adapter.paused().map(forge_base::time::format),
             quarantine: adapter.quarantined(),
             profile: match detail {
                 Detail::Brief => None,

@@ -75,24 +75,24 @@ pub struct Config {
     pub origins: Vec<String>,
     pub body_limit_bytes: usize,
     /// A body that is not complete by then is answered 408.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub body_timeout: Duration,
     /// A connection that has not sent its headers by then is closed.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub header_timeout: Duration,
     /// A connection that rests between two requests is closed after so long, sooner when there is no
     /// place left for others. Longer than what clients keep one for, so that they are the ones to close.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub idle_timeout: Duration,
     /// A connection whose client takes nothing of an answer for so long is cut.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub write_timeout: Duration,
     /// Connections at once; further ones wait in the backlog of the system.
     pub max_connections: usize,
     /// Event streams among them; one more is answered 429, so that readers leave room for work.
     pub max_streams: usize,
     /// What requests under way get when the listener closes.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub close_grace: Duration,
 }
 

@@ -6,9 +6,9 @@ use serde_json::value::RawValue;
 
 use super::error::{Code, Failure};
 use crate::dispatch::route;
-use crate::id::DispatchId;
 use crate::store::Store;
 use crate::store::record::{DeliveryRecord, DeliveryState, DispatchRecord, DispatchState};
+use forge_base::id::DispatchId;
 
 /// One dispatch as `GET /api/v2/dispatch/{id}` shows it.
 #[derive(Debug, Serialize)]
@@ -28,22 +28,22 @@ pub(super) struct View {
     cancel_requested: bool,
     priority: i8,
     attempt: u32,
-    #[serde(serialize_with = "crate::time::millis")]
+    #[serde(serialize_with = "forge_base::time::millis")]
     accepted_at: Timestamp,
     #[serde(
-        serialize_with = "crate::time::millis_option",
+        serialize_with = "forge_base::time::millis_option",
         skip_serializing_if = "Option::is_none"
     )]
     not_before: Option<Timestamp>,
-    #[serde(serialize_with = "crate::time::millis")]
+    #[serde(serialize_with = "forge_base::time::millis")]
     start_by: Timestamp,
     #[serde(
-        serialize_with = "crate::time::millis_option",
+        serialize_with = "forge_base::time::millis_option",
         skip_serializing_if = "Option::is_none"
     )]
     started_at: Option<Timestamp>,
     #[serde(
-        serialize_with = "crate::time::millis_option",
+        serialize_with = "forge_base::time::millis_option",
         skip_serializing_if = "Option::is_none"
     )]
     finished_at: Option<Timestamp>,
@@ -83,11 +83,11 @@ enum Outcome {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DeliveryLine {
-    id: crate::id::DeliveryId,
+    id: forge_base::id::DeliveryId,
     status: DeliveryState,
     attempt_count: u32,
     #[serde(
-        serialize_with = "crate::time::millis_option",
+        serialize_with = "forge_base::time::millis_option",
         skip_serializing_if = "Option::is_none"
     )]
     due_at: Option<Timestamp>,

@@ -12,7 +12,7 @@ use tracing::Instrument as _;
 
 use super::error::{Code, Failure, render};
 use super::traffic::Traffic;
-use crate::id::RequestId;
+use forge_base::id::RequestId;
 
 /// The HTTP library answers without our envelope above twice these limits.
 pub(super) const MAX_HEADERS: usize = 100;

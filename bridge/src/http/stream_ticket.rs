@@ -17,8 +17,8 @@ use serde_json::json;
 use super::auth::Reader;
 use super::error::{Code, Failure};
 use super::limit::Hash;
-use crate::digest::sha256;
-use crate::time;
+use forge_base::digest::sha256;
+use forge_base::time;
 
 /// How long a ticket opens a stream.
 pub(super) const LIFE: Duration = Duration::from_secs(60);

@@ -25,8 +25,6 @@ use crate::delivery::sign::Signer;
 use crate::delivery::{self, Deliverer};
 use crate::dispatch::finish::Finisher;
 use crate::dispatch::{self, Dispatcher};
-use crate::event::{NewEvent, kind};
-use crate::id::{DeliveryId, DispatchId};
 use crate::net;
 use crate::net::guard::Guard;
 use crate::plugin::{self, Registry, Trust};
@@ -36,10 +34,12 @@ use crate::store::memory::Memory;
 use crate::store::record::{
     Callback, Claim, Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress,
 };
-use crate::tasks::Tasks;
-use crate::time::Clock;
-use crate::trace::Spans;
-use crate::vault::Vault;
+use forge_base::event::{NewEvent, kind};
+use forge_base::id::{DeliveryId, DispatchId};
+use forge_base::tasks::Tasks;
+use forge_base::time::Clock;
+use forge_base::trace::Spans;
+use forge_base::vault::Vault;
 
 const RETENTION: Duration = Duration::from_secs(60);
 

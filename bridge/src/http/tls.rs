@@ -25,8 +25,8 @@ use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use crate::digest::{Hasher, hex, sha256};
-use crate::reloadable::Reloadable;
+use forge_base::digest::{Hasher, hex, sha256};
+use forge_base::reloadable::Reloadable;
 
 /// More than any chain or key.
 const LONGEST_FILE_BYTES: u64 = 1024 * 1024;
@@ -44,7 +44,7 @@ pub struct Config {
     /// PEM, without a password, not readable by everybody.
     pub key: Option<PathBuf>,
     /// How often the files are looked at; new ones are shown from then on.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub every: Duration,
 }
 

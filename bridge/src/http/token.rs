@@ -7,7 +7,7 @@ use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
 use super::error::{Code, Failure};
 use super::limit::{Hash, Meter, Rate};
-use crate::digest;
+use forge_base::digest;
 
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]

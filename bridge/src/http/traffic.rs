@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::http::Method;
 
-use crate::metrics::{Counter, Histogram, OTHER, Table};
+use forge_base::metrics::{Counter, Histogram, OTHER, Table};
 
 /// Routes that have a row of their own; there are fewer.
 const ROUTES: usize = 128;

@@ -20,7 +20,7 @@ use url::Url;
 
 use crate::net;
 use crate::net::guard::Refused;
-use crate::tasks::Tasks;
+use forge_base::tasks::Tasks;
 
 pub(crate) use self::session::prefix;
 pub use self::session::{Answer, Session};
@@ -32,10 +32,10 @@ pub struct Config {
     /// By the name that dispatches ask for them with.
     pub servers: BTreeMap<String, Server>,
     /// From the start of a server to the list of its tools.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub start_timeout: Duration,
     /// Of one call.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub call_timeout: Duration,
     /// The longest result of a call, as compact JSON.
     pub result_bytes: usize,
@@ -60,12 +60,12 @@ pub struct Server {
     pub command: Option<String>,
     pub args: Vec<String>,
     /// Added to the few variables that every program is given.
-    #[serde(with = "crate::config::secret::map")]
+    #[serde(with = "forge_base::secret::map")]
     pub env: BTreeMap<String, SecretString>,
     /// Of a server that speaks streamable HTTP.
     pub url: Option<String>,
     /// Sent with every request to `url`.
-    #[serde(with = "crate::config::secret::map")]
+    #[serde(with = "forge_base::secret::map")]
     pub headers: BTreeMap<String, SecretString>,
 }
 

@@ -11,7 +11,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tower::BoxError;
 use url::{Host, Url};
 
-use crate::reloadable::Reloadable;
+use forge_base::reloadable::Reloadable;
 
 use super::special::special_range;
 

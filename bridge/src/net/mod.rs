@@ -38,10 +38,10 @@ pub struct Config {
     /// A forward proxy for all calls, without credentials in its URL. It resolves the names, so it
     /// has to guard them as well; literal addresses are still checked here.
     pub proxy: Option<String>,
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub connect_timeout: Duration,
     /// How long an unused connection is kept.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub idle_timeout: Duration,
     /// How many unused connections are kept for each origin.
     pub idle_per_origin: usize,

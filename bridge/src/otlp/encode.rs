@@ -8,7 +8,7 @@ use opentelemetry_proto::tonic::trace::v1::{
 };
 use prost::Message;
 
-use crate::trace::{Kind, Span, Value};
+use forge_base::trace::{Kind, Span, Value};
 
 /// Bits of `flags`: whether the parent is another process's is known, and it is.
 const PARENT_IS_KNOWN: u32 = 0x100;

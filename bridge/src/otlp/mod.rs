@@ -14,7 +14,7 @@ use url::Url;
 
 use crate::net::guard::{BadRule, Guard};
 use crate::net::{self, Client};
-use crate::trace::{QueuedSpans, Spans};
+use forge_base::trace::{QueuedSpans, Spans};
 
 use encode::Source;
 
@@ -29,7 +29,7 @@ pub struct Config {
     /// The collector's address; `/v1/traces` is added unless it ends so. None: nothing is recorded.
     pub endpoint: Option<String>,
     /// `name=value` each, sent with every request.
-    #[serde(with = "crate::config::secret::list")]
+    #[serde(with = "forge_base::secret::list")]
     pub headers: Vec<SecretString>,
     pub service_name: String,
     /// `name=value` each: what else is said of this process.
@@ -38,10 +38,10 @@ pub struct Config {
     /// wants it.
     pub sample_ratio: f64,
     /// Of one request.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub timeout: Duration,
     /// How long a span waits for others to share a request with.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub every: Duration,
     /// What may wait; beyond it spans are dropped and counted.
     pub queue_bytes: usize,

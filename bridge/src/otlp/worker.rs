@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::net::{Outgoing, backoff};
-use crate::trace::Span;
+use forge_base::trace::Span;
 
 use super::{Exporter, encode};
 

@@ -19,7 +19,7 @@ use super::meters::Meters;
 use super::pause::Mark;
 use super::process::Isolation;
 use super::spec::AdapterSpec;
-use crate::failpoint;
+use forge_base::failpoint;
 
 /// What an edition gets for its own `shutdown` once nothing runs on it.
 const END_GRACE: Duration = Duration::from_secs(10);

@@ -19,8 +19,8 @@ use super::load::LoadError;
 use super::meters::Meters;
 use super::settings::Settings;
 use super::{Config, Relayed};
-use crate::failpoint;
-use crate::tasks::Tasks;
+use forge_base::failpoint;
+use forge_base::tasks::Tasks;
 
 /// The op that runs a request.
 const EXECUTE: &str = "execute";

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::Relayed;
-use crate::event::kind;
+use forge_base::event::kind;
 
 /// How many changes are remembered.
 const REMEMBERED: usize = 32;
@@ -27,7 +27,7 @@ pub struct HealthReport {
     pub status: HealthStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    #[serde(serialize_with = "crate::time::millis")]
+    #[serde(serialize_with = "forge_base::time::millis")]
     pub checked_at: Timestamp,
 }
 
@@ -35,7 +35,7 @@ pub struct HealthReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Quarantine {
-    #[serde(serialize_with = "crate::time::millis")]
+    #[serde(serialize_with = "forge_base::time::millis")]
     pub since: Timestamp,
     /// How often it ended within `plugin.restart.crash_window`.
     pub crashes: usize,
@@ -190,7 +190,7 @@ impl Monitor {
             data: Some(json!({
                 "status": report.status, "message": report.message, "previous": previous,
             })),
-            timestamp: Some(crate::time::format(report.checked_at)),
+            timestamp: Some(forge_base::time::format(report.checked_at)),
         };
         let relayed = Relayed {
             provider: provider.clone(),

@@ -14,7 +14,7 @@ use super::call_stream::Item;
 use super::health::{Monitor, SourceId};
 use super::instance::Handle;
 use super::process::Restart;
-use crate::event::kind;
+use forge_base::event::kind;
 
 /// What runs beside an instance: its log, its news, and an eye on its threads.
 pub(super) struct InstanceMonitor {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::trace::{TraceContext, TraceId};
+use forge_base::trace::{TraceContext, TraceId};
 
 /// Waiting records, in bytes.
 const QUEUED_BYTES: usize = 256 * 1024;

@@ -1,6 +1,6 @@
 //! What is counted of the calls into one instance of an adapter.
 
-use crate::metrics::{Counter, Table};
+use forge_base::metrics::{Counter, Table};
 
 /// Ops that have a row of their own; there are fewer.
 const OPS: usize = 64;

@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-use crate::tasks::Tasks;
+use forge_base::tasks::Tasks;
 
 pub use adapter::{Adapter, Draining, PauseError, ReloadError};
 pub use call_stream::{Call, Item};
@@ -85,18 +85,18 @@ pub struct Config {
     /// When not empty, only these libraries are loaded.
     pub allow: Vec<Allowed>,
     /// For loading and for `initialize`, each.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub initialize_timeout: Duration,
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub health_timeout: Duration,
     /// An answer younger than this is not asked for again.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub health_age: Duration,
     /// An adapter that keeps our thread longer is blocked.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub call_timeout: Duration,
     /// What runs on an edition that was replaced has this long; then it is ended.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub reload_drain: Duration,
     /// The largest answer that is taken.
     pub payload_bytes: usize,

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::failpoint;
+use forge_base::failpoint;
 
 /// Removes everything in the folders below `folder` that is not named by one of these digests. Blocks;
 /// before anything can be reloaded. What cannot be removed is said and stays.

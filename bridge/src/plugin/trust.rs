@@ -13,8 +13,8 @@ use tempfile::NamedTempFile;
 use super::format;
 use super::load::LoadError;
 use super::loaded_images::LoadedImages;
-use crate::digest::{hex, sha256_of};
-use crate::failpoint;
+use forge_base::digest::{hex, sha256_of};
+use forge_base::failpoint;
 
 /// What to do with a library that others could have written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use self::reaper::{Orphanage, Tag};
-use crate::metrics::Counter;
+use forge_base::metrics::Counter;
 
 pub mod exec;
 mod proc;
@@ -34,7 +34,7 @@ pub struct Config {
     /// The program that has the `exec` subcommand; by default this executable as it was started.
     pub supervisor: Option<PathBuf>,
     /// Between the request to end and the kill.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub grace: Duration,
 }
 

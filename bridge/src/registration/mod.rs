@@ -34,7 +34,7 @@ pub struct Config {
     /// The registry. Nothing is registered without it. Its host may be called wherever it leads.
     pub url: Option<String>,
     /// Sent to the registry as `Authorization: Bearer`.
-    #[serde(with = "crate::config::secret")]
+    #[serde(with = "forge_base::secret")]
     pub token: Option<SecretString>,
     /// What the registry knows this bridge by, the same over restarts and for all instances of a
     /// rolling deploy. Absent: the store's id.
@@ -46,10 +46,10 @@ pub struct Config {
     /// Where the registry's side finds this bridge. Absent: the address it listens on.
     pub public_url: Option<String>,
     /// How often the registration is repeated; also the longest wait while the registry is away.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub every: Duration,
     /// Of one request.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub timeout: Duration,
 }
 

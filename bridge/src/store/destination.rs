@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use jiff::Timestamp;
 
-use crate::id::DeliveryId;
+use forge_base::id::DeliveryId;
 
 #[derive(Clone, Debug)]
 pub struct DueQuery {

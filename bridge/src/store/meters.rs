@@ -1,6 +1,6 @@
 //! What a store counts while it works.
 
-use crate::metrics::{Counter, Gauge, Histogram};
+use forge_base::metrics::{Counter, Gauge, Histogram};
 
 /// Of one store, since it was opened.
 #[derive(Debug)]

@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
-use crate::event::{Event, LogName, NewEvent};
-use crate::id::{DeliveryId, DispatchId};
+use forge_base::event::{Event, LogName, NewEvent};
+use forge_base::id::{DeliveryId, DispatchId};
 
 use destination::{DueQuery, OpenBreaker};
 use meters::Meters;
@@ -44,7 +44,7 @@ pub struct Config {
     /// Length of the write-ahead log above which it is truncated, even if that delays writers.
     pub wal_limit_bytes: u64,
     /// Longest wait for a write lock that another process holds. After it changes are refused until the lock is released.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub busy_timeout: Duration,
     /// Bounds of the write queue.
     pub queue_bytes: usize,

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::event::{Event, NewEvent};
-use crate::id::{DeliveryId, DispatchId};
+use forge_base::event::{Event, NewEvent};
+use forge_base::id::{DeliveryId, DispatchId};
 
 /// Two namespaces: a header never meets a task id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -305,7 +305,7 @@ pub enum AfterAttempt {
 pub struct DeliveryAttempt {
     /// 1 for the first.
     pub number: u32,
-    #[serde(serialize_with = "crate::time::millis")]
+    #[serde(serialize_with = "forge_base::time::millis")]
     pub at: Timestamp,
     pub duration_ms: u64,
     /// The HTTP status, when there was an answer.
@@ -350,16 +350,16 @@ pub struct DeliveryRecord {
     pub url: String,
     pub status: DeliveryState,
     pub attempt_count: u32,
-    #[serde(serialize_with = "crate::time::millis")]
+    #[serde(serialize_with = "forge_base::time::millis")]
     pub created_at: Timestamp,
     /// The next attempt, while pending.
     #[serde(
-        serialize_with = "crate::time::millis_option",
+        serialize_with = "forge_base::time::millis_option",
         skip_serializing_if = "Option::is_none"
     )]
     pub due_at: Option<Timestamp>,
     #[serde(
-        serialize_with = "crate::time::millis_option",
+        serialize_with = "forge_base::time::millis_option",
         skip_serializing_if = "Option::is_none"
     )]
     pub settled_at: Option<Timestamp>,

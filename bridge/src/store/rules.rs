@@ -10,8 +10,8 @@ use super::record::{
     NewDispatch,
 };
 use super::{Error, Result};
-use crate::event::{Event, LogName};
-use crate::id::DispatchId;
+use forge_base::event::{Event, LogName};
+use forge_base::id::DispatchId;
 
 /// How many delivery attempts are kept from the beginning, and how many from the end.
 pub(super) const FIRST_ATTEMPTS: u32 = 5;
@@ -117,9 +117,9 @@ pub(super) fn later(time: Timestamp, by: Duration) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::DispatchId;
     use KeySpace::{Header, Task};
     use KeyVerdict::{Conflict, Same, TakeOver};
+    use forge_base::id::DispatchId;
 
     fn known(state: DispatchState) -> Known {
         let at = Timestamp::UNIX_EPOCH;

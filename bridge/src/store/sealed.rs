@@ -1,7 +1,7 @@
 //! What lies sealed in a store, so that it can be sealed anew under another key. The store knows nothing of
 //! keys.
 
-use crate::id::DispatchId;
+use forge_base::id::DispatchId;
 
 /// One value that somebody sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]

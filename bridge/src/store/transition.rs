@@ -8,8 +8,8 @@ use super::record::{
     NewDispatch, Settlement,
 };
 use super::{Error, Result, rules};
-use crate::id::DispatchId;
 use crate::store::record::{DispatchState, KeySpace};
+use forge_base::id::DispatchId;
 
 /// Stage of a dispatch as far as claims depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

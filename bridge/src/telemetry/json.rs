@@ -37,7 +37,10 @@ where
         event.record(&mut line);
         let metadata = event.metadata();
         for (name, text) in [
-            ("timestamp", crate::time::format(jiff::Timestamp::now())),
+            (
+                "timestamp",
+                forge_base::time::format(jiff::Timestamp::now()),
+            ),
             ("level", metadata.level().to_string()),
             ("target", metadata.target().to_owned()),
         ] {

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use forge_bridge::failpoint::{POINTS, VARIABLE};
+use forge_base::failpoint::{POINTS, VARIABLE};
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{self as unix, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use forge_bridge::digest::{hex, sha256};
+use forge_base::digest::{hex, sha256};
 use forge_bridge::plugin::{Config, Registry, Trust};
 use serde_json::json;
 

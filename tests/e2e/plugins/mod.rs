@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forge_adapter_api::AdapterError;
+use forge_base::tasks::Tasks;
 use forge_bridge::plugin::{
     Adapter, AdapterTable, Call, Config, Error, Item, Registry, Relayed, Setup, Trust,
 };
-use forge_bridge::tasks::Tasks;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::mpsc;

@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use forge_bridge::event::{NewEvent, kind};
-use forge_bridge::id::{DeliveryId, DispatchId};
+use forge_base::event::{NewEvent, kind};
+use forge_base::id::{DeliveryId, DispatchId};
 use forge_bridge::store::record::{
     Acceptance, DispatchState, EventFilter, IdempotencyKey, KeySpace, NewDispatch,
 };

@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
-use forge_bridge::id::DispatchId;
+use forge_base::id::DispatchId;
 
 use super::super::harness::Api;
 use super::super::harness::api::JsonBody as _;

@@ -1,8 +1,8 @@
 //! Short texts that name something: cursors of the event log, ids, and the trace of a caller.
 
+use forge_base::event::LogName;
+use forge_base::id::{DeliveryId, DispatchId};
 use forge_bridge::dispatch::trace::Trace;
-use forge_bridge::event::LogName;
-use forge_bridge::id::{DeliveryId, DispatchId};
 
 pub(crate) fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

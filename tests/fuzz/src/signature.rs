@@ -2,10 +2,10 @@
 
 use std::cell::LazyCell;
 
+use forge_base::id::DeliveryId;
+use forge_base::vault::Vault;
 use forge_bridge::delivery::sign::{Message, Signer, SigningSecret};
 use forge_bridge::delivery::{self};
-use forge_bridge::id::DeliveryId;
-use forge_bridge::vault::Vault;
 use jiff::Timestamp;
 use reqwest::header::{HeaderMap, HeaderValue};
 use secrecy::{ExposeSecret, SecretSlice};

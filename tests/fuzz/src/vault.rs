@@ -2,7 +2,7 @@
 
 use std::cell::LazyCell;
 
-use forge_bridge::vault::Vault;
+use forge_base::vault::Vault;
 use secrecy::{ExposeSecret, SecretSlice};
 
 thread_local! {

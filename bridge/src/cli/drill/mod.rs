@@ -24,7 +24,7 @@ use super::screen::{Tone, text};
 use super::serve::Signals;
 use super::sink::Sink;
 use super::{Context, FAILED, INTERRUPTED};
-use crate::tasks;
+use forge_base::tasks;
 use ledger::Ledger;
 use report::{Progress, Report};
 use victim::{Home, Victim};

@@ -17,8 +17,6 @@ use url::Url;
 
 use super::sign::Signer;
 use super::{Config, Deliverer, Setup};
-use crate::event::{NewEvent, kind};
-use crate::id::{DeliveryId, DispatchId};
 use crate::net;
 use crate::net::guard::Guard;
 use crate::net::sink::Received;
@@ -28,10 +26,12 @@ use crate::store::record::{
     Acceptance, Callback, Claim, DeliveryRecord, EventFilter, Finish, Finished, IdempotencyKey,
     KeySpace, NewDelivery, NewDispatch,
 };
-use crate::tasks::Tasks;
-use crate::time::{self, Clock};
-use crate::trace::Spans;
-use crate::vault::Vault;
+use forge_base::event::{NewEvent, kind};
+use forge_base::id::{DeliveryId, DispatchId};
+use forge_base::tasks::Tasks;
+use forge_base::time::{self, Clock};
+use forge_base::trace::Spans;
+use forge_base::vault::Vault;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const RESULT: &str = r#"{"status":"ok","output":"grüße"}"#;

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Rig, header, held};
 use crate::net::sink::{Answer, CallbackSink};
 use crate::store::record::DeliveryState;
-use crate::time;
+use forge_base::time;
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_receiver_delays_nobody_else() {

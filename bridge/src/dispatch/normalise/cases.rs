@@ -11,7 +11,7 @@ use crate::dispatch::accumulator::Accumulator;
 use crate::dispatch::capture::Captured;
 use crate::dispatch::request::DispatchRequest;
 use crate::dispatch::request::tests::minimal;
-use crate::id::DispatchId;
+use forge_base::id::DispatchId;
 
 use super::{Ending, Outcome, Raw, Subject, normalise};
 

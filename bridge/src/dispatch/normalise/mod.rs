@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use crate::id::DispatchId;
+use forge_base::id::DispatchId;
 
 use self::output::{Fitted, Truncated};
 use super::Config;
@@ -228,9 +228,9 @@ struct Body<'a> {
     input_request: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_truncated: Option<&'a Truncated>,
-    #[serde(serialize_with = "crate::time::millis_option")]
+    #[serde(serialize_with = "forge_base::time::millis_option")]
     started_at: Option<Timestamp>,
-    #[serde(serialize_with = "crate::time::millis")]
+    #[serde(serialize_with = "forge_base::time::millis")]
     completed_at: Timestamp,
     trace_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]

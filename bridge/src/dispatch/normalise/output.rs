@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use crate::digest::{hex, sha256};
 use crate::dispatch::Config;
-use crate::id::DispatchId;
+use forge_base::digest::{hex, sha256};
+use forge_base::id::DispatchId;
 
 /// Says that the result holds only the beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

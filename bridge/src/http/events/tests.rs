@@ -10,9 +10,9 @@ use serde_json::Value;
 use tower::ServiceExt as _;
 
 use super::super::testing::{Answered, Edge, event};
-use crate::event::{LogName, NewEvent, kind};
-use crate::id::DispatchId;
 use crate::store::record::{AfterAttempt, DeliveryAttempt, Settlement};
+use forge_base::event::{LogName, NewEvent, kind};
+use forge_base::id::DispatchId;
 
 /// `(id, type)` of the events in a body.
 type Told = Vec<(String, String)>;
@@ -71,7 +71,7 @@ async fn next(stream: &mut BodyDataStream) -> String {
     String::from_utf8(chunk.to_vec()).unwrap()
 }
 
-async fn settle(edge: &Edge, id: crate::id::DeliveryId, kinds: &[&'static str]) {
+async fn settle(edge: &Edge, id: forge_base::id::DeliveryId, kinds: &[&'static str]) {
     let settlement = Settlement {
         at: Timestamp::now(),
         attempt: Some(DeliveryAttempt {

@@ -9,7 +9,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::metrics::Distribution;
+use forge_base::metrics::Distribution;
 
 use super::families::Scrape;
 use super::process::Process;

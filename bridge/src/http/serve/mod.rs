@@ -29,7 +29,7 @@ use super::limit::Peer;
 use super::request_span::{MAX_HEADER_BYTES, MAX_HEADERS};
 use super::socket::{self, ReadActivity, Socket};
 use super::tls::Tls;
-use crate::tasks::IoRuntime;
+use forge_base::tasks::IoRuntime;
 
 /// After an answer that left a body unread, this much of it is still taken, so that the client gets
 /// to read the answer instead of a reset.

@@ -37,14 +37,14 @@ pub enum Isolation {
 #[serde(default, deny_unknown_fields)]
 pub struct Restart {
     /// The wait before the second start within the window, doubled each time. The first is not waited for.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub backoff: Duration,
     /// The longest wait.
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub backoff_max: Duration,
     /// So many ends within the window, and it is not started again.
     pub crash_limit: usize,
-    #[serde(with = "crate::config::duration")]
+    #[serde(with = "forge_base::duration")]
     pub crash_window: Duration,
 }
 

@@ -7,9 +7,9 @@ use std::path::Path;
 use forge_adapter_api::Manifest;
 
 use super::remote::{Remote, Spec};
-use crate::failpoint;
 use crate::plugin::call::Host;
 use crate::plugin::load::LoadError;
+use forge_base::failpoint;
 
 /// The manifest of the library with this digest: remembered in `folder`, else found out by a probe. Blocks.
 pub(in crate::plugin) fn manifest(

@@ -11,11 +11,11 @@ use tokio::sync::{Notify, watch};
 
 use super::program::{self, Program, Start};
 use super::wire::{ChildMessage, MessageReader, Writer};
-use crate::failpoint;
 use crate::plugin::call::Host;
 use crate::plugin::call_id::CallId;
 use crate::plugin::load::LoadError;
 use crate::plugin::queue::Emitted;
+use forge_base::failpoint;
 
 /// How long a full queue is left alone before the same event is offered again.
 const PAUSE: Duration = Duration::from_millis(2);

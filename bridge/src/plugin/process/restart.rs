@@ -10,9 +10,9 @@ use tokio::time::sleep;
 
 use super::crashes::{Crashes, Next};
 use super::remote::{ConnectionState, Remote};
-use crate::failpoint;
 use crate::plugin::health::Quarantine;
 use crate::plugin::instance_monitor::{InstanceMonitor, answer, ask, empty};
+use forge_base::failpoint;
 
 const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -47,7 +47,7 @@ impl InstanceMonitor {
                     let line = format!(
                         "quarantined at {}: it ended {count} times within {:?}, the last time because {why}; \
                          mend or replace it, then POST /api/v2/adapters/{provider}/reload",
-                        crate::time::format(since),
+                        forge_base::time::format(since),
                         self.restart.crash_window,
                     );
                     let quarantine = Quarantine {

@@ -2,12 +2,12 @@
 
 use super::sample::{accept, at, begin, callback, event, failed, ok, raw, run, settlement, task};
 use super::{Subject, on_every_store};
-use crate::event::kind;
 use crate::store::Error;
 use crate::store::record::{
     Acceptance, AfterAttempt, Claim, Counts, DeliveryState, DispatchState, EventFilter, Finished,
     IdempotencyKey, KeySpace, NewDispatch,
 };
+use forge_base::event::kind;
 
 on_every_store! {
     one_with_room_begins_at_once;

@@ -6,10 +6,10 @@ use super::sample::{
     GIVE_UP_AFTER, RETENTION, accept, at, callback, failed, ok, run, settlement, task,
 };
 use super::{Subject, on_every_store};
-use crate::id::{DeliveryId, DispatchId};
 use crate::store::destination::DueQuery;
 use crate::store::record::{AfterAttempt, Claim, DeliveryState, Finish, NewDispatch, Replay};
 use crate::store::{Error, Store};
+use forge_base::id::{DeliveryId, DispatchId};
 
 on_every_store! {
     a_finished_dispatch_owes_its_delivery_at_once;

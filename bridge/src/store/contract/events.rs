@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::sample::{RETENTION, accept, at, begin, event, ok, run, settlement, task};
 use super::{Subject, on_every_store};
-use crate::event::{Event, kind};
-use crate::id::DeliveryId;
 use crate::store::Store;
 use crate::store::record::{
     AfterAttempt, Claim, EventFilter, Finish, LogBounds, NewDispatch, Progress,
 };
+use forge_base::event::{Event, kind};
+use forge_base::id::DeliveryId;
 
 on_every_store! {
     a_dispatch_counts_its_events_without_a_gap;

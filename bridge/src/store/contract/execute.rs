@@ -4,12 +4,12 @@ use super::sample::{
     PROVIDER, RETENTION, accept, at, begin, event, failed, ok, raw, ready, run, task,
 };
 use super::{Subject, on_every_store};
-use crate::event::kind;
-use crate::id::{DeliveryId, DispatchId};
 use crate::store::Error;
 use crate::store::record::{
     CancelRequest, Claim, DispatchState, Finish, Finished, Progress, Recorded, Requeue,
 };
+use forge_base::event::kind;
+use forge_base::id::{DeliveryId, DispatchId};
 
 on_every_store! {
     an_attempt_is_handed_all_that_it_needs;

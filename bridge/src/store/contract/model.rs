@@ -13,8 +13,6 @@ use super::sample::{
     GIVE_UP_AFTER, PROVIDER, at, callback, event, failed, ok, raw, settlement, task,
 };
 use super::{OnDisk, Subject, on_disk};
-use crate::event::kind;
-use crate::id::{DeliveryId, DispatchId};
 use crate::store::destination::DueQuery;
 use crate::store::memory::Memory;
 use crate::store::record::{
@@ -23,6 +21,8 @@ use crate::store::record::{
     Reroute, Status,
 };
 use crate::store::{Error, Store};
+use forge_base::event::kind;
+use forge_base::id::{DeliveryId, DispatchId};
 
 /// Numbers choose among what there is, modulo how much there is.
 #[derive(Clone, Debug)]

@@ -2,10 +2,10 @@
 
 use super::sample::{PROVIDER, accept, at, begin, event, failed, ok, ready, task};
 use super::{Subject, on_every_store};
-use crate::event::kind;
-use crate::id::DispatchId;
 use crate::store::record::{Claim, NewDispatch, Requeue, Reroute};
 use crate::store::{Error, Store};
+use forge_base::event::kind;
+use forge_base::id::DispatchId;
 
 on_every_store! {
     priority_goes_before_age;

@@ -5,13 +5,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 
-use crate::event::{NewEvent, kind};
-use crate::id::{DeliveryId, DispatchId};
 use crate::store::Store;
 use crate::store::record::{
     Acceptance, AfterAttempt, Begun, Callback, Claim, DeliveryAttempt, Finish, Finished,
     IdempotencyKey, KeySpace, NewDelivery, NewDispatch, Settlement,
 };
+use forge_base::event::{NewEvent, kind};
+use forge_base::id::{DeliveryId, DispatchId};
 
 pub(in crate::store) const RETENTION: Duration = Duration::from_secs(1000);
 pub(in crate::store) const GIVE_UP_AFTER: Duration = Duration::from_secs(500);

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::event::{Event, NewEvent, Written};
-use crate::id::DispatchId;
 use crate::store::record::{EventFilter, EventPage, EventTotals};
+use forge_base::event::{Event, NewEvent, Written};
+use forge_base::id::DispatchId;
 
 use super::state::State;
 

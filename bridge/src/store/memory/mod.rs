@@ -24,8 +24,8 @@ use super::record::{
 };
 use super::sealed::{Resealed, Sealed};
 use super::{Result, Store};
-use crate::event::{Event, LogName, NewEvent};
-use crate::id::{DeliveryId, DispatchId};
+use forge_base::event::{Event, LogName, NewEvent};
+use forge_base::id::{DeliveryId, DispatchId};
 
 use state::State;
 

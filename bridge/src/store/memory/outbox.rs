@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::id::{DeliveryId, DispatchId};
 use crate::store::destination::{DueQuery, MAX_BREAKERS, OpenBreaker};
 use crate::store::record::{
     Callback, DeliveryAttempt, DeliveryFilter, DeliveryPayload, DeliveryRecord, DeliveryState,
     DueDelivery, NewDelivery, Page, Replay, Settlement,
 };
 use crate::store::{Error, Result, rules, transition};
+use forge_base::id::{DeliveryId, DispatchId};
 
 use super::state::State;
 

@@ -3,14 +3,14 @@
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 
-use crate::event::NewEvent;
-use crate::id::DispatchId;
 use crate::store::record::{
     self, Begun, CancelRequest, Claim, Finish, Finished, Interrupted, Lease, Progress, Ready,
     Recorded, Requeue, Reroute,
 };
 use crate::store::transition::{self, End};
 use crate::store::{Error, Result, rules};
+use forge_base::event::NewEvent;
+use forge_base::id::DispatchId;
 
 use super::state::{Kept, State};
 

@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 
-use crate::event::LogName;
-use crate::id::DispatchId;
 use crate::store::destination::OpenBreaker;
 use crate::store::record::{
     self, Acceptance, Counts, DeliveryState, DispatchFilter, DispatchRecord, IdempotencyKey, Known,
@@ -15,6 +13,8 @@ use crate::store::record::{
 use crate::store::rules::UNBOUND_RETENTION;
 use crate::store::transition::{self, Accept, Stage, Standing};
 use crate::store::{Error, Result, rules};
+use forge_base::event::LogName;
+use forge_base::id::DispatchId;
 
 use super::log::Logged;
 use super::outbox::Owed;

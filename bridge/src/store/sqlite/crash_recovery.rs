@@ -9,10 +9,10 @@ use tempfile::TempDir;
 
 use super::tests::open;
 use super::*;
-use crate::id::DispatchId;
 use crate::store::Config;
 use crate::store::contract::sample::{accept, begin, ok, task};
 use crate::store::record::DispatchState;
+use forge_base::id::DispatchId;
 
 const DISPATCHES: usize = 24;
 

@@ -12,8 +12,8 @@ use super::published::{Committed, Published};
 use super::tables::counters::Counters;
 use super::tables::schema::{self, Content};
 use super::tables::seal;
-use crate::failpoint;
 use crate::store::Config;
+use forge_base::failpoint;
 
 /// Name of the file in the store's folder.
 pub(super) const FILE: &str = "bridge.db";

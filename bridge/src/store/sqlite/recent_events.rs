@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::event::Event;
 use crate::store::record::{EventFilter, EventPage};
+use forge_base::event::Event;
 
 const EVENTS: usize = 4096;
 const BYTES: usize = 4 << 20;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use super::connection::PAGE_BYTES;
-use crate::failpoint;
+use forge_base::failpoint;
 
 const HEADER_BYTES: u64 = 32;
 const FRAME_BYTES: u64 = 24 + PAGE_BYTES;

@@ -15,9 +15,9 @@ use super::reader_pool::ReaderPool;
 use super::wal::{self, Frames, Mode, Rest};
 use super::write_queue::{Next, WriteQueue};
 use super::{FolderLock, Settings, Status, TransactionState, connection, lock};
-use crate::failpoint;
 use crate::store::Error;
 use crate::store::meters::Meters;
+use forge_base::failpoint;
 
 /// A batch of this many changes counts as load: the next commit then begins at the earliest `BATCH_INTERVAL` after the
 /// beginning of this one, so that more changes share it.

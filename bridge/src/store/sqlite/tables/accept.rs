@@ -4,8 +4,6 @@ use rusqlite::{Connection, Row, params};
 
 use super::rows::{self, nanos, phase, select_dispatch};
 use super::{Tx, deliver, events, queue};
-use crate::event::NewEvent;
-use crate::id::DispatchId;
 use crate::store::record::{
     Acceptance, Begun, DispatchRecord, DispatchState, IdempotencyKey, KeySpace, Known, Lease,
     NewDispatch,
@@ -13,6 +11,8 @@ use crate::store::record::{
 use crate::store::sqlite::engine::Failure;
 use crate::store::transition::{self, Accept};
 use crate::store::{Error, rules};
+use forge_base::event::NewEvent;
+use forge_base::id::DispatchId;
 
 /// The dispatch that holds a key, with its row number. The newest dispatch of a task without a header key holds the
 /// task's key.

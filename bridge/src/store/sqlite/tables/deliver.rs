@@ -9,11 +9,11 @@ use rusqlite::{Connection, Row, params};
 use super::Tx;
 use super::events::{self, Owner};
 use super::rows::{self, nanos, state_code};
-use crate::id::DeliveryId;
 use crate::store::destination::DueQuery;
 use crate::store::record::{Callback, DeliveryPayload, DeliveryState, DueDelivery, Settlement};
 use crate::store::sqlite::engine::Failure;
 use crate::store::{Error, rules, transition};
+use forge_base::id::DeliveryId;
 
 pub(crate) fn retention(retention: Duration) -> i64 {
     i64::try_from(retention.as_nanos()).unwrap_or(i64::MAX)

@@ -12,10 +12,10 @@ use serde_json::value::RawValue;
 
 use super::Tx;
 use super::rows::{self, nanos};
-use crate::event::{Event, LogName, NewEvent, Written};
-use crate::id::DispatchId;
 use crate::store::record::{EventFilter, EventPage, EventTotals};
 use crate::store::sqlite::engine::Failure;
+use forge_base::event::{Event, LogName, NewEvent, Written};
+use forge_base::id::DispatchId;
 
 /// A page ends after this many bytes of events.
 pub(crate) const PAGE_BYTES: usize = 1 << 20;

@@ -7,8 +7,6 @@ use serde_json::value::RawValue;
 use super::events::{self, Owner};
 use super::rows::{self, nanos, phase, select_dispatch};
 use super::{Tx, deliver, queue};
-use crate::event::NewEvent;
-use crate::id::DispatchId;
 use crate::store::record::{
     Begun, CancelRequest, Claim, DispatchRecord, DispatchState, Finish, Finished, Interrupted,
     Lease, Progress, Recorded, Requeue,
@@ -16,6 +14,8 @@ use crate::store::record::{
 use crate::store::sqlite::engine::Failure;
 use crate::store::transition::{self, End, Stage, Standing};
 use crate::store::{Error, rules};
+use forge_base::event::NewEvent;
+use forge_base::id::DispatchId;
 
 /// A stored output is cut into parts, so that a piece of it can be read without the rest.
 pub(crate) const OUTPUT_PART_BYTES: usize = 256 << 10;

@@ -16,7 +16,7 @@ pub(super) mod seal;
 
 use rusqlite::Connection;
 
-use crate::event::LogName;
+use forge_base::event::LogName;
 
 use counters::Counters;
 

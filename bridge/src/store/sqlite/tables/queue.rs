@@ -5,10 +5,10 @@ use rusqlite::{Connection, params};
 
 use super::Tx;
 use super::rows::{self, nanos, phase};
-use crate::id::DispatchId;
 use crate::store::Error;
 use crate::store::record::{Ready, Reroute};
 use crate::store::sqlite::engine::Failure;
+use forge_base::id::DispatchId;
 
 /// The phase and the place of a dispatch that enters the queue of its session, at the end.
 pub(crate) fn turn(

@@ -6,11 +6,11 @@ use serde_json::value::RawValue;
 use super::deliver::AT_HOST;
 use super::execute::OUTPUT_PART_BYTES;
 use super::rows::{self, nanos, select_dispatch, state_code};
-use crate::id::{DeliveryId, DispatchId};
 use crate::store::record::{
     DeliveryAttempt, DeliveryFilter, DeliveryRecord, DeliveryState, DispatchFilter, DispatchRecord,
     Output, Page, Status,
 };
+use forge_base::id::{DeliveryId, DispatchId};
 
 /// A page of a list looks at no more rows than this.
 const PAGE_ROWS: i64 = 50_000;

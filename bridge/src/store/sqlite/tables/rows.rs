@@ -5,9 +5,9 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 use serde_json::value::RawValue;
 
-use crate::id::DispatchId;
 use crate::store::Error;
 use crate::store::record::{Callback, DeliveryState, DispatchRecord, DispatchState};
+use forge_base::id::DispatchId;
 
 /// `dispatch.phase`. Queries that use a partial index spell the number, as the index does.
 pub(crate) mod phase {

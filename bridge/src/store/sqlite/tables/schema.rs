@@ -4,9 +4,9 @@ use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 
-use crate::event::LogName;
 use crate::store::sqlite::engine::connection::is_damage;
 use crate::store::sqlite::open_error::OpenError;
+use forge_base::event::LogName;
 
 /// `FgBS`, so that `file` and we can tell a store from other databases.
 const APPLICATION_ID: i64 = 0x4667_4253;

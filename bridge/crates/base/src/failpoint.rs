@@ -94,10 +94,10 @@ pub const POINTS: &[&str] = &[
 
 #[cfg(not(feature = "crash-points"))]
 #[inline(always)]
-pub(crate) fn point(_name: &str) {}
+pub fn point(_name: &str) {}
 
 #[cfg(feature = "crash-points")]
-pub(crate) fn point(name: &str) {
+pub fn point(name: &str) {
     armed::pass(name);
 }
 

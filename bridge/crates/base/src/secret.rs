@@ -1,5 +1,5 @@
 //! Secrets in a config `struct`: read like any text, written as nothing, so that a printed or
-//! serialised configuration never holds one. For `#[serde(with = "crate::config::secret")]` on an
+//! serialised configuration never holds one. For `#[serde(with = "crate::secret")]` on an
 //! `Option<SecretString>`, `secret::list` on a `Vec<SecretString>`, `secret::map` on a
 //! `BTreeMap<String, SecretString>`.
 

@@ -1,5 +1,5 @@
 //! Durations as people write them in the config file: `"250ms"`, `"30s"`, `"5m"`, `"24h"`, `"7d"`.
-//! For `#[serde(with = "crate::config::duration")]`.
+//! For `#[serde(with = "crate::duration")]`.
 
 use std::time::Duration;
 

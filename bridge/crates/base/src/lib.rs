@@ -1,0 +1,16 @@
+//! Ground that every component stands on: ids, time, digests, events, trace context, metrics, keys and settings' types.
+//! *Invariant: nothing here knows a component of the bridge.*
+#![forbid(unsafe_code)]
+
+pub mod digest;
+pub mod duration;
+pub mod event;
+pub mod failpoint;
+pub mod id;
+pub mod metrics;
+pub mod reloadable;
+pub mod secret;
+pub mod tasks;
+pub mod time;
+pub mod trace;
+pub mod vault;
