@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use standardwebhooks::Webhook;
 
 use super::harness::api::{answer, owed, quiet, with};
-use super::harness::callback::Received;
 use super::harness::{Answer, Api, Bridge, CallbackSink, until};
+use forge_test_support::callback::Received;
 
 /// 32 bytes of one value each.
 const SECRETS: [&str; 2] = [

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forge_bridge::process::{Children, Config, EXECUTION_VARIABLE, STORE_VARIABLE};
+use forge_process::{Children, Config, EXECUTION_VARIABLE, STORE_VARIABLE};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A program that leaves its group and session in several ways and ignores requests to end; with the

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use standardwebhooks::Webhook;
 
 use super::harness::api::{JsonBody, owed, with};
-use super::harness::callback::Received;
 use super::harness::{Bridge, CallbackSink};
+use forge_test_support::callback::Received;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 

@@ -4,9 +4,9 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 use standardwebhooks::Webhook;
 
-use super::harness::callback::Received;
 use super::harness::process::Home;
 use super::harness::{Answer, CallbackSink};
+use forge_test_support::callback::Received;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8G";
 

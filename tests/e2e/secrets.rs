@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use standardwebhooks::Webhook;
 
 use super::harness::api::{owed, quiet, with};
-use super::harness::callback::Received;
 use super::harness::process::{Home, Process};
 use super::harness::{Answer, CallbackSink};
+use forge_test_support::callback::Received;
 
 const BEARER: &str = "bearer-0f4c1b77-of-this-dispatch";
 const MESSAGE: &str = "the-body-of-the-request-61d0";

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::harness::api::quiet;
-use super::harness::callback::Received;
 use super::harness::process::Home;
 use super::harness::{Answer, Api, Bridge, CallbackSink, until};
+use forge_test_support::callback::Received;
 
 const HANG: &str = r#"{"mcp__fixture__hang":{}}"#;
 

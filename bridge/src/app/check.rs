@@ -7,14 +7,14 @@ use crate::delivery::sign::{self, Described, Signer};
 use crate::http::auth::Auth;
 use crate::http::tls::Tls;
 use crate::mcp::Servers;
-use crate::net;
-use crate::net::guard::Guard;
 use crate::otlp::Exporter;
 use crate::plugin::{self, Registry};
-use crate::process::Children;
 use crate::registration::Endpoint;
 use crate::store::sqlite::Sqlite;
 use forge_base::tasks::Tasks;
+use forge_net as net;
+use forge_net::guard::Guard;
+use forge_process::Children;
 
 use super::secrets::open_vault;
 use super::{HALT, Options};

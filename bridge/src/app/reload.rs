@@ -6,7 +6,7 @@ use crate::config::{Config, changes};
 use crate::delivery::sign::Signer;
 use crate::http::auth::Auth;
 use crate::http::tls::Tls;
-use crate::net::guard::Guard;
+use forge_net::guard::Guard;
 
 use super::secrets::open_vault;
 use super::{Bridge, reseal};

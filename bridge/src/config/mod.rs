@@ -21,7 +21,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::http::{self, auth, metrics, tls};
-use crate::{delivery, dispatch, mcp, net, otlp, plugin, process, registration, store, telemetry};
+use crate::{delivery, dispatch, mcp, otlp, plugin, registration, store, telemetry};
+use forge_net as net;
+use forge_process as process;
 
 pub use extract::Problem;
 

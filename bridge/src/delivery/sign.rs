@@ -10,12 +10,12 @@ use reqwest::header::HeaderValue;
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use url::Url;
 
-use crate::net;
 use crate::store::Store;
 use forge_base::digest::MacKey;
 use forge_base::id::DeliveryId;
 use forge_base::reloadable::Reloadable;
 use forge_base::vault::Vault;
+use forge_net as net;
 
 use super::{Config, Error};
 

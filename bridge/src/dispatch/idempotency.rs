@@ -63,7 +63,7 @@ mod tests {
     use crate::dispatch::request::Callback;
     use crate::dispatch::request::tests::minimal;
     use crate::dispatch::validate::{Envelope, Limits, validate};
-    use crate::net::backoff::Policy;
+    use forge_net::backoff::Policy;
 
     fn canonical(dispatch: &DispatchRequest) -> String {
         fingerprint(dispatch, &dispatch.to_record()).to_owned()

@@ -41,13 +41,13 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::delivery::Deliverer;
 use crate::mcp::Servers;
-use crate::net::guard::Guard;
 use crate::plugin::Registry;
 use crate::store;
 use forge_base::id::DispatchId;
 use forge_base::tasks::Tasks;
 use forge_base::trace::Spans;
 use forge_base::vault::Vault;
+use forge_net::guard::Guard;
 
 use finish::Finisher;
 use next_wakeup::NextWakeup;
@@ -259,7 +259,7 @@ impl Dispatcher {
 
 /// For tests above the dispatcher: no MCP servers at all.
 #[cfg(test)]
-pub(crate) fn without_mcp(client: crate::net::Client, tracker: &Tasks) -> Servers {
+pub(crate) fn without_mcp(client: forge_net::Client, tracker: &Tasks) -> Servers {
     let setup = crate::mcp::Setup {
         config: crate::mcp::Config::default(),
         client,

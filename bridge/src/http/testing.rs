@@ -25,10 +25,7 @@ use crate::delivery::sign::Signer;
 use crate::delivery::{self, Deliverer};
 use crate::dispatch::finish::Finisher;
 use crate::dispatch::{self, Dispatcher};
-use crate::net;
-use crate::net::guard::Guard;
 use crate::plugin::{self, Registry, Trust};
-use crate::process::{self, Children};
 use crate::store::Store;
 use crate::store::memory::Memory;
 use crate::store::record::{
@@ -40,6 +37,9 @@ use forge_base::tasks::Tasks;
 use forge_base::time::Clock;
 use forge_base::trace::Spans;
 use forge_base::vault::Vault;
+use forge_net as net;
+use forge_net::guard::Guard;
+use forge_process::{self as process, Children};
 
 const RETENTION: Duration = Duration::from_secs(60);
 

@@ -9,8 +9,8 @@ use rmcp::transport::streamable_http_client::{
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
-use crate::net;
-use crate::net::guard::Refused;
+use forge_net as net;
+use forge_net::guard::Refused;
 
 /// Headers that the protocol sets itself.
 const RESERVED: [&str; 7] = [

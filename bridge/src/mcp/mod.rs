@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use url::Url;
 
-use crate::net;
-use crate::net::guard::Refused;
 use forge_base::tasks::Tasks;
+use forge_net as net;
+use forge_net::guard::Refused;
 
 pub(crate) use self::session::prefix;
 pub use self::session::{Answer, Session};

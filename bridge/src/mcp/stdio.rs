@@ -16,7 +16,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::process::{EXECUTION_VARIABLE, STORE_VARIABLE};
+use forge_process::{EXECUTION_VARIABLE, STORE_VARIABLE};
 
 use super::{Caller, Setup};
 

@@ -12,9 +12,9 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use crate::net::guard::{BadRule, Guard};
-use crate::net::{self, Client};
 use forge_base::trace::{QueuedSpans, Spans};
+use forge_net::guard::{BadRule, Guard};
+use forge_net::{self as net, Client};
 
 use encode::Source;
 

@@ -9,8 +9,8 @@ use reqwest::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::net::{Outgoing, backoff};
 use forge_base::trace::Span;
+use forge_net::{Outgoing, backoff};
 
 use super::{Exporter, encode};
 
@@ -118,7 +118,7 @@ impl Exporter {
 
     fn tell(&self, standing: &mut Standing, why: &str) {
         if *standing == Standing::Good {
-            let origin = crate::net::origin(&self.url);
+            let origin = forge_net::origin(&self.url);
             tracing::warn!("traces are not taken by {origin}: {why}; check otlp.endpoint");
         }
         *standing = Standing::Bad;

@@ -12,8 +12,8 @@ use reqwest::header::{
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
-use crate::net::guard::Guard;
-use crate::net::{self, Client, Outgoing, SendError, backoff};
+use forge_net::guard::Guard;
+use forge_net::{self as net, Client, Outgoing, SendError, backoff};
 
 use super::entry::Entry;
 use super::{Config, Error};

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::net;
-use crate::net::guard::BadRule;
+use forge_net as net;
+use forge_net::guard::BadRule;
 
 pub use endpoint::Endpoint;
 pub use entry::Gateway;

@@ -1,7 +1,6 @@
 //! What the tests start and talk to: bridges in this process and in their own, and a client.
 
 pub(crate) mod api;
-pub(crate) mod callback;
 pub(crate) mod library;
 pub(crate) mod port;
 pub(crate) mod process;
@@ -18,7 +17,7 @@ use forge_bridge::config::{Config, File, Loaded, Sources};
 use tempfile::TempDir;
 
 pub(crate) use api::Api;
-pub(crate) use callback::{Answer, CallbackSink};
+pub(crate) use forge_test_support::callback::{Answer, CallbackSink};
 pub(crate) use wait::until;
 
 /// Where this build's adapter libraries lie: beside the test binary.

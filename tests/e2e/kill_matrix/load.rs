@@ -13,10 +13,10 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::super::harness::api::{JsonBody, owed, with};
-use super::super::harness::callback::Received;
 use super::super::harness::library;
 use super::super::harness::process::Home;
 use super::super::harness::{Answer, Api, CallbackSink, until};
+use forge_test_support::callback::Received;
 
 pub(super) const POLICIES: [&str; 3] = ["fail", "retry", "resume"];
 

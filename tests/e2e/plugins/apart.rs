@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forge_adapter_api::HealthStatus;
 use forge_bridge::plugin::process::Isolation;
 use forge_bridge::plugin::{Adapter, Item, Registry, Relayed, Setup};
-use forge_bridge::process::{self, Children, STORE_VARIABLE};
+use forge_process::{self as process, Children, STORE_VARIABLE};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::sync::mpsc;

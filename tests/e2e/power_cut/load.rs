@@ -10,12 +10,12 @@ use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
 use super::super::harness::api::{owed, quiet, with};
-use super::super::harness::callback::Received;
 use super::super::harness::process::{Home, Process};
 use super::super::harness::{Answer, Api, CallbackSink, until};
 use super::disk::{Disk, Mode};
 use super::recording::{self, Recorder};
 use super::witness::Witness;
+use forge_test_support::callback::Received;
 
 /// A home whose bridges are recorded, and a receiver of their callbacks.
 pub(super) struct Site {

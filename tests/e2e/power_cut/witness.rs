@@ -11,8 +11,8 @@ use forge_base::id::DispatchId;
 
 use super::super::harness::Api;
 use super::super::harness::api::JsonBody as _;
-use super::super::harness::callback::Received;
 use super::recording::Recorder;
+use forge_test_support::callback::Received;
 
 #[derive(Clone, Debug)]
 pub(super) enum Fact {

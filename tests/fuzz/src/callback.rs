@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use forge_bridge::net::guard::Guard;
-use forge_bridge::net::origin;
+use forge_net::guard::Guard;
+use forge_net::origin;
 use url::{Host, Url};
 
 /// An entry of `callback.allow`, a line end, a URL.

@@ -8,7 +8,7 @@ use forge_bridge::dispatch::request::{DispatchRequest, Secrets};
 use forge_bridge::dispatch::validate::{Envelope, Limits, validate};
 use forge_bridge::dispatch::{Config, trace::Trace};
 use forge_bridge::http::json::{self, BodyError};
-use forge_bridge::net::guard::Guard;
+use forge_net::guard::Guard;
 use secrecy::SecretString;
 use serde_json::Value;
 use serde_json::value::RawValue;

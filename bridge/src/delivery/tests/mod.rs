@@ -17,9 +17,6 @@ use url::Url;
 
 use super::sign::Signer;
 use super::{Config, Deliverer, Setup};
-use crate::net;
-use crate::net::guard::Guard;
-use crate::net::sink::Received;
 use crate::store::Store;
 use crate::store::memory::Memory;
 use crate::store::record::{
@@ -32,6 +29,9 @@ use forge_base::tasks::Tasks;
 use forge_base::time::{self, Clock};
 use forge_base::trace::Spans;
 use forge_base::vault::Vault;
+use forge_net as net;
+use forge_net::guard::Guard;
+use forge_test_support::callback::Received;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const RESULT: &str = r#"{"status":"ok","output":"grüße"}"#;

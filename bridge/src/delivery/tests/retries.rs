@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Rig, header, held};
-use crate::net::sink::{Answer, CallbackSink};
 use crate::store::Store;
 use crate::store::record::{DeliveryState, Replay};
 use forge_base::event::kind;
 use forge_base::time;
+use forge_test_support::callback::{Answer, CallbackSink};
 
 #[tokio::test(start_paused = true)]
 async fn it_is_tried_until_it_is_taken_with_one_id_and_fresh_timestamps() {

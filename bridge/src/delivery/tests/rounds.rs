@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Rig, header, held};
-use crate::net::sink::{Answer, CallbackSink};
 use crate::store::record::DeliveryState;
 use forge_base::time;
+use forge_test_support::callback::{Answer, CallbackSink};
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_receiver_delays_nobody_else() {

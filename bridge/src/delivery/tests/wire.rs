@@ -8,10 +8,10 @@ use standardwebhooks::Webhook;
 
 use super::super::{Config, Origin};
 use super::{Rig, TRACE, header, vault};
-use crate::net::sink::{Answer, CallbackSink};
 use crate::store::Store;
 use crate::store::record::DeliveryState;
 use forge_base::event::kind;
+use forge_test_support::callback::{Answer, CallbackSink};
 
 #[tokio::test(start_paused = true)]
 async fn a_callback_carries_what_the_contract_says() {

@@ -11,8 +11,8 @@ use serde_json::Value;
 use url::Url;
 
 use crate::dispatch::request::{Callback, Secrets};
-use crate::net;
-use crate::net::backoff::Policy;
+use forge_net as net;
+use forge_net::backoff::Policy;
 
 use super::fields::{Fields, describe};
 

@@ -16,8 +16,8 @@ use reqwest::header::HeaderMap;
 use url::{Host, Url};
 
 use super::guard::{Guard, Lookup, Resolver, Trust};
-use super::sink::{Answer, CallbackSink};
 use super::{Client, Config, Outgoing, SendError};
+use forge_test_support::callback::{Answer, CallbackSink};
 
 /// What it tries, its URL, and where its name leads.
 type Row = (&'static str, &'static str, &'static [&'static str]);

@@ -1,7 +1,4 @@
-//! A receiver of callbacks on a real TCP port: answers as a test tells it and keeps what it got. Also
-//! compiled into the unit tests of `delivery` and `net`, so it knows nothing of the bridge.
-
-#![allow(dead_code, reason = "each test binary uses its part of it")]
+//! A receiver of callbacks on a real TCP port: answers as a test wants and keeps the requests it received.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +14,7 @@ use tokio_util::task::TaskTracker;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Stops listening when dropped.
-pub(crate) struct CallbackSink {
+pub struct CallbackSink {
     address: SocketAddr,
     state: Arc<State>,
     tasks: TaskTracker,
@@ -26,20 +23,20 @@ pub(crate) struct CallbackSink {
 
 /// One request as it came in.
 #[derive(Clone, Debug)]
-pub(crate) struct Received {
+pub struct Received {
     /// 1 for the first that this sink got.
-    pub(crate) number: usize,
-    pub(crate) method: String,
-    pub(crate) path: String,
+    pub number: usize,
+    pub method: String,
+    pub path: String,
     /// Names in lower case.
-    pub(crate) headers: BTreeMap<String, String>,
-    pub(crate) body: Vec<u8>,
-    pub(crate) at: SystemTime,
+    pub headers: BTreeMap<String, String>,
+    pub body: Vec<u8>,
+    pub at: SystemTime,
 }
 
 /// What a request gets.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
+pub struct Answer {
     status: u16,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
@@ -63,7 +60,7 @@ struct State {
 }
 
 impl Answer {
-    pub(crate) fn status(status: u16) -> Self {
+    pub fn status(status: u16) -> Self {
         Self {
             status,
             headers: Vec::new(),
@@ -72,12 +69,12 @@ impl Answer {
         }
     }
 
-    pub(crate) fn redirect(location: &str) -> Self {
+    pub fn redirect(location: &str) -> Self {
         Self::status(302).header("location", location)
     }
 
     /// Keeps the connection open and says nothing.
-    pub(crate) fn hang() -> Self {
+    pub fn hang() -> Self {
         Self {
             manner: Manner::Never,
             ..Self::status(200)
@@ -85,25 +82,25 @@ impl Answer {
     }
 
     /// Reads the request and closes the connection.
-    pub(crate) fn close() -> Self {
+    pub fn close() -> Self {
         Self {
             manner: Manner::Close,
             ..Self::status(200)
         }
     }
 
-    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+    pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    pub(crate) fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
+    pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.body = body.into();
         self
     }
 
     /// Waits before it answers, on tokio's clock.
-    pub(crate) fn after(mut self, wait: Duration) -> Self {
+    pub fn after(mut self, wait: Duration) -> Self {
         self.manner = Manner::After(wait);
         self
     }
@@ -111,7 +108,7 @@ impl Answer {
 
 impl CallbackSink {
     /// Listens on a free port of 127.0.0.1 and answers 200.
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let sink = Self {
             address: listener.local_addr().unwrap(),
@@ -140,36 +137,36 @@ impl CallbackSink {
         sink
     }
 
-    pub(crate) fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Every request from now on gets this.
-    pub(crate) fn answer(&self, answer: Answer) {
+    pub fn answer(&self, answer: Answer) {
         self.answer_with(move |_| answer.clone());
     }
 
     /// The first request gets the first answer; those after the last one get the last one.
-    pub(crate) fn script(&self, answers: Vec<Answer>) {
+    pub fn script(&self, answers: Vec<Answer>) {
         assert!(!answers.is_empty(), "a script needs an answer");
         self.answer_with(move |received| answers[received.number.min(answers.len()) - 1].clone());
     }
 
-    pub(crate) fn answer_with(&self, rule: impl Fn(&Received) -> Answer + Send + Sync + 'static) {
+    pub fn answer_with(&self, rule: impl Fn(&Received) -> Answer + Send + Sync + 'static) {
         *self.state.rule.lock().unwrap() = Box::new(rule);
     }
 
-    pub(crate) fn received(&self) -> Vec<Received> {
+    pub fn received(&self) -> Vec<Received> {
         self.state.requests().clone()
     }
 
     /// Waits until so many requests have come in all. Waits in real time, and holds paused time
     /// still meanwhile.
-    pub(crate) async fn until(&self, count: usize) -> Vec<Received> {
+    pub async fn until(&self, count: usize) -> Vec<Received> {
         let state = Arc::clone(&self.state);
         let waited = tokio::task::spawn_blocking(move || {
             let started = Instant::now();

@@ -1,5 +1,6 @@
 //! The one HTTP client for everything the bridge calls: guarded addresses, no proxy of the system's,
 //! no redirects, a timeout and a bound on every answer. Must not know what is sent or why.
+#![forbid(unsafe_code)]
 
 #[cfg(test)]
 mod attempts;
@@ -339,15 +340,11 @@ pub fn origin(url: &Url) -> String {
 }
 
 #[cfg(test)]
-#[path = "../../../tests/e2e/harness/callback.rs"]
-pub(crate) mod sink;
-
-#[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
 
-    use super::sink::{Answer as Reply, CallbackSink};
     use super::*;
+    use forge_test_support::callback::{Answer as Reply, CallbackSink};
 
     fn client(allow: &str) -> Client {
         let guard = Guard::new(&[allow.to_owned()]).unwrap();

@@ -1,5 +1,6 @@
 //! Children that cannot be orphaned: the supervisor under which adapters start programs, and the reaper
 //! that kills what a crash left behind. It must not know what the programs are or who starts them.
+#![forbid(unsafe_code)]
 
 use std::path::PathBuf;
 use std::sync::Arc;
