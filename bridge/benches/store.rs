@@ -8,12 +8,12 @@ use std::time::Duration;
 use criterion::Criterion;
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
-use forge_bridge::store::record::{
+use forge_store::record::{
     Acceptance, AfterAttempt, Callback, Claim, DeliveryAttempt, Finish, IdempotencyKey, KeySpace,
     NewDelivery, NewDispatch, Settlement,
 };
-use forge_bridge::store::sqlite::Sqlite;
-use forge_bridge::store::{Config, Store};
+use forge_store::{Config, Store};
+use forge_store_sqlite::Sqlite;
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;

@@ -11,5 +11,4 @@ pub mod mcp;
 pub mod otlp;
 pub mod plugin;
 pub mod registration;
-pub mod store;
 pub mod telemetry;

@@ -10,11 +10,11 @@ use crate::mcp::Servers;
 use crate::otlp::Exporter;
 use crate::plugin::{self, Registry};
 use crate::registration::Endpoint;
-use crate::store::sqlite::Sqlite;
 use forge_base::tasks::Tasks;
 use forge_net as net;
 use forge_net::guard::Guard;
 use forge_process::Children;
+use forge_store_sqlite::Sqlite;
 
 use super::secrets::open_vault;
 use super::{HALT, Options};

@@ -37,8 +37,6 @@ use crate::mcp::{self, Servers};
 use crate::otlp::Exporter;
 use crate::plugin::{self, Adapter, Registry, Relayed, Trust};
 use crate::registration::{self, Endpoint, Gateway, Registrar};
-use crate::store::Store;
-use crate::store::sqlite::Sqlite;
 use forge_base::failpoint;
 use forge_base::reloadable::Reloadable;
 use forge_base::tasks::{IoRuntime, Tasks};
@@ -47,6 +45,8 @@ use forge_base::vault::Vault;
 use forge_net as net;
 use forge_net::guard::Guard;
 use forge_process::Children;
+use forge_store::Store;
+use forge_store_sqlite::Sqlite;
 
 use relay::Relay;
 use reseal::Resealer;

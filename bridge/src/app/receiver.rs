@@ -13,15 +13,15 @@ use crate::config::Config;
 use crate::delivery::send::{Attempt, CallbackOptions, CallbackPayload};
 use crate::delivery::sign::{self, Signer, SigningSecret};
 use crate::delivery::verdict::{self, Outcome, Series, Verdict};
-use crate::store::record::{Callback, DueDelivery};
-use crate::store::sealed;
-use crate::store::sqlite::Sqlite;
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_base::time;
 use forge_base::vault::Vault;
 use forge_net::backoff::{self, Policy};
 use forge_net::guard::Guard;
 use forge_net::{self as net, Client};
+use forge_store::record::{Callback, DueDelivery};
+use forge_store::sealed;
+use forge_store_sqlite::Sqlite;
 
 /// Beyond what receivers should tolerate between the time that was signed and their own.
 const OLD: Duration = Duration::from_secs(600);

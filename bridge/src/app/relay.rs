@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 
 use crate::dispatch::Dispatcher;
 use crate::plugin::Relayed;
-use crate::store::Store;
 use forge_base::event::{NewEvent, kind};
+use forge_store::Store;
 
 /// Events of adapters outside of any execution are written in batches of at most so many.
 const RELAY_BATCH: usize = 128;

@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::store::sealed::{Place, Resealed, Sealed};
-use crate::store::{self, Store};
 use forge_base::failpoint;
 use forge_base::vault::{KeyId, Vault};
+use forge_store::sealed::{Place, Resealed, Sealed};
+use forge_store::{self as store, Store};
 
 /// Dispatches that one step looks at.
 const STEP: usize = 200;
@@ -202,7 +202,7 @@ mod tests {
     use secrecy::SecretSlice;
 
     use super::*;
-    use crate::store::memory::Memory;
+    use forge_store::memory::Memory;
 
     fn vault(keys: &[u8]) -> Vault {
         let keys: Vec<_> = keys

@@ -12,10 +12,10 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::config::Config;
 use crate::http::token::{Scope, TokenHash};
-use crate::store::sqlite::Sqlite;
 use forge_base::digest::{self, sha256};
 use forge_base::time;
 use forge_base::vault::{self, KeyId, KeySource, Vault};
+use forge_store_sqlite::Sqlite;
 
 /// Tells one of ours from other secrets, also for programs that look for leaked ones.
 const PREFIX: &str = "fbt_";

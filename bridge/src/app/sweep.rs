@@ -8,9 +8,9 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Retention;
-use crate::store::Store;
 use forge_base::failpoint;
 use forge_base::reloadable::Reloadable;
+use forge_store::Store;
 
 /// However often is asked for, what is past its retention is not looked for more often.
 const SHORTEST_ROUND: Duration = Duration::from_millis(10);

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::config::Config;
-use crate::store::sqlite::Sqlite;
-use crate::store::sqlite::maintenance::Checked;
+use forge_store_sqlite::Sqlite;
+use forge_store_sqlite::maintenance::Checked;
 
 /// Whether the configured store is whole.
 pub async fn check(config: &Config) -> anyhow::Result<Checked> {

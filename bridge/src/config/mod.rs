@@ -21,9 +21,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::http::{self, auth, metrics, tls};
-use crate::{delivery, dispatch, mcp, otlp, plugin, registration, store, telemetry};
+use crate::{delivery, dispatch, mcp, otlp, plugin, registration, telemetry};
 use forge_net as net;
 use forge_process as process;
+use forge_store as store;
 
 pub use extract::Problem;
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::store::record::{DeliveryAttempt, DueDelivery};
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::DeliveryId;
 use forge_base::trace::TraceContext;
 use forge_net::{Answer, SendError};
+use forge_store::record::{DeliveryAttempt, DueDelivery};
 
 use super::breaker::Health;
 use super::redact::Confidential;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::store::destination::{MAX_BREAKERS, OpenBreaker};
+use forge_store::destination::{MAX_BREAKERS, OpenBreaker};
 
 use forge_base::time;
 

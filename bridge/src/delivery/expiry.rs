@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use jiff::Timestamp;
 
-use crate::store;
-use crate::store::record::{AfterAttempt, DueDelivery, Settlement};
 use forge_base::time;
+use forge_store as store;
+use forge_store::record::{AfterAttempt, DueDelivery, Settlement};
 
 use super::{Deliverer, attempt};
 

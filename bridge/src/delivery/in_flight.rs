@@ -9,9 +9,9 @@ use std::sync::{Mutex, MutexGuard};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use crate::store::destination::DueQuery;
-use crate::store::record::DueDelivery;
 use forge_base::id::DeliveryId;
+use forge_store::destination::DueQuery;
+use forge_store::record::DueDelivery;
 
 use super::breaker::{Change, Health};
 use super::destinations::{Destination, Destinations};

@@ -27,12 +27,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OnceCell, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::store::{self, Store};
 use forge_base::reloadable::Reloadable;
 use forge_base::time::Clock;
 use forge_base::trace::Spans;
 use forge_base::vault::{self, Vault};
 use forge_net::Client;
+use forge_store::{self as store, Store};
 
 pub use destinations::{Destination, State};
 

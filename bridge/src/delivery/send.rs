@@ -17,13 +17,13 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use url::Url;
 
-use crate::store::record::{DeliveryPayload, DueDelivery};
-use crate::store::sealed;
 use forge_base::id::DispatchId;
 use forge_base::trace::TraceContext;
 use forge_base::vault::{self, Vault};
 use forge_net::Outgoing;
 use forge_net::backoff::Policy;
+use forge_store::record::{DeliveryPayload, DueDelivery};
+use forge_store::sealed;
 
 use super::sign::{Message, Signer, SigningSecret};
 

@@ -10,12 +10,12 @@ use reqwest::header::HeaderValue;
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use url::Url;
 
-use crate::store::Store;
 use forge_base::digest::MacKey;
 use forge_base::id::DeliveryId;
 use forge_base::reloadable::Reloadable;
 use forge_base::vault::Vault;
 use forge_net as net;
+use forge_store::Store;
 
 use super::{Config, Error};
 
@@ -269,7 +269,7 @@ mod tests {
 
     use super::super::Origin;
     use super::*;
-    use crate::store::memory::Memory;
+    use forge_store::memory::Memory;
 
     fn vault() -> Vault {
         Vault::from_key(&SecretSlice::from(vec![7; 32])).unwrap()

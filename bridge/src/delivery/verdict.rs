@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::store::record::AfterAttempt;
 use forge_base::time;
 use forge_net::backoff::{self, Policy};
+use forge_store::record::AfterAttempt;
 
 /// What a receiver did, as far as it matters.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,13 +10,13 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::field::display;
 
-use crate::store;
-use crate::store::record::{DueDelivery, Settlement};
 use forge_base::failpoint;
 use forge_base::tasks::Tasks;
 use forge_base::time;
 use forge_base::trace::TraceId;
 use forge_net::backoff::Policy;
+use forge_store as store;
+use forge_store::record::{DueDelivery, Settlement};
 
 use super::attempt::{self, AttemptReport};
 use super::breaker::Change;

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use crate::delivery::send::{CallbackOptions, CallbackPayload};
 use crate::plugin::Permit;
-use crate::store;
-use crate::store::record::{Begun, Claim};
 use forge_base::failpoint;
 use forge_base::time;
+use forge_store as store;
+use forge_store::record::{Begun, Claim};
 
 use super::Inner;
 use super::accumulator::Accumulator;

@@ -1,10 +1,10 @@
 //! A durable wish to cancel. When it is answered `true` it is on disk, and the result will say
 //! `cancelled`, whatever comes between.
 
-use crate::store;
-use crate::store::record::CancelRequest;
 use forge_base::failpoint;
 use forge_base::id::DispatchId;
+use forge_store as store;
+use forge_store::record::CancelRequest;
 
 use super::normalise::Ending;
 use super::{Dispatcher, Error};

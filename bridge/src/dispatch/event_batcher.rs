@@ -5,8 +5,8 @@ use forge_adapter_api::AdapterEvent;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::store::record::Progress;
 use forge_base::event::{NewEvent, kind};
+use forge_store::record::Progress;
 
 use super::accumulator::{Accumulator, Change};
 use super::tool_calls::ToolCalls;

@@ -10,10 +10,10 @@ use futures_util::FutureExt;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::plugin::{Call, Item, Permit};
-use crate::store::record::Lease;
-use crate::store::{self, Store};
 use forge_base::failpoint;
 use forge_base::time::Clock;
+use forge_store::record::Lease;
+use forge_store::{self as store, Store};
 
 use super::accumulator::Change;
 use super::event_batcher::EventBatcher;

@@ -9,16 +9,16 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::store::record::{
-    self, Claim, DispatchState, DueDelivery, Finish, Finished, NewDelivery, Requeue,
-};
-use crate::store::{self, Store};
 use forge_base::event::{NewEvent, kind};
 use forge_base::failpoint;
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_base::reloadable::Reloadable;
 use forge_base::time::{self, Clock};
 use forge_base::trace::Spans;
+use forge_store::record::{
+    self, Claim, DispatchState, DueDelivery, Finish, Finished, NewDelivery, Requeue,
+};
+use forge_store::{self as store, Store};
 
 use super::Config;
 use super::accumulator::Accumulator;

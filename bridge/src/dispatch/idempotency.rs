@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::store::record::{IdempotencyKey, KeySpace};
+use forge_store::record::{IdempotencyKey, KeySpace};
 
 use super::request::DispatchRequest;
 use super::trace::Trace;

@@ -1,9 +1,9 @@
 //! What a crash left running is settled once, at boot, before anything new starts: it ends, or it
 //! goes back to the queue, as its recovery policy says.
 
-use crate::store;
-use crate::store::record::{Claim, Interrupted};
 use forge_base::failpoint;
+use forge_store as store;
+use forge_store::record::{Claim, Interrupted};
 
 use super::finish::{Completion, Finisher};
 use super::normalise::Ending;

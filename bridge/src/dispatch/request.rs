@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use crate::store::record;
 use forge_net::backoff::Policy;
+use forge_store::record;
 
 use super::trace::Trace;
 

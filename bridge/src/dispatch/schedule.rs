@@ -12,11 +12,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use crate::plugin::Adapter;
-use crate::store;
-use crate::store::record::{Ready, Reroute};
 use forge_base::failpoint;
 use forge_base::id::DispatchId;
 use forge_base::time;
+use forge_store as store;
+use forge_store::record::{Ready, Reroute};
 
 use super::normalise::Ending;
 use super::request::DispatchRequest;

@@ -5,9 +5,9 @@
 use forge_adapter_api::Usage;
 use jiff::Timestamp;
 
-use crate::store::record;
 use forge_base::id::DispatchId;
 use forge_base::trace::{self, Kind, Span, Spans, Stage, TraceContext};
+use forge_store::record;
 
 use super::normalise::Account;
 use super::request::DispatchRequest;

@@ -9,11 +9,11 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::Instrument as _;
 
 use crate::plugin::{Adapter, Permit};
-use crate::store;
-use crate::store::record::{Acceptance, Begun, Claim, Lease, NewDispatch, Ready};
 use forge_base::event::{NewEvent, kind};
 use forge_base::failpoint;
 use forge_base::id::DispatchId;
+use forge_store as store;
+use forge_store::record::{Acceptance, Begun, Claim, Lease, NewDispatch, Ready};
 
 use super::request::DispatchRequest;
 use super::running::ExecutionGuard;

@@ -11,14 +11,14 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::plugin::Adapter;
-use crate::store::record::{
-    self, Acceptance, DispatchState, IdempotencyKey, KeyVerdict, NewDispatch, Replay,
-};
-use crate::store::{self, sealed};
 use forge_base::event::{NewEvent, kind};
 use forge_base::failpoint;
 use forge_base::id::DispatchId;
 use forge_base::time;
+use forge_store::record::{
+    self, Acceptance, DispatchState, IdempotencyKey, KeyVerdict, NewDispatch, Replay,
+};
+use forge_store::{self as store, sealed};
 
 use super::request::{DispatchRequest, Secrets};
 use super::route::{Candidate, Policy, RouteError, Routed, route};

@@ -12,10 +12,10 @@ use super::auth::{Admin, Reader, Sender};
 use super::error::{Code, Failure};
 use super::query::{Query, page_cursor};
 use crate::delivery::Deliverer;
-use crate::store::Store;
-use crate::store::record::{DeliveryFilter, DeliveryRecord, DeliveryState, Replay};
 use forge_base::failpoint;
 use forge_base::id::DeliveryId;
+use forge_store::Store;
+use forge_store::record::{DeliveryFilter, DeliveryRecord, DeliveryState, Replay};
 
 const STATUSES: [(&str, DeliveryState); 4] = [
     ("pending", DeliveryState::Pending),

@@ -22,9 +22,9 @@ use super::record::{Links, View, find, find_all};
 use super::{ProcessState, follow};
 use crate::dispatch::Dispatcher;
 use crate::dispatch::submit::{self, SubmitHeaders};
-use crate::store::Store;
-use crate::store::record::{DispatchFilter, DispatchRecord, DispatchState as Stage, Status};
 use forge_base::id::DispatchId;
+use forge_store::Store;
+use forge_store::record::{DispatchFilter, DispatchRecord, DispatchState as Stage, Status};
 
 const MAX_WAIT_SECONDS: u64 = 60;
 const MAX_LISTED: u64 = 200;

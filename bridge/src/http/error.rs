@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::dispatch;
-use crate::store;
 use forge_base::id::RequestId;
+use forge_store as store;
 
 /// What callers branch on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::store::Store;
-use crate::store::record::EventFilter;
 use forge_base::event::Event;
+use forge_store::Store;
+use forge_store::record::EventFilter;
 
 /// Under load a commit comes every few microseconds; what comes in so long is told together.
 const PACE: Duration = Duration::from_millis(5);
@@ -287,7 +287,7 @@ impl Drop for FanoutTask {
 mod tests {
     use super::super::testing::event;
     use super::*;
-    use crate::store::memory::Memory;
+    use forge_store::memory::Memory;
 
     fn fanout() -> EventFanout {
         EventFanout::new(Arc::new(Memory::new()), CancellationToken::new())

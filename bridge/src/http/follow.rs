@@ -10,10 +10,10 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::event_fanout::{EventFanout, Pending, Subscriber};
-use crate::store::record::{DeliveryState, DispatchRecord, DispatchState, EventFilter, EventPage};
-use crate::store::{self, Store};
 use forge_base::event::{Cursor, Event, kind};
 use forge_base::id::DispatchId;
+use forge_store::record::{DeliveryState, DispatchRecord, DispatchState, EventFilter, EventPage};
+use forge_store::{self as store, Store};
 
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// What one step hands on, at most, but one event in any case: what a slow reader costs.

@@ -14,7 +14,7 @@ use super::error::Failure;
 use super::query::Query;
 use super::{Phase, ProcessState};
 use crate::plugin::{Adapter, Quarantine, Registry};
-use crate::store::Store;
+use forge_store::Store;
 
 type Answer = (StatusCode, Json<Value>);
 

@@ -52,8 +52,8 @@ use tokio_util::sync::CancellationToken;
 use crate::delivery::Deliverer;
 use crate::dispatch::Dispatcher;
 use crate::plugin::Registry;
-use crate::store::Store;
 use forge_process::Children;
+use forge_store::Store;
 
 use auth::Auth;
 use body::BodyReader;

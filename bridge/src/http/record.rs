@@ -6,9 +6,9 @@ use serde_json::value::RawValue;
 
 use super::error::{Code, Failure};
 use crate::dispatch::route;
-use crate::store::Store;
-use crate::store::record::{DeliveryRecord, DeliveryState, DispatchRecord, DispatchState};
 use forge_base::id::DispatchId;
+use forge_store::Store;
+use forge_store::record::{DeliveryRecord, DeliveryState, DispatchRecord, DispatchState};
 
 /// One dispatch as `GET /api/v2/dispatch/{id}` shows it.
 #[derive(Debug, Serialize)]

@@ -26,11 +26,6 @@ use crate::delivery::{self, Deliverer};
 use crate::dispatch::finish::Finisher;
 use crate::dispatch::{self, Dispatcher};
 use crate::plugin::{self, Registry, Trust};
-use crate::store::Store;
-use crate::store::memory::Memory;
-use crate::store::record::{
-    Callback, Claim, Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress,
-};
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_base::tasks::Tasks;
@@ -40,6 +35,11 @@ use forge_base::vault::Vault;
 use forge_net as net;
 use forge_net::guard::Guard;
 use forge_process::{self as process, Children};
+use forge_store::Store;
+use forge_store::memory::Memory;
+use forge_store::record::{
+    Callback, Claim, Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress,
+};
 
 const RETENTION: Duration = Duration::from_secs(60);
 

@@ -10,11 +10,11 @@ use serde_json::value::RawValue;
 
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
-use forge_bridge::store::record::{
+use forge_store::record::{
     Acceptance, DispatchState, EventFilter, IdempotencyKey, KeySpace, NewDispatch,
 };
-use forge_bridge::store::sqlite::Sqlite;
-use forge_bridge::store::{Config, Error, Result, Store};
+use forge_store::{Config, Error, Result, Store};
+use forge_store_sqlite::Sqlite;
 
 use super::witness::{Fact, Observation};
 

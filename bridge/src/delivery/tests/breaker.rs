@@ -7,10 +7,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Rig, held};
 use crate::delivery::State;
-use crate::store::Store;
-use crate::store::record::DeliveryState;
 use forge_base::event::kind;
 use forge_base::id::DeliveryId;
+use forge_store::Store;
+use forge_store::record::DeliveryState;
 use forge_test_support::callback::{Answer, CallbackSink};
 
 const OWED: usize = 20;

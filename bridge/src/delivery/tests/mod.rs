@@ -17,12 +17,6 @@ use url::Url;
 
 use super::sign::Signer;
 use super::{Config, Deliverer, Setup};
-use crate::store::Store;
-use crate::store::memory::Memory;
-use crate::store::record::{
-    Acceptance, Callback, Claim, DeliveryRecord, EventFilter, Finish, Finished, IdempotencyKey,
-    KeySpace, NewDelivery, NewDispatch,
-};
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_base::tasks::Tasks;
@@ -31,6 +25,12 @@ use forge_base::trace::Spans;
 use forge_base::vault::Vault;
 use forge_net as net;
 use forge_net::guard::Guard;
+use forge_store::Store;
+use forge_store::memory::Memory;
+use forge_store::record::{
+    Acceptance, Callback, Claim, DeliveryRecord, EventFilter, Finish, Finished, IdempotencyKey,
+    KeySpace, NewDelivery, NewDispatch,
+};
 use forge_test_support::callback::Received;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";

@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Rig, header, held};
-use crate::store::Store;
-use crate::store::record::{DeliveryState, Replay};
 use forge_base::event::kind;
 use forge_base::time;
+use forge_store::Store;
+use forge_store::record::{DeliveryState, Replay};
 use forge_test_support::callback::{Answer, CallbackSink};
 
 #[tokio::test(start_paused = true)]

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Rig, header, held};
-use crate::store::record::DeliveryState;
 use forge_base::time;
+use forge_store::record::DeliveryState;
 use forge_test_support::callback::{Answer, CallbackSink};
 
 #[tokio::test(start_paused = true)]

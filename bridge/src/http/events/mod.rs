@@ -23,8 +23,8 @@ use super::event_fanout::EventFanout;
 use super::follow::{Follow, Step, Until};
 use super::query::Query;
 use super::record::find;
-use crate::store::Store;
-use crate::store::record::{DispatchRecord, EventFilter};
+use forge_store::Store;
+use forge_store::record::{DispatchRecord, EventFilter};
 
 const MAX_PAGE: u64 = 1000;
 const MAX_WAIT_SECONDS: u64 = 60;

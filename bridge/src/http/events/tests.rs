@@ -10,9 +10,9 @@ use serde_json::Value;
 use tower::ServiceExt as _;
 
 use super::super::testing::{Answered, Edge, event};
-use crate::store::record::{AfterAttempt, DeliveryAttempt, Settlement};
 use forge_base::event::{LogName, NewEvent, kind};
 use forge_base::id::DispatchId;
+use forge_store::record::{AfterAttempt, DeliveryAttempt, Settlement};
 
 /// `(id, type)` of the events in a body.
 type Told = Vec<(String, String)>;

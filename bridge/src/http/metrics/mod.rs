@@ -21,7 +21,7 @@ use super::traffic::Traffic;
 use crate::delivery::Deliverer;
 use crate::dispatch::Dispatcher;
 use crate::plugin::Registry;
-use crate::store::Store;
+use forge_store::Store;
 
 use families::Scrape;
 use page::Format;

@@ -1,0 +1,137 @@
+//! One change on its way to the file: what it does, and the caller that waits for its answer.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rusqlite::{Connection, ErrorCode};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use forge_store::{Error, Result};
+
+/// Reason why a change was not made.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Refused by a rule of the domain; the store works.
+    Refused(Error),
+    Sql(rusqlite::Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Refused(error)
+    }
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Failure::Sql(error)
+    }
+}
+
+impl Failure {
+    /// True if the transaction it was part of cannot be continued.
+    pub(super) fn ends_transaction(&self, connection: &Connection) -> bool {
+        match self {
+            Failure::Refused(_) => connection.is_autocommit(),
+            Failure::Sql(error) => connection.is_autocommit() || is_of_the_medium(error),
+        }
+    }
+}
+
+/// True if the disk or the file failed, rather than one statement with its values.
+fn is_of_the_medium(error: &rusqlite::Error) -> bool {
+    !matches!(
+        error.sqlite_error_code(),
+        None | Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig)
+    )
+}
+
+/// Urgency of a change: one that is not urgent waits for others to share its commit with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    Now,
+    /// No caller is waiting for what follows from it.
+    Soon,
+}
+
+/// A change of any result type.
+trait Run<S>: Send {
+    fn run(&mut self, connection: &Connection, state: &mut S) -> Result<(), Failure>;
+    fn answer(&mut self, outcome: Result<()>);
+}
+
+struct Pending<T, F> {
+    change: F,
+    done: Option<T>,
+    reply: Option<oneshot::Sender<Result<T>>>,
+}
+
+impl<S, T, F> Run<S> for Pending<T, F>
+where
+    T: Send,
+    F: Fn(&Connection, &mut S) -> Result<T, Failure> + Send,
+{
+    fn run(&mut self, connection: &Connection, state: &mut S) -> Result<(), Failure> {
+        self.done = None;
+        self.done = Some((self.change)(connection, state)?);
+        Ok(())
+    }
+
+    fn answer(&mut self, outcome: Result<()>) {
+        let not_run = || Error::Unavailable("the write was not made".to_owned());
+        let outcome = outcome.and_then(|()| self.done.take().ok_or_else(not_run));
+        if let Some(reply) = self.reply.take() {
+            // The caller may have gone away; the change stands all the same.
+            let _ = reply.send(outcome);
+        }
+    }
+}
+
+/// A change in the write queue, with the room it takes there.
+pub(super) struct QueuedChange<S> {
+    change: Box<dyn Run<S>>,
+    pub(super) urgency: Urgency,
+    pub(super) bytes: usize,
+    _room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+}
+
+impl<S> QueuedChange<S> {
+    pub(super) fn new<T: Send + 'static>(
+        change: impl Fn(&Connection, &mut S) -> Result<T, Failure> + Send + 'static,
+        urgency: Urgency,
+        bytes: usize,
+        room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    ) -> (Self, oneshot::Receiver<Result<T>>) {
+        let (reply, receiver) = oneshot::channel();
+        let pending = Pending {
+            change,
+            done: None,
+            reply: Some(reply),
+        };
+        let queued = Self {
+            change: Box::new(pending),
+            urgency,
+            bytes,
+            _room: room,
+        };
+        (queued, receiver)
+    }
+
+    /// Runs the change inside the open transaction. A panic counts as a failure of the medium: the transaction and
+    /// the state are dropped and read again.
+    pub(super) fn run(&mut self, connection: &Connection, state: &mut S) -> Result<(), Failure> {
+        let run = catch_unwind(AssertUnwindSafe(|| self.change.run(connection, state)));
+        run.unwrap_or_else(|_| {
+            let internal = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_INTERNAL);
+            let text = "a change panicked".to_owned();
+            Err(rusqlite::Error::SqliteFailure(internal, Some(text)).into())
+        })
+    }
+
+    pub(super) fn answer(mut self, outcome: Result<()>) {
+        self.change.answer(outcome);
+    }
+
+    pub(super) fn refuse(self, reason: &str) {
+        self.answer(Err(Error::Unavailable(reason.to_owned())));
+    }
+}

@@ -1,0 +1,107 @@
+//! One process per store: an advisory lock on a file beside the database, and a check of the kind of file system.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::open_error::OpenError;
+
+/// Held as long as the database is open; the kernel releases it when the process dies.
+#[derive(Debug)]
+pub(crate) struct FolderLock {
+    _file: File,
+}
+
+impl FolderLock {
+    /// Takes the folder for this process. A missing one is created for its owner alone, and its name synced.
+    pub(crate) fn take(folder: &Path) -> Result<Self, OpenError> {
+        let failed = |source: io::Error| OpenError::Folder {
+            folder: folder.to_owned(),
+            source,
+        };
+        create(folder).map_err(failed)?;
+        if let Some(kind) = network_file_system(folder).map_err(failed)? {
+            return Err(OpenError::NetworkFileSystem {
+                folder: folder.to_owned(),
+                kind,
+            });
+        }
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(folder.join("bridge.lock"))
+            .map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut holder = String::new();
+                file.read_to_string(&mut holder).map_err(failed)?;
+                let holder = match holder.trim() {
+                    "" => "unknown".to_owned(),
+                    pid => pid.to_owned(),
+                };
+                return Err(OpenError::Locked {
+                    folder: folder.to_owned(),
+                    holder,
+                });
+            }
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        name_holder(&mut file).map_err(failed)?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Creates the folder and those above it that are missing, from the top down, and syncs each one's name.
+fn create(folder: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = folder.ancestors().take_while(|f| !f.exists()).collect();
+    for folder in missing.into_iter().rev().filter(|f| *f != Path::new("")) {
+        match DirBuilder::new().mode(0o700).create(folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        let above = folder.parent().filter(|above| *above != Path::new(""));
+        File::open(above.unwrap_or(Path::new(".")))?.sync_all()?;
+    }
+    match folder.is_dir() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::NotADirectory.into()),
+    }
+}
+
+fn name_holder(file: &mut File) -> io::Result<()> {
+    file.rewind()?;
+    file.set_len(0)?;
+    writeln!(file, "{}", std::process::id())
+}
+
+/// The name of the network file system that the folder is on. A WAL needs shared memory and `flock` needs
+/// one kernel: neither works across machines.
+#[cfg(target_os = "linux")]
+fn network_file_system(folder: &Path) -> io::Result<Option<&'static str>> {
+    let kind = rustix::fs::statfs(folder)?.f_type;
+    // The numbers are 32 bits wide whatever the width of the field.
+    Ok(match kind as u32 {
+        0x0000_6969 => Some("NFS"),
+        0x0000_517b | 0xff53_4d42 | 0xfe53_4d42 => Some("SMB"),
+        0x0102_1997 => Some("9P"),
+        0x00c3_6400 => Some("CephFS"),
+        0x5346_414f => Some("AFS"),
+        0x7375_7245 => Some("Coda"),
+        0x0bd0_0bd0 => Some("Lustre"),
+        0x0116_1970 => Some("GFS2"),
+        0x7461_636f => Some("OCFS2"),
+        _ => None,
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn network_file_system(_folder: &Path) -> io::Result<Option<&'static str>> {
+    Ok(None)
+}

@@ -1,0 +1,407 @@
+//! The writer thread. It takes what waits in the queue as one batch, runs it in one transaction, and answers after the
+//! commit is synced. A change that fails takes only itself back.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use super::change::{Failure, QueuedChange};
+use super::checkpointer::Checkpointer;
+use super::failure::{FailureKind, StoreFailure};
+use super::reader_pool::ReaderPool;
+use super::wal::{self, Frames, Mode, Rest};
+use super::write_queue::{Next, WriteQueue};
+use super::{FolderLock, Settings, Status, TransactionState, connection, lock};
+use forge_base::failpoint;
+use forge_store::Error;
+use forge_store::meters::Meters;
+
+/// A batch of this many changes counts as load: the next commit then begins at the earliest `BATCH_INTERVAL` after the
+/// beginning of this one, so that more changes share it.
+const GROUP_COMMIT_MIN: usize = 8;
+const BATCH_INTERVAL: Duration = Duration::from_micros(400);
+/// Without a change for this long the WAL is checkpointed, so that the next write begins it again.
+const IDLE: Duration = Duration::from_secs(1);
+/// Changes, and bytes of them, after which the length of the WAL is checked.
+const CHECK_CHANGES: usize = 64;
+const CHECK_BYTES: usize = 256 << 10;
+/// Frames that the checkpointer thread copies at a time.
+const CHECKPOINT_FRAMES: u64 = 1_000;
+/// Frames after which the writer copies the rest, so that the WAL begins again.
+const LONG_WAL_FRAMES: u64 = 4_000;
+/// Multiple of the WAL's limit above which the writer copies all of it itself. That is backpressure where the checkpointer
+/// does not keep up; below it a reader that let the WAL grow does not cost a pause when it ends.
+const BACKPRESSURE: u64 = 8;
+/// Longest wait of a truncating checkpoint for readers.
+const TRUNCATE_TIMEOUT: Duration = Duration::from_millis(100);
+
+pub(super) struct Setup<S: TransactionState> {
+    pub(super) settings: Settings,
+    pub(super) lock: FolderLock,
+    pub(super) connection: Connection,
+    pub(super) state: S,
+    pub(super) queue: Arc<WriteQueue<S>>,
+    pub(super) readers: Arc<ReaderPool>,
+    pub(super) status: Status,
+    pub(super) meters: Arc<Meters>,
+}
+
+pub(super) struct Writer<S: TransactionState> {
+    pub(super) settings: Settings,
+    /// Held until the file is closed.
+    lock: Option<FolderLock>,
+    /// None while the file is closed after a failure.
+    pub(super) connection: Option<Connection>,
+    pub(super) checkpointer: Option<Checkpointer>,
+    pub(super) state: S,
+    pub(super) queue: Arc<WriteQueue<S>>,
+    pub(super) readers: Arc<ReaderPool>,
+    pub(super) status: Status,
+    pub(super) meters: Arc<Meters>,
+    unchecked: Unchecked,
+    /// Frames in the WAL when the checkpointer was last asked.
+    requested_at: u64,
+    rest: Rest,
+}
+
+/// Changes that were written since the length of the WAL was checked.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unchecked {
+    changes: usize,
+    bytes: usize,
+}
+
+/// A batch that failed with its transaction. Nothing of it may be answered before its end is cut from the WAL.
+pub(super) struct FailedBatch<S> {
+    pub(super) failure: StoreFailure,
+    pub(super) changes: Vec<QueuedChange<S>>,
+}
+
+type Outcomes = Vec<Result<(), Error>>;
+
+impl<S: TransactionState> Writer<S> {
+    pub(super) fn start(setup: Setup<S>) -> io::Result<()> {
+        let checkpointer = Checkpointer::start(&setup.settings.file)?;
+        let mut writer = Self {
+            settings: setup.settings,
+            lock: Some(setup.lock),
+            connection: Some(setup.connection),
+            checkpointer: Some(checkpointer),
+            state: setup.state,
+            queue: setup.queue,
+            readers: setup.readers,
+            status: setup.status,
+            meters: setup.meters,
+            unchecked: Unchecked::default(),
+            requested_at: 0,
+            rest: Rest::default(),
+        };
+        let thread = thread::Builder::new().name("store".to_owned());
+        thread.spawn(move || writer.run()).map(drop)
+    }
+
+    fn run(&mut self) {
+        let mut not_before = Instant::now();
+        let mut idle_at = Some(not_before + IDLE);
+        loop {
+            let next = self.queue.next(not_before, idle_at);
+            let begun = Instant::now();
+            let done = match next {
+                Next::Close => break,
+                Next::Idle => {
+                    let made = self.checkpoint_when_idle();
+                    idle_at = match made {
+                        Ok(false) => Some(begun + IDLE),
+                        Ok(true) | Err(_) => None,
+                    };
+                    made.map(drop)
+                }
+                Next::Batch(batch) => {
+                    if batch.len() >= GROUP_COMMIT_MIN {
+                        not_before = begun + BATCH_INTERVAL;
+                    }
+                    let written = self.write(batch).and_then(|()| self.check_wal_size());
+                    idle_at = Some(Instant::now() + IDLE);
+                    written
+                }
+            };
+            if let Err(failed) = done
+                && !self.recover(failed)
+            {
+                break;
+            }
+        }
+        self.close();
+    }
+
+    /// Writes and answers a batch.
+    fn write(&mut self, mut batch: Vec<QueuedChange<S>>) -> Result<(), FailedBatch<S>> {
+        failpoint::point("store.batch");
+        self.unchecked.changes += batch.len();
+        self.unchecked.bytes += batch.iter().map(|change| change.bytes).sum::<usize>();
+        let begun = Instant::now();
+        match self.commit(&mut batch) {
+            Ok(outcomes) => {
+                self.meters.commits.time(begun.elapsed());
+                self.meters.batches.number(batch.len() as u64);
+                self.state.committed();
+                for (change, outcome) in batch.into_iter().zip(outcomes) {
+                    change.answer(outcome);
+                }
+                failpoint::point("store.answered");
+                Ok(())
+            }
+            Err(error) => {
+                self.meters.failures.inc();
+                if connection::is_busy(&error) && self.is_idle() {
+                    return Err(self.locked(batch));
+                }
+                Err(self.failed(&error, batch))
+            }
+        }
+    }
+
+    /// True if no transaction is open, so that nothing of a batch was written.
+    fn is_idle(&self) -> bool {
+        self.connection
+            .as_ref()
+            .is_some_and(Connection::is_autocommit)
+    }
+
+    fn locked(&self, changes: Vec<QueuedChange<S>>) -> FailedBatch<S> {
+        let reason = format!(
+            "another process holds a write lock on the database file for longer than store.busy_timeout ({:?})",
+            self.settings.busy_timeout
+        );
+        let kind = FailureKind::Lock;
+        FailedBatch {
+            failure: StoreFailure { reason, kind },
+            changes,
+        }
+    }
+
+    /// Takes the write lock without waiting for it, and releases it.
+    pub(super) fn try_lock(&self) -> rusqlite::Result<()> {
+        self.set_busy_timeout(Duration::ZERO)?;
+        let connection = self.connection.as_ref().ok_or_else(closed_file)?;
+        let taken =
+            execute(connection, "BEGIN IMMEDIATE").and_then(|()| execute(connection, "ROLLBACK"));
+        self.set_busy_timeout(self.settings.busy_timeout)?;
+        taken
+    }
+
+    pub(super) fn failed(
+        &self,
+        error: &rusqlite::Error,
+        changes: Vec<QueuedChange<S>>,
+    ) -> FailedBatch<S> {
+        FailedBatch {
+            failure: StoreFailure::new(error),
+            changes,
+        }
+    }
+
+    /// Runs the batch in one transaction. Changes are refused before they write anything, so they need no savepoint; if
+    /// one fails later all the same, the batch is rolled back and run again with a savepoint for each.
+    fn commit(&mut self, batch: &mut [QueuedChange<S>]) -> rusqlite::Result<Outcomes> {
+        let connection = self.connection.as_ref().ok_or_else(closed_file)?;
+        let start = self.state.savepoint();
+        execute(connection, "BEGIN IMMEDIATE")?;
+        let mut outcomes = Vec::with_capacity(batch.len());
+        let run = run_batch(connection, &mut self.state, batch, &mut outcomes);
+        let run = run.and_then(|is_clean| {
+            if !is_clean {
+                execute(connection, "ROLLBACK")?;
+                self.state.rollback_to(start);
+                execute(connection, "BEGIN IMMEDIATE")?;
+                outcomes = run_with_savepoints(connection, &mut self.state, batch)?;
+            }
+            failpoint::point("store.commit.before");
+            execute(connection, "COMMIT")
+        });
+        if let Err(error) = run {
+            self.state.rollback_to(start);
+            return Err(error);
+        }
+        failpoint::point("store.commit.after");
+        Ok(outcomes)
+    }
+
+    /// Checkpoints when the WAL has become long.
+    fn check_wal_size(&mut self) -> Result<(), FailedBatch<S>> {
+        if self.unchecked.changes < CHECK_CHANGES && self.unchecked.bytes < CHECK_BYTES {
+            return Ok(());
+        }
+        self.unchecked = Unchecked::default();
+        let checked = self.checkpoint_if_long();
+        checked.map_err(|error| self.failed(&error, Vec::new()))
+    }
+
+    fn checkpoint_if_long(&mut self) -> rusqlite::Result<()> {
+        if self.is_checkpointing()? {
+            return Ok(());
+        }
+        let frames = self.checkpoint(Mode::Noop)?;
+        if frames.in_wal < self.requested_at {
+            self.requested_at = 0;
+        }
+        let limit = self.settings.wal_limit_bytes;
+        let is_nearly_copied = frames.since(0) < CHECKPOINT_FRAMES;
+        let is_above_limit = frames.bytes() > limit;
+        let is_to_be_truncated = is_above_limit
+            && (is_nearly_copied || frames.bytes() > BACKPRESSURE.saturating_mul(limit))
+            && self.rest.is_over(Instant::now());
+        if is_to_be_truncated {
+            self.truncate()?;
+        } else if frames.since(self.requested_at) >= CHECKPOINT_FRAMES
+            // A reader can have kept the last request from copying anything, and have ended since.
+            || is_above_limit && !is_nearly_copied
+        {
+            self.requested_at = frames.in_wal;
+            if let Some(checkpointer) = &self.checkpointer {
+                checkpointer.request();
+            }
+        } else if frames.in_wal >= LONG_WAL_FRAMES && is_nearly_copied {
+            self.checkpoint(Mode::Passive)?;
+        }
+        Ok(())
+    }
+
+    /// Copies all of the WAL and truncates it. If a reader hinders that, it is not tried again for a while.
+    fn truncate(&mut self) -> rusqlite::Result<()> {
+        let begun = Instant::now();
+        self.set_busy_timeout(TRUNCATE_TIMEOUT)?;
+        let frames = self.checkpoint(Mode::Truncate)?;
+        self.set_busy_timeout(self.settings.busy_timeout)?;
+        if frames.is_hindered {
+            let now = Instant::now();
+            self.rest.after_hindered(now, now - begun);
+        }
+        Ok(())
+    }
+
+    fn set_busy_timeout(&self, timeout: Duration) -> rusqlite::Result<()> {
+        let connection = self.connection.as_ref().ok_or_else(closed_file)?;
+        connection.busy_timeout(timeout)
+    }
+
+    fn is_checkpointing(&self) -> rusqlite::Result<bool> {
+        let checkpointer = self.checkpointer.as_ref();
+        checkpointer.map_or(Ok(false), Checkpointer::is_running)
+    }
+
+    /// Returns whether the checkpoint was made; while another one is running it has to be tried again.
+    fn checkpoint_when_idle(&mut self) -> Result<bool, FailedBatch<S>> {
+        let checkpoint = match self.is_checkpointing() {
+            Ok(true) => return Ok(false),
+            Ok(false) => self.checkpoint(Mode::Passive),
+            Err(error) => Err(error),
+        };
+        match checkpoint {
+            Ok(frames) if frames.is_all_in_file() => self.meters.wal_bytes.set(0),
+            Ok(_) => {}
+            Err(error) if connection::is_busy(&error) => {}
+            Err(error) => return Err(self.failed(&error, Vec::new())),
+        }
+        Ok(true)
+    }
+
+    fn checkpoint(&self, mode: Mode) -> rusqlite::Result<Frames> {
+        let connection = self.connection.as_ref().ok_or_else(closed_file)?;
+        let frames = wal::checkpoint(connection, mode)?;
+        self.meters.wal_bytes.set(frames.bytes());
+        Ok(frames)
+    }
+
+    /// Folds the WAL into the file and closes it. After a failure the WAL stays as it is, for the next start to recover.
+    fn close(&mut self) {
+        self.readers.close();
+        self.readers.wait_until_disconnected();
+        let checkpointed = self.checkpointer.take().map_or(Ok(()), Checkpointer::stop);
+        let is_well = lock(&self.status).is_ok();
+        if let Some(connection) = self.connection.take()
+            && is_well
+        {
+            let folded = checkpointed
+                .and_then(|()| wal::checkpoint(&connection, Mode::Truncate))
+                .and_then(|_| connection::close_orderly(connection));
+            if let Err(error) = folded {
+                tracing::warn!(%error, "the last checkpoint failed; the next start makes up for it");
+            }
+        }
+        *lock(&self.status) = Err("it is closed".to_owned());
+        self.lock = None;
+        self.queue.set_closed();
+    }
+}
+
+/// Runs every change; false if one failed after it had written something.
+fn run_batch<S: TransactionState>(
+    connection: &Connection,
+    state: &mut S,
+    batch: &mut [QueuedChange<S>],
+    outcomes: &mut Outcomes,
+) -> rusqlite::Result<bool> {
+    for change in batch {
+        let written = connection.total_changes();
+        let outcome = run_change(connection, state, change)?;
+        if outcome.is_err() && connection.total_changes() != written {
+            return Ok(false);
+        }
+        outcomes.push(outcome);
+    }
+    Ok(true)
+}
+
+fn run_with_savepoints<S: TransactionState>(
+    connection: &Connection,
+    state: &mut S,
+    batch: &mut [QueuedChange<S>],
+) -> rusqlite::Result<Outcomes> {
+    let mut outcomes = Vec::with_capacity(batch.len());
+    for change in batch {
+        execute(connection, "SAVEPOINT change")?;
+        let outcome = run_change(connection, state, change)?;
+        if outcome.is_err() {
+            execute(connection, "ROLLBACK TO change")?;
+        }
+        execute(connection, "RELEASE change")?;
+        outcomes.push(outcome);
+    }
+    Ok(outcomes)
+}
+
+/// The outer error means that the transaction is lost.
+fn run_change<S: TransactionState>(
+    connection: &Connection,
+    state: &mut S,
+    change: &mut QueuedChange<S>,
+) -> rusqlite::Result<Result<(), Error>> {
+    let before = state.savepoint();
+    let Err(failure) = change.run(connection, state) else {
+        return Ok(Ok(()));
+    };
+    state.rollback_to(before);
+    let ends = failure.ends_transaction(connection);
+    match failure {
+        Failure::Sql(error) if ends => Err(error),
+        Failure::Refused(_) if ends => Err(closed_file()),
+        Failure::Refused(error) => Ok(Err(error)),
+        Failure::Sql(error) => {
+            tracing::error!(%error, "a change does not fit the store");
+            Ok(Err(Error::Unavailable(error.to_string())))
+        }
+    }
+}
+
+fn execute(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute([]).map(drop)
+}
+
+fn closed_file() -> rusqlite::Error {
+    let misuse = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_MISUSE);
+    rusqlite::Error::SqliteFailure(misuse, Some("the transaction is gone".to_owned()))
+}

@@ -1,0 +1,227 @@
+//! Operators' work on a store from outside, also while a bridge uses it: checking that it is whole, and copying it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+use tempfile::NamedTempFile;
+
+use super::Sqlite;
+use super::engine::connection::{self, is_damage};
+use super::open::FILE;
+use super::open_error::OpenError;
+use super::tables::counters::Counters;
+use super::tables::schema::{self, Content};
+use super::tables::seal;
+use forge_store::Config;
+
+/// Findings of SQLite that are reported; one page often has many.
+const MAX_DAMAGES: usize = 20;
+
+/// Rows that contradict each other, each query with its meaning.
+const IMPOSSIBLE: [(&str, &str); 7] = [
+    (
+        "SELECT count(*) FROM dispatch d WHERE NOT EXISTS (SELECT 1 FROM body b WHERE b.dispatch = d.seq)",
+        "dispatches have lost their request",
+    ),
+    (
+        "SELECT count(*) FROM dispatch d WHERE phase = 5
+           AND NOT EXISTS (SELECT 1 FROM result r WHERE r.dispatch = d.seq)",
+        "finished dispatches have no result",
+    ),
+    (
+        "SELECT count(*) FROM result r JOIN dispatch d ON d.seq = r.dispatch WHERE d.phase <> 5",
+        "dispatches have a result and are not finished",
+    ),
+    (
+        "SELECT count(*) FROM dispatch WHERE phase = 5 AND callback_url IS NOT NULL AND delivery IS NULL",
+        "results are owed to a callback and have no delivery",
+    ),
+    (
+        "SELECT count(*) FROM dispatch d WHERE events <> first_events +
+           (SELECT coalesce(sum(last - first + 1), 0) FROM event e WHERE e.dispatch = d.seq)",
+        "dispatches have lost events",
+    ),
+    (
+        "SELECT count(*) FROM (
+           SELECT e.seq, lag(e.seq + e.last - e.first + 1, 1, d.first_events + 1)
+             OVER (PARTITION BY e.dispatch ORDER BY e.first) AS wanted
+           FROM event e JOIN dispatch d ON d.seq = e.dispatch)
+         WHERE seq <> wanted",
+        "gaps are in the events of dispatches",
+    ),
+    (
+        "SELECT count(*) FROM (
+           SELECT first, lag(last, 1, 0) OVER (ORDER BY first) AS before FROM (
+             SELECT first, last FROM event
+             UNION ALL SELECT seq, seq + first_events - 1 FROM dispatch))
+         WHERE first <= before",
+        "positions of the event log are used twice",
+    ),
+];
+
+/// Findings of a check.
+#[derive(Debug)]
+pub struct Checked {
+    pub file: PathBuf,
+    pub bytes: u64,
+    pub dispatches: u64,
+    pub unfinished: u64,
+    pub events: u64,
+    pub deliveries_pending: u64,
+    /// One line each; empty if the store is whole.
+    pub problems: Vec<String>,
+}
+
+/// Reason why no backup was made.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("{} is there already and was left as it is; name another file", file.display())]
+    Exists { file: PathBuf },
+    #[error("cannot write {}", file.display())]
+    Write { file: PathBuf, source: io::Error },
+    #[error("cannot copy the store to {}", file.display())]
+    Copy {
+        file: PathBuf,
+        source: rusqlite::Error,
+    },
+    #[error("the copy is not whole ({0}) and was removed; look with `forge-bridge store check`")]
+    NotWhole(String),
+}
+
+impl Sqlite {
+    /// Checks whether the store in this folder is whole. Reads all of it: what SQLite can find (`integrity_check`), rows
+    /// that contradict each other, and everything a start reads.
+    pub fn check(data_dir: &Path) -> Result<Checked, OpenError> {
+        let (file, connection) = open(data_dir)?;
+        inspect_rows(&connection, &file).map_err(|source| schema::classify(&file, source))
+    }
+
+    /// Sealed values by the few bytes that identify their key. Reads the whole store; empty if there is none.
+    pub fn sealed_heads(data_dir: &Path) -> Result<BTreeMap<Vec<u8>, u64>, OpenError> {
+        if !data_dir.join(FILE).exists() {
+            return Ok(BTreeMap::new());
+        }
+        let (file, connection) = open(data_dir)?;
+        seal::heads(&connection).map_err(|source| schema::classify(&file, source))
+    }
+
+    /// Copies the store in this folder, as it is at one moment, to a file that is not there yet. Opened in
+    /// a store's place the copy begins another history: cursors of this one are refused there.
+    pub fn backup(data_dir: &Path, to: &Path) -> Result<(), BackupError> {
+        let (_, connection) = open(data_dir)?;
+        let failed = |source| BackupError::Write {
+            file: to.to_owned(),
+            source,
+        };
+        let copying = |source| BackupError::Copy {
+            file: to.to_owned(),
+            source,
+        };
+        if to.exists() {
+            let file = to.to_owned();
+            return Err(BackupError::Exists { file });
+        }
+        let folder = match to.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            Some(_) | None => Path::new("."),
+        };
+        // Readable by its owner alone, as the store is.
+        let draft = NamedTempFile::new_in(folder).map_err(failed)?;
+        let path = draft.path().display().to_string();
+        // It writes elsewhere; this file is open for reading alone.
+        connection
+            .pragma_update(None, "query_only", false)
+            .map_err(copying)?;
+        connection
+            .execute("VACUUM INTO ?", [&path])
+            .map_err(copying)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let copy = Connection::open_with_flags(draft.path(), flags).map_err(copying)?;
+        let damages = damages(&copy, "quick_check").map_err(copying)?;
+        if let Some(first) = damages.into_iter().next() {
+            return Err(BackupError::NotWhole(first));
+        }
+        schema::mark_restored(&copy).map_err(copying)?;
+        drop(copy);
+        draft.as_file().sync_all().map_err(failed)?;
+        let persisted = draft.persist_noclobber(to);
+        persisted.map_err(|error| failed(error.error))?;
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(failed)
+    }
+}
+
+fn open(data_dir: &Path) -> Result<(PathBuf, Connection), OpenError> {
+    let file = data_dir.join(FILE);
+    if !file.exists() {
+        let folder = data_dir.to_owned();
+        return Err(OpenError::Missing { folder });
+    }
+    let timeout = Config::default().busy_timeout;
+    let connection = connection::open_reader(&file, timeout)
+        .map_err(|source| schema::classify(&file, source))?;
+    match schema::inspect(&connection, &file)? {
+        Content::Store => Ok((file, connection)),
+        Content::Empty => Err(OpenError::Foreign { file }),
+    }
+}
+
+fn inspect_rows(connection: &Connection, file: &Path) -> rusqlite::Result<Checked> {
+    // One snapshot for all queries, whatever a bridge writes meanwhile.
+    let moment = connection.unchecked_transaction()?;
+    let number = |sql: &str| moment.query_row(sql, [], |row| row.get::<_, u64>(0));
+    let mut problems = damages(&moment, "integrity_check")?;
+    // In a damaged file the rows are no evidence.
+    if problems.is_empty() {
+        for (sql, meaning) in IMPOSSIBLE {
+            match number(sql)? {
+                0 => {}
+                count => problems.push(format!("{count} {meaning}")),
+            }
+        }
+        if schema::identity(&moment)?.is_none() {
+            problems.push("the store's name, log and epoch are missing".to_owned());
+        }
+        if let Err(error) = Counters::load(&moment) {
+            problems.push(format!("a start cannot count what waits: {error}"));
+        }
+    }
+    let count = |sql| match problems.is_empty() {
+        true => number(sql),
+        false => Ok(number(sql).unwrap_or(0)),
+    };
+    Ok(Checked {
+        bytes: file.metadata().map_or(0, |metadata| metadata.len()),
+        file: file.to_owned(),
+        dispatches: count("SELECT count(*) FROM dispatch")?,
+        unfinished: count("SELECT count(*) FROM dispatch WHERE phase < 5")?,
+        events: count(
+            "SELECT (SELECT coalesce(sum(last - first + 1), 0) FROM event)
+               + (SELECT coalesce(sum(first_events), 0) FROM dispatch)",
+        )?,
+        deliveries_pending: count("SELECT count(*) FROM dispatch WHERE delivery = 0")?,
+        problems,
+    })
+}
+
+fn damages(connection: &Connection, pragma: &str) -> rusqlite::Result<Vec<String>> {
+    let mut statement = connection.prepare(&format!("PRAGMA {pragma}({MAX_DAMAGES})"))?;
+    let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
+    let mut damages = Vec::new();
+    for line in lines {
+        match line {
+            Ok(line) if line == "ok" => {}
+            // Several lines are one finding with its places.
+            Ok(line) => damages.push(line.lines().collect::<Vec<_>>().join("; ")),
+            Err(error) if is_damage(&error) => damages.push(error.to_string()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(damages)
+}

@@ -1,0 +1,471 @@
+//! Random sequences of changes, made in memory and on disk: both must answer alike at every step, also
+//! after the store was closed and opened, and after it was killed. What fails is made as short as it can
+//! be and printed with its seed; `FORGE_MODEL_SEED` repeats it, `FORGE_MODEL_CASES` and
+//! `FORGE_MODEL_STEPS` make it longer.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{RngSeed, TestRunner};
+
+use crate::on_disk::{OnDisk, on_disk};
+use forge_base::event::kind;
+use forge_base::id::{DeliveryId, DispatchId};
+use forge_store::contract::Subject as _;
+use forge_store::contract::sample::{
+    GIVE_UP_AFTER, PROVIDER, at, callback, event, failed, ok, raw, settlement, task,
+};
+use forge_store::destination::DueQuery;
+use forge_store::memory::Memory;
+use forge_store::record::{
+    Acceptance, AfterAttempt, Claim, DeliveryFilter, DeliveryState, DispatchFilter, EventFilter,
+    Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress, Replay, Requeue,
+    Reroute, Status,
+};
+use forge_store::{Error, Store};
+
+/// Numbers choose among what there is, modulo how much there is.
+#[derive(Clone, Debug)]
+enum Step {
+    Accept {
+        task: u8,
+        header: Option<u8>,
+        body: u8,
+        session: Option<u8>,
+        priority: i8,
+        delay: Option<u8>,
+        other: bool,
+        start: bool,
+    },
+    Promote,
+    Begin(usize),
+    Append(usize),
+    FinishAttempt(usize, Option<u8>, bool),
+    FinishQueued(usize, Option<u8>),
+    FinishInterrupted(usize),
+    Requeue(usize),
+    RequeueInterrupted(usize),
+    Cancel(usize),
+    Reroute(usize, bool, Option<u8>),
+    Settle(usize, u8),
+    ReplayOne(usize),
+    ReplayMany(u8),
+    Unbound,
+    Sweep(usize),
+    Seal(u8, u8),
+    Restart,
+    Kill,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let session = || prop::option::of(0..2u8);
+    let accept = (
+        (
+            0..6u8,
+            prop::option::weighted(0.2, 0..3u8),
+            0..2u8,
+            session(),
+        ),
+        (
+            -1..2i8,
+            prop::option::weighted(0.3, 1..20u8),
+            prop::bool::weighted(0.3),
+            any::<bool>(),
+        ),
+    );
+    prop_oneof![
+        8 => accept.prop_map(|((task, header, body, session), (priority, delay, other, start))| {
+            Step::Accept { task, header, body, session, priority, delay, other, start }
+        }),
+        2 => Just(Step::Promote),
+        8 => any::<usize>().prop_map(Step::Begin),
+        3 => any::<usize>().prop_map(Step::Append),
+        6 => (any::<usize>(), prop::option::of(0..3u8), any::<bool>())
+            .prop_map(|(n, code, owed)| Step::FinishAttempt(n, code, owed)),
+        2 => (any::<usize>(), prop::option::of(0..3u8)).prop_map(|(n, c)| Step::FinishQueued(n, c)),
+        2 => any::<usize>().prop_map(Step::FinishInterrupted),
+        2 => any::<usize>().prop_map(Step::Requeue),
+        2 => any::<usize>().prop_map(Step::RequeueInterrupted),
+        2 => any::<usize>().prop_map(Step::Cancel),
+        2 => (any::<usize>(), any::<bool>(), session()).prop_map(|(n, o, s)| Step::Reroute(n, o, s)),
+        6 => (any::<usize>(), 0..3u8).prop_map(|(n, next)| Step::Settle(n, next)),
+        1 => any::<usize>().prop_map(Step::ReplayOne),
+        1 => (0..4u8).prop_map(Step::ReplayMany),
+        1 => Just(Step::Unbound),
+        2 => (1..3usize).prop_map(Step::Sweep),
+        1 => (0..2u8, any::<u8>()).prop_map(|(name, value)| Step::Seal(name, value)),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Kill),
+    ]
+}
+
+/// Both stores, and what was made so far.
+struct Pair {
+    model: Memory,
+    disk: OnDisk,
+    store: std::sync::Arc<dyn Store>,
+    dispatches: Vec<DispatchId>,
+    deliveries: Vec<DeliveryId>,
+    leases: Vec<Lease>,
+    now: i64,
+}
+
+/// Calls both stores and compares what they say; the names of their logs differ. The answer of the
+/// model.
+macro_rules! both {
+    ($pair:ident, $store:ident => $call:expr) => {{
+        let expected = {
+            let $store: &dyn Store = &$pair.model;
+            $call.await
+        };
+        let found = {
+            let $store: &dyn Store = &*$pair.store;
+            $call.await
+        };
+        $pair.compare(stringify!($call), &expected, &found);
+        expected
+    }};
+}
+
+impl Pair {
+    fn compare(&self, call: &str, expected: &impl Debug, found: &impl Debug) {
+        let text = |answer: &dyn Debug, log: &str| format!("{answer:?}").replace(log, "LOG");
+        assert_eq!(
+            text(expected, self.model.log().as_str()),
+            text(found, self.store.log().as_str()),
+            "{call}"
+        );
+    }
+
+    fn pick<T: Clone>(all: &[T], n: usize) -> Option<T> {
+        (!all.is_empty()).then(|| all[n % all.len()].clone())
+    }
+
+    fn finish(&self, code: Option<u8>, owed: bool) -> impl Fn() -> Finish + use<> {
+        let now = self.now;
+        let output = now.checked_rem(3) == Some(0);
+        move || Finish {
+            output: output.then(|| format!("a long output of second {now}")),
+            delivery: owed.then_some(NewDelivery {
+                give_up_after: GIVE_UP_AFTER,
+            }),
+            retention: Duration::from_secs(30),
+            ..match code {
+                None => ok(now),
+                Some(0) => failed("cancelled", now),
+                Some(_) => failed("timeout", now),
+            }
+        }
+    }
+
+    async fn make(&mut self, step: Step) {
+        let now = self.now;
+        match step {
+            Step::Accept {
+                task: n,
+                header,
+                body,
+                session,
+                priority,
+                delay,
+                other,
+                start,
+            } => {
+                let id = DispatchId::new();
+                self.dispatches.push(id);
+                self.deliveries.push(DeliveryId::of(id));
+                let host = format!("{}.example", now % 3);
+                let new = || {
+                    let task_id = format!("task-{n}");
+                    let key = match header {
+                        None => (KeySpace::Task, task_id.clone()),
+                        Some(header) => (KeySpace::Header, format!("key-{header}")),
+                    };
+                    let new = task(&task_id);
+                    let request = format!("[{body}]");
+                    NewDispatch {
+                        id,
+                        key: IdempotencyKey {
+                            space: key.0,
+                            value: key.1,
+                        },
+                        counted_bytes: request.len(),
+                        request: raw(&request),
+                        session: session.map(|session| session.to_string()),
+                        priority,
+                        provider: if other { "other" } else { PROVIDER }.to_owned(),
+                        accepted_at: at(now),
+                        not_before: delay.map(|delay| at(now + i64::from(delay))),
+                        start_by: at(now + 15),
+                        start: start.then(|| event(kind::STARTED, now)),
+                        callback: (now % 5 > 0).then(|| callback(&host)),
+                        queue_limit: 8,
+                        ..new
+                    }
+                };
+                let accepted = both!(self, store => store.accept(new())).unwrap();
+                if let Acceptance::Accepted {
+                    begun: Some(begun), ..
+                } = accepted
+                {
+                    self.leases.push(begun.lease);
+                }
+            }
+            Step::Promote => {
+                both!(self, store => store.promote(at(now), 2)).unwrap();
+            }
+            Step::Begin(n) => {
+                let Some(id) = Self::pick(&self.dispatches, n) else {
+                    return;
+                };
+                let started = || event(kind::STARTED, now);
+                let begun = both!(self, store => store.begin(id, PROVIDER, started()));
+                self.leases.extend(begun.map(|(begun, _)| begun.lease));
+            }
+            Step::Append(n) => {
+                let Some(lease) = Self::pick(&self.leases, n) else {
+                    return;
+                };
+                let progress = || Progress {
+                    events: vec![event("assistant.text", now); n % 3],
+                    session: Some(n.to_string()),
+                    spent: Some(raw(&n.to_string())),
+                };
+                let _ = both!(self, store => store.append(&lease, progress()));
+            }
+            Step::FinishAttempt(n, code, owed) => {
+                let Some(lease) = Self::pick(&self.leases, n) else {
+                    return;
+                };
+                let finish = self.finish(code, owed);
+                let claim = || Claim::Attempt(lease.clone());
+                let _ = both!(self, store => store.finish(claim(), finish()));
+            }
+            Step::FinishQueued(n, code) => {
+                let Some(id) = Self::pick(&self.dispatches, n) else {
+                    return;
+                };
+                let finish = self.finish(code, true);
+                let _ = both!(self, store => store.finish(Claim::Unstarted(id), finish()));
+            }
+            Step::FinishInterrupted(n) => {
+                let Some(Lease { id, attempt, .. }) = Self::pick(&self.leases, n) else {
+                    return;
+                };
+                let finish = self.finish(Some(1), true);
+                let claim = || Claim::Interrupted { id, attempt };
+                let _ = both!(self, store => store.finish(claim(), finish()));
+            }
+            Step::Requeue(n) => {
+                let Some(lease) = Self::pick(&self.leases, n) else {
+                    return;
+                };
+                let claim = || Claim::Attempt(lease.clone());
+                let event = || event(kind::RETRYING, now);
+                let requeue = || Requeue { event: event() };
+                let _ = both!(self, store => store.requeue(claim(), requeue()));
+            }
+            Step::RequeueInterrupted(n) => {
+                let Some(Lease { id, attempt, .. }) = Self::pick(&self.leases, n) else {
+                    return;
+                };
+                let claim = || Claim::Interrupted { id, attempt };
+                let event = || event(kind::RETRYING, now);
+                let requeue = || Requeue { event: event() };
+                let _ = both!(self, store => store.requeue(claim(), requeue()));
+            }
+            Step::Cancel(n) => {
+                let Some(id) = Self::pick(&self.dispatches, n) else {
+                    return;
+                };
+                both!(self, store => store.request_cancel(id, at(now))).unwrap();
+            }
+            Step::Reroute(n, other, session) => {
+                let Some(id) = Self::pick(&self.dispatches, n) else {
+                    return;
+                };
+                let reroute = || Reroute {
+                    id,
+                    provider: if other { "other" } else { PROVIDER }.to_owned(),
+                    session: session.map(|session| session.to_string()),
+                    routing: raw(&now.to_string()),
+                };
+                let _ = both!(self, store => store.reroute(reroute()));
+            }
+            Step::Settle(n, next) => {
+                let Some(id) = Self::pick(&self.deliveries, n) else {
+                    return;
+                };
+                let next = match next {
+                    0 => AfterAttempt::Delivered,
+                    1 => AfterAttempt::Dead,
+                    _ => AfterAttempt::Retry { due: at(now + 5) },
+                };
+                let number = u32::try_from(now).unwrap();
+                let settled = || settlement(number, now, next);
+                let settled = || forge_store::contract::sample::keep_for(settled(), 30);
+                let _ = both!(self, store => store.settle(id, settled()));
+            }
+            Step::ReplayOne(n) => {
+                let Some(id) = Self::pick(&self.deliveries, n) else {
+                    return;
+                };
+                let _ = both!(self, store => store.replay(Replay::One(id), at(now)));
+            }
+            Step::ReplayMany(n) => {
+                let many = || Replay::Many {
+                    host: (n < 3).then(|| format!("{n}.example")),
+                    since: Some(at(now - 40)),
+                    status: DeliveryState::Dead,
+                };
+                both!(self, store => store.replay(many(), at(now))).unwrap();
+            }
+            Step::Unbound => {
+                let events = || vec![event(kind::ADAPTER_EVENT, now); 2];
+                both!(self, store => store.append_unbound(PROVIDER, events())).unwrap();
+            }
+            Step::Sweep(limit) => {
+                both!(self, store => sweep_all(store, now, limit));
+            }
+            Step::Seal(name, value) => {
+                let name = format!("name-{name}");
+                both!(self, store => store.seal_once(&name, vec![value])).unwrap();
+                both!(self, store => store.sealed(&name)).unwrap();
+            }
+            Step::Restart => {
+                self.model = self.model.restart();
+                self.store = self.disk.open().await;
+            }
+            Step::Kill => {
+                self.model = self.model.restart();
+                self.store = self.disk.open_as_killed().await;
+            }
+        }
+    }
+
+    /// Everything that can be seen.
+    async fn look(&mut self) {
+        let (now, after) = (self.now, self.now.unsigned_abs());
+        self.compare("counts", &self.model.counts(), &self.store.counts());
+        self.compare("bounds", &self.model.log_bounds(), &self.store.log_bounds());
+        self.compare("epoch", &self.model.epoch(), &self.store.epoch());
+        both!(self, store => store.queues()).unwrap();
+        both!(self, store => store.ready(PROVIDER, 3)).unwrap();
+        both!(self, store => store.ready("other", 3)).unwrap();
+        both!(self, store => store.overdue(at(now), 3)).unwrap();
+        both!(self, store => store.cancelled_in_queue(3)).unwrap();
+        both!(self, store => store.next_queue_event()).unwrap();
+        both!(self, store => store.interrupted(3)).unwrap();
+        both!(self, store => store.next_due(&[])).unwrap();
+        let due = || DueQuery {
+            now: at(now),
+            exclude: vec!["https://2.example:443".to_owned()],
+            per_origin: 2,
+            limit: 3,
+            in_flight: self.deliveries.first().copied().into_iter().collect(),
+        };
+        both!(self, store => store.due(due())).unwrap();
+        let page = |status| DispatchFilter {
+            status,
+            limit: 4,
+            ..DispatchFilter::default()
+        };
+        both!(self, store => store.dispatches(page(None))).unwrap();
+        both!(self, store => store.dispatches(page(Some(Status::Error)))).unwrap();
+        let owed = || DeliveryFilter {
+            limit: 4,
+            ..DeliveryFilter::default()
+        };
+        both!(self, store => store.deliveries(owed())).unwrap();
+        let one = self.dispatches.last().copied();
+        for dispatch in [None, one] {
+            let filter = EventFilter {
+                dispatch,
+                ..EventFilter::default()
+            };
+            both!(self, store => store.events(&filter, after % 40, 7)).unwrap();
+        }
+        for id in self.dispatches.clone() {
+            both!(self, store => store.dispatch(id)).unwrap();
+            both!(self, store => store.last_event(id)).unwrap();
+            both!(self, store => store.deliveries_of(id)).unwrap();
+            let _ = both!(self, store => store.request(id));
+            let _ = both!(self, store => store.output(id, after % 5, 9));
+        }
+        for id in self.deliveries.clone() {
+            both!(self, store => store.delivery(id)).unwrap();
+            let _ = both!(self, store => async {
+                let payload = store.payload(id).await?;
+                let body = String::from_utf8_lossy(&payload.body).into_owned();
+                Ok::<_, Error>((body, payload.trace_id, payload.request, payload.secrets))
+            });
+        }
+        for n in 0..3 {
+            both!(self, store => store.by_task(&format!("task-{n}"), 3)).unwrap();
+            for (space, value) in [(KeySpace::Task, "task"), (KeySpace::Header, "key")] {
+                let value = format!("{value}-{n}");
+                let key = IdempotencyKey { space, value };
+                both!(self, store => store.recall(&key)).unwrap();
+            }
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+#[test]
+fn the_store_on_disk_answers_as_the_model() {
+    let seed = number("FORGE_MODEL_SEED").unwrap_or_else(rand::random);
+    let steps = number("FORGE_MODEL_STEPS").map_or(60, |steps| steps as usize);
+    println!("FORGE_MODEL_SEED={seed}");
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: number("FORGE_MODEL_CASES").map_or(24, |cases| cases as u32),
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(seed),
+        ..ProptestConfig::default()
+    });
+    let sequences = prop::collection::vec((step(), 0..4i64), 1..steps);
+    let outcome = runner.run(&sequences, |steps| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(run(steps));
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("FORGE_MODEL_SEED={seed}: {failure}");
+    }
+}
+
+/// Sweeps until nothing is left: a step on the disk also ends when it takes long.
+async fn sweep_all(store: &dyn Store, now: i64, limit: usize) -> u64 {
+    let mut dispatches = 0;
+    loop {
+        let swept = store.sweep(at(now), limit).await.unwrap();
+        dispatches += swept.dispatches;
+        if !swept.more {
+            return dispatches;
+        }
+    }
+}
+
+async fn run(steps: Vec<(Step, i64)>) {
+    let disk = on_disk();
+    let mut pair = Pair {
+        model: Memory::new(),
+        store: disk.open().await,
+        disk,
+        dispatches: Vec::new(),
+        deliveries: Vec::new(),
+        leases: Vec::new(),
+        now: 1,
+    };
+    for (step, passes) in steps {
+        pair.now += passes;
+        pair.make(step).await;
+        pair.look().await;
+    }
+}

@@ -1,0 +1,66 @@
+//! Stores in temporary folders, on which the contract suite and the model test run.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use forge_store::contract::Subject;
+use forge_store::{Config, Store};
+
+use crate::Sqlite;
+
+forge_store::contract_tests!(crate::on_disk::on_disk);
+
+pub(crate) struct OnDisk {
+    folder: std::sync::Mutex<tempfile::TempDir>,
+    open: std::sync::Mutex<Option<Sqlite>>,
+}
+
+#[async_trait]
+impl Subject for OnDisk {
+    async fn open(&self) -> Arc<dyn Store> {
+        let old = self.open.lock().unwrap().take();
+        if let Some(old) = old {
+            old.close().await;
+        }
+        self.open_folder()
+    }
+}
+
+impl OnDisk {
+    fn open_folder(&self) -> Arc<dyn Store> {
+        let folder = self.folder.lock().unwrap();
+        let new = Sqlite::open(&Config::default(), folder.path()).unwrap();
+        *self.open.lock().unwrap() = Some(new.clone());
+        Arc::new(new)
+    }
+
+    /// Opens what a kill would leave: the files as they are just now, nothing closed or folded. The log
+    /// goes first, so that what is folded meanwhile is in the copy twice and not missing.
+    pub(crate) async fn open_as_killed(&self) -> Arc<dyn Store> {
+        let left = tempfile::tempdir().unwrap();
+        let old_folder = {
+            let mut folder = self.folder.lock().unwrap();
+            let files = std::fs::read_dir(folder.path()).unwrap();
+            let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+            names.retain(|name| !name.as_encoded_bytes().ends_with(b"-shm"));
+            names.sort_by_key(|name| !name.as_encoded_bytes().ends_with(b"-wal"));
+            for name in names {
+                std::fs::copy(folder.path().join(&name), left.path().join(&name)).unwrap();
+            }
+            std::mem::replace(&mut *folder, left)
+        };
+        let old = self.open.lock().unwrap().take();
+        if let Some(old) = old {
+            old.close().await;
+        }
+        drop(old_folder);
+        self.open_folder()
+    }
+}
+
+pub(crate) fn on_disk() -> OnDisk {
+    OnDisk {
+        folder: tempfile::tempdir().unwrap().into(),
+        open: std::sync::Mutex::default(),
+    }
+}

@@ -1,0 +1,163 @@
+//! Accepting a dispatch: its key decides, then its rows are written.
+
+use rusqlite::{Connection, Row, params};
+
+use super::rows::{self, nanos, phase, select_dispatch};
+use super::{Tx, deliver, events, queue};
+use crate::engine::Failure;
+use forge_base::event::NewEvent;
+use forge_base::id::DispatchId;
+use forge_store::record::{
+    Acceptance, Begun, DispatchRecord, DispatchState, IdempotencyKey, KeySpace, Known, Lease,
+    NewDispatch,
+};
+use forge_store::transition::{self, Accept};
+use forge_store::{Error, rules};
+
+/// The dispatch that holds a key, with its row number. The newest dispatch of a task without a header key holds the
+/// task's key.
+pub(crate) fn recall(
+    connection: &Connection,
+    key: &IdempotencyKey,
+) -> rusqlite::Result<Option<(i64, Known)>> {
+    let sql = match key.space {
+        KeySpace::Header => select_dispatch!(
+            ", b.request, d.counted_bytes FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.header_key = ?1"
+        ),
+        KeySpace::Task => select_dispatch!(
+            ", b.request, d.counted_bytes FROM dispatch d JOIN body b ON b.dispatch = d.seq
+             WHERE d.task_id = ?1 AND d.header_key IS NULL ORDER BY d.seq DESC LIMIT 1"
+        ),
+    };
+    rows::one(connection, sql, [&key.value], |row| {
+        let known = Known {
+            dispatch: rows::dispatch(row)?,
+            counted: counted(row)?,
+        };
+        Ok((row.get(rows::SEQ)?, known))
+    })
+}
+
+/// The part of a stored request that is compared. A damaged request compares as empty, which equals no other.
+fn counted(row: &Row<'_>) -> rusqlite::Result<String> {
+    let bytes: usize = row.get(rows::MORE + 1)?;
+    let request = row.get_ref(rows::MORE)?.as_str().unwrap_or_default();
+    Ok(request.get(..bytes).unwrap_or_default().to_owned())
+}
+
+pub(crate) fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, Failure> {
+    let (seq, known) = recall(tx.conn, &new.key)?.unzip();
+    let accept = transition::accept(new, known.as_ref(), tx.counters.counts.queued)?;
+    match (accept, seq.zip(known)) {
+        (Accept::QueueFull, _) => Ok(Acceptance::QueueFull),
+        (Accept::Insert { retry_of }, holder) => {
+            if let (Some((seq, _)), Some(_)) = (holder, retry_of) {
+                deliver::supersede(tx, seq, new.accepted_at)?;
+            }
+            let begun = insert(tx, new, retry_of)?.map(Box::new);
+            Ok(Acceptance::Accepted { retry_of, begun })
+        }
+        (Accept::Duplicate { redeliver }, Some((seq, known))) => {
+            if redeliver {
+                deliver::redeliver(tx, seq, new.accepted_at)?;
+            }
+            Ok(Acceptance::Duplicate(Box::new(known.dispatch)))
+        }
+        (Accept::Conflict, Some((_, known))) => Ok(Acceptance::Conflict(known.dispatch.id)),
+        (Accept::Duplicate { .. } | Accept::Conflict, None) => Err(Error::NotFound.into()),
+    }
+}
+
+/// Inserts the rows. A dispatch that runs at once is `running` in its first row, as if `begin` had followed.
+fn insert(
+    tx: &mut Tx<'_>,
+    new: &NewDispatch,
+    retry_of: Option<DispatchId>,
+) -> Result<Option<Begun>, Failure> {
+    let (phase, turn) = match transition::is_delayed(new) {
+        true => (phase::DELAYED, None),
+        false => queue::turn(tx, &new.provider, new.session.as_deref())?,
+    };
+    let start = new.start.as_ref().filter(|_| phase == phase::READY);
+    let header_key = match new.key.space {
+        KeySpace::Header => Some(&new.key.value),
+        KeySpace::Task => None,
+    };
+    let events = new.events.len() + start.iter().len();
+    let seq = tx.counters.assign_positions(events);
+    let callback = new.callback.as_ref();
+    tx.execute(
+        "INSERT INTO dispatch (seq, first_events, id, phase, provider, pinned, priority, events, session, turn,
+           accepted_at, not_before, start_by, header_key, counted_bytes, task_id, agent_id, run_id,
+           trace_id, retry_of, callback_url, callback_origin, attempts, epoch, started_at,
+           first_started_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?2, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21,
+           ?22, ?23, ?24, ?24)",
+        params![
+            seq,
+            events,
+            new.id.as_bytes(),
+            start.map_or(phase, |_| phase::RUNNING),
+            new.provider,
+            new.pinned,
+            new.priority,
+            new.session,
+            turn,
+            nanos(new.accepted_at),
+            new.not_before.map(nanos),
+            nanos(new.start_by),
+            header_key,
+            new.counted_bytes,
+            new.task_id,
+            new.agent_id,
+            new.run_id,
+            new.trace_id,
+            retry_of.as_ref().map(DispatchId::as_bytes),
+            callback.map(|callback| &callback.url),
+            callback.map(|callback| &callback.origin),
+            start.iter().len(),
+            start.map_or(0, |_| tx.epoch),
+            start.map(|started| nanos(started.timestamp)),
+        ],
+    )?;
+    tx.execute(
+        "INSERT INTO body (dispatch, events, routing, secrets, request) VALUES (?, ?, ?, ?, ?)",
+        params![
+            seq,
+            events::first_body(&new.events, start)?,
+            new.routing.get(),
+            new.secrets,
+            new.request.get()
+        ],
+    )?;
+    let Some(started) = start else {
+        tx.counters.entered_queue(&new.provider);
+        return Ok(None);
+    };
+    tx.counters.counts.running += 1;
+    Ok(Some(begun(tx.epoch, new, retry_of, started)))
+}
+
+fn begun(epoch: u64, new: &NewDispatch, retry_of: Option<DispatchId>, started: &NewEvent) -> Begun {
+    let lease = Lease {
+        id: new.id,
+        attempt: 1,
+        epoch,
+    };
+    let dispatch = DispatchRecord {
+        state: DispatchState::Running {
+            attempt: 1,
+            started_at: started.timestamp,
+        },
+        attempts: 1,
+        first_started_at: Some(started.timestamp),
+        ..rules::accepted(new, retry_of)
+    };
+    Begun {
+        lease,
+        dispatch,
+        secrets: new.secrets.clone(),
+        recorded_session: None,
+        spent: None,
+    }
+}

@@ -1,0 +1,334 @@
+//! The event log. The events of one write are one row: their positions are `first..=last`, its body a list of
+//! `[type, time, data]`, with the attempt where it differs from the row's. The first events of a dispatch are in `body`,
+//! and the row number of the dispatch is the position of the first of them. The writer assigns positions; none is assigned
+//! twice, because the highest one that was ever removed is kept in `meta`.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use rusqlite::{Connection, Row, params};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::Tx;
+use super::rows::{self, nanos};
+use crate::engine::Failure;
+use forge_base::event::{Event, LogName, NewEvent, Written};
+use forge_base::id::DispatchId;
+use forge_store::record::{EventFilter, EventPage, EventTotals};
+
+/// A page ends after this many bytes of events.
+pub(crate) const PAGE_BYTES: usize = 1 << 20;
+
+/// The dispatch that events are appended to, as it was before them.
+pub(crate) struct Owner<'a> {
+    pub(crate) seq: i64,
+    pub(crate) provider: &'a str,
+    pub(crate) attempt: u32,
+    pub(crate) events_before: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line<'a>(
+    Cow<'a, str>,
+    i64,
+    Option<Cow<'a, RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<u32>,
+);
+
+fn line(event: &NewEvent, attempt: Option<u32>) -> Line<'_> {
+    let data = event.data.as_deref().map(Cow::Borrowed);
+    let kind = Cow::Borrowed(&*event.kind);
+    Line(kind, nanos(event.timestamp), data, attempt)
+}
+
+fn body(lines: &[Line<'_>]) -> Result<String, Failure> {
+    serde_json::to_string(lines)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)).into())
+}
+
+/// The caller raises `dispatch.events`.
+pub(crate) fn append(
+    tx: &mut Tx<'_>,
+    owner: &Owner<'_>,
+    events: &[NewEvent],
+) -> Result<(), Failure> {
+    let lines: Vec<_> = events.iter().map(|event| line(event, None)).collect();
+    insert(tx, owner, &lines)
+}
+
+/// The first events of a dispatch as they are kept in `body`, with the start of its first attempt when it begins at once.
+pub(crate) fn first_body(
+    events: &[NewEvent],
+    started: Option<&NewEvent>,
+) -> Result<String, Failure> {
+    let started = started.map(|event| line(event, Some(1)));
+    let before = events.iter().map(|event| line(event, None));
+    let lines: Vec<_> = before.chain(started).collect();
+    body(&lines)
+}
+
+fn insert(tx: &mut Tx<'_>, owner: &Owner<'_>, lines: &[Line<'_>]) -> Result<(), Failure> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let first = tx.counters.assign_positions(lines.len());
+    tx.execute(
+        "INSERT INTO event (first, last, dispatch, seq, attempt, provider, body)
+         VALUES (?, ?, ?, ?, ?, ?, ?)",
+        params![
+            first,
+            tx.counters.bounds.issued,
+            owner.seq,
+            owner.events_before + 1,
+            owner.attempt,
+            owner.provider,
+            body(lines)?
+        ],
+    )?;
+    Ok(())
+}
+
+pub(crate) fn append_unbound(
+    tx: &mut Tx<'_>,
+    provider: &str,
+    events: &[NewEvent],
+) -> Result<(), Failure> {
+    let Some(newest) = events.iter().map(|event| event.timestamp).max() else {
+        return Ok(());
+    };
+    let lines: Vec<_> = events.iter().map(|event| line(event, None)).collect();
+    let first = tx.counters.assign_positions(lines.len());
+    tx.execute(
+        "INSERT INTO event (first, last, seq, attempt, provider, unbound_at, body)
+         VALUES (?, ?, 0, 0, ?, ?, ?)",
+        params![
+            first,
+            tx.counters.bounds.issued,
+            provider,
+            nanos(newest),
+            body(&lines)?
+        ],
+    )?;
+    Ok(())
+}
+
+/// The position of the newest event; 0 when there is none.
+pub(crate) fn newest(connection: &Connection) -> rusqlite::Result<u64> {
+    let sql = "SELECT max(
+                 coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
+                 coalesce((SELECT seq + first_events - 1 FROM dispatch ORDER BY seq DESC LIMIT 1), 0))";
+    Ok(rows::one(connection, sql, [], |row| row.get(0))?.unwrap_or(0))
+}
+
+/// The position of the newest event of one dispatch, by its row number.
+pub(crate) fn newest_of(connection: &Connection, seq: i64) -> rusqlite::Result<Option<u64>> {
+    let sql = "SELECT coalesce(
+                 (SELECT last FROM event WHERE dispatch = ?1 ORDER BY first DESC LIMIT 1),
+                 (SELECT seq + first_events - 1 FROM dispatch WHERE seq = ?1))";
+    Ok(rows::one(connection, sql, [seq], |row| row.get(0))?.flatten())
+}
+
+/// Totals of the owner after this many more events.
+pub(crate) fn totals_with(
+    tx: &Tx<'_>,
+    owner: &Owner<'_>,
+    more: usize,
+) -> rusqlite::Result<EventTotals> {
+    let more = more as u64;
+    let last = match more {
+        0 => newest_of(tx.conn, owner.seq)?.unwrap_or(0),
+        more => tx.counters.bounds.issued + more,
+    };
+    Ok(EventTotals {
+        count: owner.events_before + more,
+        last,
+    })
+}
+
+/// Columns of `Batch::read`: of the first events of a dispatch, and of every other row of the log.
+const FIRST: &str =
+    "d.seq AS first, d.seq + d.first_events - 1, 1, 0, coalesce(b.provider, d.provider), b.events,
+       d.id, d.task_id, d.agent_id, d.run_id, d.trace_id";
+const LATER: &str = "e.first AS first, e.last, e.seq, e.attempt, e.provider, e.body,
+       d.id, d.task_id, d.agent_id, d.run_id, d.trace_id";
+
+/// Rows of the whole log that end at or after `?1`: two streams in their order.
+fn of_all() -> String {
+    format!(
+        "SELECT {FIRST} FROM dispatch d JOIN body b ON b.dispatch = d.seq
+         WHERE d.seq >= coalesce((SELECT max(seq) FROM dispatch WHERE seq <= ?1), 0)
+         UNION ALL
+         SELECT {LATER} FROM event e LEFT JOIN dispatch d ON d.seq = e.dispatch
+         WHERE e.first >= coalesce((SELECT max(first) FROM event WHERE first <= ?1), 0)
+         ORDER BY 1"
+    )
+}
+
+/// The same of one dispatch, `?2`, whose first events come before all others.
+fn of_one() -> String {
+    format!(
+        "SELECT {FIRST} FROM dispatch d JOIN body b ON b.dispatch = d.seq
+         WHERE d.id = ?2 AND d.seq + d.first_events > ?1
+         UNION ALL
+         SELECT {LATER} FROM dispatch d CROSS JOIN event e INDEXED BY event_dispatch ON e.dispatch = d.seq
+         WHERE d.id = ?2
+           AND e.first >= coalesce((SELECT max(first) FROM event WHERE dispatch = d.seq AND first <= ?1), 0)
+         ORDER BY 1"
+    )
+}
+
+pub(crate) fn read(
+    connection: &Connection,
+    log: &LogName,
+    filter: &EventFilter,
+    after: u64,
+    limit: usize,
+) -> rusqlite::Result<EventPage> {
+    // All statements must see the same commit, or the page would claim to have seen more.
+    let transaction = connection.unchecked_transaction()?;
+    let newest = newest(&transaction)?;
+    let sought = i64::try_from(after).unwrap_or(i64::MAX).saturating_add(1);
+    let mut page = EventPage {
+        events: Vec::new(),
+        scanned: after,
+        more: false,
+    };
+    let mut statement;
+    let mut rows = match &filter.dispatch {
+        None => {
+            statement = transaction.prepare_cached(&of_all())?;
+            statement.query([sought])?
+        }
+        Some(id) => {
+            statement = transaction.prepare_cached(&of_one())?;
+            statement.query(params![sought, id.as_bytes()])?
+        }
+    };
+    let (mut looked_at, mut bytes) = (0, 0);
+    while let Some(row) = rows.next()? {
+        let batch = Batch::read(row)?;
+        if batch.last <= after {
+            continue;
+        }
+        let mut lines = batch.lines(log, filter)?;
+        for position in batch.first..=batch.last {
+            let event = lines.next();
+            if position <= after {
+                continue;
+            }
+            if looked_at == limit || bytes > PAGE_BYTES {
+                page.more = true;
+                return Ok(page);
+            }
+            looked_at += 1;
+            page.scanned = position;
+            if let Some(event) = event.filter(|event| filter.matches(event)) {
+                bytes += event.data_bytes();
+                page.events.push(Arc::new(event));
+            }
+        }
+    }
+    page.scanned = after.max(newest);
+    Ok(page)
+}
+
+pub(crate) fn last(
+    connection: &Connection,
+    log: &LogName,
+    id: DispatchId,
+) -> rusqlite::Result<Option<Event>> {
+    let sql = format!("{} DESC LIMIT 1", of_one());
+    let newest = rows::one(connection, &sql, params![0, id.as_bytes()], |row| {
+        let lines = Batch::read(row)?.lines(log, &EventFilter::default())?;
+        Ok(lines.last())
+    })?;
+    Ok(newest.flatten())
+}
+
+/// One row of the log with the columns of its dispatch.
+struct Batch {
+    first: u64,
+    last: u64,
+    seq: u64,
+    attempt: u32,
+    provider: String,
+    body: String,
+    dispatch: Option<Context>,
+}
+
+struct Context {
+    id: DispatchId,
+    task_id: String,
+    agent_id: String,
+    run_id: Option<String>,
+    trace_id: String,
+}
+
+impl Batch {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let dispatch = match row.get::<_, Option<[u8; 16]>>(6)? {
+            None => None,
+            Some(id) => Some(Context {
+                id: DispatchId::from_bytes(id),
+                task_id: row.get(7)?,
+                agent_id: row.get(8)?,
+                run_id: row.get(9)?,
+                trace_id: row.get(10)?,
+            }),
+        };
+        Ok(Self {
+            first: row.get(0)?,
+            last: row.get(1)?,
+            seq: row.get(2)?,
+            attempt: row.get(3)?,
+            provider: row.get(4)?,
+            body: row.get(5)?,
+            dispatch,
+        })
+    }
+
+    /// True if no event of the batch can match, so that its body need not be parsed.
+    fn is_out(&self, filter: &EventFilter) -> bool {
+        let differs = |wanted: &Option<String>, value: Option<&str>| {
+            wanted.is_some() && wanted.as_deref() != value
+        };
+        let dispatch = self.dispatch.as_ref();
+        differs(&filter.provider, Some(&self.provider))
+            || differs(&filter.task_id, dispatch.map(|d| d.task_id.as_str()))
+            || differs(&filter.agent_id, dispatch.map(|d| d.agent_id.as_str()))
+    }
+
+    /// The events in their order; none when none can match.
+    fn lines(
+        &self,
+        log: &LogName,
+        filter: &EventFilter,
+    ) -> rusqlite::Result<std::vec::IntoIter<Event>> {
+        if self.is_out(filter) {
+            return Ok(Vec::new().into_iter());
+        }
+        let lines: Vec<Line<'static>> = serde_json::from_str(&self.body).map_err(|error| {
+            let kind = rusqlite::types::Type::Text;
+            rusqlite::Error::FromSqlConversionFailure(5, kind, Box::new(error))
+        })?;
+        let dispatch = self.dispatch.as_ref();
+        let event = |(place, Line(kind, at, data, attempt)): (u64, Line<'static>)| Event {
+            id: log.cursor(self.first + place),
+            seq: dispatch.map_or(0, |_| self.seq + place),
+            kind: kind.into_owned(),
+            task_id: dispatch.map(|d| d.task_id.clone()),
+            agent_id: dispatch.map(|d| d.agent_id.clone()),
+            dispatch_id: dispatch.map(|d| d.id),
+            provider: Some(self.provider.clone()),
+            timestamp: rows::from_nanos(at),
+            run_id: dispatch.and_then(|d| d.run_id.clone()),
+            trace_id: dispatch.map(|d| d.trace_id.clone()),
+            attempt: attempt.unwrap_or(self.attempt),
+            data: data.map(Cow::into_owned),
+            written: Written::default(),
+        };
+        let events: Vec<Event> = (0..).zip(lines).map(event).collect();
+        Ok(events.into_iter())
+    }
+}

@@ -1,0 +1,175 @@
+//! The queue: dispatches that can start, those that wait for a time or a session, and moves to another adapter.
+
+use jiff::Timestamp;
+use rusqlite::{Connection, params};
+
+use super::Tx;
+use super::rows::{self, nanos, phase};
+use crate::engine::Failure;
+use forge_base::id::DispatchId;
+use forge_store::Error;
+use forge_store::record::{Ready, Reroute};
+
+/// The phase and the place of a dispatch that enters the queue of its session, at the end.
+pub(crate) fn turn(
+    tx: &Tx<'_>,
+    provider: &str,
+    session: Option<&str>,
+) -> rusqlite::Result<(i64, Option<i64>)> {
+    let Some(session) = session else {
+        return Ok((phase::READY, None));
+    };
+    let last: Option<i64> = rows::one(
+        tx.conn,
+        "SELECT turn FROM dispatch WHERE provider = ? AND session = ? AND turn IS NOT NULL
+         ORDER BY turn DESC LIMIT 1",
+        params![provider, session],
+        |row| row.get(0),
+    )?;
+    Ok(match last {
+        None => (phase::READY, Some(1)),
+        Some(last) => (phase::BLOCKED, Some(last + 1)),
+    })
+}
+
+/// Lets the first of a session start, after the one before it has left.
+pub(crate) fn unblock(tx: &Tx<'_>, provider: &str, session: Option<&str>) -> rusqlite::Result<()> {
+    let Some(session) = session else {
+        return Ok(());
+    };
+    tx.execute(
+        "UPDATE dispatch SET phase = 0 WHERE phase = 2 AND seq =
+           (SELECT seq FROM dispatch WHERE provider = ? AND session = ? AND turn IS NOT NULL
+            ORDER BY turn LIMIT 1)",
+        params![provider, session],
+    )?;
+    Ok(())
+}
+
+pub(crate) fn ready(
+    connection: &Connection,
+    provider: &str,
+    limit: usize,
+) -> rusqlite::Result<Vec<Ready>> {
+    rows::all(
+        connection,
+        "SELECT id, provider, pinned, attempts FROM dispatch INDEXED BY dispatch_ready
+         WHERE phase = 0 AND provider = ? ORDER BY priority DESC, seq LIMIT ?",
+        params![provider, rows::limit(limit)],
+        |row| {
+            Ok(Ready {
+                id: rows::dispatch_id(row, 0)?,
+                provider: row.get(1)?,
+                pinned: row.get(2)?,
+                attempts: row.get(3)?,
+            })
+        },
+    )
+}
+
+pub(crate) fn promote(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<usize, Failure> {
+    let due: Vec<(i64, String, Option<String>)> = rows::all(
+        tx.conn,
+        "SELECT seq, provider, session FROM dispatch INDEXED BY dispatch_delayed
+         WHERE phase = 1 AND not_before <= ? ORDER BY not_before, seq LIMIT ?",
+        params![nanos(now), rows::limit(limit)],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+    )?;
+    for (seq, provider, session) in &due {
+        let (phase, turn) = turn(tx, provider, session.as_deref())?;
+        tx.execute(
+            "UPDATE dispatch SET phase = ?, turn = ? WHERE seq = ?",
+            params![phase, turn, seq],
+        )?;
+    }
+    Ok(due.len())
+}
+
+pub(crate) fn overdue(
+    connection: &Connection,
+    now: Timestamp,
+    limit: usize,
+) -> rusqlite::Result<Vec<DispatchId>> {
+    rows::all(
+        connection,
+        "SELECT id FROM dispatch INDEXED BY dispatch_start_by
+         WHERE phase < 3 AND start_by <= ? ORDER BY start_by, seq LIMIT ?",
+        params![nanos(now), rows::limit(limit)],
+        |row| rows::dispatch_id(row, 0),
+    )
+}
+
+pub(crate) fn cancelled(
+    connection: &Connection,
+    limit: usize,
+) -> rusqlite::Result<Vec<DispatchId>> {
+    rows::all(
+        connection,
+        "SELECT id FROM dispatch INDEXED BY dispatch_cancelled
+         WHERE phase = 3 ORDER BY seq LIMIT ?",
+        [rows::limit(limit)],
+        |row| rows::dispatch_id(row, 0),
+    )
+}
+
+pub(crate) fn next_event(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
+    let first = |sql| {
+        let time = rows::one(connection, sql, [], |row| rows::time_option(row, 0))?;
+        Ok::<_, rusqlite::Error>(time.flatten())
+    };
+    let start_by =
+        first("SELECT min(start_by) FROM dispatch INDEXED BY dispatch_start_by WHERE phase < 3")?;
+    let not_before =
+        first("SELECT min(not_before) FROM dispatch INDEXED BY dispatch_delayed WHERE phase = 1")?;
+    Ok([start_by, not_before].into_iter().flatten().min())
+}
+
+pub(crate) fn reroute(tx: &mut Tx<'_>, reroute: &Reroute) -> Result<(), Failure> {
+    struct Place {
+        seq: i64,
+        phase: i64,
+        attempts: u32,
+        provider: String,
+        session: Option<String>,
+    }
+    let old = rows::one(
+        tx.conn,
+        "SELECT seq, phase, attempts, provider, session FROM dispatch WHERE id = ?",
+        [reroute.id.as_bytes()],
+        |row| {
+            Ok(Place {
+                seq: row.get(0)?,
+                phase: row.get(1)?,
+                attempts: row.get(2)?,
+                provider: row.get(3)?,
+                session: row.get(4)?,
+            })
+        },
+    )?
+    .ok_or(Error::NotFound)?;
+    if !phase::is_queued(old.phase) || old.phase == phase::CANCELLED || old.attempts > 0 {
+        return Err(Error::Stale(reroute.id).into());
+    }
+    tx.execute(
+        "UPDATE body SET routing = ?, provider = coalesce(provider, ?) WHERE dispatch = ?",
+        params![reroute.routing.get(), old.provider, old.seq],
+    )?;
+    if old.provider == reroute.provider && old.session == reroute.session {
+        return Ok(());
+    }
+    // First out of the old session's queue, then into the new one's, which may be of the same name.
+    tx.execute("UPDATE dispatch SET turn = NULL WHERE seq = ?", [old.seq])?;
+    let (phase, turn) = if old.phase == phase::DELAYED {
+        (phase::DELAYED, None)
+    } else {
+        turn(tx, &reroute.provider, reroute.session.as_deref())?
+    };
+    tx.execute(
+        "UPDATE dispatch SET provider = ?, session = ?, phase = ?, turn = ? WHERE seq = ?",
+        params![reroute.provider, reroute.session, phase, turn, old.seq],
+    )?;
+    unblock(tx, &old.provider, old.session.as_deref())?;
+    tx.counters.left_queue(&old.provider);
+    tx.counters.entered_queue(&reroute.provider);
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Retention: removes what is past its time, a little at a time.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use rusqlite::params;
+
+use super::rows::{self, nanos};
+use super::{Tx, deliver, events};
+use crate::engine::Failure;
+use forge_store::record::{DeliveryState, Swept};
+use forge_store::rules;
+
+/// One step ends after this many rows, however few dispatches they belong to,
+const STEP_ROWS: usize = 2_000;
+/// and after this long: other changes wait for it.
+const STEP_TIME: Duration = Duration::from_millis(5);
+
+pub(crate) fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swept, Failure> {
+    let begun = Instant::now();
+    let mut swept = Swept::default();
+    let mut removed_rows = 0;
+    let expired: Vec<(i64, bool)> = rows::all(
+        tx.conn,
+        "SELECT seq, coalesce(delivery = 2, 0) FROM dispatch INDEXED BY dispatch_expires
+         WHERE expires_at IS NOT NULL AND expires_at <= ?
+         ORDER BY expires_at, seq LIMIT ?",
+        params![nanos(now), rows::limit(limit.saturating_add(1))],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )?;
+    for (place, (seq, is_dead)) in expired.into_iter().enumerate() {
+        let is_long = removed_rows > STEP_ROWS || begun.elapsed() > STEP_TIME;
+        // A step removes at least one, however slow the disk is.
+        if place == limit || place > 0 && is_long {
+            swept.more = true;
+            break;
+        }
+        removed(tx, events::newest_of(tx.conn, seq)?);
+        removed_rows += tx.execute("DELETE FROM event WHERE dispatch = ?", [seq])?;
+        // Its other rows are deleted with it.
+        removed_rows += tx.execute("DELETE FROM dispatch WHERE seq = ?", [seq])?;
+        if is_dead {
+            deliver::count(tx, Some(DeliveryState::Dead), None);
+        }
+        swept.dispatches += 1;
+    }
+    sweep_unbound(tx, now, limit)?;
+    tx.execute(
+        "UPDATE meta SET value = ?1 WHERE name = 'removed' AND value < ?1",
+        [tx.counters.bounds.removed],
+    )?;
+    Ok(swept)
+}
+
+fn sweep_unbound(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<(), Failure> {
+    let oldest = now
+        .saturating_sub(rules::UNBOUND_RETENTION)
+        .unwrap_or(Timestamp::MIN);
+    let old: Vec<(i64, u64)> = rows::all(
+        tx.conn,
+        "SELECT first, last FROM event INDEXED BY event_unbound
+         WHERE unbound_at IS NOT NULL AND unbound_at < ? ORDER BY unbound_at LIMIT ?",
+        params![nanos(oldest), rows::limit(limit)],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )?;
+    for (first, last) in old {
+        removed(tx, Some(last));
+        tx.execute("DELETE FROM event WHERE first = ?", [first])?;
+    }
+    Ok(())
+}
+
+fn removed(tx: &mut Tx<'_>, last: Option<u64>) {
+    let bounds = &mut tx.counters.bounds;
+    bounds.removed = bounds.removed.max(last.unwrap_or(0));
+}

@@ -1,0 +1,141 @@
+//! The schema: what is in the file, whether it is ours, and the epoch of this boot.
+
+use std::path::Path;
+
+use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
+
+use crate::engine::connection::is_damage;
+use crate::open_error::OpenError;
+use forge_base::event::LogName;
+
+/// `FgBS`, so that `file` and we can tell a store from other databases.
+const APPLICATION_ID: i64 = 0x4667_4253;
+
+/// The one that builds before the first release used.
+const EARLIER_APPLICATION_ID: i64 = 0x4667_4272;
+
+const SCHEMA: &str = include_str!("schema.sql");
+const VERSION: i64 = 1;
+
+/// Identity of a store, as the file holds it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) store_id: String,
+    pub(crate) log: LogName,
+    pub(crate) epoch: u64,
+}
+
+/// Content of a file before anything is written to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    Empty,
+    Store,
+}
+
+/// Refuses a file that is not a store of this version. Reads only: such a file stays as it is.
+pub(crate) fn inspect(connection: &Connection, file: &Path) -> Result<Content, OpenError> {
+    let failed = |source| classify(file, source);
+    let number = |pragma| connection.query_row(pragma, [], |row| row.get::<_, i64>(0));
+    let application = number("PRAGMA application_id").map_err(failed)?;
+    let version = number("PRAGMA user_version").map_err(failed)?;
+    let tables = number("SELECT count(*) FROM sqlite_schema").map_err(failed)?;
+    let file = file.to_owned();
+    match application {
+        APPLICATION_ID if version == VERSION => Ok(Content::Store),
+        APPLICATION_ID => Err(OpenError::Newer {
+            file,
+            version,
+            known: VERSION,
+        }),
+        EARLIER_APPLICATION_ID => Err(OpenError::Earlier { file }),
+        0 if version == 0 && tables == 0 => Ok(Content::Empty),
+        _ => Err(OpenError::Foreign { file }),
+    }
+}
+
+/// Creates the tables of a new store.
+pub(crate) fn create(connection: &Connection) -> rusqlite::Result<()> {
+    let transaction = connection.unchecked_transaction()?;
+    transaction.execute_batch(SCHEMA)?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", VERSION)?;
+    let insert = "INSERT INTO meta (name, value) VALUES (?, ?)";
+    for name in ["store_id", "log"] {
+        transaction.execute(insert, params![name, LogName::random().as_str()])?;
+    }
+    for name in ["epoch", "removed"] {
+        transaction.execute(insert, params![name, 0])?;
+    }
+    transaction.commit()
+}
+
+/// The next boot on this copy begins another history.
+pub(crate) fn mark_restored(copy: &Connection) -> rusqlite::Result<()> {
+    let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('restored', 1)";
+    copy.execute(sql, []).map(drop)
+}
+
+/// Takes the next epoch; under new names when the file is a copy of another store.
+pub(crate) fn boot(connection: &Connection, file: &Path) -> Result<Identity, OpenError> {
+    let next = || {
+        let boot = connection.unchecked_transaction()?;
+        if boot.execute("DELETE FROM meta WHERE name = 'restored'", [])? > 0 {
+            for name in ["store_id", "log"] {
+                boot.execute(
+                    "UPDATE meta SET value = ? WHERE name = ?",
+                    params![LogName::random().as_str(), name],
+                )?;
+            }
+        }
+        boot.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'", [])?;
+        let identity = identity(&boot)?;
+        boot.commit()?;
+        Ok(identity)
+    };
+    next()
+        .map_err(|source| classify(file, source))?
+        .ok_or_else(|| OpenError::Corrupt {
+            file: file.to_owned(),
+            reason: "its name and epoch are missing".to_owned(),
+        })
+}
+
+pub(crate) fn identity(connection: &Connection) -> rusqlite::Result<Option<Identity>> {
+    connection
+        .query_row(
+            "SELECT (SELECT value FROM meta WHERE name = 'store_id'),
+                    (SELECT value FROM meta WHERE name = 'log'),
+                    (SELECT value FROM meta WHERE name = 'epoch')
+             WHERE (SELECT count(*) FROM meta WHERE name IN ('store_id', 'log', 'epoch')) = 3",
+            [],
+            |row| {
+                Ok(Identity {
+                    store_id: row.get(0)?,
+                    log: LogName::from_stored(row.get(1)?),
+                    epoch: row.get(2)?,
+                })
+            },
+        )
+        .optional()
+}
+
+/// Writes and syncs a row: opening alone does not notice a full disk.
+pub(crate) fn try_to_write(connection: &Connection) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO meta (name, value) VALUES ('tried', 1)
+               ON CONFLICT DO UPDATE SET value = value + 1";
+    connection.execute(sql, []).map(drop)
+}
+
+pub(crate) fn classify(file: &Path, source: rusqlite::Error) -> OpenError {
+    let file = file.to_owned();
+    match source.sqlite_error_code() {
+        Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure) => OpenError::Disk { file, source },
+        Some(ErrorCode::NotADatabase) => OpenError::Foreign { file },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::Busy { file },
+        Some(_) if is_damage(&source) => OpenError::Corrupt {
+            file,
+            reason: source.to_string(),
+        },
+        Some(_) | None => OpenError::Open { file, source },
+    }
+}

@@ -1,0 +1,90 @@
+//! Sealed values: the named ones, and the secrets of dispatches.
+
+use std::collections::BTreeMap;
+
+use rusqlite::{Connection, params};
+
+use super::Tx;
+use super::rows;
+use crate::engine::Failure;
+use forge_store::record::Page;
+use forge_store::sealed::{Place, Resealed, Sealed};
+
+/// Length of the beginning of a sealed value that identifies its key.
+const HEAD_BYTES: usize = 5;
+
+pub(crate) fn seal_once(tx: &mut Tx<'_>, name: &str, value: &[u8]) -> Result<Vec<u8>, Failure> {
+    tx.execute(
+        "INSERT INTO sealed (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        params![name, value],
+    )?;
+    Ok(named(tx.conn, name)?.unwrap_or_default())
+}
+
+pub(crate) fn named(connection: &Connection, name: &str) -> rusqlite::Result<Option<Vec<u8>>> {
+    let sql = "SELECT value FROM sealed WHERE name = ?";
+    rows::one(connection, sql, [name], |row| row.get(0))
+}
+
+/// The named ones come first. Looks at `limit` dispatches, whether they have secrets or not.
+pub(crate) fn page(
+    connection: &Connection,
+    after: u64,
+    limit: usize,
+) -> rusqlite::Result<Page<Sealed>> {
+    let mut items = Vec::new();
+    if after == 0 {
+        let sql = "SELECT name, value FROM sealed ORDER BY name";
+        items = rows::all(connection, sql, [], |row| {
+            Ok(Sealed {
+                place: Place::Named(row.get(0)?),
+                bytes: row.get(1)?,
+            })
+        })?;
+    }
+    let rows: Vec<(u64, Option<Sealed>)> = rows::all(
+        connection,
+        "SELECT b.dispatch, d.id, b.secrets FROM body b JOIN dispatch d ON d.seq = b.dispatch
+         WHERE b.dispatch > ? ORDER BY b.dispatch LIMIT ?",
+        params![after, rows::limit(limit)],
+        |row| {
+            let bytes: Option<Vec<u8>> = row.get(2)?;
+            let place = Place::Dispatch(rows::dispatch_id(row, 1)?);
+            Ok((row.get(0)?, bytes.map(|bytes| Sealed { place, bytes })))
+        },
+    )?;
+    let last = rows.last().map(|(seq, _)| *seq);
+    let next = last.filter(|_| rows.len() >= limit);
+    items.extend(rows.into_iter().filter_map(|(_, sealed)| sealed));
+    Ok(Page { items, next })
+}
+
+pub(crate) fn reseal(tx: &mut Tx<'_>, changes: &[Resealed]) -> Result<u64, Failure> {
+    let mut changed = 0;
+    for Resealed { place, from, to } in changes {
+        changed += match place {
+            Place::Named(name) => tx.execute(
+                "UPDATE sealed SET value = ? WHERE name = ? AND value = ?",
+                params![to, name, from],
+            )?,
+            Place::Dispatch(id) => tx.execute(
+                "UPDATE body SET secrets = ?
+                 WHERE dispatch = (SELECT seq FROM dispatch WHERE id = ?) AND secrets = ?",
+                params![to, id.as_bytes(), from],
+            )?,
+        };
+    }
+    Ok(changed as u64)
+}
+
+/// Sealed values by the beginning that identifies their key. Reads the whole store.
+pub(crate) fn heads(connection: &Connection) -> rusqlite::Result<BTreeMap<Vec<u8>, u64>> {
+    let sql = format!(
+        "SELECT head, count(*) FROM
+           (SELECT substr(secrets, 1, {HEAD_BYTES}) AS head FROM body WHERE secrets IS NOT NULL
+            UNION ALL SELECT substr(value, 1, {HEAD_BYTES}) FROM sealed)
+         GROUP BY head"
+    );
+    let rows = rows::all(connection, &sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(rows.into_iter().collect())
+}

@@ -1,0 +1,287 @@
+//! Lists and their pages, and named secrets.
+
+use super::Subject;
+use super::sample::{accept, at, begin, failed, ok, run, settlement, task};
+use crate::record::{
+    AfterAttempt, DeliveryFilter, DeliveryState, DispatchFilter, NewDispatch, Status,
+};
+use crate::sealed::{Place, Resealed};
+
+pub async fn dispatches_are_listed_newest_first_in_pages(subject: impl Subject) {
+    let store = subject.open().await;
+    let mut ids = Vec::new();
+    for n in 0..5 {
+        ids.push(accept(&*store, task(&n.to_string())).await);
+    }
+    ids.reverse();
+    let mut filter = DispatchFilter {
+        limit: 2,
+        ..DispatchFilter::default()
+    };
+    let mut seen = Vec::new();
+    for expected in [2, 2, 1] {
+        let page = store.dispatches(filter.clone()).await.unwrap();
+        assert_eq!(page.items.len(), expected);
+        seen.extend(page.items.iter().map(|dispatch| dispatch.id));
+        filter.before = page.next;
+    }
+    assert_eq!(filter.before, None);
+    assert_eq!(seen, ids);
+}
+
+pub async fn a_list_of_dispatches_is_filtered(subject: impl Subject) {
+    let store = subject.open().await;
+    run(&*store, task("ok"), ok(2)).await;
+    run(&*store, task("error"), failed("timeout", 2)).await;
+    let running = NewDispatch {
+        run_id: Some("run".to_owned()),
+        accepted_at: at(10),
+        ..task("running")
+    };
+    let running = accept(&*store, running).await;
+    begin(&*store, running, 11).await;
+    let queued = NewDispatch {
+        run_id: Some("run".to_owned()),
+        agent_id: "other".to_owned(),
+        provider: "other".to_owned(),
+        accepted_at: at(20),
+        ..task("queued")
+    };
+    accept(&*store, queued).await;
+    let text = |text: &str| Some(text.to_owned());
+    let any = || DispatchFilter {
+        limit: 10,
+        ..DispatchFilter::default()
+    };
+    for (filter, expected) in [
+        (any(), vec!["queued", "running", "error", "ok"]),
+        (
+            DispatchFilter {
+                status: Some(Status::Ok),
+                ..any()
+            },
+            vec!["ok"],
+        ),
+        (
+            DispatchFilter {
+                status: Some(Status::Error),
+                ..any()
+            },
+            vec!["error"],
+        ),
+        (
+            DispatchFilter {
+                status: Some(Status::Running),
+                ..any()
+            },
+            vec!["running"],
+        ),
+        (
+            DispatchFilter {
+                status: Some(Status::Queued),
+                ..any()
+            },
+            vec!["queued"],
+        ),
+        (
+            DispatchFilter {
+                provider: text("other"),
+                ..any()
+            },
+            vec!["queued"],
+        ),
+        (
+            DispatchFilter {
+                agent_id: text("agent"),
+                ..any()
+            },
+            vec!["running", "error", "ok"],
+        ),
+        (
+            DispatchFilter {
+                run_id: text("run"),
+                ..any()
+            },
+            vec!["queued", "running"],
+        ),
+        (
+            DispatchFilter {
+                run_id: text("run"),
+                status: Some(Status::Running),
+                ..any()
+            },
+            vec!["running"],
+        ),
+        (
+            DispatchFilter {
+                run_id: text("none"),
+                ..any()
+            },
+            vec![],
+        ),
+        (
+            DispatchFilter {
+                since: Some(at(10)),
+                ..any()
+            },
+            vec!["queued", "running"],
+        ),
+        (
+            DispatchFilter {
+                since: Some(at(21)),
+                ..any()
+            },
+            vec![],
+        ),
+    ] {
+        let page = store.dispatches(filter.clone()).await.unwrap();
+        let seen: Vec<_> = page.items.iter().map(|d| d.task_id.as_str()).collect();
+        assert_eq!(seen, expected, "{filter:?}");
+        assert!(page.next.is_none());
+        assert!(page.items.iter().all(|dispatch| dispatch.result.is_none()));
+    }
+}
+
+pub async fn deliveries_are_listed_newest_first_and_filtered(subject: impl Subject) {
+    let store = subject.open().await;
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        let (_, delivery) = run(&*store, task(&n.to_string()), ok(n)).await;
+        ids.push(delivery.unwrap());
+    }
+    let dead = settlement(1, 5, AfterAttempt::Dead);
+    store.settle(ids[1], dead).await.unwrap();
+    let any = || DeliveryFilter {
+        limit: 10,
+        ..DeliveryFilter::default()
+    };
+    let host = |host: &str| Some(host.to_owned());
+    for (filter, expected) in [
+        (any(), vec![2, 1, 0]),
+        (
+            DeliveryFilter {
+                status: Some(DeliveryState::Dead),
+                ..any()
+            },
+            vec![1],
+        ),
+        (
+            DeliveryFilter {
+                status: Some(DeliveryState::Pending),
+                ..any()
+            },
+            vec![2, 0],
+        ),
+        (
+            DeliveryFilter {
+                host: host("a.example"),
+                ..any()
+            },
+            vec![2, 1, 0],
+        ),
+        (
+            DeliveryFilter {
+                host: host("a.example:443"),
+                ..any()
+            },
+            vec![2, 1, 0],
+        ),
+        (
+            DeliveryFilter {
+                host: host("a.example:80"),
+                ..any()
+            },
+            vec![],
+        ),
+        (
+            DeliveryFilter {
+                host: host("example"),
+                ..any()
+            },
+            vec![],
+        ),
+    ] {
+        let page = store.deliveries(filter.clone()).await.unwrap();
+        let seen: Vec<_> = page.items.iter().map(|delivery| delivery.id).collect();
+        let expected: Vec<_> = expected
+            .into_iter()
+            .map(|place: usize| ids[place])
+            .collect();
+        assert_eq!(seen, expected, "{filter:?}");
+        for delivery in &page.items {
+            let last: Vec<_> = delivery.attempts.iter().map(|last| last.number).collect();
+            let expected: Vec<_> = (delivery.attempt_count > 0)
+                .then_some(delivery.attempt_count)
+                .into_iter()
+                .collect();
+            assert_eq!(last, expected, "the last attempt alone");
+            assert!(delivery.attempts.iter().all(|last| last.answer.is_none()));
+        }
+    }
+    let two = DeliveryFilter { limit: 2, ..any() };
+    let first = store.deliveries(two.clone()).await.unwrap();
+    assert_eq!(first.items.len(), 2);
+    let rest = DeliveryFilter {
+        before: first.next,
+        ..two
+    };
+    let rest = store.deliveries(rest).await.unwrap();
+    assert_eq!((rest.items[0].id, rest.next), (ids[0], None));
+}
+
+pub async fn a_sealed_value_is_written_once(subject: impl Subject) {
+    let store = subject.open().await;
+    assert_eq!(store.sealed("secret").await.unwrap(), None);
+    let first = store.seal_once("secret", b"one".to_vec()).await.unwrap();
+    let second = store.seal_once("secret", b"two".to_vec()).await.unwrap();
+    assert_eq!(
+        (first.as_slice(), second.as_slice()),
+        (&b"one"[..], &b"one"[..])
+    );
+    let store = subject.open().await;
+    let kept = store.sealed("secret").await.unwrap();
+    assert_eq!(kept.as_deref(), Some(&b"one"[..]));
+}
+
+pub async fn what_is_sealed_is_found_and_sealed_anew(subject: impl Subject) {
+    let store = subject.open().await;
+    store.seal_once("name", b"one".to_vec()).await.unwrap();
+    let mut places = vec![Place::Named("name".to_owned())];
+    for n in 0..5 {
+        let plain = NewDispatch {
+            secrets: None,
+            ..task(&format!("plain {n}"))
+        };
+        accept(&*store, plain).await;
+        places.push(Place::Dispatch(accept(&*store, task(&n.to_string())).await));
+    }
+    let (mut found, mut after) = (Vec::new(), Some(0));
+    while let Some(from) = after {
+        let page = store.sealed_page(from, 4).await.unwrap();
+        assert!(page.items.len() <= 4 + 1, "a page is bounded");
+        found.extend(page.items);
+        after = page.next;
+    }
+    let found_places: Vec<_> = found.iter().map(|sealed| sealed.place.clone()).collect();
+    assert_eq!(found_places, places);
+    let change = |place: &Place, from: &[u8]| Resealed {
+        place: place.clone(),
+        from: from.to_vec(),
+        to: b"anew".to_vec(),
+    };
+    let changes = vec![
+        change(&places[0], b"one"),
+        change(&places[1], b"sealed"),
+        change(&places[2], b"something else"),
+    ];
+    assert_eq!(store.reseal(changes).await.unwrap(), 2);
+    let store = subject.open().await;
+    let page = store.sealed_page(0, 100).await.unwrap();
+    let bytes: Vec<_> = page
+        .items
+        .iter()
+        .map(|sealed| sealed.bytes.as_slice())
+        .collect();
+    let (anew, sealed) = (&b"anew"[..], &b"sealed"[..]);
+    assert_eq!(bytes, [anew, anew, sealed, sealed, sealed, sealed]);
+}

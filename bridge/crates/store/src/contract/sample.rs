@@ -1,0 +1,149 @@
+//! Dispatches, finishes and settlements to test with; tests change what they are about.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+
+use crate::Store;
+use crate::record::{
+    Acceptance, AfterAttempt, Begun, Callback, Claim, DeliveryAttempt, Finish, Finished,
+    IdempotencyKey, KeySpace, NewDelivery, NewDispatch, Settlement,
+};
+use forge_base::event::{NewEvent, kind};
+use forge_base::id::{DeliveryId, DispatchId};
+
+pub(crate) const RETENTION: Duration = Duration::from_secs(1000);
+pub const GIVE_UP_AFTER: Duration = Duration::from_secs(500);
+pub const PROVIDER: &str = "echo";
+
+/// So many seconds after the beginning of the test's time.
+pub fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+pub fn raw(json: &str) -> Box<RawValue> {
+    RawValue::from_string(json.to_owned()).unwrap()
+}
+
+pub fn event(kind: &'static str, seconds: i64) -> NewEvent {
+    NewEvent::new(kind, at(seconds)).with(&serde_json::json!({"at": seconds}))
+}
+
+pub fn callback(host: &str) -> Callback {
+    Callback {
+        url: format!("https://{host}/done"),
+        origin: format!("https://{host}:443"),
+    }
+}
+
+/// Accepted at second 0, may wait until second 100, its callback owed to `a.example`.
+pub fn task(task_id: &str) -> NewDispatch {
+    NewDispatch {
+        id: DispatchId::new(),
+        key: IdempotencyKey {
+            space: KeySpace::Task,
+            value: task_id.to_owned(),
+        },
+        task_id: task_id.to_owned(),
+        agent_id: "agent".to_owned(),
+        run_id: None,
+        trace_id: "trace".to_owned(),
+        provider: PROVIDER.to_owned(),
+        pinned: false,
+        routing: raw(r#"[{"layer":0}]"#),
+        request: raw(r#"{"message":"hello"}"#),
+        counted_bytes: r#"{"message":"hello""#.len(),
+        secrets: Some(b"sealed".to_vec()),
+        session: None,
+        priority: 0,
+        accepted_at: at(0),
+        not_before: None,
+        start_by: at(100),
+        callback: Some(callback("a.example")),
+        events: vec![event(kind::ACCEPTED, 0), event(kind::QUEUED, 0)],
+        start: None,
+        queue_limit: 1_000_000,
+    }
+}
+
+/// An `ok` result at this second, with a delivery.
+pub fn ok(seconds: i64) -> Finish {
+    Finish {
+        at: at(seconds),
+        error_code: None,
+        result: raw(r#"{"status":"ok"}"#),
+        output: None,
+        events: vec![event(kind::COMPLETED, seconds)],
+        delivery: Some(NewDelivery {
+            give_up_after: GIVE_UP_AFTER,
+        }),
+        retention: RETENTION,
+    }
+}
+
+pub fn failed(code: &str, seconds: i64) -> Finish {
+    Finish {
+        error_code: Some(code.to_owned()),
+        events: vec![event(kind::FAILED, seconds)],
+        ..ok(seconds)
+    }
+}
+
+pub fn settlement(number: u32, seconds: i64, next: AfterAttempt) -> Settlement {
+    Settlement {
+        at: at(seconds),
+        attempt: Some(DeliveryAttempt {
+            number,
+            at: at(seconds),
+            duration_ms: 5,
+            status: Some(200),
+            error: None,
+            answer: Some("thanks".to_owned()),
+        }),
+        next,
+        events: vec![event(kind::CALLBACK_ATTEMPTED, seconds)],
+        retention: RETENTION,
+    }
+}
+
+pub async fn accept(store: &dyn Store, new: NewDispatch) -> DispatchId {
+    let id = new.id;
+    let answer = store.accept(new).await.unwrap();
+    assert!(matches!(answer, Acceptance::Accepted { .. }), "{answer:?}");
+    id
+}
+
+pub async fn begin(store: &dyn Store, id: DispatchId, seconds: i64) -> Begun {
+    let started = event(kind::STARTED, seconds);
+    let (begun, _request) = store.begin(id, PROVIDER, started).await.unwrap();
+    begun
+}
+
+/// Accepts, runs and finishes; what is returned is the delivery, if there is one.
+pub async fn run(
+    store: &dyn Store,
+    new: NewDispatch,
+    finish: Finish,
+) -> (DispatchId, Option<DeliveryId>) {
+    let id = accept(store, new).await;
+    let begun = begin(store, id, 1).await;
+    let delivery = finish.delivery.as_ref().map(|_| DeliveryId::of(id));
+    let claim = Claim::Attempt(begun.lease);
+    let finished = store.finish(claim, finish).await.unwrap();
+    assert!(matches!(finished, Finished::Recorded(_)));
+    (id, delivery)
+}
+
+pub(crate) async fn ready(store: &dyn Store) -> Vec<DispatchId> {
+    let ready = store.ready(PROVIDER, 100).await.unwrap();
+    ready.into_iter().map(|ready| ready.id).collect()
+}
+
+/// The settlement with so many seconds of retention.
+pub fn keep_for(settlement: Settlement, seconds: u64) -> Settlement {
+    Settlement {
+        retention: Duration::from_secs(seconds),
+        ..settlement
+    }
+}

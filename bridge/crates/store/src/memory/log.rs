@@ -1,0 +1,130 @@
+//! The event log of the model.
+
+use std::sync::Arc;
+
+use crate::record::{EventFilter, EventPage, EventTotals};
+use forge_base::event::{Event, NewEvent, Written};
+use forge_base::id::DispatchId;
+
+use super::state::State;
+
+pub(super) struct Logged {
+    pub(super) dispatch: Option<u64>,
+    pub(super) event: Arc<Event>,
+}
+
+impl State {
+    pub(super) fn log_events(&mut self, seq: u64, events: Vec<NewEvent>) {
+        for new in events {
+            self.bounds.issued += 1;
+            let id = self.log.cursor(self.bounds.issued);
+            let kept = self.kept(seq);
+            kept.events += 1;
+            let event = Event {
+                id,
+                seq: kept.events,
+                kind: new.kind.into_owned(),
+                task_id: Some(kept.record.task_id.clone()),
+                agent_id: Some(kept.record.agent_id.clone()),
+                dispatch_id: Some(kept.record.id),
+                provider: Some(kept.record.provider.clone()),
+                timestamp: new.timestamp,
+                run_id: kept.record.run_id.clone(),
+                trace_id: Some(kept.record.trace_id.clone()),
+                attempt: kept.record.attempts,
+                data: new.data,
+                written: Written::default(),
+            };
+            let logged = Logged {
+                dispatch: Some(seq),
+                event: Arc::new(event),
+            };
+            self.events.insert(self.bounds.issued, logged);
+        }
+    }
+
+    /// What the totals of a dispatch will be after so many more events.
+    pub(super) fn totals_with(&self, seq: u64, more: u64) -> EventTotals {
+        let mut newest_first = self.events.iter().rev();
+        let own = newest_first.find(|(_, logged)| logged.dispatch == Some(seq));
+        EventTotals {
+            count: self.dispatches[&seq].events + more,
+            last: match more {
+                0 => own.map_or(0, |(position, _)| *position),
+                more => self.bounds.issued + more,
+            },
+        }
+    }
+
+    pub(super) fn log_unbound(&mut self, provider: &str, events: Vec<NewEvent>) {
+        for new in events {
+            self.bounds.issued += 1;
+            let event = Event {
+                id: self.log.cursor(self.bounds.issued),
+                seq: 0,
+                kind: new.kind.into_owned(),
+                task_id: None,
+                agent_id: None,
+                dispatch_id: None,
+                provider: Some(provider.to_owned()),
+                timestamp: new.timestamp,
+                run_id: None,
+                trace_id: None,
+                attempt: 0,
+                data: new.data,
+                written: Written::default(),
+            };
+            let logged = Logged {
+                dispatch: None,
+                event: Arc::new(event),
+            };
+            self.events.insert(self.bounds.issued, logged);
+        }
+    }
+
+    pub(super) fn forget_events(&mut self, gone: impl Fn(&Logged) -> bool) {
+        let bounds = &mut self.bounds;
+        self.events.retain(|position, logged| {
+            let stays = !gone(logged);
+            if !stays {
+                bounds.removed = bounds.removed.max(*position);
+            }
+            stays
+        });
+    }
+
+    pub(super) fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> EventPage {
+        // A dispatch has its own way through the log: the rows of others are not looked at.
+        let mut rows = self
+            .events
+            .range(after.saturating_add(1)..)
+            .filter(|(_, logged)| {
+                filter.dispatch.is_none() || filter.dispatch == logged.event.dispatch_id
+            });
+        let looked_at: Vec<_> = rows.by_ref().take(limit).collect();
+        let more = rows.next().is_some();
+        let newest = self.events.keys().next_back().copied().unwrap_or(0);
+        let scanned = match looked_at.last() {
+            Some((position, _)) if more => **position,
+            None if more => after,
+            Some(_) | None => newest.max(after),
+        };
+        let matching = looked_at
+            .into_iter()
+            .map(|(_, logged)| &logged.event)
+            .filter(|event| filter.matches(event));
+        EventPage {
+            events: matching.cloned().collect(),
+            scanned,
+            more,
+        }
+    }
+
+    pub(super) fn last_event(&self, id: DispatchId) -> Option<Event> {
+        let newest_first = self.events.values().rev();
+        newest_first
+            .map(|logged| &logged.event)
+            .find(|event| event.dispatch_id == Some(id))
+            .map(|event| Event::clone(event))
+    }
+}

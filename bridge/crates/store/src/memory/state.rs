@@ -1,0 +1,305 @@
+//! The maps, what a dispatch is in them, and how one comes in and is looked up.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+
+use crate::destination::OpenBreaker;
+use crate::record::{
+    self, Acceptance, Counts, DeliveryState, DispatchFilter, DispatchRecord, IdempotencyKey, Known,
+    LogBounds, NewDispatch, Output, Page, Status, Swept,
+};
+use crate::rules::UNBOUND_RETENTION;
+use crate::transition::{self, Accept, Stage, Standing};
+use crate::{Error, Result, rules};
+use forge_base::event::LogName;
+use forge_base::id::DispatchId;
+
+use super::log::Logged;
+use super::outbox::Owed;
+
+pub(super) struct State {
+    pub(super) log: LogName,
+    pub(super) epoch: u64,
+    /// By acceptance order.
+    pub(super) dispatches: BTreeMap<u64, Kept>,
+    /// By their dispatch: it has at most one.
+    pub(super) deliveries: BTreeMap<u64, Owed>,
+    pub(super) events: BTreeMap<u64, Logged>,
+    pub(super) bounds: LogBounds,
+    pub(super) sealed: BTreeMap<String, Vec<u8>>,
+    /// By origin.
+    pub(super) breakers: BTreeMap<String, OpenBreaker>,
+    /// The origin that `due` served last.
+    pub(super) served: std::cell::RefCell<String>,
+}
+
+/// One dispatch with all that belongs to it.
+pub(super) struct Kept {
+    /// `result` stays empty in here.
+    pub(super) record: DispatchRecord,
+    pub(super) key: IdempotencyKey,
+    pub(super) request: Box<RawValue>,
+    pub(super) counted: String,
+    pub(super) secrets: Option<Vec<u8>>,
+    /// Waits for `not_before`.
+    pub(super) delayed: bool,
+    /// Its place in the queue of its session, until it is finished.
+    pub(super) turn: Option<u64>,
+    /// The epoch of the attempt that runs.
+    pub(super) epoch: u64,
+    pub(super) recorded_session: Option<String>,
+    pub(super) spent: Option<Box<RawValue>>,
+    pub(super) events: u64,
+    pub(super) result: Option<Box<RawValue>>,
+    pub(super) output: Option<String>,
+    pub(super) retention: std::time::Duration,
+    /// Set while it is finished and nothing is pending.
+    pub(super) expires_at: Option<Timestamp>,
+}
+
+impl Kept {
+    pub(super) fn queued(&self) -> bool {
+        self.record.state == record::DispatchState::Queued
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        let stage = match &self.record.state {
+            record::DispatchState::Queued => Stage::Queued,
+            record::DispatchState::Running { .. } => Stage::Running { epoch: self.epoch },
+            record::DispatchState::Finished { .. } => Stage::Finished,
+        };
+        Standing {
+            stage,
+            attempts: self.record.attempts,
+            cancel_requested: self.record.cancel_requested,
+            has_callback: self.record.callback.is_some(),
+        }
+    }
+
+    fn status(&self) -> Status {
+        match &self.record.state {
+            record::DispatchState::Queued => Status::Queued,
+            record::DispatchState::Running { .. } => Status::Running,
+            record::DispatchState::Finished {
+                error_code: None, ..
+            } => Status::Ok,
+            record::DispatchState::Finished {
+                error_code: Some(_),
+                ..
+            } => Status::Error,
+        }
+    }
+
+    fn with_result(&self) -> DispatchRecord {
+        DispatchRecord {
+            result: self.result.clone(),
+            ..self.record.clone()
+        }
+    }
+}
+
+impl State {
+    pub(super) fn new(log: LogName) -> Self {
+        Self {
+            log,
+            epoch: 1,
+            dispatches: BTreeMap::new(),
+            deliveries: BTreeMap::new(),
+            events: BTreeMap::new(),
+            bounds: LogBounds {
+                issued: 0,
+                removed: 0,
+            },
+            sealed: BTreeMap::new(),
+            breakers: BTreeMap::new(),
+            served: std::cell::RefCell::default(),
+        }
+    }
+
+    pub(super) fn seq(&self, id: DispatchId) -> Option<u64> {
+        self.dispatches
+            .iter()
+            .find(|(_, kept)| kept.record.id == id)
+            .map(|(seq, _)| *seq)
+    }
+
+    pub(super) fn kept(&mut self, seq: u64) -> &mut Kept {
+        self.dispatches
+            .get_mut(&seq)
+            .expect("the caller has just found it")
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let deliveries = |state| {
+            let owed = self.deliveries.values();
+            owed.filter(|owed| owed.record.status == state).count() as u64
+        };
+        let dispatches = |status| {
+            let kept = self.dispatches.values();
+            kept.filter(|kept| kept.status() == status).count() as u64
+        };
+        Counts {
+            queued: dispatches(Status::Queued),
+            running: dispatches(Status::Running),
+            deliveries_pending: deliveries(DeliveryState::Pending),
+            deliveries_dead: deliveries(DeliveryState::Dead),
+        }
+    }
+
+    fn holder(&self, key: &IdempotencyKey) -> Option<(u64, &Kept)> {
+        let mut newest_first = self.dispatches.iter().rev();
+        newest_first
+            .find(|(_, kept)| &kept.key == key)
+            .map(|(seq, kept)| (*seq, kept))
+    }
+
+    pub(super) fn recall(&self, key: &IdempotencyKey) -> Option<Known> {
+        self.holder(key).map(|(_, kept)| Known {
+            dispatch: kept.record.clone(),
+            counted: kept.counted.clone(),
+        })
+    }
+
+    pub(super) fn accept(&mut self, new: NewDispatch) -> Result<Acceptance> {
+        let holder = self.holder(&new.key).map(|(seq, _)| seq);
+        let known = self.recall(&new.key);
+        let accept = transition::accept(&new, known.as_ref(), self.counts().queued)?;
+        let retry_of = match (accept, holder.zip(known)) {
+            (Accept::QueueFull, _) => return Ok(Acceptance::QueueFull),
+            (Accept::Duplicate { redeliver }, Some((seq, known))) => {
+                if redeliver {
+                    self.redeliver(seq, new.accepted_at);
+                }
+                return Ok(Acceptance::Duplicate(Box::new(known.dispatch)));
+            }
+            (Accept::Conflict, Some((_, known))) => {
+                return Ok(Acceptance::Conflict(known.dispatch.id));
+            }
+            (Accept::Insert { retry_of }, holder) => {
+                if let (Some((seq, _)), Some(_)) = (holder, retry_of) {
+                    self.supersede(seq, new.accepted_at);
+                }
+                retry_of
+            }
+            (Accept::Duplicate { .. } | Accept::Conflict, None) => return Err(Error::NotFound),
+        };
+        let (id, start) = (new.id, new.start.clone());
+        let seq = self.insert(new, retry_of);
+        let kept = &self.dispatches[&seq];
+        let begun = match start {
+            Some(started) if self.may_start(kept) => {
+                let provider = kept.record.provider.clone();
+                let (begun, _request) = self.begin(id, &provider, started)?;
+                Some(Box::new(begun))
+            }
+            Some(_) | None => None,
+        };
+        Ok(Acceptance::Accepted { retry_of, begun })
+    }
+
+    fn insert(&mut self, new: NewDispatch, retry_of: Option<DispatchId>) -> u64 {
+        // Its number is the position of its first event.
+        let seq = self.bounds.issued + 1;
+        let delayed = transition::is_delayed(&new);
+        let record = rules::accepted(&new, retry_of);
+        let counted = new.counted().to_owned();
+        let kept = Kept {
+            record,
+            key: new.key,
+            request: new.request,
+            counted,
+            secrets: new.secrets,
+            delayed,
+            turn: None,
+            epoch: 0,
+            recorded_session: None,
+            spent: None,
+            events: 0,
+            result: None,
+            output: None,
+            retention: std::time::Duration::ZERO,
+            expires_at: None,
+        };
+        self.dispatches.insert(seq, kept);
+        if !delayed {
+            self.take_turn(seq);
+        }
+        self.log_events(seq, new.events);
+        seq
+    }
+
+    pub(super) fn dispatch(&self, id: DispatchId) -> Option<DispatchRecord> {
+        self.seq(id).map(|seq| self.dispatches[&seq].with_result())
+    }
+
+    pub(super) fn request(&self, id: DispatchId) -> Result<Box<RawValue>> {
+        let seq = self.seq(id).ok_or(Error::NotFound)?;
+        Ok(self.dispatches[&seq].request.clone())
+    }
+
+    pub(super) fn by_task(&self, task_id: &str, limit: usize) -> Vec<DispatchRecord> {
+        let newest_first = self.dispatches.values().rev();
+        newest_first
+            .filter(|kept| kept.record.task_id == task_id)
+            .take(limit)
+            .map(Kept::with_result)
+            .collect()
+    }
+
+    pub(super) fn dispatches(&self, filter: &DispatchFilter) -> Page<DispatchRecord> {
+        let before = filter.before.unwrap_or(u64::MAX);
+        let same = |wanted: &Option<String>, value: Option<&str>| {
+            wanted.is_none() || wanted.as_deref() == value
+        };
+        let mut found = self.dispatches.range(..before).rev().filter(|(_, kept)| {
+            let record = &kept.record;
+            filter.status.is_none_or(|status| kept.status() == status)
+                && same(&filter.provider, Some(&record.provider))
+                && same(&filter.agent_id, Some(&record.agent_id))
+                && same(&filter.run_id, record.run_id.as_deref())
+                && filter.since.is_none_or(|since| record.accepted_at >= since)
+        });
+        let page: Vec<_> = found.by_ref().take(filter.limit).collect();
+        let next = found.next().and(page.last()).map(|(seq, _)| **seq);
+        let items = page.into_iter().map(|(_, kept)| kept.record.clone());
+        Page {
+            items: items.collect(),
+            next,
+        }
+    }
+
+    pub(super) fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Option<Output> {
+        let whole = self.dispatches[&self.seq(id)?].output.as_ref()?.as_bytes();
+        let start = usize::try_from(offset)
+            .unwrap_or(usize::MAX)
+            .min(whole.len());
+        let end = start.saturating_add(limit).min(whole.len());
+        Some(Output {
+            bytes: whole[start..end].to_vec(),
+            total: whole.len() as u64,
+        })
+    }
+
+    pub(super) fn sweep(&mut self, now: Timestamp, limit: usize) -> Swept {
+        let mut expired: Vec<_> = self.dispatches.iter().collect();
+        expired.retain(|(_, kept)| kept.expires_at.is_some_and(|time| time <= now));
+        expired.sort_by_key(|(seq, kept)| (kept.expires_at, **seq));
+        let more = expired.len() > limit;
+        let gone: Vec<u64> = expired.iter().take(limit).map(|(seq, _)| **seq).collect();
+        for seq in &gone {
+            self.dispatches.remove(seq);
+            self.deliveries.retain(|_, owed| owed.dispatch != *seq);
+            self.forget_events(|logged| logged.dispatch == Some(*seq));
+        }
+        let oldest = now
+            .saturating_sub(UNBOUND_RETENTION)
+            .unwrap_or(Timestamp::MIN);
+        self.forget_events(|logged| logged.dispatch.is_none() && logged.event.timestamp < oldest);
+        Swept {
+            dispatches: gone.len() as u64,
+            more,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! What every store decides in the same way, whatever it keeps its rows in.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+
+use super::record::{
+    DispatchRecord, DispatchState, EventFilter, EventTotals, KeySpace, KeyVerdict, Known,
+    NewDispatch,
+};
+use super::{Error, Result};
+use forge_base::event::{Event, LogName};
+use forge_base::id::DispatchId;
+
+/// How many delivery attempts are kept from the beginning, and how many from the end.
+pub const FIRST_ATTEMPTS: u32 = 5;
+pub const LAST_ATTEMPTS: u32 = 20;
+
+/// How long events that belong to no dispatch are kept.
+pub const UNBOUND_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+impl Known {
+    /// The key rules of `contract.md` §1, "Idempotency".
+    pub fn verdict(&self, space: KeySpace, counted: &str) -> KeyVerdict {
+        let failed = match &self.dispatch.state {
+            DispatchState::Finished {
+                error_code: Some(code),
+                ..
+            } => code != "cancelled",
+            DispatchState::Queued
+            | DispatchState::Running { .. }
+            | DispatchState::Finished {
+                error_code: None, ..
+            } => false,
+        };
+        if failed && space == KeySpace::Task {
+            KeyVerdict::TakeOver
+        } else if self.counted == counted {
+            KeyVerdict::Same
+        } else {
+            KeyVerdict::Conflict
+        }
+    }
+}
+
+impl EventFilter {
+    /// Whether a reader with this filter wants the event.
+    pub fn matches(&self, event: &Event) -> bool {
+        let same = |wanted: &Option<String>, value: Option<&str>| {
+            wanted.is_none() || wanted.as_deref() == value
+        };
+        (self.dispatch.is_none() || self.dispatch == event.dispatch_id)
+            && same(&self.provider, event.provider.as_deref())
+            && same(&self.agent_id, event.agent_id.as_deref())
+            && same(&self.task_id, event.task_id.as_deref())
+            && same(&self.kind, Some(&event.kind))
+    }
+}
+
+/// The record of a dispatch that has just been accepted.
+pub fn accepted(new: &NewDispatch, retry_of: Option<DispatchId>) -> DispatchRecord {
+    DispatchRecord {
+        id: new.id,
+        task_id: new.task_id.clone(),
+        agent_id: new.agent_id.clone(),
+        run_id: new.run_id.clone(),
+        trace_id: new.trace_id.clone(),
+        provider: new.provider.clone(),
+        pinned: new.pinned,
+        routing: new.routing.clone(),
+        session: new.session.clone(),
+        priority: new.priority,
+        state: DispatchState::Queued,
+        attempts: 0,
+        cancel_requested: false,
+        accepted_at: new.accepted_at,
+        not_before: new.not_before,
+        start_by: new.start_by,
+        first_started_at: None,
+        retry_of,
+        callback: new.callback.clone(),
+        result: None,
+    }
+}
+
+/// The result as it is delivered: `"events": {"count", "lastCursor"}` is its last member.
+pub fn with_events(result: &RawValue, log: &LogName, totals: EventTotals) -> Result<String> {
+    let open = result
+        .get()
+        .trim_end()
+        .strip_suffix('}')
+        .filter(|_| result.get().trim_start().starts_with('{'))
+        .ok_or(Error::InvalidState("a result is not a JSON object"))?
+        .trim_end();
+    let comma = if open.ends_with('{') { "" } else { "," };
+    let (count, last) = (totals.count, log.cursor(totals.last));
+    Ok(format!(
+        r#"{open}{comma}"events":{{"count":{count},"lastCursor":"{last}"}}}}"#
+    ))
+}
+
+/// A dispatch that goes back to the queue may wait there as long as a new one.
+pub fn start_again_by(dispatch: &DispatchRecord, now: Timestamp) -> Timestamp {
+    let waits_from = dispatch
+        .not_before
+        .map_or(dispatch.accepted_at, |time| time.max(dispatch.accepted_at));
+    let patience = dispatch.start_by.duration_since(waits_from);
+    let again = now.saturating_add(patience).unwrap_or(Timestamp::MAX);
+    again.max(dispatch.start_by)
+}
+
+pub fn later(time: Timestamp, by: Duration) -> Timestamp {
+    time.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use KeySpace::{Header, Task};
+    use KeyVerdict::{Conflict, Same, TakeOver};
+    use forge_base::id::DispatchId;
+
+    fn known(state: DispatchState) -> Known {
+        let at = Timestamp::UNIX_EPOCH;
+        let dispatch = DispatchRecord {
+            id: DispatchId::new(),
+            task_id: "t".into(),
+            agent_id: "a".into(),
+            run_id: None,
+            trace_id: String::new(),
+            provider: "echo".into(),
+            pinned: false,
+            routing: RawValue::from_string("[]".into()).unwrap(),
+            session: None,
+            priority: 0,
+            state,
+            attempts: 0,
+            cancel_requested: false,
+            accepted_at: at,
+            not_before: None,
+            start_by: at,
+            first_started_at: None,
+            retry_of: None,
+            callback: None,
+            result: None,
+        };
+        Known {
+            dispatch,
+            counted: "one".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_key_answers_as_the_contract_says() {
+        let finished = |code: Option<&str>| DispatchState::Finished {
+            at: Timestamp::UNIX_EPOCH,
+            error_code: code.map(str::to_owned),
+        };
+        let running = DispatchState::Running {
+            attempt: 1,
+            started_at: Timestamp::UNIX_EPOCH,
+        };
+        for (state, space, same_body, expected) in [
+            (DispatchState::Queued, Task, true, Same),
+            (DispatchState::Queued, Task, false, Conflict),
+            (running.clone(), Header, true, Same),
+            (running, Header, false, Conflict),
+            (finished(None), Task, true, Same),
+            (finished(None), Task, false, Conflict),
+            (finished(Some("timeout")), Task, true, TakeOver),
+            (finished(Some("timeout")), Task, false, TakeOver),
+            (finished(Some("timeout")), Header, true, Same),
+            (finished(Some("timeout")), Header, false, Conflict),
+            (finished(Some("cancelled")), Task, true, Same),
+            (finished(Some("cancelled")), Task, false, Conflict),
+        ] {
+            let counted = if same_body { "one" } else { "two" };
+            let verdict = known(state.clone()).verdict(space, counted);
+            assert_eq!(
+                verdict, expected,
+                "{state:?} {space:?} same body: {same_body}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_result_gets_its_events_as_last_member() {
+        let log = LogName::from_stored("abc".into());
+        let totals = EventTotals { count: 3, last: 17 };
+        let events = r#""events":{"count":3,"lastCursor":"abc-17"}}"#;
+        for (result, expected) in [
+            ("{}", format!("{{{events}")),
+            (" { } ", format!("{{{events}")),
+            (r#"{"a":{}}"#, format!(r#"{{"a":{{}},{events}"#)),
+        ] {
+            let result = RawValue::from_string(result.into()).unwrap();
+            assert_eq!(with_events(&result, &log, totals).unwrap(), expected);
+        }
+        let list = RawValue::from_string("[]".into()).unwrap();
+        assert!(with_events(&list, &log, totals).is_err());
+    }
+}

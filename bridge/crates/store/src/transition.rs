@@ -1,0 +1,181 @@
+//! Rules that decide what a change does to a dispatch or its delivery. Pure functions: SQLite and the model apply what
+//! they return.
+
+use jiff::Timestamp;
+
+use super::record::{
+    AfterAttempt, CancelRequest, Claim, DeliveryState, Finish, KeyVerdict, Known, Lease,
+    NewDispatch, Settlement,
+};
+use super::{Error, Result, rules};
+use crate::record::{DispatchState, KeySpace};
+use forge_base::id::DispatchId;
+
+/// Stage of a dispatch as far as claims depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Queued,
+    /// The attempt of this epoch runs, or ran when the process of that epoch ended.
+    Running {
+        epoch: u64,
+    },
+    Finished,
+}
+
+/// State of a dispatch that claims and cancel requests are checked against.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    pub stage: Stage,
+    /// Attempts begun so far.
+    pub attempts: u32,
+    pub cancel_requested: bool,
+    pub has_callback: bool,
+}
+
+/// Decision about a request to accept a dispatch.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Accept {
+    Insert {
+        /// The dispatch whose key it takes over, and whose delivery it supersedes.
+        retry_of: Option<DispatchId>,
+    },
+    /// The known dispatch is the answer.
+    Duplicate {
+        /// Its delivery is made due again.
+        redeliver: bool,
+    },
+    Conflict,
+    QueueFull,
+}
+
+/// `queued` dispatches wait already.
+pub fn accept(new: &NewDispatch, known: Option<&Known>, queued: u64) -> Result<Accept> {
+    if new.key.space == KeySpace::Task && new.key.value != new.task_id {
+        return Err(Error::InvalidState("a task key is not the task id"));
+    }
+    if new.events.is_empty() {
+        return Err(Error::InvalidState("a dispatch is accepted without events"));
+    }
+    let mut retry_of = None;
+    if let Some(known) = known {
+        match known.verdict(new.key.space, new.counted()) {
+            KeyVerdict::Same => {
+                let redeliver = matches!(known.dispatch.state, DispatchState::Finished { .. });
+                return Ok(Accept::Duplicate { redeliver });
+            }
+            KeyVerdict::Conflict => return Ok(Accept::Conflict),
+            KeyVerdict::TakeOver => retry_of = Some(known.dispatch.id),
+        }
+    }
+    Ok(match queued >= new.queue_limit {
+        true => Accept::QueueFull,
+        false => Accept::Insert { retry_of },
+    })
+}
+
+/// True if a new dispatch waits for its `not_before`.
+pub fn is_delayed(new: &NewDispatch) -> bool {
+    new.not_before.is_some_and(|time| time > new.accepted_at)
+}
+
+/// `Error::Stale` unless the claim names what the dispatch is now; `epoch` is that of this boot.
+pub fn check_claim(claim: &Claim, standing: &Standing, epoch: u64) -> Result<()> {
+    let is_current = match (claim, standing.stage) {
+        (Claim::Unstarted(_), Stage::Queued) => true,
+        (Claim::Attempt(lease), Stage::Running { epoch: of }) => {
+            lease.attempt == standing.attempts && lease.epoch == of && of == epoch
+        }
+        (Claim::Interrupted { attempt, .. }, Stage::Running { epoch: of }) => {
+            *attempt == standing.attempts && of < epoch
+        }
+        (Claim::Unstarted(_), Stage::Running { .. } | Stage::Finished)
+        | (Claim::Attempt(_) | Claim::Interrupted { .. }, Stage::Queued | Stage::Finished) => false,
+    };
+    match is_current {
+        true => Ok(()),
+        false => Err(Error::Stale(claim.id())),
+    }
+}
+
+pub fn append(lease: &Lease, standing: &Standing, epoch: u64) -> Result<()> {
+    check_claim(&Claim::Attempt(lease.clone()), standing, epoch)
+}
+
+/// Decision about a finish.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    Record {
+        was_queued: bool,
+        /// Set when nothing has to be delivered; otherwise retention starts with the end of the delivery.
+        expires_at: Option<Timestamp>,
+    },
+    /// A cancel was requested first and the result does not say so.
+    CancelRequested,
+}
+
+pub fn finish(claim: &Claim, finish: &Finish, standing: &Standing, epoch: u64) -> Result<End> {
+    check_claim(claim, standing, epoch)?;
+    if standing.cancel_requested && finish.error_code.as_deref() != Some("cancelled") {
+        return Ok(End::CancelRequested);
+    }
+    if finish.delivery.is_some() && !standing.has_callback {
+        return Err(Error::InvalidState("it has no callback to deliver to"));
+    }
+    let expires_at = match finish.delivery {
+        None => Some(rules::later(finish.at, finish.retention)),
+        Some(_) => None,
+    };
+    Ok(End::Record {
+        was_queued: standing.stage == Stage::Queued,
+        expires_at,
+    })
+}
+
+pub fn requeue(claim: &Claim, standing: &Standing, epoch: u64) -> Result<()> {
+    check_claim(claim, standing, epoch)?;
+    if standing.stage == Stage::Queued {
+        return Err(Error::InvalidState("it is in the queue already"));
+    }
+    if standing.cancel_requested {
+        return Err(Error::InvalidState("a cancel was requested"));
+    }
+    Ok(())
+}
+
+pub fn request_cancel(standing: &Standing) -> CancelRequest {
+    match standing.stage {
+        Stage::Finished => CancelRequest::Finished,
+        Stage::Queued => CancelRequest::Queued,
+        Stage::Running { .. } => CancelRequest::Running {
+            attempt: standing.attempts,
+        },
+    }
+}
+
+/// Delivery after a settlement.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub state: DeliveryState,
+    pub due_at: Option<Timestamp>,
+    pub settled_at: Option<Timestamp>,
+    /// Of the dispatch, when its delivery has ended.
+    pub expires_at: Option<Timestamp>,
+}
+
+pub fn settle(state: DeliveryState, settlement: &Settlement) -> Result<Settled> {
+    if state != DeliveryState::Pending {
+        return Err(Error::InvalidState("the delivery is not pending"));
+    }
+    let (state, due_at) = match settlement.next {
+        AfterAttempt::Delivered => (DeliveryState::Delivered, None),
+        AfterAttempt::Dead => (DeliveryState::Dead, None),
+        AfterAttempt::Retry { due } => (DeliveryState::Pending, Some(due)),
+    };
+    let settled_at = due_at.is_none().then_some(settlement.at);
+    Ok(Settled {
+        state,
+        due_at,
+        settled_at,
+        expires_at: settled_at.map(|at| rules::later(at, settlement.retention)),
+    })
+}
