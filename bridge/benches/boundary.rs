@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use criterion::Criterion;
 use forge_adapter_api::{ExecutionRequest, ExecutionResult};
 use forge_base::tasks::Tasks;
-use forge_bridge::plugin::{Adapter, Config, Item, Registry, Setup, Trust};
+use forge_plugin_host::{Adapter, Config, Item, Registry, Setup, Trust};
 use futures_util::future::join_all;
 use serde_json::json;
 

@@ -9,6 +9,5 @@ pub mod dispatch;
 pub mod http;
 pub mod mcp;
 pub mod otlp;
-pub mod plugin;
 pub mod registration;
 pub mod telemetry;

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use forge_bridge::{cli, plugin};
+use forge_bridge::cli;
+use forge_plugin_host as plugin;
 use forge_process as process;
 use mimalloc::MiMalloc;
 

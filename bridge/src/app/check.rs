@@ -8,11 +8,11 @@ use crate::http::auth::Auth;
 use crate::http::tls::Tls;
 use crate::mcp::Servers;
 use crate::otlp::Exporter;
-use crate::plugin::{self, Registry};
 use crate::registration::Endpoint;
 use forge_base::tasks::Tasks;
 use forge_net as net;
 use forge_net::guard::Guard;
+use forge_plugin_host::{self as plugin, Registry};
 use forge_process::Children;
 use forge_store_sqlite::Sqlite;
 

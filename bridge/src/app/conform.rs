@@ -4,7 +4,7 @@ use std::path::Path;
 
 use forge_adapter_api::conformance::{Options, Report, Step};
 
-use crate::plugin;
+use forge_plugin_host as plugin;
 
 /// Holds the library against every rule, in this process. Blocks.
 pub fn conform(

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::dispatch::Dispatcher;
-use crate::plugin::Relayed;
 use forge_base::event::{NewEvent, kind};
+use forge_plugin_host::Relayed;
 use forge_store::Store;
 
 /// Events of adapters outside of any execution are written in batches of at most so many.

@@ -7,7 +7,7 @@ use figment::providers::{Format, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
-use crate::plugin::DEFAULT_ADAPTER;
+use forge_plugin_host::DEFAULT_ADAPTER;
 
 /// What each variable of our own sets whose name does not follow from its key.
 const SPECIAL: [(&str, &str); 4] = [

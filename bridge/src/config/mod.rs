@@ -21,8 +21,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::http::{self, auth, metrics, tls};
-use crate::{delivery, dispatch, mcp, otlp, plugin, registration, telemetry};
+use crate::{delivery, dispatch, mcp, otlp, registration, telemetry};
 use forge_net as net;
+use forge_plugin_host as plugin;
 use forge_process as process;
 use forge_store as store;
 

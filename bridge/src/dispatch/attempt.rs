@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::delivery::send::{CallbackOptions, CallbackPayload};
-use crate::plugin::Permit;
 use forge_base::failpoint;
 use forge_base::time;
+use forge_plugin_host::Permit;
 use forge_store as store;
 use forge_store::record::{Begun, Claim};
 

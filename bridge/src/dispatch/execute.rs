@@ -9,9 +9,9 @@ use forge_adapter_api::{AdapterError, ExecutionRequest};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::plugin::{Call, Item, Permit};
 use forge_base::failpoint;
 use forge_base::time::Clock;
+use forge_plugin_host::{Call, Item, Permit};
 use forge_store::record::Lease;
 use forge_store::{self as store, Store};
 

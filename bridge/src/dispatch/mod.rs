@@ -41,12 +41,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::delivery::Deliverer;
 use crate::mcp::Servers;
-use crate::plugin::Registry;
 use forge_base::id::DispatchId;
 use forge_base::tasks::Tasks;
 use forge_base::trace::Spans;
 use forge_base::vault::Vault;
 use forge_net::guard::Guard;
+use forge_plugin_host::Registry;
 use forge_store as store;
 
 use finish::Finisher;

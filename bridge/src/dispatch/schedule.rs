@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use crate::plugin::Adapter;
 use forge_base::failpoint;
 use forge_base::id::DispatchId;
 use forge_base::time;
+use forge_plugin_host::Adapter;
 use forge_store as store;
 use forge_store::record::{Ready, Reroute};
 

@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::Instrument as _;
 
-use crate::plugin::{Adapter, Permit};
 use forge_base::event::{NewEvent, kind};
 use forge_base::failpoint;
 use forge_base::id::DispatchId;
+use forge_plugin_host::{Adapter, Permit};
 use forge_store as store;
 use forge_store::record::{Acceptance, Begun, Claim, Lease, NewDispatch, Ready};
 

@@ -10,11 +10,11 @@ use secrecy::ExposeSecret;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::plugin::Adapter;
 use forge_base::event::{NewEvent, kind};
 use forge_base::failpoint;
 use forge_base::id::DispatchId;
 use forge_base::time;
+use forge_plugin_host::Adapter;
 use forge_store::record::{
     self, Acceptance, DispatchState, IdempotencyKey, KeyVerdict, NewDispatch, Replay,
 };

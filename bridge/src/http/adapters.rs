@@ -9,8 +9,8 @@ use super::auth::{Admin, Reader};
 use super::error::{Code, Failure};
 use super::{Phase, ProcessState};
 use crate::dispatch::Dispatcher;
-use crate::plugin::process::Isolation;
-use crate::plugin::{
+use forge_plugin_host::process::Isolation;
+use forge_plugin_host::{
     Adapter, Draining, HealthReport, LoadError, PauseError, Quarantine, Registry, ReloadError,
 };
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::error::Failure;
 use super::query::Query;
 use super::{Phase, ProcessState};
-use crate::plugin::{Adapter, Quarantine, Registry};
+use forge_plugin_host::{Adapter, Quarantine, Registry};
 use forge_store::Store;
 
 type Answer = (StatusCode, Json<Value>);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::error::{Code, Failure};
 use super::query::Query;
 use super::{Phase, ProcessState};
-use crate::plugin::{Adapter, Registry};
+use forge_plugin_host::{Adapter, Registry};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 

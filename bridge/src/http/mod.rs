@@ -51,7 +51,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::delivery::Deliverer;
 use crate::dispatch::Dispatcher;
-use crate::plugin::Registry;
+use forge_plugin_host::Registry;
 use forge_process::Children;
 use forge_store::Store;
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
-use forge_bridge::plugin::{Adapter, Registry};
+use forge_plugin_host::{Adapter, Registry};
 use serde_json::json;
 use tokio::task::JoinSet;
 

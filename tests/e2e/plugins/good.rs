@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
-use forge_bridge::plugin::{Error, Item, Relayed};
+use forge_plugin_host::{Error, Item, Relayed};
 use serde_json::{Value, json};
 
 use super::{Place, SOON, assert_well, execute, listen, refusal, run, start, table};

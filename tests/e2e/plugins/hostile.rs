@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
-use forge_bridge::plugin::{Adapter, Call, Item, Registry, Relayed};
+use forge_plugin_host::{Adapter, Call, Item, Registry, Relayed};
 use tokio::sync::mpsc;
 
 use super::{Place, SOON, appears, assert_well, execute, listen, run, start};

@@ -5,7 +5,7 @@ use std::os::unix::fs::{self as unix, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use forge_base::digest::{hex, sha256};
-use forge_bridge::plugin::{Config, Registry, Trust};
+use forge_plugin_host::{Config, Registry, Trust};
 use serde_json::json;
 
 use super::{Place, SOON, run, start};

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use forge_adapter_api::AdapterError;
 use forge_base::tasks::Tasks;
-use forge_bridge::plugin::{
+use forge_plugin_host::{
     Adapter, AdapterTable, Call, Config, Error, Item, Registry, Relayed, Setup, Trust,
 };
 use serde_json::{Value, json};

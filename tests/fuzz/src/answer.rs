@@ -9,7 +9,7 @@ use forge_bridge::dispatch::accumulator::Accumulator;
 use forge_bridge::dispatch::capture::Captured;
 use forge_bridge::dispatch::normalise::{Ending, Raw, Subject, normalise};
 use forge_bridge::dispatch::request::DispatchRequest;
-use forge_bridge::plugin::fuzzing::event;
+use forge_plugin_host::fuzzing::event;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ pub(crate) fn run(data: &[u8]) {
         2 => Ending::Cancelled {
             answer: Some(answer),
         },
-        _ => Ending::Failed(forge_bridge::plugin::fuzzing::error(&answer)),
+        _ => Ending::Failed(forge_plugin_host::fuzzing::error(&answer)),
     };
     let raw = Raw {
         ending,

@@ -1,6 +1,6 @@
 //! What goes between the bridge and an adapter's own process: frames to its child, lines to a program.
 
-use forge_bridge::plugin::process::fuzzing;
+use forge_plugin_host::process::fuzzing;
 use serde_json::Value;
 use serde_json::value::RawValue;
 

@@ -1,7 +1,7 @@
 //! What a library gives about itself and what it logs, before anything of it is trusted.
 
 use forge_adapter_api::Profile;
-use forge_bridge::plugin::fuzzing;
+use forge_plugin_host::fuzzing;
 use serde_json::Value;
 
 /// A byte that chooses the reader, and what it reads.

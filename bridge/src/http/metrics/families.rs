@@ -8,8 +8,8 @@ use forge_adapter_api::HealthStatus;
 use crate::delivery::State;
 use crate::dispatch::meters::Provider;
 use crate::http::Phase;
-use crate::plugin::Adapter;
 use forge_base::metrics::Histogram;
+use forge_plugin_host::Adapter;
 
 use super::MetricSources;
 use super::page::Page;

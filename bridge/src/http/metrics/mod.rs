@@ -20,7 +20,7 @@ use super::events::StreamLimit;
 use super::traffic::Traffic;
 use crate::delivery::Deliverer;
 use crate::dispatch::Dispatcher;
-use crate::plugin::Registry;
+use forge_plugin_host::Registry;
 use forge_store::Store;
 
 use families::Scrape;

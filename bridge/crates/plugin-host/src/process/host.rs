@@ -20,12 +20,12 @@ use tokio_util::task::TaskTracker;
 
 use super::frame::{Frame, Kind};
 use super::lines;
-use crate::plugin::adapter::chain;
-use crate::plugin::backend::Source;
-use crate::plugin::call_stream::Call;
-use crate::plugin::instance::{Boot, Handle, Limits};
-use crate::plugin::log::Origin;
-use crate::plugin::queue::{Bounds, CallMessage};
+use crate::adapter::chain;
+use crate::backend::Source;
+use crate::call_stream::Call;
+use crate::instance::{Boot, Handle, Limits};
+use crate::log::Origin;
+use crate::queue::{Bounds, CallMessage};
 
 /// Frames that wait in either direction.
 const WAITING: usize = 16;

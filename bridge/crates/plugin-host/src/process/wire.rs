@@ -7,7 +7,7 @@ use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use super::frame::{Frame, Kind};
 use super::lines::{self, Line};
 use super::program::{Channel, Reader};
-use crate::plugin::truncated_answer;
+use crate::truncated_answer;
 
 /// Lines that are no messages, after which a program is not believed to speak the contract.
 const MOST_BREACHES: u32 = 100;

@@ -9,7 +9,7 @@ use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 use super::Restart;
 
 /// The ends of one adapter's process.
-pub(in crate::plugin) struct Crashes {
+pub(crate) struct Crashes {
     limit: usize,
     window: Duration,
     waits: ExponentialBackoff,
@@ -18,7 +18,7 @@ pub(in crate::plugin) struct Crashes {
 
 /// What to do after an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::plugin) enum Next {
+pub(crate) enum Next {
     /// Start it again after this time.
     Restart(Duration),
     /// It ended so many times within the window.
@@ -26,7 +26,7 @@ pub(in crate::plugin) enum Next {
 }
 
 impl Crashes {
-    pub(in crate::plugin) fn new(config: &Restart) -> Self {
+    pub(crate) fn new(config: &Restart) -> Self {
         Self {
             limit: config.crash_limit.max(1),
             window: config.crash_window,
@@ -42,7 +42,7 @@ impl Crashes {
     }
 
     /// It ended.
-    pub(in crate::plugin) fn note(&mut self, now: Instant) -> Next {
+    pub(crate) fn note(&mut self, now: Instant) -> Next {
         let window = self.window;
         self.recent
             .retain(|then| now.saturating_duration_since(*then) < window);

@@ -7,12 +7,12 @@ use std::path::Path;
 use forge_adapter_api::Manifest;
 
 use super::remote::{Remote, Spec};
-use crate::plugin::call::Host;
-use crate::plugin::load::LoadError;
+use crate::call::Host;
+use crate::load::LoadError;
 use forge_base::failpoint;
 
 /// The manifest of the library with this digest: remembered in `folder`, else found out by a probe. Blocks.
-pub(in crate::plugin) fn manifest(
+pub(crate) fn manifest(
     host: &'static Host,
     path: &Path,
     folder: &Path,

@@ -11,10 +11,10 @@ use tokio::sync::{Notify, watch};
 
 use super::program::{self, Program, Start};
 use super::wire::{ChildMessage, MessageReader, Writer};
-use crate::plugin::call::Host;
-use crate::plugin::call_id::CallId;
-use crate::plugin::load::LoadError;
-use crate::plugin::queue::Emitted;
+use crate::call::Host;
+use crate::call_id::CallId;
+use crate::load::LoadError;
+use crate::queue::Emitted;
 use forge_base::failpoint;
 
 /// How long a full queue is left alone before the same event is offered again.
@@ -27,7 +27,7 @@ const STDERR_LEVEL: i32 = 3;
 const STDERR_TEXT_BYTES: usize = 8 * 1024;
 
 /// How processes of this instance are made.
-pub(in crate::plugin) struct Spec {
+pub(crate) struct Spec {
     pub(super) start: Start,
     /// What it is told first.
     pub(super) opening: Vec<u8>,
@@ -37,7 +37,7 @@ pub(in crate::plugin) struct Spec {
 
 /// Whether calls can be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::plugin) enum ConnectionState {
+pub(crate) enum ConnectionState {
     Up,
     /// A new process is there and not yet initialised; why the last one ended.
     Starting(String),
@@ -47,7 +47,7 @@ pub(in crate::plugin) enum ConnectionState {
     Down(String),
 }
 
-pub(in crate::plugin) struct Remote {
+pub(crate) struct Remote {
     host: &'static Host,
     spec: Spec,
     state: Mutex<State>,
@@ -89,10 +89,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Remote {
     /// Starts the first process. Blocks. Gives the manifest, too.
-    pub(in crate::plugin) fn open(
-        host: &'static Host,
-        spec: Spec,
-    ) -> Result<(Arc<Self>, Vec<u8>), LoadError> {
+    pub(crate) fn open(host: &'static Host, spec: Spec) -> Result<(Arc<Self>, Vec<u8>), LoadError> {
         let remote = Self::new(host, spec);
         let manifest = remote.connect()?;
         Ok((remote, manifest))
@@ -210,7 +207,7 @@ impl Remote {
     }
 
     /// Sends a call. It fails when there is nobody to send it to.
-    pub(in crate::plugin) fn start(&self, call_id: CallId, op: &str, payload: &[u8]) {
+    pub(crate) fn start(&self, call_id: CallId, op: &str, payload: &[u8]) {
         let connection = self.connection();
         let sent = connection.as_ref().is_some_and(|connection| {
             let mut writer = lock(&connection.writer);
@@ -241,7 +238,7 @@ impl Remote {
     }
 
     /// Tells it to drop a call.
-    pub(in crate::plugin) fn cancel(&self, call_id: CallId) {
+    pub(crate) fn cancel(&self, call_id: CallId) {
         if let Some(connection) = self.connection()
             && let Some(writer) = lock(&connection.writer).as_mut()
         {
@@ -251,7 +248,7 @@ impl Remote {
     }
 
     /// Ends the process, by force when it does not end soon. Blocks.
-    pub(in crate::plugin) fn destroy(&self) {
+    pub(crate) fn destroy(&self) {
         failpoint::point("child.end.before");
         self.end();
         failpoint::point("child.end.after");
@@ -277,7 +274,7 @@ impl Remote {
     }
 
     /// Kills the process, as if it had crashed; `why` is what is told then.
-    pub(in crate::plugin) fn kill(&self, why: &str) {
+    pub(crate) fn kill(&self, why: &str) {
         if let Some(connection) = self.connection() {
             *lock(&connection.killed) = Some(why.to_owned());
             connection.program.kill();
@@ -291,7 +288,7 @@ impl Remote {
     }
 
     /// Whether it may have reason to be slow: we do not take its events just now.
-    pub(in crate::plugin) fn is_held_back(&self) -> bool {
+    pub(crate) fn is_held_back(&self) -> bool {
         let connection = self.connection();
         connection.is_some_and(|connection| connection.held_back.load(Ordering::Acquire))
     }
@@ -372,7 +369,7 @@ impl Remote {
         Ok(())
     }
 
-    pub(in crate::plugin) fn connection_state(&self) -> ConnectionState {
+    pub(crate) fn connection_state(&self) -> ConnectionState {
         self.connection_state.borrow().clone()
     }
 
@@ -409,7 +406,7 @@ impl Remote {
     }
 
     /// From now on there is something to bring back.
-    pub(in crate::plugin) fn settle(&self) {
+    pub(crate) fn settle(&self) {
         self.settled.store(true, Ordering::Release);
     }
 
@@ -418,7 +415,7 @@ impl Remote {
     }
 
     /// A question about its health was not answered.
-    pub(in crate::plugin) fn is_silent(&self) {
+    pub(crate) fn is_silent(&self) {
         self.silent.notify_one();
     }
 
@@ -427,7 +424,7 @@ impl Remote {
     }
 
     /// Notes what the next process has to be told, too.
-    pub(in crate::plugin) fn remember(&self, op: &str, payload: &[u8]) {
+    pub(crate) fn remember(&self, op: &str, payload: &[u8]) {
         match op {
             "initialize" => lock(&self.state).initialize = Some(payload.to_vec()),
             "events.start" => lock(&self.state).relaying = true,

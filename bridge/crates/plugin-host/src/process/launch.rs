@@ -10,16 +10,16 @@ use super::host::Order;
 use super::probe;
 use super::program::{Channel, Start};
 use super::remote::{Remote, Spec};
-use crate::plugin::backend::Found;
-use crate::plugin::call::Host;
-use crate::plugin::instance::Boot;
-use crate::plugin::load::LoadError;
-use crate::plugin::manifest::{self, Language};
-use crate::plugin::settings::Settings;
-use crate::plugin::trust::Vetted;
+use crate::backend::Found;
+use crate::call::Host;
+use crate::instance::Boot;
+use crate::load::LoadError;
+use crate::manifest::{self, Language};
+use crate::settings::Settings;
+use crate::trust::Vetted;
 
 /// What is needed to start processes for one adapter.
-pub(in crate::plugin) struct Launcher {
+pub(crate) struct Launcher {
     /// The command that starts a program under the supervisor. Its first part is a `forge-bridge`.
     pub supervisor: Vec<String>,
     pub settings: Settings,
@@ -30,7 +30,7 @@ pub(in crate::plugin) struct Launcher {
 
 impl Launcher {
     /// The manifest of a library, which is probed when it was never seen.
-    pub(in crate::plugin) fn probe(
+    pub(crate) fn probe(
         &self,
         boot: &Boot,
         host: &'static Host,
@@ -53,7 +53,7 @@ impl Launcher {
     }
 
     /// A library in a child of this binary.
-    pub(in crate::plugin) fn hold(
+    pub(crate) fn hold(
         &self,
         boot: &Boot,
         host: &'static Host,
@@ -74,7 +74,7 @@ impl Launcher {
     }
 
     /// A program that speaks lines.
-    pub(in crate::plugin) fn run(
+    pub(crate) fn run(
         &self,
         boot: &Boot,
         host: &'static Host,

@@ -11,11 +11,11 @@ use forge_adapter_api::{AdapterError, Manifest, Result};
 
 use super::program::{self, Channel, Program, Start};
 use super::wire::{ChildMessage, MessageReader, Writer};
-use crate::plugin::load::LoadError;
-use crate::plugin::manifest::{self, Language};
-use crate::plugin::settings::Settings;
-use crate::plugin::trust::{self, Rules};
-use crate::plugin::{AdapterTable, Config};
+use crate::load::LoadError;
+use crate::manifest::{self, Language};
+use crate::settings::Settings;
+use crate::trust::{self, Rules};
+use crate::{AdapterTable, Config};
 
 /// Until the manifest.
 const READY: Duration = Duration::from_secs(15);
@@ -23,7 +23,7 @@ const END_WAIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Holds the program against every rule. Blocks.
-pub(in crate::plugin) fn conform(
+pub(crate) fn conform(
     path: &Path,
     provider: &str,
     rules: &Rules<'_>,

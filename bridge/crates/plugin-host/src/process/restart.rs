@@ -10,15 +10,15 @@ use tokio::time::sleep;
 
 use super::crashes::{Crashes, Next};
 use super::remote::{ConnectionState, Remote};
-use crate::plugin::health::Quarantine;
-use crate::plugin::instance_monitor::{InstanceMonitor, answer, ask, empty};
+use crate::health::Quarantine;
+use crate::instance_monitor::{InstanceMonitor, answer, ask, empty};
 use forge_base::failpoint;
 
 const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl InstanceMonitor {
     /// Keeps a process there, as far as the adapter has one of its own.
-    pub(in crate::plugin) async fn keep_running(&self) {
+    pub(crate) async fn keep_running(&self) {
         if let Some(remote) = self.handle.remote() {
             tokio::join!(self.restart(remote), self.listen_for_life(remote));
         }
