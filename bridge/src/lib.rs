@@ -4,7 +4,6 @@
 pub mod app;
 pub mod cli;
 pub mod config;
-pub mod delivery;
 pub mod dispatch;
 pub mod http;
 pub mod mcp;

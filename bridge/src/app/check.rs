@@ -3,13 +3,13 @@
 use forge_adapter_api::HealthStatus;
 
 use crate::config::Config;
-use crate::delivery::sign::{self, Described, Signer};
 use crate::http::auth::Auth;
 use crate::http::tls::Tls;
 use crate::mcp::Servers;
 use crate::otlp::Exporter;
 use crate::registration::Endpoint;
 use forge_base::tasks::Tasks;
+use forge_delivery::sign::{self, Described, Signer};
 use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Registry};

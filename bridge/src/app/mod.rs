@@ -25,8 +25,6 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::config::{Config, Retention};
-use crate::delivery::sign::Signer;
-use crate::delivery::{self, Deliverer};
 use crate::dispatch::finish::Finisher;
 use crate::dispatch::recover::recover;
 use crate::dispatch::{self, Dispatcher};
@@ -41,6 +39,8 @@ use forge_base::reloadable::Reloadable;
 use forge_base::tasks::{IoRuntime, Tasks};
 use forge_base::time::Clock;
 use forge_base::vault::Vault;
+use forge_delivery::sign::Signer;
+use forge_delivery::{self as delivery, Deliverer};
 use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Adapter, Registry, Relayed, Trust};

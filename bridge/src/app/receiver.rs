@@ -10,12 +10,12 @@ use serde_json::json;
 use url::Url;
 
 use crate::config::Config;
-use crate::delivery::send::{Attempt, CallbackOptions, CallbackPayload};
-use crate::delivery::sign::{self, Signer, SigningSecret};
-use crate::delivery::verdict::{self, Outcome, Series, Verdict};
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_base::time;
 use forge_base::vault::Vault;
+use forge_delivery::send::{Attempt, CallbackOptions, CallbackPayload};
+use forge_delivery::sign::{self, Signer, SigningSecret};
+use forge_delivery::verdict::{self, Outcome, Series, Verdict};
 use forge_net::backoff::{self, Policy};
 use forge_net::guard::Guard;
 use forge_net::{self as net, Client};

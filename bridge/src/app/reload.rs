@@ -3,9 +3,9 @@
 //! ends, how much it logs.
 
 use crate::config::{Config, changes};
-use crate::delivery::sign::Signer;
 use crate::http::auth::Auth;
 use crate::http::tls::Tls;
+use forge_delivery::sign::Signer;
 use forge_net::guard::Guard;
 
 use super::secrets::open_vault;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::screen::{Screen, Tone};
 use super::{Context, FAILED, block_on};
 use crate::app::receiver::{Answer, Owed, Receiver, Signed};
-use crate::delivery::verdict::Verdict;
+use forge_delivery::verdict::Verdict;
 
 /// Deliveries whose time is taken.
 const TIMED: usize = 5;

@@ -12,8 +12,8 @@ use super::screen::Tone;
 use super::{Context, block_on};
 use crate::app;
 use crate::app::secrets::{Minted, Role, Usage};
-use crate::delivery::sign::Source;
 use forge_base::duration;
+use forge_delivery::sign::Source;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {

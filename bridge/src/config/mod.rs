@@ -21,7 +21,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::http::{self, auth, metrics, tls};
-use crate::{delivery, dispatch, mcp, otlp, registration, telemetry};
+use crate::{dispatch, mcp, otlp, registration, telemetry};
+use forge_delivery as delivery;
 use forge_net as net;
 use forge_plugin_host as plugin;
 use forge_process as process;

@@ -8,9 +8,9 @@ use futures_util::FutureExt;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::delivery::send::{CallbackOptions, CallbackPayload};
 use forge_base::failpoint;
 use forge_base::time;
+use forge_delivery::send::{CallbackOptions, CallbackPayload};
 use forge_plugin_host::Permit;
 use forge_store as store;
 use forge_store::record::{Begun, Claim};

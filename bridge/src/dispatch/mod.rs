@@ -39,12 +39,12 @@ use serde_json::Value;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use crate::delivery::Deliverer;
 use crate::mcp::Servers;
 use forge_base::id::DispatchId;
 use forge_base::tasks::Tasks;
 use forge_base::trace::Spans;
 use forge_base::vault::Vault;
+use forge_delivery::Deliverer;
 use forge_net::guard::Guard;
 use forge_plugin_host::Registry;
 use forge_store as store;

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::auth::{Admin, Reader, Sender};
 use super::error::{Code, Failure};
 use super::query::{Query, page_cursor};
-use crate::delivery::Deliverer;
 use forge_base::failpoint;
 use forge_base::id::DeliveryId;
+use forge_delivery::Deliverer;
 use forge_store::Store;
 use forge_store::record::{DeliveryFilter, DeliveryRecord, DeliveryState, Replay};
 

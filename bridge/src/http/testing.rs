@@ -21,8 +21,6 @@ use tower::ServiceExt as _;
 
 use super::auth::{self, Auth};
 use super::{Components, Config, Phase, ProcessState, metrics, router};
-use crate::delivery::sign::Signer;
-use crate::delivery::{self, Deliverer};
 use crate::dispatch::finish::Finisher;
 use crate::dispatch::{self, Dispatcher};
 use forge_base::event::{NewEvent, kind};
@@ -31,6 +29,8 @@ use forge_base::tasks::Tasks;
 use forge_base::time::Clock;
 use forge_base::trace::Spans;
 use forge_base::vault::Vault;
+use forge_delivery::sign::Signer;
+use forge_delivery::{self as delivery, Deliverer};
 use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Registry, Trust};

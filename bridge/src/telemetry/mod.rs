@@ -37,7 +37,7 @@ pub enum Format {
     Json,
 }
 
-/// A level, or levels by module: `info`, `warn,forge_bridge::delivery=debug`.
+/// A level, or levels by module: `info`, `warn,forge_delivery=debug`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Level(String);
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn a_level_is_checked_when_it_is_read() {
         for text in [
-            "warn,forge_bridge::delivery=debug",
+            "warn,forge_delivery=debug",
             " warn, a=debug",
             "warn, a[é]=info",
         ] {

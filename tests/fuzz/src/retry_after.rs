@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use forge_adapter_transport::fuzzing;
-use forge_bridge::delivery::verdict::{Outcome, Series, Verdict, decide_retry};
+use forge_delivery::verdict::{Outcome, Series, Verdict, decide_retry};
 use forge_net::backoff::{self, Policy};
 use jiff::Timestamp;
 use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER};

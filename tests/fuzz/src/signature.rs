@@ -4,8 +4,8 @@ use std::cell::LazyCell;
 
 use forge_base::id::DeliveryId;
 use forge_base::vault::Vault;
-use forge_bridge::delivery::sign::{Message, Signer, SigningSecret};
-use forge_bridge::delivery::{self};
+use forge_delivery::sign::{Message, Signer, SigningSecret};
+use forge_delivery::{self as delivery};
 use jiff::Timestamp;
 use reqwest::header::{HeaderMap, HeaderValue};
 use secrecy::{ExposeSecret, SecretSlice};

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::{Rig, held};
-use crate::delivery::State;
+use crate::State;
 use forge_base::event::kind;
 use forge_base::id::DeliveryId;
 use forge_store::Store;
@@ -204,10 +204,10 @@ async fn what_waits_beyond_its_time_is_a_dead_letter_without_another_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn many_receivers_that_hang_leave_room_for_others_to_wait() {
-    let rig = Rig::with(crate::delivery::Config {
+    let rig = Rig::with(crate::Config {
         concurrency: 21.try_into().unwrap(),
         per_origin: 1.try_into().unwrap(),
-        ..crate::delivery::Config::default()
+        ..crate::Config::default()
     })
     .await;
     let alive = CallbackSink::start().await;

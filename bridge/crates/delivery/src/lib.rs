@@ -1,6 +1,7 @@
 //! Owes every finished dispatch its callback and pays it: takes what is due from the store's outbox,
 //! sends it signed, settles each attempt, at least once and with the same id each time. Must not know
 //! how a result comes about.
+#![forbid(unsafe_code)]
 
 mod attempt;
 pub mod breaker;
