@@ -4,9 +4,7 @@
 pub mod app;
 pub mod cli;
 pub mod config;
-pub mod dispatch;
 pub mod http;
-pub mod mcp;
 pub mod otlp;
 pub mod registration;
 pub mod telemetry;

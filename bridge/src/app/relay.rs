@@ -6,8 +6,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
-use crate::dispatch::Dispatcher;
 use forge_base::event::{NewEvent, kind};
+use forge_dispatch::Dispatcher;
 use forge_plugin_host::Relayed;
 use forge_store::Store;
 

@@ -21,8 +21,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::http::{self, auth, metrics, tls};
-use crate::{dispatch, mcp, otlp, registration, telemetry};
+use crate::{otlp, registration, telemetry};
 use forge_delivery as delivery;
+use forge_dispatch as dispatch;
+use forge_dispatch::mcp;
 use forge_net as net;
 use forge_plugin_host as plugin;
 use forge_process as process;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::auth::{Admin, Reader};
 use super::error::{Code, Failure};
 use super::{Phase, ProcessState};
-use crate::dispatch::Dispatcher;
+use forge_dispatch::Dispatcher;
 use forge_plugin_host::process::Isolation;
 use forge_plugin_host::{
     Adapter, Draining, HealthReport, LoadError, PauseError, Quarantine, Registry, ReloadError,

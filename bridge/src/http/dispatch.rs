@@ -20,9 +20,9 @@ use super::error::{Code, Failure};
 use super::query::{Query, page_cursor};
 use super::record::{Links, View, find, find_all};
 use super::{ProcessState, follow};
-use crate::dispatch::Dispatcher;
-use crate::dispatch::submit::{self, SubmitHeaders};
 use forge_base::id::DispatchId;
+use forge_dispatch::Dispatcher;
+use forge_dispatch::submit::{self, SubmitHeaders};
 use forge_store::Store;
 use forge_store::record::{DispatchFilter, DispatchRecord, DispatchState as Stage, Status};
 

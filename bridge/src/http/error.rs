@@ -10,8 +10,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::dispatch;
 use forge_base::id::RequestId;
+use forge_dispatch as dispatch;
 use forge_store as store;
 
 /// What callers branch on.
@@ -340,8 +340,8 @@ mod tests {
     use super::super::auth;
     use super::super::testing::{Answered, Edge};
     use super::*;
-    use crate::dispatch::validate::FieldError;
     use forge_base::id::DispatchId;
+    use forge_dispatch::validate::FieldError;
 
     fn shown(answer: &Answered) -> String {
         format!("{} {}", answer.status.as_u16(), answer.envelope())

@@ -49,8 +49,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::dispatch::Dispatcher;
 use forge_delivery::Deliverer;
+use forge_dispatch::Dispatcher;
 use forge_plugin_host::Registry;
 use forge_process::Children;
 use forge_store::Store;

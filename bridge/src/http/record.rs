@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::error::{Code, Failure};
-use crate::dispatch::route;
 use forge_base::id::DispatchId;
+use forge_dispatch::route;
 use forge_store::Store;
 use forge_store::record::{DeliveryRecord, DeliveryState, DispatchRecord, DispatchState};
 

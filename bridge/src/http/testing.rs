@@ -21,8 +21,6 @@ use tower::ServiceExt as _;
 
 use super::auth::{self, Auth};
 use super::{Components, Config, Phase, ProcessState, metrics, router};
-use crate::dispatch::finish::Finisher;
-use crate::dispatch::{self, Dispatcher};
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_base::tasks::Tasks;
@@ -31,6 +29,9 @@ use forge_base::trace::Spans;
 use forge_base::vault::Vault;
 use forge_delivery::sign::Signer;
 use forge_delivery::{self as delivery, Deliverer};
+use forge_dispatch::finish::Finisher;
+use forge_dispatch::mcp::{self, Servers};
+use forge_dispatch::{self as dispatch, Dispatcher};
 use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Registry, Trust};
@@ -107,7 +108,7 @@ impl Edge {
             deliverer: deliverer.clone(),
             vault,
             guard: Guard::new(&[]).unwrap(),
-            mcp: dispatch::without_mcp(client(), &tracker),
+            mcp: no_servers(client(), &tracker),
             tracker,
         });
         let router = router(Components {
@@ -289,4 +290,15 @@ fn callback() -> Callback {
 
 fn raw(value: &Value) -> Box<RawValue> {
     to_raw_value(value).unwrap()
+}
+
+fn no_servers(client: forge_net::Client, tracker: &Tasks) -> Servers {
+    let setup = mcp::Setup {
+        config: mcp::Config::default(),
+        client,
+        supervisor: Vec::new(),
+        store_id: "store".to_owned(),
+        tracker: tracker.clone(),
+    };
+    Servers::new(setup).expect("an empty configuration is valid")
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use forge_adapter_api::OutputStrategy;
 use forge_base::id::DispatchId;
-use forge_bridge::dispatch::Config;
-use forge_bridge::dispatch::accumulator::Accumulator;
-use forge_bridge::dispatch::capture::Captured;
-use forge_bridge::dispatch::normalise::{Ending, Raw, Subject, normalise};
-use forge_bridge::dispatch::request::DispatchRequest;
+use forge_dispatch::Config;
+use forge_dispatch::accumulator::Accumulator;
+use forge_dispatch::capture::Captured;
+use forge_dispatch::normalise::{Ending, Raw, Subject, normalise};
+use forge_dispatch::request::DispatchRequest;
 use forge_plugin_host::fuzzing::event;
 use jiff::Timestamp;
 use serde_json::{Value, json};

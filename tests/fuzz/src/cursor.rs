@@ -2,7 +2,7 @@
 
 use forge_base::event::LogName;
 use forge_base::id::{DeliveryId, DispatchId};
-use forge_bridge::dispatch::trace::Trace;
+use forge_dispatch::trace::Trace;
 
 pub(crate) fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

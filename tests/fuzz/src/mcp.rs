@@ -1,6 +1,6 @@
 //! What an MCP server answers to a call.
 
-use forge_bridge::mcp::fuzzing::answer;
+use forge_dispatch::mcp::fuzzing::answer;
 
 const LIMIT: usize = 200;
 

@@ -5,10 +5,10 @@ use std::fmt;
 
 use forge_adapter_api::HealthStatus;
 
-use crate::dispatch::meters::Provider;
 use crate::http::Phase;
 use forge_base::metrics::Histogram;
 use forge_delivery::State;
+use forge_dispatch::meters::Provider;
 use forge_plugin_host::Adapter;
 
 use super::MetricSources;

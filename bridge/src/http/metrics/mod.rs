@@ -18,8 +18,8 @@ use super::auth::{Auth, Reader};
 use super::error::Failure;
 use super::events::StreamLimit;
 use super::traffic::Traffic;
-use crate::dispatch::Dispatcher;
 use forge_delivery::Deliverer;
+use forge_dispatch::Dispatcher;
 use forge_plugin_host::Registry;
 use forge_store::Store;
 

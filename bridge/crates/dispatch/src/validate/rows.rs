@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use crate::dispatch::Config;
-use crate::dispatch::request::{DispatchRequest, Preferences, Recovery};
+use crate::Config;
+use crate::request::{DispatchRequest, Preferences, Recovery};
 
 use super::{Envelope, FieldError, Limits, validate};
 

@@ -1,5 +1,6 @@
 //! The heart: one file an arrow of `request → validate → route → record → assemble → execute
 //! → normalise → finish`. Knows no HTTP, no SQL and no plugin boundary.
+#![forbid(unsafe_code)]
 
 pub mod accumulator;
 pub mod assemble;
@@ -11,6 +12,7 @@ mod event_batcher;
 mod execute;
 pub mod finish;
 pub mod idempotency;
+pub mod mcp;
 pub mod meters;
 mod next_wakeup;
 pub mod normalise;
@@ -255,17 +257,4 @@ impl Dispatcher {
             );
         }
     }
-}
-
-/// For tests above the dispatcher: no MCP servers at all.
-#[cfg(test)]
-pub(crate) fn without_mcp(client: forge_net::Client, tracker: &Tasks) -> Servers {
-    let setup = crate::mcp::Setup {
-        config: crate::mcp::Config::default(),
-        client,
-        supervisor: Vec::new(),
-        store_id: "store".to_owned(),
-        tracker: tracker.clone(),
-    };
-    Servers::new(setup).expect("no server cannot be wrong")
 }

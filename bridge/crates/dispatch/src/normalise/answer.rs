@@ -4,10 +4,10 @@
 use forge_adapter_api::ExecutionResult;
 use serde_json::{Map, Value};
 
-use crate::dispatch::budget::{Spent, known_cost};
+use crate::budget::{Spent, known_cost};
 
 /// The result, or what is wrong with it.
-pub(in crate::dispatch) fn parse(bytes: &[u8]) -> Result<ExecutionResult, String> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<ExecutionResult, String> {
     match serde_json::from_slice::<ExecutionResult>(bytes) {
         // A struct may be read from an array as well.
         Ok(result) if bytes.trim_ascii_start().starts_with(b"{") => Ok(ExecutionResult {

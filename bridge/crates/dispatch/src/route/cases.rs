@@ -6,8 +6,8 @@ use forge_adapter_api::request::Budget;
 use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, OutputStrategy, Profile};
 use serde_json::{Value, json};
 
-use crate::dispatch::request::tests::minimal;
-use crate::dispatch::request::{DispatchRequest, Preferences, Recovery};
+use crate::request::tests::minimal;
+use crate::request::{DispatchRequest, Preferences, Recovery};
 
 use super::{Candidate, Policy, RouteError, Routed, route, told};
 

@@ -10,7 +10,7 @@ use secrecy::SecretString;
 use serde_json::Value;
 use url::Url;
 
-use crate::dispatch::request::{Callback, Secrets};
+use crate::request::{Callback, Secrets};
 use forge_net as net;
 use forge_net::backoff::Policy;
 

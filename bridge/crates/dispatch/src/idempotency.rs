@@ -59,10 +59,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::dispatch::Config;
-    use crate::dispatch::request::Callback;
-    use crate::dispatch::request::tests::minimal;
-    use crate::dispatch::validate::{Envelope, Limits, validate};
+    use crate::Config;
+    use crate::request::Callback;
+    use crate::request::tests::minimal;
+    use crate::validate::{Envelope, Limits, validate};
     use forge_net::backoff::Policy;
 
     fn canonical(dispatch: &DispatchRequest) -> String {

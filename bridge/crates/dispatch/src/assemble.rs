@@ -125,8 +125,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::dispatch::request;
-    use crate::dispatch::request::tests::minimal;
+    use crate::request;
+    use crate::request::tests::minimal;
 
     const NOW: &str = "2026-01-01T00:00:00Z";
 

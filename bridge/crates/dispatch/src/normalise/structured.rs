@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::dispatch::schema;
+use crate::schema;
 
 /// The value that follows the schema, or why there is none.
 pub(super) fn check(

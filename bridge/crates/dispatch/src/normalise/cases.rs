@@ -6,11 +6,11 @@ use forge_adapter_api::request::Budget;
 use forge_adapter_api::{AdapterError, AdapterEvent, OutputStrategy};
 use serde_json::{Value, json};
 
-use crate::dispatch::Config;
-use crate::dispatch::accumulator::Accumulator;
-use crate::dispatch::capture::Captured;
-use crate::dispatch::request::DispatchRequest;
-use crate::dispatch::request::tests::minimal;
+use crate::Config;
+use crate::accumulator::Accumulator;
+use crate::capture::Captured;
+use crate::request::DispatchRequest;
+use crate::request::tests::minimal;
 use forge_base::id::DispatchId;
 
 use super::{Ending, Outcome, Raw, Subject, normalise};

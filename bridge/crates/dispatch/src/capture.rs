@@ -134,8 +134,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::dispatch::request::Workspace;
-    use crate::dispatch::request::tests::minimal;
+    use crate::request::Workspace;
+    use crate::request::tests::minimal;
 
     fn profile(output_strategies: &[OutputStrategy]) -> Profile {
         Profile {

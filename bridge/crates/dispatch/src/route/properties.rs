@@ -5,8 +5,8 @@ use std::time::Duration;
 use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, OutputStrategy, Profile};
 use proptest::prelude::*;
 
-use crate::dispatch::request::tests::minimal;
-use crate::dispatch::request::{DispatchRequest, Preferences};
+use crate::request::tests::minimal;
+use crate::request::{DispatchRequest, Preferences};
 
 use super::{Candidate, Policy, RouteError, route};
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::dispatch::Config;
+use crate::Config;
 use forge_base::digest::{hex, sha256};
 use forge_base::id::DispatchId;
 

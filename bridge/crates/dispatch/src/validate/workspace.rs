@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::dispatch::request::{File, Workspace};
+use crate::request::{File, Workspace};
 
 use super::fields::Fields;
 
