@@ -4,7 +4,6 @@
 pub mod app;
 pub mod cli;
 pub mod config;
-pub mod http;
 pub mod otlp;
 pub mod registration;
 pub mod telemetry;

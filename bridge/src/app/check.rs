@@ -3,8 +3,6 @@
 use forge_adapter_api::HealthStatus;
 
 use crate::config::Config;
-use crate::http::auth::Auth;
-use crate::http::tls::Tls;
 use crate::otlp::Exporter;
 use crate::registration::Endpoint;
 use forge_base::tasks::Tasks;
@@ -14,6 +12,8 @@ use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Registry};
 use forge_process::Children;
+use forge_server::auth::Auth;
+use forge_server::tls::Tls;
 use forge_store_sqlite::Sqlite;
 
 use super::secrets::open_vault;

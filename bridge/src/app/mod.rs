@@ -25,9 +25,6 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::config::{Config, Retention};
-use crate::http::auth::Auth;
-use crate::http::tls::Tls;
-use crate::http::{self, Phase, ProcessState};
 use crate::otlp::Exporter;
 use crate::registration::{self, Endpoint, Gateway, Registrar};
 use forge_base::failpoint;
@@ -45,6 +42,9 @@ use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Adapter, Registry, Relayed, Trust};
 use forge_process::Children;
+use forge_server::auth::Auth;
+use forge_server::tls::Tls;
+use forge_server::{self as http, Phase, ProcessState};
 use forge_store::Store;
 use forge_store_sqlite::Sqlite;
 

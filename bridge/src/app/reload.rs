@@ -3,10 +3,10 @@
 //! ends, how much it logs.
 
 use crate::config::{Config, changes};
-use crate::http::auth::Auth;
-use crate::http::tls::Tls;
 use forge_delivery::sign::Signer;
 use forge_net::guard::Guard;
+use forge_server::auth::Auth;
+use forge_server::tls::Tls;
 
 use super::secrets::open_vault;
 use super::{Bridge, reseal};

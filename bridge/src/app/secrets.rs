@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::config::Config;
-use crate::http::token::{Scope, TokenHash};
 use forge_base::digest::{self, sha256};
 use forge_base::time;
 use forge_base::vault::{self, KeyId, KeySource, Vault};
+use forge_server::token::{Scope, TokenHash};
 use forge_store_sqlite::Sqlite;
 
 /// Tells one of ours from other secrets, also for programs that look for leaked ones.

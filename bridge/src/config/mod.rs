@@ -20,7 +20,6 @@ use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::http::{self, auth, metrics, tls};
 use crate::{otlp, registration, telemetry};
 use forge_delivery as delivery;
 use forge_dispatch as dispatch;
@@ -28,6 +27,7 @@ use forge_dispatch::mcp;
 use forge_net as net;
 use forge_plugin_host as plugin;
 use forge_process as process;
+use forge_server::{self as http, auth, metrics, tls};
 use forge_store as store;
 
 pub use extract::Problem;

@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use forge_bridge::http::json::{self, BodyError};
 use forge_dispatch::idempotency::fingerprint;
 use forge_dispatch::request::{DispatchRequest, Secrets};
 use forge_dispatch::validate::{Envelope, Limits, validate};
 use forge_dispatch::{Config, trace::Trace};
 use forge_net::guard::Guard;
+use forge_server::json::{self, BodyError};
 use secrecy::SecretString;
 use serde_json::Value;
 use serde_json::value::RawValue;

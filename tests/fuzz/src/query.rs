@@ -1,7 +1,7 @@
 //! Query parameters: what was understood, asked for again, is understood the same.
 
-use forge_bridge::http::error::Code;
-use forge_bridge::http::fuzzing::{Asked, cursor, query};
+use forge_server::error::Code;
+use forge_server::fuzzing::{Asked, cursor, query};
 use url::form_urlencoded::Serializer;
 
 pub(crate) fn run(data: &[u8]) {

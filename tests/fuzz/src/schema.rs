@@ -1,7 +1,7 @@
 //! A caller's JSON Schema, and a value held against it: neither may take long, whatever they are.
 
-use forge_bridge::http::json;
 use forge_dispatch::schema::{compile, mismatch};
+use forge_server::json;
 
 /// A schema, a line of three dashes, a value.
 pub(crate) fn run(data: &[u8]) {

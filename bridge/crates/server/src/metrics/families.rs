@@ -5,7 +5,7 @@ use std::fmt;
 
 use forge_adapter_api::HealthStatus;
 
-use crate::http::Phase;
+use crate::Phase;
 use forge_base::metrics::Histogram;
 use forge_delivery::State;
 use forge_dispatch::meters::Provider;

@@ -1,5 +1,6 @@
 //! The edge: the only place that knows axum. Reads requests, asks one component each, writes answers.
 //! Knows the handles of the components, never how they keep or run things.
+#![forbid(unsafe_code)]
 
 pub mod auth;
 pub mod error;

@@ -25,7 +25,7 @@ struct Asset {
     bytes: &'static [u8],
 }
 
-const PAGE: &[u8] = include_bytes!("../../console/dist/index.html");
+const PAGE: &[u8] = include_bytes!("../../../console/dist/index.html");
 
 const ASSETS: [Asset; 6] = [
     Asset {
@@ -41,23 +41,23 @@ const ASSETS: [Asset; 6] = [
     Asset {
         path: "/openapi.json",
         kind: "application/json",
-        bytes: include_bytes!("../../openapi.json"),
+        bytes: include_bytes!("../../../openapi.json"),
     },
     Asset {
         path: "/console.js",
         kind: "text/javascript; charset=utf-8",
-        bytes: include_bytes!("../../console/dist/console.js"),
+        bytes: include_bytes!("../../../console/dist/console.js"),
     },
     // Of the one page that has charts.
     Asset {
         path: "/charts.js",
         kind: "text/javascript; charset=utf-8",
-        bytes: include_bytes!("../../console/dist/charts.js"),
+        bytes: include_bytes!("../../../console/dist/charts.js"),
     },
     Asset {
         path: "/console.css",
         kind: "text/css; charset=utf-8",
-        bytes: include_bytes!("../../console/dist/console.css"),
+        bytes: include_bytes!("../../../console/dist/console.css"),
     },
 ];
 
