@@ -1,4 +1,4 @@
-//! Remains of a power cut: a write-ahead log that ends anywhere, or whose end is garbage. And a file
+//! Tests of files left by a power cut: a write-ahead log that ends anywhere, or whose end is garbage. Also a file
 //! that is damaged in its middle, and copies.
 
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ use forge_store::record::DispatchState;
 
 const DISPATCHES: usize = 24;
 
-/// A store in the middle of its life: some finished, one commit after the other.
+/// A store in use: one finished dispatch after the other, each its own commit.
 async fn filled(folder: &Path) -> (Sqlite, Vec<DispatchId>) {
     let store = open(folder);
     let mut ids = Vec::new();
@@ -30,7 +30,7 @@ async fn filled(folder: &Path) -> (Sqlite, Vec<DispatchId>) {
     (store, ids)
 }
 
-/// The files of a running store, before it folds its write-ahead log into its file.
+/// Files of a running store, before it checkpoints its write-ahead log.
 pub(super) struct Files {
     database: Vec<u8>,
     pub(super) wal: Vec<u8>,
@@ -53,7 +53,7 @@ impl Files {
     }
 }
 
-/// How many commits of `filled` are there; fails when something is there without what came before it.
+/// Number of `filled` commits in the store; panics if one is present without those before it.
 pub(super) async fn prefix(folder: &Path, ids: &[DispatchId]) -> usize {
     let store = open(folder);
     let mut commits = 0;
@@ -84,7 +84,7 @@ async fn a_log_that_ends_anywhere_is_a_prefix_of_what_was_done() {
     let wal = &files.wal;
     let mut before = 0;
     let step = wal.len() / 150;
-    // Every so often, and with it every place in a frame; the last one is the whole log.
+    // Regular cuts that cover every place in a frame; the last one is the whole log.
     for cut in (0..wal.len())
         .step_by(step)
         .chain([wal.len() - 1, wal.len()])
@@ -167,7 +167,7 @@ async fn a_backup_of_a_working_store_is_another_history_each_time_it_is_restored
     let mode = backup.metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let again = Sqlite::backup(folder.path(), &backup).unwrap_err();
-    assert!(again.to_string().contains("is there already"), "{again}");
+    assert!(again.to_string().contains("already exists"), "{again}");
     let files = std::fs::read_dir(backups.path()).unwrap().count();
     assert_eq!(files, 1, "no draft is left");
 
@@ -229,7 +229,7 @@ async fn rows_that_cannot_be_are_found() {
         ),
         (
             "UPDATE event SET seq = seq + 1 WHERE dispatch = %",
-            "gaps are in the events",
+            "gaps in the events",
         ),
         (
             "DELETE FROM body WHERE dispatch = %",

@@ -45,7 +45,7 @@ use published::{Committed, Published};
 use recent_events::RecentEvents;
 use tables::{Tx, accept, breaker, deliver, events, execute, queue, read, retention, rows, seal};
 
-/// Events that are read from the file at a time for all who follow the log.
+/// Events read from the file at a time for all readers that follow the log.
 const FILL_EVENTS: usize = 256;
 
 /// A replay of many deliveries is made in steps of this size, so that it delays nothing else.

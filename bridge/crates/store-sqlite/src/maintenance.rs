@@ -1,4 +1,4 @@
-//! Operators' work on a store from outside, also while a bridge uses it: checking that it is whole, and copying it.
+//! Operators' work on a store from outside, also while a bridge uses it: integrity checks and backups.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,11 +33,11 @@ const IMPOSSIBLE: [(&str, &str); 7] = [
     ),
     (
         "SELECT count(*) FROM result r JOIN dispatch d ON d.seq = r.dispatch WHERE d.phase <> 5",
-        "dispatches have a result and are not finished",
+        "unfinished dispatches have a result",
     ),
     (
         "SELECT count(*) FROM dispatch WHERE phase = 5 AND callback_url IS NOT NULL AND delivery IS NULL",
-        "results are owed to a callback and have no delivery",
+        "finished dispatches with a callback have no delivery",
     ),
     (
         "SELECT count(*) FROM dispatch d WHERE events <> first_events +
@@ -50,7 +50,7 @@ const IMPOSSIBLE: [(&str, &str); 7] = [
              OVER (PARTITION BY e.dispatch ORDER BY e.first) AS wanted
            FROM event e JOIN dispatch d ON d.seq = e.dispatch)
          WHERE seq <> wanted",
-        "gaps are in the events of dispatches",
+        "gaps in the events of dispatches",
     ),
     (
         "SELECT count(*) FROM (
@@ -80,7 +80,7 @@ pub struct Checked {
 pub enum BackupError {
     #[error(transparent)]
     Open(#[from] OpenError),
-    #[error("{} is there already and was left as it is; name another file", file.display())]
+    #[error("{} already exists and was left as it is; name another file", file.display())]
     Exists { file: PathBuf },
     #[error("cannot write {}", file.display())]
     Write { file: PathBuf, source: io::Error },
@@ -89,13 +89,13 @@ pub enum BackupError {
         file: PathBuf,
         source: rusqlite::Error,
     },
-    #[error("the copy is not whole ({0}) and was removed; look with `forge-bridge store check`")]
+    #[error("the copy is damaged ({0}) and was removed; run `forge-bridge store check`")]
     NotWhole(String),
 }
 
 impl Sqlite {
-    /// Checks whether the store in this folder is whole. Reads all of it: what SQLite can find (`integrity_check`), rows
-    /// that contradict each other, and everything a start reads.
+    /// Checks the integrity of the store in this folder. Reads all of it: findings of SQLite (`integrity_check`),
+    /// rows that contradict each other, and everything a start reads.
     pub fn check(data_dir: &Path) -> Result<Checked, OpenError> {
         let (file, connection) = open(data_dir)?;
         inspect_rows(&connection, &file).map_err(|source| schema::classify(&file, source))
@@ -133,7 +133,7 @@ impl Sqlite {
         // Readable by its owner alone, as the store is.
         let draft = NamedTempFile::new_in(folder).map_err(failed)?;
         let path = draft.path().display().to_string();
-        // It writes elsewhere; this file is open for reading alone.
+        // SQLite writes the copy elsewhere; this file is open for reading only.
         connection
             .pragma_update(None, "query_only", false)
             .map_err(copying)?;
@@ -189,7 +189,7 @@ fn inspect_rows(connection: &Connection, file: &Path) -> rusqlite::Result<Checke
             problems.push("the store's name, log and epoch are missing".to_owned());
         }
         if let Err(error) = Counters::load(&moment) {
-            problems.push(format!("a start cannot count what waits: {error}"));
+            problems.push(format!("a start cannot load its counters: {error}"));
         }
     }
     let count = |sql| match problems.is_empty() {

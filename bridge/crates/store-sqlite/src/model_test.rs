@@ -1,7 +1,6 @@
-//! Random sequences of changes, made in memory and on disk: both must answer alike at every step, also
-//! after the store was closed and opened, and after it was killed. What fails is made as short as it can
-//! be and printed with its seed; `FORGE_MODEL_SEED` repeats it, `FORGE_MODEL_CASES` and
-//! `FORGE_MODEL_STEPS` make it longer.
+//! Random sequences of changes, applied to the model and to the store on disk: both must answer alike after every
+//! step, including restarts and kills. A failing sequence is shrunk and printed with its seed; `FORGE_MODEL_SEED`
+//! repeats it, `FORGE_MODEL_CASES` and `FORGE_MODEL_STEPS` extend the test.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -25,7 +24,7 @@ use forge_store::record::{
 };
 use forge_store::{Error, Store};
 
-/// Numbers choose among what there is, modulo how much there is.
+/// Change to make. A number selects an existing item, modulo their count.
 #[derive(Clone, Debug)]
 enum Step {
     Accept {
@@ -100,7 +99,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Both stores, and what was made so far.
+/// Both stores, and the items created so far.
 struct Pair {
     model: Memory,
     disk: OnDisk,
@@ -111,8 +110,7 @@ struct Pair {
     now: i64,
 }
 
-/// Calls both stores and compares what they say; the names of their logs differ. The answer of the
-/// model.
+/// Calls both stores and compares the answers, ignoring the names of their logs. Evaluates to the model's answer.
 macro_rules! both {
     ($pair:ident, $store:ident => $call:expr) => {{
         let expected = {
@@ -344,7 +342,7 @@ impl Pair {
         }
     }
 
-    /// Everything that can be seen.
+    /// Compares everything that can be read.
     async fn look(&mut self) {
         let (now, after) = (self.now, self.now.unsigned_abs());
         self.compare("counts", &self.model.counts(), &self.store.counts());
@@ -440,7 +438,7 @@ fn the_store_on_disk_answers_as_the_model() {
     }
 }
 
-/// Sweeps until nothing is left: a step on the disk also ends when it takes long.
+/// Repeats `sweep` until nothing is left: a step on disk also ends after a time limit.
 async fn sweep_all(store: &dyn Store, now: i64, limit: usize) -> u64 {
     let mut dispatches = 0;
     loop {

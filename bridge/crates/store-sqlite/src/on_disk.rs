@@ -34,8 +34,8 @@ impl OnDisk {
         Arc::new(new)
     }
 
-    /// Opens what a kill would leave: the files as they are just now, nothing closed or folded. The log
-    /// goes first, so that what is folded meanwhile is in the copy twice and not missing.
+    /// Opens a copy of the files as a kill would leave them: not closed, no checkpoint. The WAL is copied first, so
+    /// that pages checkpointed meanwhile are in the copy twice rather than missing.
     pub(crate) async fn open_as_killed(&self) -> Arc<dyn Store> {
         let left = tempfile::tempdir().unwrap();
         let old_folder = {

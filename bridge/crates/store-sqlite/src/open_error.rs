@@ -14,7 +14,7 @@ pub enum OpenError {
     )]
     Missing { folder: PathBuf },
     #[error(
-        "{} is on {kind}, a network file system, where a store may be damaged; put it on a local disk",
+        "{} is on {kind}, a network file system, where a store can be damaged; put it on a local disk",
         folder.display()
     )]
     NetworkFileSystem { folder: PathBuf, kind: &'static str },
@@ -31,7 +31,7 @@ pub enum OpenError {
         source: rusqlite::Error,
     },
     #[error(
-        "the disk below {} is full or fails; make room, or look into the system's log, and start again",
+        "the disk of {} is full or failing; free space or check the system log, then start again",
         file.display()
     )]
     Disk {
@@ -49,7 +49,7 @@ pub enum OpenError {
     )]
     Corrupt { file: PathBuf, reason: String },
     #[error(
-        "{} was written by a newer forge-bridge (version {version}, this one knows up to {known}); use that one",
+        "{} was written by a newer forge-bridge (version {version}, this one supports up to {known}); use that version",
         file.display()
     )]
     Newer {
@@ -58,7 +58,7 @@ pub enum OpenError {
         known: i64,
     },
     #[error(
-        "{} was written by a build before the first release, whose format is not read any more; move it away with its -wal and -shm files and bridge.journal to begin an empty store",
+        "{} was written by a build before the first release, whose format is no longer supported; move it away with its -wal and -shm files and bridge.journal to begin an empty store",
         file.display()
     )]
     Earlier { file: PathBuf },
@@ -67,7 +67,7 @@ pub enum OpenError {
         file.display()
     )]
     Busy { file: PathBuf },
-    #[error("the SQLite that is linked is {version}; at least 3.51.3 is needed")]
+    #[error("the linked SQLite is version {version}; 3.51.3 or later is required")]
     SqliteTooOld { version: &'static str },
     #[error("cannot start the store's threads")]
     Thread { source: io::Error },

@@ -1,5 +1,5 @@
-//! The newest events in memory, for those who follow the log: each event is read from the file once, however many they
-//! are. Filled on demand and bounded; a reader that is further behind reads the file.
+//! The newest events in memory, for readers that follow the log: each event is read from the file once, however many
+//! readers there are. Filled on demand and bounded; a reader that is further behind reads the file.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -1,4 +1,4 @@
-//! Tests of everything that only a store on a disk can get wrong: files, locks, crashes, a full disk.
+//! Store behaviour specific to a disk: files, locks, crashes, a full disk.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -116,7 +116,7 @@ async fn what_was_acknowledged_survives_a_kill() {
         }
         ids.push(id);
     }
-    // The files as a killed process leaves them: no checkpoint, no goodbye.
+    // The files as a killed process leaves them: no checkpoint, no orderly close.
     let killed = tempfile::tempdir().unwrap();
     for file in ["bridge.db", "bridge.db-wal"] {
         std::fs::copy(folder.path().join(file), killed.path().join(file)).unwrap();
@@ -163,7 +163,7 @@ async fn after_a_full_disk_nobody_is_acknowledged_and_the_store_comes_back() {
     let store = open(folder.path());
     accept(&store, task("before")).await;
     let bounds = store.log_bounds();
-    // A limit of the connection: it is gone when the file is opened anew.
+    // A limit of the connection: it ends when the file is re-opened.
     store
         .write(0, |tx| {
             Ok(tx.conn.pragma_update(None, "max_page_count", 1)?)
@@ -176,7 +176,7 @@ async fn after_a_full_disk_nobody_is_acknowledged_and_the_store_comes_back() {
     };
     let failed = store.accept(large()).await;
     assert!(matches!(failed, Err(Error::Unavailable(_))), "{failed:?}");
-    // Writes that come too early are refused; the store opens itself again.
+    // Early writes are refused until the store has re-opened its file.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while store.accept(large()).await.is_err() {
         assert!(std::time::Instant::now() < deadline);
@@ -307,7 +307,7 @@ async fn plan(store: &Sqlite, sql: &'static str) -> String {
     explained.await.unwrap().join("; ")
 }
 
-/// The rows of a delivery that is due, so many times.
+/// Copies the rows of a due delivery `count` times.
 fn multiply_deliveries(folder: &Path, count: u32) {
     let other = Connection::open(folder.join("bridge.db")).unwrap();
     for (table, key, replaced) in [
@@ -371,13 +371,13 @@ async fn a_hundred_thousand_due_at_one_receiver_hide_nobody() {
     let found = store.due(query(&[])).await.unwrap();
     assert_eq!(found.len(), 65);
     assert!(found.iter().any(|due| due.id == alive));
-    // Its breaker is open.
+    // As if its circuit breaker were open.
     let found = store.due(query(&[&dead])).await.unwrap();
     assert_eq!(found.iter().map(|due| due.id).collect::<Vec<_>>(), [alive]);
     let next = store.next_due(std::slice::from_ref(&dead)).await.unwrap();
     assert_eq!(next, Some(at(20)));
 
-    // Those whose time is over come in steps.
+    // Overdue deliveries come in steps.
     let over = store
         .overdue_deliveries(&dead, at(10_000), 256)
         .await
@@ -391,7 +391,7 @@ async fn a_hundred_thousand_due_at_one_receiver_hide_nobody() {
     store.close().await;
 }
 
-/// Whoever follows the log near its end reads memory; it must say what the file says.
+/// Readers near the end of the log are served from memory; the answers must equal those from the file.
 #[tokio::test]
 async fn the_newest_events_are_the_same_in_memory_and_in_the_file() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What deliveries are asked for by, receiver by receiver, and which receivers are left alone.
+//! Deliveries by receiver: the query for those that are due, and open circuit breakers.
 
 use std::collections::HashSet;
 
@@ -9,27 +9,27 @@ use forge_base::id::DeliveryId;
 #[derive(Clone, Debug)]
 pub struct DueQuery {
     pub now: Timestamp,
-    /// Origins that are at their limit.
+    /// Origins with no capacity for another attempt.
     pub exclude: Vec<String>,
     pub per_origin: usize,
     pub limit: usize,
-    /// Already under way in this process.
+    /// Deliveries that this process is sending already.
     pub in_flight: HashSet<DeliveryId>,
 }
 
-/// So many breakers are kept at most, in memory and in the store.
+/// Limit of breakers kept, in memory and in the store.
 pub const MAX_BREAKERS: usize = 4096;
 
-/// A receiver that is not called for the time being.
+/// Open circuit breaker of one receiver: no attempt is made until `until`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenBreaker {
     pub origin: String,
-    /// When it was given up.
+    /// Time at which the breaker opened.
     pub opened_at: Timestamp,
-    /// Nothing is sent before.
+    /// Earliest time of the next attempt.
     pub until: Timestamp,
-    /// How often it was tried in vain.
+    /// Consecutive openings; each doubles the time until the next attempt.
     pub times: u32,
-    /// What went wrong last.
+    /// Last error.
     pub reason: String,
 }

@@ -1,6 +1,6 @@
-//! The durable record: what was accepted, what ran, what is owed. Speaks in terms of the domain and
-//! in batches, so that another database is a folder and not a rewrite. Knows nothing of HTTP, of
-//! adapters, or of what stands inside a request or a result.
+//! Durable record of dispatches, attempts, deliveries and events. The trait `Store` uses domain terms and batches, so
+//! that another database is another folder behind it. Independent of HTTP, of adapters and of the content of requests
+//! and results.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "model")]
@@ -39,11 +39,12 @@ use sealed::{Resealed, Sealed};
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Connections that read, besides the one that writes.
+    /// Read connections, besides the one for writing.
     pub readers: usize,
     /// Length of the write-ahead log above which it is truncated, even if that delays writers.
     pub wal_limit_bytes: u64,
-    /// Longest wait for a write lock that another process holds. After it changes are refused until the lock is released.
+    /// Longest wait for a write lock that another process holds. After it, changes are refused until the lock is
+    /// released.
     #[serde(with = "forge_base::duration")]
     pub busy_timeout: Duration,
     /// Bounds of the write queue.
@@ -63,13 +64,14 @@ impl Default for Config {
     }
 }
 
-/// Why the store did not do what was asked.
+/// Reason why the store did not carry out a call.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The disk, the file or the database refused; nothing may be promised until it is back.
+    /// The disk, the file or the database failed; the change is not durable, and no other one can be until the store
+    /// recovers.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// A row is damaged, or a newer version wrote it; the others are as they were.
+    /// A row is damaged or was written by a newer version; other rows are unaffected.
     #[error("a record cannot be read: {0}")]
     Unreadable(String),
     /// The claim names an attempt or epoch that is no longer the current one.
@@ -85,149 +87,149 @@ pub enum Error {
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// One durable store. Every method that changes something returns after its commit is on disk.
+/// Durable store. Every method that changes something returns after its commit is synced to disk.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Names this store in the environment of child processes; made once.
+    /// Identifies this store in the environment of child processes; created once.
     fn store_id(&self) -> &str;
-    /// Names the history of events in this store.
+    /// Identifies this store's event history in cursors.
     fn log(&self) -> &LogName;
-    /// The boot that this process is; one more at every open.
+    /// Number of this boot; each open adds one.
     fn epoch(&self) -> u64;
-    /// Whether the store can be written just now, and if not, why.
+    /// `Ok` while changes can be written, otherwise the reason why not.
     fn status(&self) -> std::result::Result<(), String>;
-    /// The highest event position that is committed. A hint to wake readers; the log is the truth.
+    /// Position of the newest committed event. A hint to wake readers; the log is authoritative.
     fn changes(&self) -> watch::Receiver<u64>;
-    /// Kept in memory by the writer; exact at every commit.
+    /// Record counts, kept in memory by the writer; exact after every commit.
     fn counts(&self) -> Counts;
-    /// How it works; what it holds is in `counts`.
+    /// Performance metrics; record counts are in `counts`.
     fn meters(&self) -> Arc<Meters>;
 
     // Accepting.
 
-    /// What is known under this key.
+    /// Dispatch that holds this key, if any.
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>>;
-    /// Records the dispatch, its key and its first events, or says what the key already stands for.
-    /// The key rules of `record::Known::verdict` are applied again inside the transaction. A key of
-    /// `KeySpace::Task` is the task id itself. A duplicate of a finished dispatch makes its delivery due
-    /// again; a take-over settles the old one's pending and dead deliveries as superseded. With `start` and
-    /// nothing to wait for it is running when this returns, as if `begin` had been called.
+    /// Records the dispatch, its key and its first events, or returns the holder of the key. The key rules of
+    /// `record::Known::verdict` are applied inside the transaction. The value of a `KeySpace::Task` key is the task
+    /// id. A duplicate of a finished dispatch makes its delivery due again; a take-over settles the old dispatch's
+    /// pending or dead delivery as superseded. With `start` set and nothing to wait for, the dispatch is running when
+    /// this returns, as if `begin` had been called.
     async fn accept(&self, new: NewDispatch) -> Result<Acceptance>;
 
     // Scheduling.
 
-    /// What may start now on this adapter, best first (priority, then age); dispatches that wait for
-    /// a time or for their session are not in it, nor those with a cancel request.
+    /// Dispatches that can start now on this adapter, by priority, then by age. Leaves out those that wait for a time
+    /// or for their session, and those with a cancel request.
     async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>>;
-    /// Names of adapters that have queued dispatches, with how many.
+    /// Adapters that have queued dispatches, with the number of each.
     async fn queues(&self) -> Result<Vec<(String, u64)>>;
-    /// Lets those start whose `notBefore` has come. How many.
+    /// Makes dispatches whose `notBefore` has passed ready to start; returns their number.
     async fn promote(&self, now: Timestamp, limit: usize) -> Result<usize>;
     /// Queued dispatches whose `start_by` has passed.
     async fn overdue(&self, now: Timestamp, limit: usize) -> Result<Vec<DispatchId>>;
-    /// Queued dispatches with a cancel request that nobody has finished (a crash came between).
+    /// Queued dispatches with a cancel request but no result: a crash came between the two.
     async fn cancelled_in_queue(&self, limit: usize) -> Result<Vec<DispatchId>>;
-    /// The next moment at which `promote` or `overdue` will have something to do.
+    /// Earliest time at which `promote` or `overdue` will have something to do.
     async fn next_queue_event(&self) -> Result<Option<Timestamp>>;
-    /// Moves a dispatch that never started to another adapter; when adapter or session change, it goes
-    /// to the end of its new session's queue. `Error::Stale` when it started or was cancelled.
+    /// Moves a dispatch that never started to another adapter. If the adapter or the session changes, the dispatch
+    /// goes to the end of its new session's queue. `Error::Stale` if it has started or was cancelled.
     async fn reroute(&self, reroute: Reroute) -> Result<()>;
 
     // Executing.
 
-    /// The durable `running` mark: a new attempt under this epoch. `Error::Stale` when the dispatch is
-    /// not queued any more, waits for its time or session, was cancelled, or belongs to another adapter.
-    /// Comes with its request, as it was given to `accept`.
+    /// Marks the dispatch as running: a new attempt under this epoch. Returns the request as it was given to
+    /// `accept`. `Error::Stale` if the dispatch is not queued, waits for its time or session, was cancelled, or
+    /// belongs to another adapter.
     async fn begin(
         &self,
         id: DispatchId,
         provider: &str,
         started: NewEvent,
     ) -> Result<(Begun, Box<RawValue>)>;
-    /// Appends what happened. `Error::Stale` when the lease is not current.
+    /// Appends events, and the session id and usage if set. `Error::Stale` if the lease is not current.
     async fn append(&self, lease: &Lease, progress: Progress) -> Result<()>;
-    /// Result, last events and delivery in one transaction. `Finished::CancelRequested` when a cancel
-    /// was recorded first and the result does not honour it: nothing is written then.
+    /// Writes result, last events and delivery in one transaction. `Finished::CancelRequested`, with nothing written,
+    /// if a cancel request was recorded first and the result is not `cancelled`.
     async fn finish(&self, claim: Claim, finish: Finish) -> Result<Finished>;
-    /// Back to the queue for another attempt, without a result, in its old place. It may wait there as
-    /// long as a new one: `start_by` moves. `Error::InvalidState` when a cancel was requested: then it is
-    /// to be finished.
+    /// Returns the dispatch to its old place in the queue for another attempt, without a result. `start_by` moves, so
+    /// that it can wait there as long as a new one. `Error::InvalidState` if a cancel was requested: the caller then
+    /// finishes it.
     async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()>;
-    /// Records the wish to cancel; on disk when it returns.
+    /// Records a cancel request; on disk when it returns.
     async fn request_cancel(&self, id: DispatchId, at: Timestamp) -> Result<CancelRequest>;
-    /// What ran under an older epoch, oldest first. Asked until empty, at boot.
+    /// Running attempts of older epochs, oldest first. At boot the caller repeats this until it returns none.
     async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>>;
-    /// Events of an adapter that belong to no dispatch.
+    /// Appends events of an adapter that belong to no dispatch.
     async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()>;
 
     // Delivering.
 
-    /// Deliveries that are due, at most `per_origin` for each origin that is not excluded, so that a
-    /// dead receiver with a million due deliveries does not hide the others.
+    /// Due deliveries, at most `per_origin` for each origin that is not excluded, so that the backlog of a dead
+    /// receiver does not hide the others.
     async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>>;
-    /// The earliest due time among pending deliveries, past or future, of origins not excluded.
+    /// Earliest due time among pending deliveries of origins that are not excluded; it can be in the past.
     async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>>;
-    /// What is sent. `Error::NotFound` when retention has taken it.
+    /// Content of a delivery. `Error::NotFound` if retention has removed it.
     async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload>;
-    /// The outcome of one attempt. `Error::InvalidState` when the delivery is not pending any more.
+    /// Records the outcome of one attempt. `Error::InvalidState` if the delivery is not pending.
     async fn settle(&self, id: DeliveryId, settlement: Settlement) -> Result<()>;
-    /// Makes deliveries due again; how many. `since` compares with their creation, which is the finish
-    /// of their dispatch. `Error::NotFound` when the one that is named does not exist.
+    /// Makes deliveries due again; returns their number. `since` is compared with their creation, which is the finish
+    /// of their dispatch. `Error::NotFound` if `Replay::One` names an unknown delivery.
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64>;
 
-    /// Deliveries to this origin that are due and have not ended in the time that they were given.
+    /// Due deliveries to this origin whose `give_up_after` has passed.
     async fn overdue_deliveries(
         &self,
         origin: &str,
         now: Timestamp,
         limit: usize,
     ) -> Result<Vec<DueDelivery>>;
-    /// Receivers that are not called for the time being, at most `destination::MAX_BREAKERS`.
+    /// Open circuit breakers, at most `destination::MAX_BREAKERS`.
     async fn open_breakers(&self) -> Result<Vec<OpenBreaker>>;
-    /// Notes those that are open now, and forgets those of the origins that are not any more. Beyond the
-    /// bound, those that would be tried first are not kept.
+    /// Stores the `open` breakers and deletes those of the `closed` origins. Above the bound, those that would be
+    /// tried first are dropped.
     async fn keep_breakers(&self, open: Vec<OpenBreaker>, closed: Vec<String>) -> Result<()>;
 
     // Reading.
 
     async fn dispatch(&self, id: DispatchId) -> Result<Option<DispatchRecord>>;
-    /// A dispatch as it was given to `accept`; `Error::NotFound` when there is none.
+    /// The request as it was given to `accept`; `Error::NotFound` if there is none.
     async fn request(&self, id: DispatchId) -> Result<Box<RawValue>>;
     /// All dispatches with this task id, newest first.
     async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<DispatchRecord>>;
-    /// Newest first, without results. A page may be shorter than its limit, even empty, while `next` says
-    /// that there is more: a filter that matches little is answered in bounded steps.
+    /// A page of dispatches, newest first, without results. It can be shorter than its limit, even empty, while
+    /// `next` is set: the rows that one page looks at are bounded.
     async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>>;
-    /// A piece of the output that was kept apart: at most `limit` bytes from `offset`. `None` when the
-    /// result holds it all.
+    /// Part of an output that is stored apart from the result: at most `limit` bytes from `offset`. `None` if the
+    /// result holds the whole output.
     async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>>;
     async fn delivery(&self, id: DeliveryId) -> Result<Option<DeliveryRecord>>;
-    /// In the order of their dispatches, newest first, each with its last attempt alone; short pages as in
-    /// `dispatches`.
+    /// A page of deliveries in the order of their dispatches, newest first, each with its last attempt only. Pages
+    /// can be short, as in `dispatches`.
     async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>>;
     /// Deliveries of one dispatch, oldest first.
     async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>>;
-    /// Events strictly after a position, in order. Looks at no more than `limit` events, or 1 MiB of
-    /// them, and says how far it looked, so that a filter that matches nothing still makes progress.
+    /// Events strictly after a position, in order. Reads at most `limit` events or 1 MiB of them and returns the
+    /// position it has read to, so that a filter that matches nothing still makes progress.
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage>;
     /// The newest event of one dispatch.
     async fn last_event(&self, id: DispatchId) -> Result<Option<Event>>;
     fn log_bounds(&self) -> LogBounds;
 
-    // Keeping house.
+    // Maintenance.
 
-    /// Removes what is past its retention, in one small step: at most `limit` finished dispatches to which
-    /// nothing is pending, with all that belongs to them, and a few old events of no dispatch.
+    /// Removes expired records in one small step: at most `limit` finished dispatches without a pending delivery,
+    /// with everything that belongs to them, and a few old events that belong to no dispatch.
     async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept>;
     /// A named sealed value, such as the default signing secret.
     async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>>;
-    /// Writes a named sealed value unless there is one; returns the one that counts.
+    /// Writes a named sealed value unless there is one; returns the stored one.
     async fn seal_once(&self, name: &str, value: Vec<u8>) -> Result<Vec<u8>>;
-    /// What lies sealed: first the named values, then the secrets of dispatches, oldest first. Begins at 0,
-    /// looks at `limit` dispatches, and goes on at `next`.
+    /// A page of sealed values: first the named ones, then the secrets of dispatches, oldest first. Starts at 0,
+    /// looks at `limit` dispatches and continues at `next`.
     async fn sealed_page(&self, after: u64, limit: usize) -> Result<Page<Sealed>>;
-    /// Puts what was sealed anew in its place; how much. What changed meanwhile stays as it is.
+    /// Replaces sealed values; returns their number. A value that is no longer equal to `from` stays as it is.
     async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64>;
-    /// Writes what is queued, checkpoints and closes. Later calls fail.
+    /// Writes the queued changes, checkpoints and closes. Later calls fail.
     async fn close(&self);
 }

@@ -1,19 +1,19 @@
-//! What a store counts while it works.
+//! Metrics of the store.
 
 use forge_base::metrics::{Counter, Gauge, Histogram};
 
-/// Of one store, since it was opened.
+/// Metrics of one store since it was opened.
 #[derive(Debug)]
 pub struct Meters {
-    /// From the first change of a commit to the disk's answer.
+    /// Time from the first change of a commit until it is synced.
     pub commits: Histogram,
-    /// Changes that shared a commit.
+    /// Changes per commit.
     pub batches: Histogram,
-    /// Commits that failed, with all that was in them.
+    /// Failed commits; each takes all of its changes with it.
     pub failures: Counter,
-    /// The write-ahead log.
+    /// Length of the write-ahead log.
     pub wal_bytes: Gauge,
-    /// What waits for the writer.
+    /// Bytes waiting for the writer thread.
     pub queue_bytes: Gauge,
 }
 

@@ -1,5 +1,5 @@
-//! What goes into the store and what comes out of it. Requests, results and secrets are opaque bytes
-//! here; only what is searched, ordered or compared is a field.
+//! Input and output types of the store. Requests, results and secrets are opaque bytes here; only values that are
+//! searched, ordered or compared are fields.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use forge_base::event::{Event, NewEvent};
 use forge_base::id::{DeliveryId, DispatchId};
 
-/// Two namespaces: a header never meets a task id.
+/// Namespace of an idempotency key; a header value never matches a task id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum KeySpace {
     /// The `Idempotency-Key` header.
@@ -26,26 +26,26 @@ pub struct IdempotencyKey {
     pub value: String,
 }
 
-/// What a key stands for. `dispatch` comes without its result.
+/// Dispatch that holds an idempotency key, without its result.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub dispatch: DispatchRecord,
-    /// What counts of its request, see [`NewDispatch::counted`].
+    /// Compared part of its request, see [`NewDispatch::counted`].
     pub counted: String,
 }
 
-/// What a second request under a known key gets.
+/// Outcome for a second request with a known key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyVerdict {
-    /// The stored one; when it is finished its delivery is made due again.
+    /// Same request: return the stored dispatch; if it is finished, its delivery is made due again.
     Same,
     /// The key was used for another body.
     Conflict,
-    /// A new dispatch takes the key over; the old one's undelivered deliveries are superseded.
+    /// A new dispatch takes over the key; an undelivered delivery of the old one is superseded.
     TakeOver,
 }
 
-/// A dispatch as it is accepted.
+/// Dispatch to be accepted.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NewDispatch {
     pub id: DispatchId,
@@ -54,39 +54,39 @@ pub struct NewDispatch {
     pub agent_id: String,
     pub run_id: Option<String>,
     pub trace_id: String,
-    /// The adapter it was routed to.
+    /// Adapter chosen by routing.
     pub provider: String,
-    /// The caller named the adapter; it is never routed again.
+    /// The caller named the adapter; the dispatch is never rerouted.
     pub pinned: bool,
-    /// What routing decided, as JSON.
+    /// Routing decision as JSON.
     pub routing: Box<RawValue>,
     /// The validated dispatch as JSON, without secrets.
     pub request: Box<RawValue>,
-    /// So many bytes of it count: the same step sent again begins with the same.
+    /// Length of the part of `request` that identifies it; equal requests begin with the same bytes.
     pub counted_bytes: usize,
-    /// Its secrets, sealed.
+    /// Sealed secrets.
     pub secrets: Option<Vec<u8>>,
-    /// Set only when the chosen adapter honours it: dispatches of one adapter and session run one
-    /// after another in the order in which they may start.
+    /// Set only if the chosen adapter supports sessions: dispatches of one adapter and session run one after another,
+    /// in the order in which they became ready.
     pub session: Option<String>,
     pub priority: i8,
     pub accepted_at: Timestamp,
     pub not_before: Option<Timestamp>,
-    /// When it has not started by then it ends as `queue_timeout`.
+    /// Deadline for the start; after it the dispatch ends as `queue_timeout`.
     pub start_by: Timestamp,
-    /// Where its result is owed; `None` when the caller asked for no callback.
+    /// Receiver of the result; `None` if the caller requested no callback.
     pub callback: Option<Callback>,
     /// `execution.accepted`, `execution.queued`.
     pub events: Vec<NewEvent>,
-    /// The caller has room for it: when nothing keeps it waiting, its first attempt begins in the same
-    /// commit, with this event.
+    /// Start event, set if the caller has capacity: if the dispatch need not wait, its first attempt begins in the
+    /// same commit.
     pub start: Option<NewEvent>,
-    /// At most so many dispatches may wait; one more is `Acceptance::QueueFull`.
+    /// Limit of queued dispatches; at the limit the answer is `Acceptance::QueueFull`.
     pub queue_limit: u64,
 }
 
 impl NewDispatch {
-    /// What tells its request from that of another step.
+    /// Part of the request that is compared under the idempotency key.
     pub fn counted(&self) -> &str {
         &self.request.get()[..self.counted_bytes]
     }
@@ -95,32 +95,32 @@ impl NewDispatch {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Callback {
     pub url: String,
-    /// Scheme, host and port, normalised: what concurrency and replay go by.
+    /// Normalised scheme, host and port: the unit of concurrency limits and replay.
     pub origin: String,
 }
 
 #[derive(Debug)]
 pub enum Acceptance {
-    /// On disk; `retry_of` when it took the key of a failed one over.
+    /// Recorded; `retry_of` is the failed dispatch whose key it took over.
     Accepted {
         retry_of: Option<DispatchId>,
-        /// Its first attempt, when `NewDispatch::start` asked for it and it need not wait.
+        /// First attempt, if `NewDispatch::start` was set and the dispatch did not have to wait.
         begun: Option<Box<Begun>>,
     },
-    /// The same request again, without its result; when it was finished its delivery is due again.
+    /// Same request, returned without its result; if it was finished, its delivery is due again.
     Duplicate(Box<DispatchRecord>),
-    /// The key stands for another body.
+    /// The key belongs to another request, this dispatch.
     Conflict(DispatchId),
     QueueFull,
 }
 
-/// A dispatch that may start.
+/// Dispatch that can start.
 #[derive(Clone, Debug)]
 pub struct Ready {
     pub id: DispatchId,
     pub provider: String,
     pub pinned: bool,
-    /// Attempts so far; unpinned dispatches with none may be routed again.
+    /// Attempts so far; an unpinned dispatch without any can be rerouted.
     pub attempts: u32,
 }
 
@@ -132,7 +132,7 @@ pub struct Reroute {
     pub routing: Box<RawValue>,
 }
 
-/// The right to write about one attempt.
+/// Right to write about one attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub id: DispatchId,
@@ -140,10 +140,10 @@ pub struct Lease {
     pub epoch: u64,
 }
 
-/// Who says that a dispatch ends or goes back.
+/// Right to finish or requeue a dispatch, checked against its current attempt.
 #[derive(Clone, Debug)]
 pub enum Claim {
-    /// It is queued and nobody runs it.
+    /// Queued, with no attempt running.
     Unstarted(DispatchId),
     /// The attempt that this process runs.
     Attempt(Lease),
@@ -160,29 +160,29 @@ impl Claim {
     }
 }
 
-/// What an execution needs, handed out with the running mark.
+/// Input of an execution, returned with the running mark.
 #[derive(Debug)]
 pub struct Begun {
     pub lease: Lease,
     pub dispatch: DispatchRecord,
     pub secrets: Option<Vec<u8>>,
-    /// The session id that an earlier attempt recorded.
+    /// Session id that an earlier attempt recorded.
     pub recorded_session: Option<String>,
-    /// What earlier attempts used, in the words of `dispatch/budget`; opaque.
+    /// Usage of earlier attempts in the format of `dispatch/budget`; opaque.
     pub spent: Option<Box<RawValue>>,
 }
 
-/// A piece of an execution, written as one batch.
+/// Part of an execution, written as one batch.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Progress {
     pub events: Vec<NewEvent>,
-    /// The runtime's session id, once it is known: what `recovery: resume` continues.
+    /// Session id of the runtime, once known: `recovery: resume` continues it.
     pub session: Option<String>,
     /// Replaces `Begun::spent` for later attempts.
     pub spent: Option<Box<RawValue>>,
 }
 
-/// How many events the dispatch has up to its result, and where the last one is.
+/// Number of events of a dispatch up to its result, and position of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventTotals {
     pub count: u64,
@@ -193,15 +193,15 @@ pub struct EventTotals {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Finish {
     pub at: Timestamp,
-    /// `None` is `ok`.
+    /// `None` means `ok`.
     pub error_code: Option<String>,
-    /// The result of `contract.md` §2 as a JSON object, all but `events`, which the store adds.
+    /// The result of `contract.md` §2 as a JSON object without `events`, which the store adds.
     pub result: Box<RawValue>,
-    /// The whole output, kept apart when the result holds only its beginning.
+    /// Whole output, stored apart if the result holds only its beginning.
     pub output: Option<String>,
-    /// The last events, `execution.completed` or `execution.failed` at the end.
+    /// Last events, ending with `execution.completed` or `execution.failed`.
     pub events: Vec<NewEvent>,
-    /// Where the result goes; made due at once.
+    /// Delivery of the result; due at once.
     pub delivery: Option<NewDelivery>,
     /// Retention starts at the later of the finish and the delivery's end.
     pub retention: Duration,
@@ -209,45 +209,46 @@ pub struct Finish {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NewDelivery {
-    /// While nothing is sent to its receiver it ends so long after it was first made due, or replayed.
+    /// Time after the first due time, or the last replay, at which the delivery ends if nothing is sent to its
+    /// receiver.
     pub give_up_after: Duration,
 }
 
-/// A result that is on disk.
+/// Result that is on disk.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Recorded {
     pub totals: EventTotals,
-    /// What the delivery will send.
+    /// Body that the delivery will send.
     pub body: String,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Finished {
     Recorded(Recorded),
-    /// A cancel request came first: finish again with a result that says `cancelled`.
+    /// A cancel request came first: finish again with a `cancelled` result.
     CancelRequested,
 }
 
 #[derive(Debug)]
 pub struct Requeue {
-    /// `execution.retrying`, saying why.
+    /// `execution.retrying` with the reason.
     pub event: NewEvent,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum CancelRequest {
-    /// It has not started; the caller finishes it at once.
+    /// Not started; the caller finishes it at once.
     Queued,
-    /// It runs in this process.
+    /// Running in this process.
     Running {
         attempt: u32,
     },
-    /// Too late.
+    /// Finished before the request.
     Finished,
     Unknown,
 }
 
-/// What a crash left running.
+/// Attempt that a crash interrupted.
 #[derive(Debug)]
 pub struct Interrupted {
     pub dispatch: DispatchRecord,
@@ -265,26 +266,26 @@ pub struct DueDelivery {
     pub callback: Callback,
     /// Attempts made so far.
     pub attempts: u32,
-    /// When the present series of attempts began: first made due, or replayed.
+    /// Start of the present series of attempts: first due, or replayed.
     pub since: Timestamp,
 }
 
 #[derive(Debug)]
 pub struct DeliveryPayload {
-    /// The result with `events` in it.
+    /// Result including `events`.
     pub body: Vec<u8>,
     pub trace_id: String,
-    /// The dispatch as it was accepted: holds the callback's headers and retry policy.
+    /// Dispatch as it was accepted: contains the callback's headers and retry policy.
     pub request: Box<RawValue>,
     pub secrets: Option<Vec<u8>>,
 }
 
-/// What became of a delivery that was due. The store numbers the attempts itself.
+/// Outcome of a due delivery. The store numbers the attempts.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Settlement {
-    /// When it ended, if it did.
+    /// Time of the outcome; `settled_at` of a delivery that ends with it.
     pub at: Timestamp,
-    /// The attempt that was made; a delivery can also end without a further one.
+    /// Attempt that was made; `None` if the delivery ends without another one.
     pub attempt: Option<DeliveryAttempt>,
     pub next: AfterAttempt,
     /// `callback.attempted` and, at the end, `callback.delivered` or `callback.dead`.
@@ -299,30 +300,30 @@ pub enum AfterAttempt {
     Dead,
 }
 
-/// One attempt as operators see it. The store keeps the first 5 and the last 20.
+/// One delivery attempt as shown to operators. The store keeps the first 5 and the last 20.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct DeliveryAttempt {
-    /// 1 for the first.
+    /// Counted from 1.
     pub number: u32,
     #[serde(serialize_with = "forge_base::time::millis")]
     pub at: Timestamp,
     pub duration_ms: u64,
-    /// The HTTP status, when there was an answer.
+    /// HTTP status of the answer, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// What went wrong, when there was none.
+    /// Error, if there was no answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The first 20 kB of the answer's body, as text.
+    /// First 20 kB of the answer's body, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer: Option<String>,
 }
 
-/// What to deliver again.
+/// Deliveries to send again.
 #[derive(Clone, Debug)]
 pub enum Replay {
-    /// Whatever its state.
+    /// One delivery, in any state.
     One(DeliveryId),
     Many {
         /// `host` or `host:port`.
@@ -352,7 +353,7 @@ pub struct DeliveryRecord {
     pub attempt_count: u32,
     #[serde(serialize_with = "forge_base::time::millis")]
     pub created_at: Timestamp,
-    /// The next attempt, while pending.
+    /// Time of the next attempt, while pending.
     #[serde(
         serialize_with = "forge_base::time::millis_option",
         skip_serializing_if = "Option::is_none"
@@ -366,23 +367,23 @@ pub struct DeliveryRecord {
     pub attempts: Vec<DeliveryAttempt>,
 }
 
-/// Where a dispatch stands.
+/// State of a dispatch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DispatchState {
-    /// Recorded, waiting for its turn, its time or its session.
+    /// Recorded; waits for capacity, its time or its session.
     Queued,
     Running {
         attempt: u32,
         started_at: Timestamp,
     },
-    /// `error_code: None` is `ok`.
+    /// `error_code: None` means `ok`.
     Finished {
         at: Timestamp,
         error_code: Option<String>,
     },
 }
 
-/// The record of one dispatch, all but its request.
+/// Record of one dispatch, without its request.
 #[derive(Clone, Debug)]
 pub struct DispatchRecord {
     pub id: DispatchId,
@@ -405,7 +406,7 @@ pub struct DispatchRecord {
     pub first_started_at: Option<Timestamp>,
     pub retry_of: Option<DispatchId>,
     pub callback: Option<Callback>,
-    /// The result of `contract.md` §2 with `events`, once finished. Lists leave it out.
+    /// Result of `contract.md` §2 with `events`, once finished. Omitted in lists.
     pub result: Option<Box<RawValue>>,
 }
 
@@ -429,9 +430,9 @@ pub struct DispatchFilter {
     pub provider: Option<String>,
     pub agent_id: Option<String>,
     pub run_id: Option<String>,
-    /// Accepted at or after.
+    /// Accepted at or after this time.
     pub since: Option<Timestamp>,
-    /// `Page::next` of the page before.
+    /// `Page::next` of the previous page.
     pub before: Option<u64>,
     pub limit: usize,
 }
@@ -445,7 +446,7 @@ pub struct DeliveryFilter {
     pub limit: usize,
 }
 
-/// Newest first; `next` continues, `None` is the end.
+/// Page of a list, newest first. `next` continues it; `None` means the end.
 #[derive(Debug)]
 pub struct Page<T> {
     pub items: Vec<T>,
@@ -464,17 +465,17 @@ pub struct EventFilter {
 #[derive(Debug)]
 pub struct EventPage {
     pub events: Vec<Arc<Event>>,
-    /// Everything up to here was looked at.
+    /// Position up to which the log has been read.
     pub scanned: u64,
-    /// There may be more after `scanned` right now.
+    /// More events can follow `scanned` right now.
     pub more: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogBounds {
-    /// The highest position ever given out; 0 when none was.
+    /// Highest position ever assigned; 0 if none.
     pub issued: u64,
-    /// The highest position that retention has removed; a firehose cursor below it has a gap.
+    /// Highest position that retention has removed; an unfiltered cursor below it has a gap.
     pub removed: u64,
 }
 
@@ -489,6 +490,6 @@ pub struct Counts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     pub dispatches: u64,
-    /// Another step would find more.
+    /// Another step would remove more.
     pub more: bool,
 }

@@ -1,4 +1,4 @@
-//! What every store decides in the same way, whatever it keeps its rows in.
+//! Decisions that are the same in every store implementation.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use super::{Error, Result};
 use forge_base::event::{Event, LogName};
 use forge_base::id::DispatchId;
 
-/// How many delivery attempts are kept from the beginning, and how many from the end.
+/// Delivery attempts kept from the beginning, and from the end.
 pub const FIRST_ATTEMPTS: u32 = 5;
 pub const LAST_ATTEMPTS: u32 = 20;
 
-/// How long events that belong to no dispatch are kept.
+/// Retention of events that belong to no dispatch.
 pub const UNBOUND_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 impl Known {
-    /// The key rules of `contract.md` §1, "Idempotency".
+    /// Applies the key rules of `contract.md` §1, "Idempotency".
     pub fn verdict(&self, space: KeySpace, counted: &str) -> KeyVerdict {
         let failed = match &self.dispatch.state {
             DispatchState::Finished {
@@ -45,7 +45,7 @@ impl Known {
 }
 
 impl EventFilter {
-    /// Whether a reader with this filter wants the event.
+    /// True if the filter selects the event.
     pub fn matches(&self, event: &Event) -> bool {
         let same = |wanted: &Option<String>, value: Option<&str>| {
             wanted.is_none() || wanted.as_deref() == value
@@ -58,7 +58,7 @@ impl EventFilter {
     }
 }
 
-/// The record of a dispatch that has just been accepted.
+/// Record of a dispatch that has just been accepted.
 pub fn accepted(new: &NewDispatch, retry_of: Option<DispatchId>) -> DispatchRecord {
     DispatchRecord {
         id: new.id,
@@ -84,7 +84,7 @@ pub fn accepted(new: &NewDispatch, retry_of: Option<DispatchId>) -> DispatchReco
     }
 }
 
-/// The result as it is delivered: `"events": {"count", "lastCursor"}` is its last member.
+/// Delivered form of a result: appends `"events": {"count", "lastCursor"}` as its last member.
 pub fn with_events(result: &RawValue, log: &LogName, totals: EventTotals) -> Result<String> {
     let open = result
         .get()
@@ -100,7 +100,7 @@ pub fn with_events(result: &RawValue, log: &LogName, totals: EventTotals) -> Res
     ))
 }
 
-/// A dispatch that goes back to the queue may wait there as long as a new one.
+/// New `start_by` of a requeued dispatch: it can wait as long as a new one.
 pub fn start_again_by(dispatch: &DispatchRecord, now: Timestamp) -> Timestamp {
     let waits_from = dispatch
         .not_before

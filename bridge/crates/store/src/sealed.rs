@@ -1,16 +1,15 @@
-//! What lies sealed in a store, so that it can be sealed anew under another key. The store knows nothing of
-//! keys.
+//! Sealed values of a store, listed so that they can be encrypted with another key. The store has no keys.
 
 use forge_base::id::DispatchId;
 
-/// One value that somebody sealed.
+/// One sealed value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed {
     pub place: Place,
     pub bytes: Vec<u8>,
 }
 
-/// Where a sealed value is.
+/// Location of a sealed value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A value of the whole store, such as the default signing secret.
@@ -20,7 +19,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// What it is sealed as: a value that is moved elsewhere does not open there.
+    /// Context that the value is sealed with; it cannot be opened under another one.
     pub fn context(&self) -> String {
         match self {
             Place::Named(name) => name.clone(),
@@ -29,16 +28,16 @@ impl Place {
     }
 }
 
-/// What the secrets of a dispatch are sealed as.
+/// Context of the secrets of a dispatch.
 pub fn of_dispatch(id: DispatchId) -> String {
     format!("dispatch:{id}")
 }
 
-/// A value that was sealed anew.
+/// Replacement of a sealed value.
 #[derive(Clone, Debug)]
 pub struct Resealed {
     pub place: Place,
-    /// What it was made from; where something else is there by now, that stays.
+    /// Expected current value; a different one is left unchanged.
     pub from: Vec<u8>,
     pub to: Vec<u8>,
 }

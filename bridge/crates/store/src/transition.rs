@@ -39,7 +39,7 @@ pub enum Accept {
         /// The dispatch whose key it takes over, and whose delivery it supersedes.
         retry_of: Option<DispatchId>,
     },
-    /// The known dispatch is the answer.
+    /// The known dispatch is returned.
     Duplicate {
         /// Its delivery is made due again.
         redeliver: bool,
@@ -48,13 +48,13 @@ pub enum Accept {
     QueueFull,
 }
 
-/// `queued` dispatches wait already.
+/// Decides about a new dispatch while `queued` ones are waiting.
 pub fn accept(new: &NewDispatch, known: Option<&Known>, queued: u64) -> Result<Accept> {
     if new.key.space == KeySpace::Task && new.key.value != new.task_id {
-        return Err(Error::InvalidState("a task key is not the task id"));
+        return Err(Error::InvalidState("a task key must equal the task id"));
     }
     if new.events.is_empty() {
-        return Err(Error::InvalidState("a dispatch is accepted without events"));
+        return Err(Error::InvalidState("a dispatch needs at least one event"));
     }
     let mut retry_of = None;
     if let Some(known) = known {
@@ -78,7 +78,7 @@ pub fn is_delayed(new: &NewDispatch) -> bool {
     new.not_before.is_some_and(|time| time > new.accepted_at)
 }
 
-/// `Error::Stale` unless the claim names what the dispatch is now; `epoch` is that of this boot.
+/// `Error::Stale` unless the claim matches the dispatch's current attempt; `epoch` is that of this boot.
 pub fn check_claim(claim: &Claim, standing: &Standing, epoch: u64) -> Result<()> {
     let is_current = match (claim, standing.stage) {
         (Claim::Unstarted(_), Stage::Queued) => true,
@@ -106,10 +106,10 @@ pub fn append(lease: &Lease, standing: &Standing, epoch: u64) -> Result<()> {
 pub enum End {
     Record {
         was_queued: bool,
-        /// Set when nothing has to be delivered; otherwise retention starts with the end of the delivery.
+        /// Set if there is no delivery; otherwise retention starts when the delivery ends.
         expires_at: Option<Timestamp>,
     },
-    /// A cancel was requested first and the result does not say so.
+    /// A cancel was requested first and the result is not `cancelled`.
     CancelRequested,
 }
 
@@ -119,7 +119,7 @@ pub fn finish(claim: &Claim, finish: &Finish, standing: &Standing, epoch: u64) -
         return Ok(End::CancelRequested);
     }
     if finish.delivery.is_some() && !standing.has_callback {
-        return Err(Error::InvalidState("it has no callback to deliver to"));
+        return Err(Error::InvalidState("the dispatch has no callback"));
     }
     let expires_at = match finish.delivery {
         None => Some(rules::later(finish.at, finish.retention)),
@@ -134,7 +134,7 @@ pub fn finish(claim: &Claim, finish: &Finish, standing: &Standing, epoch: u64) -
 pub fn requeue(claim: &Claim, standing: &Standing, epoch: u64) -> Result<()> {
     check_claim(claim, standing, epoch)?;
     if standing.stage == Stage::Queued {
-        return Err(Error::InvalidState("it is in the queue already"));
+        return Err(Error::InvalidState("the dispatch is already queued"));
     }
     if standing.cancel_requested {
         return Err(Error::InvalidState("a cancel was requested"));
@@ -158,7 +158,7 @@ pub struct Settled {
     pub state: DeliveryState,
     pub due_at: Option<Timestamp>,
     pub settled_at: Option<Timestamp>,
-    /// Of the dispatch, when its delivery has ended.
+    /// Expiry of the dispatch, set when its delivery has ended.
     pub expires_at: Option<Timestamp>,
 }
 

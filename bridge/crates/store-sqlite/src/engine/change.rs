@@ -49,7 +49,7 @@ fn is_of_the_medium(error: &rusqlite::Error) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
     Now,
-    /// No caller is waiting for what follows from it.
+    /// No caller is waiting for its effect.
     Soon,
 }
 
@@ -80,7 +80,7 @@ where
         let not_run = || Error::Unavailable("the write was not made".to_owned());
         let outcome = outcome.and_then(|()| self.done.take().ok_or_else(not_run));
         if let Some(reply) = self.reply.take() {
-            // The caller may have gone away; the change stands all the same.
+            // The caller may be gone; the change stays.
             let _ = reply.send(outcome);
         }
     }

@@ -1,4 +1,4 @@
-//! A thread that copies the WAL into the database file while the writer goes on. The WAL begins again only after the
+//! Thread that copies the WAL into the database file while the writer continues. The WAL restarts only after the
 //! writer itself has copied the last frames, since nothing may be written between.
 
 use std::io;
@@ -58,7 +58,7 @@ impl Checkpointer {
         }
     }
 
-    /// Waits for the running checkpoint, closes the connection, and tells how the last checkpoint ended.
+    /// Waits for the running checkpoint, closes the connection, and returns how the last checkpoint ended.
     pub(super) fn stop(self) -> rusqlite::Result<()> {
         drop(self.requests);
         // The panic hook has logged a panic.

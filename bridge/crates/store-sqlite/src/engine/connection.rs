@@ -1,5 +1,5 @@
-//! How connections to the database file are opened. All of them leave the WAL in place when they are closed: only the
-//! writer's orderly close folds it into the file.
+//! Connections to the database file. All of them leave the WAL in place when they are closed: only the writer's
+//! orderly close checkpoints it into the file.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
@@ -15,7 +15,7 @@ use super::Settings;
 /// First version in which a reset of the WAL cannot lose a commit.
 const OLDEST_SQLITE: i32 = 3_051_003;
 
-/// The page size of SQLite's default.
+/// SQLite's default page size.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
 const STATEMENTS: usize = 128;
@@ -82,7 +82,7 @@ pub(crate) fn open_reader(file: &Path, busy_timeout: Duration) -> rusqlite::Resu
     Ok(connection)
 }
 
-/// Opens the file to checkpoint the WAL, and for nothing else.
+/// Opens the file only for checkpoints of the WAL.
 pub(super) fn open_checkpointer(file: &Path) -> rusqlite::Result<Connection> {
     let connection = open(file)?;
     connection.execute_batch(
@@ -92,14 +92,14 @@ pub(super) fn open_checkpointer(file: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Has closing this connection, when it is the last one, leave the WAL as it is. The checkpoint that SQLite would make
-/// then trusts a backfill mark that a failed sync has made wrong.
+/// Makes closing this connection leave the WAL as it is, even if it is the last one. The checkpoint that SQLite would
+/// make then trusts a backfill mark that a failed sync has made wrong.
 fn keep_wal(connection: Connection) -> rusqlite::Result<Connection> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(connection)
 }
 
-/// Folds the WAL into the file and removes it, if this is the last connection.
+/// Checkpoints the WAL into the file and removes it, if this is the last connection.
 pub(super) fn close_orderly(connection: Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     connection.close().map_err(|(_, error)| error)

@@ -48,7 +48,7 @@ impl StoreFailure {
     }
 }
 
-/// When the file is reopened: at once, then after delays that double up to 5 s.
+/// Delays before attempts to reopen the file: none at first, then doubling up to 5 s.
 pub(super) struct ReopenSchedule {
     delays: ExponentialBackoff,
 }

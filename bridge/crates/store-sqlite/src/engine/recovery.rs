@@ -1,7 +1,7 @@
-//! After a failure. The outcome of the last commit is unknown, so what was not committed is cut from the WAL and the
-//! connections that write are closed. After a failed sync pages can be missing as well, so every connection is closed, and
-//! the file is recovered from the WAL's beginning before the next write. Meanwhile changes are refused. Nothing is
-//! answered before the cut.
+//! Recovery after a failure. The outcome of the last commit is unknown, so the uncommitted end is cut from the WAL
+//! and the connections that write are closed. After a failed sync pages can be missing as well, so every connection
+//! is closed, and the file is recovered from the beginning of the WAL before the next write. Meanwhile changes are
+//! refused. Nothing is answered before the cut.
 
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,12 @@ use super::{TransactionState, connection, lock};
 const LOCK_POLL: Duration = Duration::from_millis(100);
 
 impl<S: TransactionState> Writer<S> {
-    /// Refuses what waits, and returns when changes can be written again. False when the store is to be closed.
+    /// Refuses waiting changes, and returns when changes can be written again. False when the store is to be closed.
     pub(super) fn recover(&mut self, failed: FailedBatch<S>) -> bool {
         let FailedBatch { failure, changes } = failed;
         let then = match failure.kind {
             FailureKind::Damage => {
-                "nothing more is written to it: stop the bridge, look with `forge-bridge store check`, restore a backup"
+                "no more changes are written: stop the bridge, run `forge-bridge store check`, restore a backup"
             }
             FailureKind::Lock | FailureKind::Sync | FailureKind::Other => {
                 "new work is refused until it can be written again"
@@ -148,7 +148,7 @@ impl<S: TransactionState> Writer<S> {
         let (opened, frames) = opened.map_err(|error| StoreFailure::new(&error).reason)?;
         if *needs_full_recovery && frames.in_file > 0 {
             return Err(
-                "a sync failed, and the database file cannot be recovered while another process has it open; close that one"
+                "a sync failed, and the database file cannot be recovered while another process has it open; end that process"
                     .to_owned(),
             );
         }

@@ -1,4 +1,4 @@
-//! The engine with a table of its own: what it promises of any change.
+//! Guarantees of the engine, tested with a table of their own.
 
 use std::path::Path;
 use std::time::Duration;
@@ -87,7 +87,7 @@ async fn after_a_failure_the_file_is_opened_again_and_can_be_read_meanwhile() {
     let folder = tempfile::tempdir().unwrap();
     let engine = start(folder.path());
     let limit = |connection: &Connection, _: &mut Rows| {
-        // A limit of the connection: it is gone when the file is opened again.
+        // A limit of the connection: it ends when the file is re-opened.
         connection.pragma_update(None, "max_page_count", 1)?;
         Ok(())
     };

@@ -44,9 +44,9 @@ impl Frames {
 /// Mode of a checkpoint, as `PRAGMA wal_checkpoint` calls it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mode {
-    /// Nothing; the frames are counted.
+    /// Copies nothing; only counts the frames.
     Noop,
-    /// Copies what no reader still needs from the WAL, and waits for nobody.
+    /// Copies the frames that no reader still needs from the WAL, without waiting for readers.
     Passive,
     /// Copies everything and truncates the WAL; waits for readers as long as the busy timeout.
     Truncate,

@@ -17,7 +17,7 @@ const BATCH_OPS: usize = 1024;
 const BATCH_BYTES: usize = 8 << 20;
 /// Memory of a queued change besides its bodies.
 const CHANGE_BYTES: usize = 512;
-/// How long changes that are not urgent wait for others to share a commit with.
+/// Longest wait of changes that are not urgent for others to share a commit with.
 const SHARE_DELAY: Duration = Duration::from_millis(5);
 
 pub(super) struct WriteQueue<S> {
@@ -31,7 +31,7 @@ pub(super) struct WriteQueue<S> {
 
 struct State<S> {
     waiting: VecDeque<QueuedChange<S>>,
-    /// When the first of `waiting` came.
+    /// Arrival of the first of `waiting`.
     since: Instant,
     /// At least one of `waiting` is urgent.
     is_urgent: bool,

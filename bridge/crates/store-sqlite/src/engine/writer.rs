@@ -23,14 +23,14 @@ use forge_store::meters::Meters;
 /// beginning of this one, so that more changes share it.
 const GROUP_COMMIT_MIN: usize = 8;
 const BATCH_INTERVAL: Duration = Duration::from_micros(400);
-/// Without a change for this long the WAL is checkpointed, so that the next write begins it again.
+/// Idle time after which the WAL is checkpointed, so that the next write starts it again.
 const IDLE: Duration = Duration::from_secs(1);
 /// Changes, and bytes of them, after which the length of the WAL is checked.
 const CHECK_CHANGES: usize = 64;
 const CHECK_BYTES: usize = 256 << 10;
 /// Frames that the checkpointer thread copies at a time.
 const CHECKPOINT_FRAMES: u64 = 1_000;
-/// Frames after which the writer copies the rest, so that the WAL begins again.
+/// Frames after which the writer copies the rest, so that the WAL starts again.
 const LONG_WAL_FRAMES: u64 = 4_000;
 /// Multiple of the WAL's limit above which the writer copies all of it itself. That is backpressure where the checkpointer
 /// does not keep up; below it a reader that let the WAL grow does not cost a pause when it ends.
@@ -270,7 +270,7 @@ impl<S: TransactionState> Writer<S> {
         Ok(())
     }
 
-    /// Copies all of the WAL and truncates it. If a reader hinders that, it is not tried again for a while.
+    /// Copies all of the WAL and truncates it. After a hindrance by a reader, pauses these attempts for a while.
     fn truncate(&mut self) -> rusqlite::Result<()> {
         let begun = Instant::now();
         self.set_busy_timeout(TRUNCATE_TIMEOUT)?;
@@ -316,7 +316,8 @@ impl<S: TransactionState> Writer<S> {
         Ok(frames)
     }
 
-    /// Folds the WAL into the file and closes it. After a failure the WAL stays as it is, for the next start to recover.
+    /// Checkpoints the WAL into the file and closes it. After a failure the WAL stays as it is, for the next start to
+    /// recover.
     fn close(&mut self) {
         self.readers.close();
         self.readers.wait_until_disconnected();
@@ -329,7 +330,7 @@ impl<S: TransactionState> Writer<S> {
                 .and_then(|()| wal::checkpoint(&connection, Mode::Truncate))
                 .and_then(|_| connection::close_orderly(connection));
             if let Err(error) = folded {
-                tracing::warn!(%error, "the last checkpoint failed; the next start makes up for it");
+                tracing::warn!(%error, "the last checkpoint failed; the next start recovers the WAL");
             }
         }
         *lock(&self.status) = Err("it is closed".to_owned());
@@ -391,7 +392,7 @@ fn run_change<S: TransactionState>(
         Failure::Refused(_) if ends => Err(closed_file()),
         Failure::Refused(error) => Ok(Err(error)),
         Failure::Sql(error) => {
-            tracing::error!(%error, "a change does not fit the store");
+            tracing::error!(%error, "SQLite refused a change");
             Ok(Err(Error::Unavailable(error.to_string())))
         }
     }

@@ -1,4 +1,4 @@
-//! Open circuit breakers, kept so that a restart does not begin with receivers that are down.
+//! Open circuit breakers, kept so that a restart does not begin by calling receivers that are down.
 
 use rusqlite::{Connection, params};
 

@@ -38,7 +38,7 @@ pub(crate) fn redeliver(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> rusqlite::
     Ok(())
 }
 
-/// The same, unless the delivery has left the state in which it was chosen.
+/// Like `redeliver`, unless the delivery has left the state in which it was chosen.
 pub(crate) fn replay(
     tx: &mut Tx<'_>,
     chosen: &[i64],

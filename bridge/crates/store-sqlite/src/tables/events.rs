@@ -165,7 +165,7 @@ fn of_all() -> String {
     )
 }
 
-/// The same of one dispatch, `?2`, whose first events come before all others.
+/// The same for one dispatch, `?2`, whose first events come before all others.
 fn of_one() -> String {
     format!(
         "SELECT {FIRST} FROM dispatch d JOIN body b ON b.dispatch = d.seq
@@ -299,7 +299,7 @@ impl Batch {
             || differs(&filter.agent_id, dispatch.map(|d| d.agent_id.as_str()))
     }
 
-    /// The events in their order; none when none can match.
+    /// Events of the batch in their order; none if none can match.
     fn lines(
         &self,
         log: &LogName,

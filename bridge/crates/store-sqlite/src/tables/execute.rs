@@ -278,7 +278,7 @@ pub(crate) fn requeue(tx: &mut Tx<'_>, claim: &Claim, requeue: &Requeue) -> Resu
     let dispatch = rows::one(tx.conn, sql, [found.seq], rows::dispatch)?.ok_or(Error::NotFound)?;
     let start_by = rules::start_again_by(&dispatch, requeue.event.timestamp);
     events::append(tx, &found.owner(), std::slice::from_ref(&requeue.event))?;
-    // It keeps its turn, and is the first of its session: it ran.
+    // Keeps its turn, and is the first of its session, because it ran.
     tx.execute(
         "UPDATE dispatch SET phase = 0, events = events + 1, start_by = ? WHERE seq = ?",
         params![nanos(start_by), found.seq],

@@ -111,7 +111,7 @@ pub(crate) fn deliveries(
     filter: &DeliveryFilter,
 ) -> rusqlite::Result<Page<DeliveryRecord>> {
     let rows = match (filter.status, &filter.host) {
-        // In the order of the list, so that a page of them takes no more steps than it has rows.
+        // In the order of the list, so that a page takes no more steps than it has rows.
         (Some(DeliveryState::Dead), None) => Rows::FewByIndex("INDEXED BY delivery_dead"),
         (Some(_) | None, _) => Rows::InOrder,
     };
@@ -140,11 +140,11 @@ pub(crate) fn deliveries(
     Ok(range.page(found, filter.limit))
 }
 
-/// How a list finds its rows.
+/// Access path of a list to its rows.
 enum Rows {
-    /// By an index that holds few, or has them in the order of the list: all of them at once.
+    /// An index that holds few rows, or has them in the order of the list: reads all matches at once.
     FewByIndex(&'static str),
-    /// Newest first through the table, a bounded number at a time.
+    /// The table, newest first, a bounded number of rows at a time.
     InOrder,
 }
 
@@ -188,7 +188,7 @@ impl Range {
         })
     }
 
-    /// `found` holds one more than the page may, when there are so many.
+    /// `found` holds one row more than the page can if there are that many.
     fn page<T>(&self, mut found: Vec<(i64, T)>, limit: usize) -> Page<T> {
         let full = found.len() > limit;
         found.truncate(limit);
@@ -245,7 +245,7 @@ SELECT id, task_id, callback_url, delivery, delivery_attempts, finished_at, due_
        seq, last_at, last_duration_ms, last_status, last_error
 FROM dispatch";
 
-/// Reads a delivery with its last attempt alone, and that without the receiver's answer, as lists show it.
+/// Reads a delivery with its last attempt only, and that without the receiver's answer, as lists show it.
 fn read_delivery(row: &Row<'_>) -> rusqlite::Result<DeliveryRecord> {
     let attempt_count = row.get(4)?;
     let last = match rows::time_option(row, 9)? {

@@ -30,7 +30,7 @@ pub(crate) fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swe
     )?;
     for (place, (seq, is_dead)) in expired.into_iter().enumerate() {
         let is_long = removed_rows > STEP_ROWS || begun.elapsed() > STEP_TIME;
-        // A step removes at least one, however slow the disk is.
+        // A step removes at least one dispatch, however slow the disk is.
         if place == limit || place > 0 && is_long {
             swept.more = true;
             break;

@@ -1,4 +1,4 @@
-//! The schema: what is in the file, whether it is ours, and the epoch of this boot.
+//! Schema: identity and version of the file, creation of its tables, and the epoch of this boot.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use crate::engine::connection::is_damage;
 use crate::open_error::OpenError;
 use forge_base::event::LogName;
 
-/// `FgBS`, so that `file` and we can tell a store from other databases.
+/// `FgBS`: distinguishes a store from other SQLite databases, also for `file`.
 const APPLICATION_ID: i64 = 0x4667_4253;
 
-/// The one that builds before the first release used.
+/// Application id of builds before the first release.
 const EARLIER_APPLICATION_ID: i64 = 0x4667_4272;
 
 const SCHEMA: &str = include_str!("schema.sql");
@@ -69,7 +69,7 @@ pub(crate) fn create(connection: &Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// The next boot on this copy begins another history.
+/// Makes the next boot on this copy begin another event history.
 pub(crate) fn mark_restored(copy: &Connection) -> rusqlite::Result<()> {
     let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('restored', 1)";
     copy.execute(sql, []).map(drop)

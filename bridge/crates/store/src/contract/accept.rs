@@ -9,7 +9,7 @@ use crate::record::{
 };
 use forge_base::event::kind;
 
-/// Of another step than that of the sample.
+/// Request that differs from the sample's.
 const OTHER: &str = r#"{"message":"other"}"#;
 
 fn task_key(value: &str) -> IdempotencyKey {
@@ -135,7 +135,7 @@ pub async fn a_failed_one_gives_its_task_key_to_a_new_one(subject: impl Subject)
     assert!(matches!(late, Err(Error::InvalidState(_))));
     let tasks = store.by_task("t", 10).await.unwrap();
     assert_eq!(tasks.iter().map(|d| d.id).collect::<Vec<_>>(), [id, old]);
-    // Retention runs from the moment of the take-over.
+    // Retention starts at the take-over.
     assert_eq!(store.sweep(at(1009), 10).await.unwrap().dispatches, 0);
     assert_eq!(store.sweep(at(1010), 10).await.unwrap().dispatches, 1);
 }

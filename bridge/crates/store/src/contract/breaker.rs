@@ -1,4 +1,4 @@
-//! Receivers that are not called: kept over a restart, replaced, forgotten, bounded.
+//! Open breakers: kept across a restart, replaced, deleted, bounded.
 
 use super::Subject;
 use super::sample::at;

@@ -1,4 +1,4 @@
-//! What is due, in which order, how it ends, and replay.
+//! Due deliveries, their order and end, and replay.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ fn query(seconds: i64) -> DueQuery {
     }
 }
 
-/// A finished dispatch that owes its result to this host.
+/// Finishes a dispatch with a callback to this host; returns its delivery.
 async fn owed(store: &dyn Store, host: &str, seconds: i64) -> DeliveryId {
     let new = NewDispatch {
         callback: Some(callback(host)),
@@ -295,7 +295,7 @@ pub async fn what_waits_beyond_its_time_is_overdue_until_it_ends_without_an_atte
     assert_eq!(record.settled_at, Some(at(end)));
     assert_eq!(overdue(end + 10, 10).await, [later]);
 
-    // A replay gives it its time once more.
+    // A replay restarts the time limit.
     store.replay(Replay::One(first), at(end)).await.unwrap();
     assert_eq!(overdue(end + 10, 10).await, [later]);
     let state = store.delivery(other).await.unwrap().unwrap().status;

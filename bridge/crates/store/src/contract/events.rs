@@ -1,4 +1,4 @@
-//! The log: order, gaps, cursors, filters, and what retention does to it.
+//! Event log: order, gaps, cursors, filters and retention.
 
 use std::sync::Arc;
 
@@ -155,7 +155,7 @@ pub async fn filters_choose_and_still_make_progress(subject: impl Subject) {
         ),
         (
             EventFilter {
-                provider: text("nobody"),
+                provider: text("unknown"),
                 ..any()
             },
             vec![],

@@ -1,4 +1,4 @@
-//! Attempts: leases, cancel against finish, interruption, the result.
+//! Attempts: leases, cancel versus finish, interruption, the result.
 
 use super::Subject;
 use super::sample::{
@@ -124,7 +124,7 @@ pub async fn a_result_carries_its_events(subject: impl Subject) {
     let delivery = DeliveryId::of(id);
     let finished = store.finish(Claim::Attempt(begun.lease), finish).await;
     let Finished::Recorded(Recorded { totals, body }) = finished.unwrap() else {
-        panic!("nobody cancelled it");
+        panic!("no cancel was requested");
     };
     assert_eq!(totals.count, 6);
     assert_eq!(totals.last, store.log_bounds().issued);

@@ -1,4 +1,4 @@
-//! Who may start, in which order, and who waits for what.
+//! Queue: readiness, order, sessions and rerouting.
 
 use super::Subject;
 use super::sample::{PROVIDER, accept, at, begin, event, failed, ok, ready, task};
@@ -161,7 +161,7 @@ pub async fn a_requeued_attempt_keeps_its_place(subject: impl Subject) {
     let record = store.dispatch(first).await.unwrap().unwrap();
     assert_eq!(record.attempts, 1);
     assert_eq!(record.first_started_at, Some(at(60)));
-    // It may wait as long as it could at first: 100 s.
+    // The new deadline allows the original wait of 100 s again.
     assert_eq!(record.start_by, at(250));
     assert_eq!(store.overdue(at(249), 10).await.unwrap(), [second]);
     let found = store.ready(PROVIDER, 1).await.unwrap();
@@ -220,7 +220,7 @@ pub async fn rerouting_moves_queue_and_session(subject: impl Subject) {
     let record = store.dispatch(first).await.unwrap().unwrap();
     assert_eq!(record.provider, "other");
     assert_eq!(record.routing.get(), r#"["again"]"#);
-    // Out of any session: it waits for nobody.
+    // Without a session it waits for no other dispatch.
     store.reroute(to(second, PROVIDER, None)).await.unwrap();
     assert_eq!(ready(&*store).await, [second]);
     let delayed = NewDispatch {

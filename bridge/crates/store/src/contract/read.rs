@@ -267,7 +267,7 @@ pub async fn what_is_sealed_is_found_and_sealed_anew(subject: impl Subject) {
     let change = |place: &Place, from: &[u8]| Resealed {
         place: place.clone(),
         from: from.to_vec(),
-        to: b"anew".to_vec(),
+        to: b"resealed".to_vec(),
     };
     let changes = vec![
         change(&places[0], b"one"),
@@ -282,6 +282,6 @@ pub async fn what_is_sealed_is_found_and_sealed_anew(subject: impl Subject) {
         .iter()
         .map(|sealed| sealed.bytes.as_slice())
         .collect();
-    let (anew, sealed) = (&b"anew"[..], &b"sealed"[..]);
+    let (anew, sealed) = (&b"resealed"[..], &b"sealed"[..]);
     assert_eq!(bytes, [anew, anew, sealed, sealed, sealed, sealed]);
 }

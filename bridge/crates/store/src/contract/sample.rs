@@ -1,4 +1,4 @@
-//! Dispatches, finishes and settlements to test with; tests change what they are about.
+//! Sample dispatches, finishes and settlements; each test changes the fields it is about.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) const RETENTION: Duration = Duration::from_secs(1000);
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(500);
 pub const PROVIDER: &str = "echo";
 
-/// So many seconds after the beginning of the test's time.
+/// Test time in seconds after its start.
 pub fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }
@@ -37,7 +37,7 @@ pub fn callback(host: &str) -> Callback {
     }
 }
 
-/// Accepted at second 0, may wait until second 100, its callback owed to `a.example`.
+/// Dispatch accepted at second 0, with `start_by` at second 100 and a callback to `a.example`.
 pub fn task(task_id: &str) -> NewDispatch {
     NewDispatch {
         id: DispatchId::new(),
@@ -67,7 +67,7 @@ pub fn task(task_id: &str) -> NewDispatch {
     }
 }
 
-/// An `ok` result at this second, with a delivery.
+/// `ok` result at this second, with a delivery.
 pub fn ok(seconds: i64) -> Finish {
     Finish {
         at: at(seconds),
@@ -120,7 +120,7 @@ pub async fn begin(store: &dyn Store, id: DispatchId, seconds: i64) -> Begun {
     begun
 }
 
-/// Accepts, runs and finishes; what is returned is the delivery, if there is one.
+/// Accepts, runs and finishes a dispatch; returns its delivery, if any.
 pub async fn run(
     store: &dyn Store,
     new: NewDispatch,
@@ -140,7 +140,7 @@ pub(crate) async fn ready(store: &dyn Store) -> Vec<DispatchId> {
     ready.into_iter().map(|ready| ready.id).collect()
 }
 
-/// The settlement with so many seconds of retention.
+/// Settlement with this retention.
 pub fn keep_for(settlement: Settlement, seconds: u64) -> Settlement {
     Settlement {
         retention: Duration::from_secs(seconds),

@@ -1,4 +1,4 @@
-//! The event log of the model.
+//! Event log of the model.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl State {
         }
     }
 
-    /// What the totals of a dispatch will be after so many more events.
+    /// Event totals of a dispatch after `more` further events.
     pub(super) fn totals_with(&self, seq: u64, more: u64) -> EventTotals {
         let mut newest_first = self.events.iter().rev();
         let own = newest_first.find(|(_, logged)| logged.dispatch == Some(seq));
@@ -94,7 +94,7 @@ impl State {
     }
 
     pub(super) fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> EventPage {
-        // A dispatch has its own way through the log: the rows of others are not looked at.
+        // One dispatch is read by its own index: events of others do not count towards the limit.
         let mut rows = self
             .events
             .range(after.saturating_add(1)..)

@@ -1,5 +1,5 @@
-//! The store as plain maps behind one lock: the model that the real ones are compared with, and what
-//! tests of other components run on. Keeps nothing when the process ends.
+//! In-memory store, plain maps behind one lock: the reference model for the real stores, and the store of other
+//! components' tests. Not durable.
 
 mod log;
 mod outbox;
@@ -55,8 +55,8 @@ impl Memory {
         }
     }
 
-    /// The same store as the next boot would find it: what runs now is interrupted, and leases of
-    /// older handles are stale.
+    /// Simulates the next boot on the same store: running attempts become interrupted, and leases of older handles
+    /// become stale.
     pub fn restart(&self) -> Self {
         let mut state = self.state();
         state.epoch += 1;

@@ -1,4 +1,4 @@
-//! The model's outbox: what is owed to whom, and how it went.
+//! Outbox of the model: deliveries and their attempts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl State {
         self.deliveries.insert(seq, owed);
     }
 
-    /// Makes the delivery of a finished dispatch due again, whatever became of it.
+    /// Makes the delivery of a finished dispatch due again, whatever its state.
     pub(super) fn redeliver(&mut self, seq: u64, now: Timestamp) {
         let own = self.deliveries.values_mut();
         for owed in own.filter(|owed| owed.dispatch == seq) {

@@ -1,4 +1,4 @@
-//! The model's queue and attempts: who may start, who runs, how it ends.
+//! Queue and attempts of the model.
 
 use jiff::Timestamp;
 use serde_json::value::RawValue;
@@ -15,7 +15,7 @@ use forge_base::id::DispatchId;
 use super::state::{Kept, State};
 
 impl State {
-    /// Enters the queue of its session, at the end.
+    /// Appends the dispatch to the queue of its session.
     pub(super) fn take_turn(&mut self, seq: u64) {
         let kept = &self.dispatches[&seq];
         if kept.record.session.is_none() {

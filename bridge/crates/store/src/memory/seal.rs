@@ -1,4 +1,4 @@
-//! What somebody sealed.
+//! Sealed values of the model.
 
 use super::state::State;
 use crate::record::Page;

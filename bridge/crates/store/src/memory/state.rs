@@ -1,4 +1,4 @@
-//! The maps, what a dispatch is in them, and how one comes in and is looked up.
+//! State of the model: its maps, acceptance and queries.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +22,9 @@ use super::outbox::Owed;
 pub(super) struct State {
     pub(super) log: LogName,
     pub(super) epoch: u64,
-    /// By acceptance order.
+    /// In the order of acceptance.
     pub(super) dispatches: BTreeMap<u64, Kept>,
-    /// By their dispatch: it has at most one.
+    /// By the dispatch's key in `dispatches`: each has at most one.
     pub(super) deliveries: BTreeMap<u64, Owed>,
     pub(super) events: BTreeMap<u64, Logged>,
     pub(super) bounds: LogBounds,
@@ -35,9 +35,9 @@ pub(super) struct State {
     pub(super) served: std::cell::RefCell<String>,
 }
 
-/// One dispatch with all that belongs to it.
+/// Dispatch with everything that belongs to it.
 pub(super) struct Kept {
-    /// `result` stays empty in here.
+    /// `record.result` stays empty; see `result`.
     pub(super) record: DispatchRecord,
     pub(super) key: IdempotencyKey,
     pub(super) request: Box<RawValue>,
@@ -45,9 +45,9 @@ pub(super) struct Kept {
     pub(super) secrets: Option<Vec<u8>>,
     /// Waits for `not_before`.
     pub(super) delayed: bool,
-    /// Its place in the queue of its session, until it is finished.
+    /// Place in the queue of its session, until finished.
     pub(super) turn: Option<u64>,
-    /// The epoch of the attempt that runs.
+    /// Epoch of the latest attempt.
     pub(super) epoch: u64,
     pub(super) recorded_session: Option<String>,
     pub(super) spent: Option<Box<RawValue>>,
@@ -55,7 +55,7 @@ pub(super) struct Kept {
     pub(super) result: Option<Box<RawValue>>,
     pub(super) output: Option<String>,
     pub(super) retention: std::time::Duration,
-    /// Set while it is finished and nothing is pending.
+    /// Set while finished with no pending delivery.
     pub(super) expires_at: Option<Timestamp>,
 }
 
@@ -200,7 +200,7 @@ impl State {
     }
 
     fn insert(&mut self, new: NewDispatch, retry_of: Option<DispatchId>) -> u64 {
-        // Its number is the position of its first event.
+        // As on disk, the number of a dispatch is the position of its first event.
         let seq = self.bounds.issued + 1;
         let delayed = transition::is_delayed(&new);
         let record = rules::accepted(&new, retry_of);
