@@ -1,6 +1,6 @@
-//! Attempts to make the bridge call what it must not, each with its name; none gets as far as a
-//! connection. Names are looked up in the table and connections only noted down, so that nothing leaves
-//! the process, whatever the guard decides. At the end the real client against a name that changes.
+//! Named attempts to make the bridge call a forbidden address; none reaches the point of connecting. Names are
+//! resolved from the table and connections are only recorded, so that nothing leaves the process whatever the guard
+//! decides. The last test calls a name whose address changes with the real client.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,7 +19,7 @@ use super::guard::{Guard, Lookup, Resolver, Trust};
 use super::{Client, Config, Outgoing, SendError};
 use forge_test_support::callback::{Answer, CallbackSink};
 
-/// What it tries, its URL, and where its name leads.
+/// Name of the attempt, its URL, and the addresses that its host resolves to.
 type Row = (&'static str, &'static str, &'static [&'static str]);
 
 const LITERALS: &[Row] = &[
@@ -112,7 +112,7 @@ const LITERALS: &[Row] = &[
     ("more IPv6 documentation", "http://[3fff::1]/", &[]),
     ("discard only", "http://[100::1]/", &[]),
     ("segment routing", "http://[5f00::1]/", &[]),
-    ("not given to anybody yet", "http://[4000::1]/", &[]),
+    ("not assigned yet", "http://[4000::1]/", &[]),
     ("a user before it", "http://example.com@127.0.0.1/", &[]),
     (
         "a user and a port before it",
@@ -227,7 +227,7 @@ fn fixed(addresses: &'static [&'static str]) -> Lookup {
     })
 }
 
-/// The way that a request of the client takes, up to where it would connect: to which addresses.
+/// Follows a request of the client up to the connection; returns the addresses it would connect to.
 async fn would_connect(guard: &Guard, url: &str, leads_to: &'static [&'static str]) -> Vec<IpAddr> {
     let Ok(url) = Url::parse(url) else {
         return Vec::new();
@@ -237,7 +237,7 @@ async fn would_connect(guard: &Guard, url: &str, leads_to: &'static [&'static st
         (Ok(_), Some(Host::Ipv4(address))) => vec![address.into()],
         (Ok(_), Some(Host::Ipv6(address))) => vec![address.into()],
         (Ok(trust), Some(Host::Domain(name))) => {
-            assert_eq!(trust, Trust::Checked, "nobody is named");
+            assert_eq!(trust, Trust::Checked, "no host is allowed by name");
             let resolver = Resolver {
                 guard: Some(guard.clone()),
                 lookup: fixed(leads_to),
@@ -280,8 +280,7 @@ async fn of_several_addresses_only_the_public_ones_are_connected_to() {
     }
 }
 
-/// Both addresses are loopback, and one of them is allowed: even a guard that failed would call nobody
-/// else.
+/// Both addresses are loopback, and one of them is allowed: even a broken guard would call no other machine.
 #[tokio::test]
 async fn a_name_that_changes_between_two_calls_is_checked_at_each_connection() {
     let sink = CallbackSink::start().await;
@@ -302,7 +301,7 @@ async fn a_name_that_changes_between_two_calls_is_checked_at_each_connection() {
             std::future::ready(Ok(vec![SocketAddr::from((address, 0))])).boxed()
         })
     };
-    // Every request makes its own connection.
+    // Every request opens a new connection.
     let config = Config {
         idle_per_origin: 0,
         ..Config::default()
@@ -324,7 +323,7 @@ async fn a_name_that_changes_between_two_calls_is_checked_at_each_connection() {
                 assert_eq!(call % 2, 0);
             }
         }
-        // What was checked is what is connected to: nobody looks it up in between.
+        // The checked address is the one connected to: one lookup per call.
         assert_eq!(lookups.load(Ordering::Relaxed), call);
     }
     assert_eq!(sink.received().len(), 3);

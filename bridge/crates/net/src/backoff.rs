@@ -1,5 +1,5 @@
-//! How long to wait before the next attempt: a pure function of the attempt, the time that has gone
-//! by, the policy and a random number. Knows nothing of what is attempted.
+//! Retry schedule: the delay before the next attempt as a pure function of the attempt number, the elapsed time, the
+//! policy and a random number.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ const DEFAULT_ELAPSED: Duration = Duration::from_secs(72 * 60 * 60);
 const COMPAT_RETRIES: u32 = 3;
 const JITTER: f64 = 0.2;
 
-/// What a receiver may ask us to wait at most.
+/// Cap on the delay that a receiver can request.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// When to give up. As JSON `"default"`, `"compat"` or `{"maxElapsedSeconds": 60.0}`.
+/// End of retries. As JSON `"default"`, `"compat"` or `{"maxElapsedSeconds": 60.0}`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Policy {
@@ -25,7 +25,7 @@ pub enum Policy {
     Default,
     /// After exactly three retries.
     Compat,
-    /// So long after the first attempt became due.
+    /// This long after the first attempt became due.
     #[serde(untagged, with = "max_elapsed")]
     MaxElapsed(Duration),
 }
@@ -51,14 +51,14 @@ mod max_elapsed {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
         let limit = Limit::deserialize(from)?;
-        // What does not fit is longer than anybody waits.
+        // Values that do not fit mean no limit.
         let limit = Duration::try_from_secs_f64(limit.max_elapsed_seconds);
         Ok(limit.unwrap_or(Duration::MAX))
     }
 }
 
 impl Policy {
-    /// Whether an attempt may still be made so long after the first became due.
+    /// True if an attempt can still be made this long after the first one became due.
     pub fn permits(self, elapsed: Duration) -> bool {
         match self {
             Policy::Default => elapsed <= DEFAULT_ELAPSED,
@@ -67,8 +67,7 @@ impl Policy {
         }
     }
 
-    /// How long after the first attempt became due it is over at the latest, should no attempt be made
-    /// meanwhile.
+    /// Latest end after the first attempt became due, if no attempt is made meanwhile.
     pub fn patience(self) -> Duration {
         match self {
             Policy::Default | Policy::Compat => DEFAULT_ELAPSED,
@@ -84,8 +83,8 @@ impl Policy {
     }
 }
 
-/// The wait after the `attempt`-th attempt (1 for the first): 1 s, 2 s, 4 s, doubling to one hour,
-/// each ±20 % by `random` (0 to 1). `None` when the policy allows no further attempt.
+/// Delay after the `attempt`-th attempt (counted from 1): 1 s, 2 s, 4 s, doubling to one hour, each ±20 % by `random`
+/// (0 to 1). `None` if the policy allows no further attempt.
 pub fn delay(attempt: u32, elapsed: Duration, policy: Policy, random: f64) -> Option<Duration> {
     if !policy.permits_retry_after(attempt) {
         return None;
@@ -96,12 +95,12 @@ pub fn delay(attempt: u32, elapsed: Duration, policy: Policy, random: f64) -> Op
     policy.permits(elapsed.saturating_add(wait)).then_some(wait)
 }
 
-/// A `Retry-After` value, in seconds or as a date: how long to wait from now, at most 24 hours.
-/// `None` when it is neither; a date that has passed asks for no wait.
+/// Delay from a `Retry-After` value in seconds or as a date, at most 24 hours; zero for a date in the past. `None` if
+/// the value is neither.
 pub fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     let wait = if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
-        // More digits than fit are more than the cap, too.
+        // A number that overflows is above the cap.
         value
             .parse()
             .map_or(LONGEST_RETRY_AFTER, Duration::from_secs)

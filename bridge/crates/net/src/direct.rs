@@ -1,5 +1,4 @@
-//! The way to everybody without a proxy: hyper's client beneath the guard. reqwest on the same work takes
-//! half as long again.
+//! Connections without a proxy: hyper's client behind the guard. reqwest takes 1.5 times as long for the same work.
 
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
@@ -23,22 +22,22 @@ use tower::{BoxError, Service, ServiceBuilder};
 use super::Config;
 use super::guard::Resolver;
 
-/// How long a silent connection is left alone, and how often it is then asked.
+/// Idle time before the first TCP keepalive probe, and interval between probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// How long sent bytes may go unacknowledged.
+/// Longest time that sent bytes can stay unacknowledged.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
 type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
-/// Connections of one kind of trust.
+/// Connection pool for one kind of trust.
 #[derive(Clone, Debug)]
 pub(super) struct Direct {
     client: legacy::Client<Connector, Full<Bytes>>,
 }
 
-/// A name that could not be looked up.
+/// Failed name lookup.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Unresolved(#[source] BoxError);

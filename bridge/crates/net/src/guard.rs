@@ -1,5 +1,5 @@
-//! Which addresses the bridge may call: the public internet, and what the operator allows by name.
-//! A pure rule on URLs and addresses; the resolver at the end applies it to every address of a name.
+//! SSRF guard: the bridge calls only the public internet and what `callback.allow` permits. Pure rules on URLs and
+//! addresses; the resolver applies them to every address of a name.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,18 +15,18 @@ use forge_base::reloadable::Reloadable;
 
 use super::special::special_range;
 
-/// Decides what may be called. Cheap to clone.
+/// Decides which URLs and addresses can be called. Clones share the rules.
 #[derive(Clone, Debug)]
 pub struct Guard {
     allowed: Reloadable<Vec<Rule>>,
 }
 
-/// Why a URL is not called.
+/// Reason why a URL is not called.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    #[error("only http and https are called, not {0}")]
+    #[error("only http and https URLs can be called, not {0}")]
     Scheme(String),
-    #[error("a user name or password does not belong in the URL")]
+    #[error("the URL must not contain a user name or password")]
     Userinfo,
     #[error("the URL has no host")]
     NoHost,
@@ -35,7 +35,7 @@ pub enum Refused {
         address: IpAddr,
         range: &'static str,
     },
-    #[error("{name} leads to {address}, which is {range} and not in callback.allow")]
+    #[error("{name} resolves to {address}, which is {range} and not in callback.allow")]
     Name {
         name: String,
         address: IpAddr,
@@ -43,7 +43,7 @@ pub enum Refused {
     },
 }
 
-/// An entry of `callback.allow` that cannot be read.
+/// Entry of `callback.allow` that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{entry:?} is not an entry of callback.allow; it takes a host, host:port, *.domain, an address, a network such as 10.0.0.0/8, or \"loopback\""
@@ -52,18 +52,18 @@ pub struct BadRule {
     entry: String,
 }
 
-/// How the addresses behind a URL are to be treated.
+/// Treatment of the addresses behind a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// Each address of the name is checked before it is connected to.
+    /// Each address is checked before a connection is made.
     Checked,
-    /// The operator named this host: wherever it leads.
+    /// The operator allowed this host by name: every address is accepted.
     Named,
 }
 
 impl Guard {
-    /// Reads the entries of `callback.allow`: `host`, `host:port`, `*.domain`, `*.domain:port`, an
-    /// address with or without a port, a network in CIDR form, or `loopback`.
+    /// Parses the entries of `callback.allow`: `host`, `host:port`, `*.domain`, `*.domain:port`, an address with or
+    /// without a port, a network in CIDR form, or `loopback`.
     pub fn new(allow: &[String]) -> Result<Self, BadRule> {
         let rules: Result<Vec<_>, _> = allow.iter().map(|entry| Rule::parse(entry)).collect();
         Ok(Self {
@@ -71,18 +71,18 @@ impl Guard {
         })
     }
 
-    /// From now on these rules decide; connections that are open stay so until they are unused.
+    /// Replaces the rules by those of `other`. Open connections are kept until they are idle.
     pub fn adopt(&self, other: &Guard) {
         self.allowed.replace(other.allowed.get());
     }
 
-    /// Checks all that the text of a URL tells: scheme, user info, and the address when the host is
-    /// a literal one. Names are checked when they are resolved.
+    /// Checks everything in the URL itself: scheme, user info, and a literal address. Names are checked when they are
+    /// resolved.
     pub fn check_url(&self, url: &Url) -> Result<(), Refused> {
         self.trust(url).map(drop)
     }
 
-    /// Checks one address that a name has led to.
+    /// Checks one resolved address.
     pub fn check_address(&self, address: IpAddr) -> Result<(), Refused> {
         let in_allowed_net = self.allowed.get().iter().any(|rule| match rule {
             Rule::Net(net) => net.contains(&address),
@@ -119,7 +119,7 @@ impl Guard {
         if self.allowed.get().iter().any(|rule| rule.names(name, port)) {
             return Ok(Trust::Named);
         }
-        // Resolvers must answer loopback for these (RFC 6761), so the caller hears it at once.
+        // Resolvers must answer loopback for these names (RFC 6761), so they are refused without a lookup.
         if name == "localhost" || name.ends_with(".localhost") {
             self.check_address(Ipv4Addr::LOCALHOST.into())
                 .map_err(|refused| refused.of_name(name))?;
@@ -141,7 +141,7 @@ impl Refused {
     }
 }
 
-/// What one entry of `callback.allow` allows.
+/// Permission given by one entry of `callback.allow`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rule {
     Net(IpNet),
@@ -150,7 +150,7 @@ enum Rule {
         host: String,
         port: Option<u16>,
     },
-    /// Every name below this domain, not the domain itself.
+    /// Every name below this domain, without the domain itself.
     Below {
         domain: String,
         port: Option<u16>,
@@ -213,22 +213,22 @@ impl Rule {
     }
 }
 
-/// Looks a name up; ports are filled in by the connector.
+/// Resolves a name; the connector fills in the port.
 pub(super) type Lookup =
     Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
 
-/// As the system does it.
+/// Resolution by the system.
 pub(super) fn system_lookup() -> Lookup {
     Arc::new(|name| {
         Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) })
     })
 }
 
-/// Resolves names and lets only those addresses through that the guard allows, so that the address
-/// that was checked is the one that is connected to.
+/// Resolver that returns only the addresses allowed by the guard, so that the checked address is the one connected
+/// to.
 #[derive(Clone)]
 pub(super) struct Resolver {
-    /// `None`: every address will do.
+    /// `None` accepts every address.
     pub(super) guard: Option<Guard>,
     pub(super) lookup: Lookup,
 }

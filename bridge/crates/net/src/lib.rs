@@ -1,5 +1,5 @@
-//! The one HTTP client for everything the bridge calls: guarded addresses, no proxy of the system's,
-//! no redirects, a timeout and a bound on every answer. Must not know what is sent or why.
+//! HTTP client for all outgoing calls: guarded addresses, no system proxy, no redirects, a timeout and a size limit
+//! for every answer. Independent of content and purpose of the requests.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -29,22 +29,22 @@ use url::Url;
 use direct::{Direct, Unresolved};
 use guard::{Guard, Lookup, Refused, Resolver, Trust};
 
-/// So much of an answer's body is read; the rest is never fetched.
+/// Limit of an answer's body; the rest is not read.
 pub const ANSWER_BYTES: usize = 20_000;
 
-/// How the bridge calls others.
+/// Settings for outgoing calls.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// A forward proxy for all calls, without credentials in its URL. It resolves the names, so it
-    /// has to guard them as well; literal addresses are still checked here.
+    /// Forward proxy for all calls; its URL has no credentials. The proxy resolves names, so it has to guard them as
+    /// well; literal addresses are still checked here.
     pub proxy: Option<String>,
     #[serde(with = "forge_base::duration")]
     pub connect_timeout: Duration,
-    /// How long an unused connection is kept.
+    /// Longest idle time of a pooled connection.
     #[serde(with = "forge_base::duration")]
     pub idle_timeout: Duration,
-    /// How many unused connections are kept for each origin.
+    /// Limit of idle connections per origin.
     pub idle_per_origin: usize,
 }
 
@@ -59,10 +59,10 @@ impl Default for Config {
     }
 }
 
-/// Why no client could be made.
+/// Reason why no client could be built.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("net.proxy is not the URL of a proxy without credentials")]
+    #[error("net.proxy must be the URL of a proxy, without credentials")]
     Proxy,
     #[error("the HTTP client could not be built")]
     Build(#[source] reqwest::Error),
@@ -70,47 +70,47 @@ pub enum Error {
     Tls(#[source] rustls::Error),
 }
 
-/// Sends requests. Cheap to clone.
+/// Sends requests. Clones share the connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     guard: Guard,
-    /// Checks every address of a name.
+    /// Checks every address that a name resolves to.
     checked: Way,
-    /// For hosts that the operator named: takes every address. Its connections are its own, so that
-    /// none of them ever serves a host that has to be checked.
+    /// For hosts that the operator allows by name: accepts every address. Has a pool of its own, so that its
+    /// connections never serve a host that has to be checked.
     named: Way,
 }
 
-/// Where requests of one kind of trust go out.
+/// Clients for one kind of trust.
 #[derive(Clone, Debug)]
 struct Way {
-    /// For streams, and for everything behind a proxy.
+    /// For streams, and for all requests through a proxy.
     full: reqwest::Client,
-    /// `None`: there is a proxy.
+    /// `None` if a proxy is configured.
     direct: Option<Direct>,
 }
 
-/// One request.
+/// Request to send.
 #[derive(Debug)]
 pub struct Outgoing {
     pub method: Method,
     pub url: Url,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// From the name lookup to the last byte that is read of the answer.
+    /// From the name lookup to the last byte of the answer that is read.
     pub timeout: Duration,
 }
 
-/// What came back, whatever its status.
+/// Answer with any status.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
-    /// The first `ANSWER_BYTES` of it; less when it was cut off on the way.
+    /// First `ANSWER_BYTES` of the body; less if it broke off.
     pub body: Vec<u8>,
 }
 
-/// Why there was no answer.
+/// Reason why there was no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     #[error("refused to call: {0}")]
@@ -130,7 +130,7 @@ pub enum SendError {
 }
 
 impl Client {
-    /// The guard is shared with those who check URLs before they are stored.
+    /// `guard` is shared with the callers that check URLs before storing them.
     pub fn new(config: &Config, guard: Guard) -> Result<Self, Error> {
         Self::looking_up(config, guard, &guard::system_lookup())
     }
@@ -144,7 +144,7 @@ impl Client {
             };
             let builder = config.builder(tls.clone())?;
             Ok(match config.proxy {
-                // Only the proxy's own name is resolved here, and it may well be a private one.
+                // Only the proxy's own name is resolved here; a private address is allowed for it.
                 Some(_) => Way {
                     full: builder.build().map_err(Error::Build)?,
                     direct: None,
@@ -169,8 +169,8 @@ impl Client {
         &self.guard
     }
 
-    /// For libraries that speak a protocol of their own over HTTP, to this URL alone. They have to
-    /// bring their limits of time and size.
+    /// Client for libraries that implement a protocol over HTTP; use it for this URL only. The library has to set its
+    /// own time and size limits.
     pub fn for_streams(&self, url: &Url) -> Result<reqwest::Client, Refused> {
         Ok(self.way(url)?.full.clone())
     }
@@ -182,7 +182,7 @@ impl Client {
         })
     }
 
-    /// One request, one answer: no redirect is followed and nothing is sent twice.
+    /// Sends one request: follows no redirect and never retries.
     pub async fn send(&self, outgoing: Outgoing) -> Result<Answer, SendError> {
         let way = self.way(&outgoing.url).map_err(SendError::Refused)?;
         let limit = outgoing.timeout;
@@ -237,7 +237,7 @@ where
             Ok(Answer {
                 status: head.status.as_u16(),
                 headers: head.headers,
-                // The status decides; a body that is cut off or never ends is only shown as far as it came.
+                // The status decides; an incomplete body is only shown to operators.
                 body: beginning_of(body, deadline).await,
             })
         }
@@ -285,7 +285,7 @@ async fn beginning_of(mut body: impl Body<Data = Bytes> + Unpin, deadline: Insta
 }
 
 impl SendError {
-    /// Sorts a client's error by what lies at its bottom. The URL is left out: it may hold a token.
+    /// Classifies a client's error by its root cause. Leaves out the URL, which can contain a token.
     fn of(error: &(dyn StdError + 'static), connecting: bool) -> Self {
         let mut bottom = error;
         let (mut closed, mut unresolved) = (false, false);
@@ -302,7 +302,7 @@ impl SendError {
             unresolved |= bottom.is::<Unresolved>();
             let io = bottom.downcast_ref::<std::io::Error>();
             closed |= io.is_some_and(|io| CLOSED.contains(&io.kind()));
-            // An I/O error made of another error hides that one from `source`.
+            // `source` of an I/O error skips the error that it wraps.
             let inner = io.and_then(|io| io.get_ref());
             match inner.map(|inner| inner as &(dyn StdError + 'static)) {
                 Some(inner) => bottom = inner,
@@ -332,7 +332,7 @@ const CLOSED: [std::io::ErrorKind; 4] = [
     std::io::ErrorKind::UnexpectedEof,
 ];
 
-/// Scheme, host and port, all written out: `https://example.com:443`. What limits go by.
+/// Scheme, host and port in full: `https://example.com:443`. The unit of limits.
 pub fn origin(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default().trim_end_matches('.');
     let port = url.port_or_known_default().unwrap_or_default();
@@ -361,7 +361,7 @@ mod tests {
         }
     }
 
-    /// Whatever it is asked, on its first two connections.
+    /// Plain-text server: answers any request on its first two connections.
     fn answers_in_clear() -> std::net::SocketAddr {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(received.path, "http://far.example/a?b");
         assert_eq!(received.headers["host"], "far.example");
         assert_eq!(received.body, b"hello");
-        // A literal address is checked here, whoever would connect to it.
+        // Literal addresses are checked here although the proxy would connect.
         let error = client.send(get("http://10.0.0.1/")).await.unwrap_err();
         assert!(matches!(error, SendError::Refused(_)), "{error:?}");
     }
@@ -444,12 +444,12 @@ mod tests {
             "/hang" => Reply::hang(),
             _ => Reply::close(),
         });
-        // Held, so that nobody gets it, and nobody listens.
+        // Bound without listening: connections to it are refused, and no other process takes the port.
         let held = tokio::net::TcpSocket::new_v4().unwrap();
         held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let unused = held.local_addr().unwrap();
         let no_tls = answers_in_clear();
-        // A label of more than 63 bytes is no name, whatever DNS there is.
+        // A label of more than 63 bytes is invalid in every DNS.
         let no_name = format!("http://{}.invalid/", "a".repeat(64));
         let by_name = format!("http://localhost:{}/", sink.address().port());
         let open = client("loopback");

@@ -1,11 +1,11 @@
-//! The addresses that are not the public internet, after the IANA registries of special-purpose
-//! addresses. Knows nothing of what is allowed.
+//! Address ranges outside the public internet, from the IANA registries of special-purpose addresses. Independent of
+//! the rules in `callback.allow`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 
-/// The range that keeps an address from being called, in words; `None` for a public one.
+/// Name of the special range that contains the address; `None` for a public one.
 pub(super) fn special_range(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(address) => SPECIAL_V4
@@ -29,8 +29,8 @@ const fn v6(head: [u16; 6], prefix: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, e, f, 0, 0), prefix)
 }
 
-/// From the IANA registry of special-purpose addresses, and the one public address that a cloud
-/// uses for its metadata. The narrower ones first, so that the words fit.
+/// IANA registry of special-purpose addresses, and the public address that one cloud uses for metadata. Narrower
+/// ranges come first, so that the name is the most specific.
 const SPECIAL_V4: &[(Ipv4Net, &str)] = &[
     (v4(169, 254, 169, 254, 32), "a cloud metadata address"),
     (v4(168, 63, 129, 16, 32), "a cloud metadata address"),
@@ -53,7 +53,7 @@ const SPECIAL_V4: &[(Ipv4Net, &str)] = &[
     (v4(240, 0, 0, 0, 4), "a reserved address"),
 ];
 
-/// Everything public is in here; what of it is special stands in the table below.
+/// All public addresses are in this range; its special parts are in the table below.
 const GLOBAL_V6: Ipv6Net = v6([0x2000, 0, 0, 0, 0, 0], 3);
 
 const SPECIAL_V6: &[(Ipv6Net, &str)] = &[

@@ -1,5 +1,5 @@
-//! TLS for outgoing calls: ring, and the roots that the system trusts, read when the first call needs them: hundreds
-//! of files would hold up every start. Nothing is installed for the whole process.
+//! TLS for outgoing calls: ring and the system's root certificates. The roots are read on the first call, since
+//! reading hundreds of files would delay every start. No process-wide provider is installed.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,7 +22,7 @@ pub(super) fn config() -> Result<ClientConfig, Error> {
         .with_no_client_auth())
 }
 
-/// The system's own verifier, made when it is needed.
+/// System certificate verifier, created on first use.
 #[derive(Debug)]
 struct Roots {
     provider: Arc<CryptoProvider>,
