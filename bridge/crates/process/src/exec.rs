@@ -1,10 +1,10 @@
-//! The supervisor: `forge-bridge exec [--bridge=<pid>:<start>] [--store=<id>] [--grace-ms=<n>] -- program args…`.
-//! It runs one program and outlives neither it nor the bridge, and no descendant outlives the supervisor,
-//! whatever group or session it moved to. It must not know what the program is.
+//! Supervisor: `forge-bridge exec [--bridge=<pid>:<start>] [--store=<id>] [--grace-ms=<n>] -- program args…`. It runs
+//! one program and ends with it or with the bridge, whichever ends first; no descendant outlives the supervisor, in
+//! any process group or session. Independent of the program.
 //!
-//! SIGTERM ends the program gently and kills what is left after the grace; a second one, SIGINT or
-//! SIGQUIT kill at once. The exit code is the program's, 128 and the signal if one ended it, 127 or 126
-//! if it could not be started, 125 if supervision itself failed.
+//! SIGTERM is sent to the process group of the program; whatever is left after the grace period is killed. A second
+//! SIGTERM, SIGINT or SIGQUIT kills at once. Exit code: that of the program, 128 plus the signal that ended it, 127
+//! or 126 if it could not be started, 125 if supervision itself failed.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -26,24 +26,24 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{STORE_VARIABLE, proc};
 
-/// How long what is left of a tree may resist SIGKILL (a process stuck in the kernel does) before the
-/// supervisor leaves it to the sweep of the bridge.
+/// Longest time that the rest of a process tree can survive SIGKILL (a process stuck in the kernel does) before the
+/// supervisor leaves it to the bridge's sweep.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs the supervisor to its end. `args` are those behind `exec`. To be called before any other thread or
-/// runtime exists.
+/// Runs the supervisor until its end. `args` are those after `exec`. Call this before any other thread or runtime
+/// exists.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match parse(args).and_then(|order| start(&order)) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            // Nothing is left to tell when even stderr is gone.
+            // No channel is left for a failure of stderr.
             let _ = writeln!(io::stderr(), "forge-bridge exec: {}", failure.message);
             ExitCode::from(failure.code)
         }
     }
 }
 
-/// The process the supervisor must not outlive, named so that a recycled pid is noticed.
+/// Process that the supervisor must not outlive; the start time detects a reused pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bridge {
     pid: Pid,
@@ -52,7 +52,7 @@ struct Bridge {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Order {
-    /// Besides the parent.
+    /// Watched in addition to the parent process.
     bridge: Option<Bridge>,
     store: Option<String>,
     grace: Duration,
@@ -78,7 +78,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Order, Failure> {
     let (mut bridge, mut store, mut grace) = (None, None, super::Config::default().grace);
     let program = loop {
         let Some(arg) = args.next() else {
-            return Err(failure("no program named; use: exec -- program args…"));
+            return Err(failure("no program given; usage: exec -- program args…"));
         };
         match arg.to_str().and_then(|text| text.split_once('=')) {
             Some(("--bridge", value)) => bridge = Some(parse_bridge(value)?),
@@ -92,7 +92,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Order, Failure> {
             }
             _ if arg == "--" => match args.next() {
                 Some(program) => break program,
-                None => return Err(failure("no program named behind --")),
+                None => return Err(failure("no program given after --")),
             },
             _ => break arg,
         }
@@ -122,15 +122,15 @@ fn start(order: &Order) -> Result<u8, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| failure(format!("no runtime: {error}")))?
+        .map_err(|error| failure(format!("cannot start the runtime: {error}")))?
         .block_on(supervise(order))
 }
 
 async fn supervise(order: &Order) -> Result<u8, Failure> {
-    // Handlers first: a signal that came between start and handler would kill the supervisor alone.
-    let mut signals = Inbox::open().map_err(|error| failure(format!("no signals: {error}")))?;
+    // Handlers first: a signal between the start of the program and the handlers would kill only the supervisor.
+    let mut signals = Inbox::open().map_err(|error| failure(format!("signal setup: {error}")))?;
     set_child_subreaper(Some(getpid()))
-        .map_err(|error| failure(format!("cannot adopt orphans: {error}")))?;
+        .map_err(|error| failure(format!("cannot become a child subreaper: {error}")))?;
     let mut guardians = vec![open_parent()?];
     guardians.extend(order.bridge.map(open_bridge).transpose()?);
     let mut abandoned = watch(guardians)?;
@@ -147,7 +147,7 @@ async fn supervise(order: &Order) -> Result<u8, Failure> {
                 Request::ChildEnded if has_ended(leader) => break,
                 Request::ChildEnded => bury_others(leader),
                 Request::End if deadline.is_none() => {
-                    // An error means that the group is gone, which its SIGCHLD will tell.
+                    // An error means that the group is gone; its SIGCHLD follows.
                     let _ = kill_process_group(leader, Signal::TERM);
                     deadline = Some(Instant::now() + order.grace);
                 }
@@ -176,10 +176,10 @@ fn spawn(order: &Order) -> Result<Pid, Failure> {
     Ok(Pid::from_child(&child))
 }
 
-/// The pipes belong to the program: their other ends shall see its end, not ours.
+/// Closes the pipes: readers must see EOF when the program ends, not when the supervisor does.
 fn let_go_of_stdio() {
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
-        // Keeping a pipe open costs promptness only: the supervisor ends right after its program.
+        // An open pipe only delays that EOF: the supervisor ends right after its program.
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
         let _ = rustix::stdio::dup2_stderr(&null);
@@ -190,7 +190,7 @@ fn open_parent() -> Result<OwnedFd, Failure> {
     let gone = || failure("the parent is gone");
     let parent = getppid().ok_or_else(gone)?;
     let pidfd = pidfd_open(parent, PidfdFlags::empty()).map_err(|_| gone())?;
-    // It may have ended before the pidfd was opened; then somebody else is our parent now.
+    // The parent can have ended before the pidfd was opened; this process then has another parent.
     if getppid() != Some(parent) {
         return Err(gone());
     }
@@ -206,8 +206,8 @@ fn open_bridge(bridge: Bridge) -> Result<OwnedFd, Failure> {
     Ok(pidfd)
 }
 
-/// Resolves when one of these processes has ended. On a thread, because the runtime takes foreign file
-/// descriptors only by unsafe code.
+/// Resolves when one of these processes has ended. Uses a thread, because the runtime accepts foreign file
+/// descriptors only in unsafe code.
 fn watch(guardians: Vec<OwnedFd>) -> Result<oneshot::Receiver<()>, Failure> {
     let (ended, watch) = oneshot::channel();
     std::thread::Builder::new()
@@ -218,8 +218,8 @@ fn watch(guardians: Vec<OwnedFd>) -> Result<oneshot::Receiver<()>, Failure> {
                 .map(|pidfd| PollFd::new(pidfd, PollFlags::IN))
                 .collect();
             while poll(&mut fds, None) == Err(Errno::INTR) {}
-            // An error of poll counts as the end: better no program than one without a guard. Nobody
-            // receives when the program has ended first.
+            // An error of poll counts as the end: no program must run unguarded. The receiver is gone if the program
+            // has ended first.
             let _ = ended.send(());
         })
         .map_err(|error| failure(format!("cannot watch the bridge: {error}")))?;
@@ -233,28 +233,26 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-/// Whether the leader has ended, without waiting for it: until that is done its pid and its group
-/// cannot mean anybody else.
+/// True if the leader has ended. Does not reap it: until then, no other process can get its pid and its group.
 fn has_ended(leader: Pid) -> bool {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     !matches!(waitid(WaitId::Pid(leader), options), Ok(None))
 }
 
-/// Waits for the ended orphans that were handed to us.
+/// Reaps ended orphans that this subreaper adopted.
 fn bury_others(leader: Pid) {
     for child in proc::children()
         .into_iter()
         .filter(|child| *child != leader)
     {
-        // Most of them live on: then there is nothing to wait for yet.
+        // Most of them are still running, which leaves nothing to reap yet.
         let _ = waitpid(Some(child), WaitOptions::NOHANG);
     }
 }
 
-/// Kills until the kernel says that there is no child. As all orphans come to a subreaper, that means
-/// that no descendant is left.
+/// Kills until the kernel reports no child. A subreaper adopts all orphans, so no descendant is left then.
 async fn kill_all(leader: Pid, signals: &mut Inbox) -> Result<WaitStatus, Failure> {
-    // Errors of `kill` here mean "already gone".
+    // Errors of `kill` mean that the process is gone.
     let _ = kill_process_group(leader, Signal::KILL);
     let _ = kill_process(leader, Signal::KILL);
     let limit = Instant::now() + KILL_LIMIT;
@@ -268,7 +266,7 @@ async fn kill_all(leader: Pid, signals: &mut Inbox) -> Result<WaitStatus, Failur
             }
         }
         if status.is_none() && has_ended(leader) {
-            // The rest of the group was signalled above; only now may its number be given away.
+            // Signals the rest of the group before the leader is reaped, which frees the group's number for reuse.
             let _ = kill_process_group(leader, Signal::KILL);
             status = waitpid(Some(leader), WaitOptions::NOHANG)
                 .map_err(|error| failure(format!("cannot wait for the program: {error}")))?
@@ -282,9 +280,9 @@ async fn kill_all(leader: Pid, signals: &mut Inbox) -> Result<WaitStatus, Failur
             }
         }
         if Instant::now() > limit {
-            return Err(failure("a process of the tree cannot be killed"));
+            return Err(failure("a descendant process cannot be killed"));
         }
-        // Whatever comes meanwhile is either a child's end or a wish that is being fulfilled.
+        // Any signal here is the end of a child or a request to end, which is in progress.
         let _ = timeout(pause, signals.next()).await;
         pause = (pause * 2).min(Duration::from_millis(20));
     }
@@ -299,7 +297,7 @@ fn exit_code(status: WaitStatus) -> u8 {
     u8::try_from(code).unwrap_or(125)
 }
 
-/// The signals the supervisor lives by.
+/// Signals that the supervisor handles.
 struct Inbox {
     child: Signals,
     terminate: Signals,
@@ -332,7 +330,7 @@ impl Inbox {
                 _ = self.terminate.recv() => return Request::End,
                 _ = self.interrupt.recv() => return Request::Kill,
                 _ = self.quit.recv() => return Request::Kill,
-                // A terminal that closes is the bridge's affair.
+                // SIGHUP is handled by the bridge.
                 _ = self.hang_up.recv() => {}
             }
         }

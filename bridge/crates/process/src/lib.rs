@@ -1,5 +1,5 @@
-//! Children that cannot be orphaned: the supervisor under which adapters start programs, and the reaper
-//! that kills what a crash left behind. It must not know what the programs are or who starts them.
+//! Child processes that cannot be orphaned: the supervisor under which adapters start programs, and the reaper that
+//! kills what a crash left behind. Independent of the programs and of the callers that start them.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -21,20 +21,20 @@ pub mod relay;
 
 pub use self::reaper::Swept;
 
-/// Which store a process belongs to; in the environment of every child.
+/// Id of the store that a process belongs to; in the environment of every child.
 pub const STORE_VARIABLE: &str = "FORGE_BRIDGE_STORE";
 /// `<dispatch>/<attempt>`; in the environment of every child of an execution.
 pub const EXECUTION_VARIABLE: &str = "FORGE_EXECUTION";
 
-/// How long a sweep waits for killed processes to be gone.
+/// Longest wait of a sweep for killed processes to end.
 const SWEEP_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The program that has the `exec` subcommand; by default this executable as it was started.
+    /// Program with the `exec` subcommand; default: the running executable.
     pub supervisor: Option<PathBuf>,
-    /// Between the request to end and the kill.
+    /// Time between SIGTERM and SIGKILL.
     #[serde(with = "forge_base::duration")]
     pub grace: Duration,
 }
@@ -52,13 +52,13 @@ impl Default for Config {
 pub enum Error {
     #[error("cannot read /proc/self/stat; is /proc mounted?")]
     NoProc,
-    #[error("cannot become the adopter of orphaned processes")]
+    #[error("cannot become a child subreaper")]
     Adopt(#[source] rustix::io::Errno),
-    #[error("cannot listen for ended children")]
+    #[error("cannot handle SIGCHLD")]
     Signals(#[source] std::io::Error),
 }
 
-/// The children of one store. Cheap to clone.
+/// Children of one store. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Children {
     inner: Arc<Inner>,
@@ -72,22 +72,22 @@ struct Inner {
     meters: Meters,
 }
 
-/// What is counted of the children of one store.
+/// Metrics of the children of one store.
 #[derive(Debug, Default)]
 pub struct Meters {
-    /// Killed because their bridge or their supervisor was gone.
+    /// Processes killed because their bridge or supervisor was gone.
     pub reaped: Counter,
-    /// Still there after a sweep had its time.
+    /// Processes still alive after a sweep.
     pub escaped: Counter,
 }
 
 impl Children {
-    /// Makes this process the adopter of orphans, so that it sees what a dead supervisor leaves.
+    /// Makes this process a child subreaper, so that it adopts what a dead supervisor leaves behind.
     pub fn new(config: &Config, store_id: &str) -> Result<Self, Error> {
         let us = getpid();
         let start = proc::stat(us).ok_or(Error::NoProc)?.start;
         set_child_subreaper(Some(us)).map_err(Error::Adopt)?;
-        // The link is to the file that is running, also when its path means another one by now.
+        // The link refers to the running file even if its path has been replaced.
         let program = match &config.supervisor {
             Some(path) => path.display().to_string(),
             None => format!("/proc/{us}/exe"),
@@ -109,12 +109,12 @@ impl Children {
         })
     }
 
-    /// What stands before a program's own arguments to run it under a supervisor.
+    /// Command prefix that runs a program under a supervisor.
     pub fn supervisor(&self) -> &[String] {
         &self.inner.supervisor
     }
 
-    /// What stands before the path of a socket to join stdin and stdout with it.
+    /// Command prefix that joins stdin and stdout with a socket; the path of the socket follows.
     pub fn relay(&self) -> &[String] {
         &self.inner.relay
     }
@@ -123,18 +123,18 @@ impl Children {
         &self.inner.meters
     }
 
-    /// Kills what earlier bridges on this store left behind. Blocks; at boot, with the store locked and
-    /// before recovery.
+    /// Kills processes that earlier bridges on this store left behind. Blocks. Runs at boot, with the store locked
+    /// and before recovery.
     pub fn reap_leftovers(&self) -> Swept {
         self.sweep_tag(None)
     }
 
-    /// Kills what is left of one execution. Blocks.
+    /// Kills the remaining processes of one execution. Blocks.
     pub fn sweep(&self, execution: &str) -> Swept {
         self.sweep_tag(Some(execution))
     }
 
-    /// How many processes of this store live now; supervisors and adapter hosts are not counted. Reads all of `/proc`.
+    /// Number of live processes of this store, without supervisors and adapter hosts. Reads all of `/proc`.
     pub fn living(&self) -> usize {
         reaper::count(Tag {
             store: &self.inner.store_id,
@@ -142,11 +142,11 @@ impl Children {
         })
     }
 
-    /// Sweeps the execution of every supervisor that dies, and buries ended strangers, until `shutdown`.
+    /// Sweeps the execution of every supervisor that dies, and reaps adopted zombies, until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let mut ended = signal(SignalKind::child()).map_err(Error::Signals)?;
-        // For supervisors that are no children of ours (an adapter in a process of its own starts them):
-        // their orphans come without a signal.
+        // For supervisors started by an adapter in its own process: the death of those sends no SIGCHLD to the
+        // bridge.
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         let mut orphanage = Orphanage::default();
         loop {
@@ -168,12 +168,12 @@ impl Children {
                     execution.id = execution,
                     swept.killed,
                     swept.left,
-                    "the supervisor of {execution} died, its processes were killed"
+                    "the supervisor of {execution} died; its processes were killed"
                 );
             }
             orphanage
         });
-        // Only a panic or the runtime's end gets here; zombies are then counted anew.
+        // Reached only by a panic or when the runtime ends; the times of zombies then start again.
         round.await.unwrap_or_default()
     }
 

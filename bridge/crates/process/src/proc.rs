@@ -1,5 +1,5 @@
-//! What `/proc` tells about processes. Everything here is a snapshot: a pid may mean another process
-//! a moment later, so whoever signals opens a pidfd first and looks again.
+//! Reads `/proc`. Every value is a snapshot: a pid can name another process a moment later, so a caller that sends
+//! signals opens a pidfd first and checks again.
 
 use std::fs;
 use std::io::Read;
@@ -8,29 +8,29 @@ use std::path::PathBuf;
 
 use rustix::process::{Pid, geteuid};
 
-/// The longest environment that is read; what lies behind it is not searched for tags.
+/// Limit for reading an environment; tags beyond it are not found.
 const ENVIRON_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The members of `/proc/<pid>/stat` that matter here.
+/// Needed fields of `/proc/<pid>/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) parent: i32,
     pub(super) zombie: bool,
-    /// Clock ticks since boot; with the pid it names one process for good.
+    /// Start time in clock ticks since boot; identifies a process together with its pid.
     pub(super) start: u64,
 }
 
-/// `None` when there is no such process.
+/// `None` if there is no such process.
 pub(super) fn stat(pid: Pid) -> Option<Stat> {
     parse_stat(&fs::read_to_string(path(pid, "stat")).ok()?)
 }
 
-/// The variables a process was started with, empty when they may not be read or it has ended.
+/// Environment a process was started with; empty if it cannot be read or the process has ended.
 pub(super) fn environ(pid: Pid) -> Variables {
     Variables(read(path(pid, "environ")))
 }
 
-/// The arguments a process was started with.
+/// Arguments a process was started with.
 pub(super) fn arguments(pid: Pid) -> Vec<String> {
     read(path(pid, "cmdline"))
         .split(|byte| *byte == 0)
@@ -38,7 +38,7 @@ pub(super) fn arguments(pid: Pid) -> Vec<String> {
         .collect()
 }
 
-/// All processes of our user.
+/// All processes of this user.
 pub(super) fn ours() -> Vec<Pid> {
     let user = geteuid().as_raw();
     let Ok(entries) = fs::read_dir("/proc") else {
@@ -53,7 +53,7 @@ pub(super) fn ours() -> Vec<Pid> {
         .collect()
 }
 
-/// The direct children of this process, ended ones that nobody has waited for included.
+/// Direct children of this process, including ended ones that have not been reaped.
 pub(super) fn children() -> Vec<Pid> {
     children_by_task().unwrap_or_else(|| {
         let us = rustix::process::getpid().as_raw_nonzero().get();
@@ -64,7 +64,7 @@ pub(super) fn children() -> Vec<Pid> {
     })
 }
 
-/// This process, its parent, and so on up to the first one.
+/// This process, its parent, and so on up to the first process.
 pub(super) fn ancestry() -> Vec<Pid> {
     let mut line = vec![rustix::process::getpid()];
     while let Some(parent) = line
@@ -78,7 +78,7 @@ pub(super) fn ancestry() -> Vec<Pid> {
     line
 }
 
-/// An environment as `/proc` shows it.
+/// Environment in the format of `/proc`.
 pub(super) struct Variables(Vec<u8>);
 
 impl Variables {
@@ -96,7 +96,7 @@ fn children_by_task() -> Option<Vec<Pid>> {
     for task in fs::read_dir("/proc/self/task").ok()?.flatten() {
         match fs::read_to_string(task.path().join("children")) {
             Ok(line) => found.extend(line.split_ascii_whitespace().filter_map(parse_pid)),
-            // A thread that ended meanwhile has handed its children to another one.
+            // The thread has ended; another one has taken over its children.
             Err(_) if !task.path().exists() => {}
             Err(_) => return None,
         }
@@ -108,7 +108,7 @@ fn parse_pid(text: &str) -> Option<Pid> {
     Pid::from_raw(text.parse().ok()?)
 }
 
-/// The second member, the name in parentheses, may hold anything, parentheses and spaces included.
+/// The second field, the name in parentheses, can contain parentheses and spaces.
 fn parse_stat(line: &str) -> Option<Stat> {
     let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
     let state = fields.next()?;
@@ -128,7 +128,7 @@ fn path(pid: Pid, file: &str) -> PathBuf {
 fn read(path: PathBuf) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = fs::File::open(path) {
-        // A process that ends while it is read shows as one without variables, which is what it is.
+        // A process that ends during the read counts as one without variables.
         let _ = file.take(ENVIRON_BYTES).read_to_end(&mut bytes);
     }
     bytes

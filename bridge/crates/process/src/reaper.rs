@@ -1,6 +1,5 @@
-//! Finds processes by the tags in their environment and kills them, and buries ended children that
-//! nobody waits for. Never itself, never an ancestor. A program that clears its environment and outlives
-//! its supervisor is not found.
+//! Finds processes by the tags in their environment and kills them; reaps ended children that no caller waits for.
+//! Never kills itself or an ancestor. A program that clears its environment and outlives its supervisor is not found.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -13,11 +12,11 @@ use rustix::process::{
 
 use super::{EXECUTION_VARIABLE, STORE_VARIABLE, proc};
 
-/// Who is meant.
+/// Processes to find.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tag<'a> {
     pub(super) store: &'a str,
-    /// `None`: every execution.
+    /// `None` matches every execution.
     pub(super) execution: Option<&'a str>,
 }
 
@@ -31,7 +30,7 @@ impl Tag<'_> {
     }
 }
 
-/// How many processes carry the tag; what is our own binary is not counted.
+/// Number of tagged processes, without supervisors and adapter hosts.
 pub(super) fn count(tag: Tag<'_>) -> usize {
     let spared = proc::ancestry();
     proc::ours()
@@ -41,16 +40,16 @@ pub(super) fn count(tag: Tag<'_>) -> usize {
         .count()
 }
 
-/// What a sweep did.
+/// Result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     pub killed: usize,
-    /// Still there when the time was over.
+    /// Still alive at the time limit.
     pub left: usize,
 }
 
-/// Kills every process with the tag, those that appear meanwhile included, and returns when they are
-/// gone or `limit` is over.
+/// Kills every process with the tag, including those that start meanwhile. Returns when all are gone, or after
+/// `limit`.
 pub(super) fn sweep(tag: Tag<'_>, limit: Duration) -> Swept {
     let until = Instant::now() + limit;
     let spared = proc::ancestry();
@@ -59,8 +58,8 @@ pub(super) fn sweep(tag: Tag<'_>, limit: Duration) -> Swept {
         let victims: Vec<OwnedFd> = proc::ours()
             .into_iter()
             .filter(|pid| !spared.contains(pid))
-            // The handle first, the look at the tag second: if the pid was given away in between, the
-            // signal goes to a process that has ended.
+            // The pidfd is opened before the tag is read: if the pid was reused in between, the signal goes to a
+            // process that has ended.
             .filter_map(|pid| Some((pidfd_open(pid, PidfdFlags::empty()).ok()?, pid)))
             .filter(|(_, pid)| tag.is_on(*pid))
             .map(|(pidfd, _)| pidfd)
@@ -69,7 +68,7 @@ pub(super) fn sweep(tag: Tag<'_>, limit: Duration) -> Swept {
             return Swept { killed, left: 0 };
         }
         for victim in &victims {
-            // It may have ended by itself.
+            // The process can have ended by itself.
             let _ = pidfd_send_signal(victim, Signal::KILL);
         }
         let left = await_end(&victims, until);
@@ -80,7 +79,7 @@ pub(super) fn sweep(tag: Tag<'_>, limit: Duration) -> Swept {
     }
 }
 
-/// How many of them are still there when the time is over.
+/// Number of them that are still alive at `until`.
 fn await_end(victims: &[OwnedFd], until: Instant) -> usize {
     let mut waiting: Vec<PollFd<'_>> = victims
         .iter()
@@ -100,19 +99,20 @@ fn await_end(victims: &[OwnedFd], until: Instant) -> usize {
     }
 }
 
-/// Children of this process that need care: as subreaper (and as pid 1) the bridge is given the orphans of
-/// supervisors that died.
+/// Orphans among the children of this process: as a subreaper (and as pid 1) the bridge adopts those of dead
+/// supervisors.
 #[derive(Default)]
 pub(super) struct Orphanage {
-    /// Ended children that nobody has waited for, with their start and when they were first seen.
+    /// Ended children that have not been reaped, with their start and the time they were first seen.
     dead: HashMap<i32, (u64, Instant)>,
 }
 
-/// An ended child is somebody's to wait for (an adapter's, in process) until nobody has done it for so long.
+/// Delay before an ended child is reaped here: its own parent code, such as an in-process adapter, can still wait for
+/// it.
 const UNCLAIMED: Duration = Duration::from_secs(60);
 
 impl Orphanage {
-    /// The executions of orphans: programs of ours whose supervisor is gone. Buries old zombies.
+    /// Executions of orphaned programs whose supervisor is gone. Reaps old zombies.
     pub(super) fn round(&mut self, store: &str, now: Instant) -> Vec<String> {
         let mut executions = Vec::new();
         let mut dead = HashMap::new();
@@ -127,7 +127,7 @@ impl Orphanage {
                     Some(_) | None => now,
                 };
                 if now.duration_since(since) >= UNCLAIMED {
-                    // Whoever waits after all is told that there is no such child.
+                    // A later wait for it fails with ECHILD.
                     let _ = waitpid(Some(child), WaitOptions::NOHANG);
                 } else {
                     dead.insert(pid, (stat.start, since));
@@ -172,7 +172,7 @@ mod tests {
         #[expect(clippy::zombie_processes, reason = "the test is about one")]
         let child = Command::new("true").spawn().unwrap();
         let pid = Pid::from_child(&child);
-        // It has ended, and is left as it is.
+        // Waits for its end; it stays a zombie.
         waitid(
             WaitId::Pid(pid),
             WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,

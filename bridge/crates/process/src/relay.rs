@@ -1,5 +1,5 @@
-//! The relay: `forge-bridge relay <socket>`. It joins its stdin and stdout with a Unix socket, so that a
-//! program that starts servers, such as an agent its MCP servers, reaches one inside an adapter.
+//! Relay: `forge-bridge relay <socket>`. Connects its stdin and stdout to a Unix socket, so that a program that
+//! starts servers, as an agent starts its MCP servers, reaches a server inside an adapter.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,10 +10,10 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::thread;
 
-/// Runs until the socket's other end closes. `args` are those behind `relay`.
+/// Runs until the other end of the socket closes. `args` are those after `relay`.
 pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let (Some(path), None) = (args.next(), args.next()) else {
-        tell("wanted: forge-bridge relay <socket>");
+        tell("usage: forge-bridge relay <socket>");
         return ExitCode::from(2);
     };
     match join(&path) {
@@ -28,23 +28,23 @@ pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
 fn join(path: &OsString) -> io::Result<()> {
     let mut socket = UnixStream::connect(path)?;
     let mut sending = socket.try_clone()?;
-    // Unbuffered: each message counts when it is there.
+    // Unbuffered: each message is forwarded as it arrives.
     let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     thread::spawn(move || {
-        // Whoever reads the other end sees how it ended.
+        // The other end sees the shutdown, whatever the result.
         let _ = pass(&mut stdin, &mut sending);
         let _ = sending.shutdown(Shutdown::Write);
     });
     pass(&mut socket, &mut stdout)
 }
 
-/// As `dyn`, so that it is not left to the kernel's `splice`, which holds small messages back.
+/// `dyn` keeps `io::copy` from using the kernel's `splice`, which delays small messages.
 fn pass(from: &mut dyn Read, to: &mut impl Write) -> io::Result<()> {
     io::copy(from, to).map(drop)
 }
 
 fn tell(line: &str) {
-    // Who started it keeps its stderr or not.
+    // The parent can have closed stderr.
     let _ = writeln!(io::stderr(), "forge-bridge: {line}");
 }
