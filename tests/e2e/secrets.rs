@@ -226,7 +226,7 @@ async fn the_bridges_own_secret_is_made_once_and_lies_sealed() {
     let Err(log) = stranger.launch() else {
         panic!("it started")
     };
-    assert!(log.contains("sealed under another key"), "{log}");
+    assert!(log.contains("encrypted with another key"), "{log}");
     let keys = stranger
         .command()
         .args(["secrets", "keys", "--json"])

@@ -1,5 +1,5 @@
-//! The file that holds the keys: a key a line, the first one seals. It is only ever replaced as a whole, so
-//! that whoever dies or reads in between has either the old one or the new one.
+//! Key file: one key per line, the first one encrypts. It is only replaced as a whole, so that a crash or a
+//! concurrent reader sees either the old content or the new one.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -14,10 +14,10 @@ use tempfile::NamedTempFile;
 use super::{Error, KEY_BYTES, Key, KeyId, KeySource, decode};
 use crate::failpoint;
 
-/// Nobody turns keys so often without retiring any.
+/// Limit for reading the file: about 1000 keys.
 const MOST_BYTES: u64 = 64 * 1024;
 
-/// The keys of the file, which is created when it is missing.
+/// Reads the keys of the file, which is created if it is missing.
 pub(super) fn open(source: &KeySource) -> Result<Vec<SecretSlice<u8>>, Error> {
     let file = &source.file;
     if resolved(file).starts_with(resolved(&source.data_dir)) {
@@ -30,7 +30,7 @@ pub(super) fn open(source: &KeySource) -> Result<Vec<SecretSlice<u8>>, Error> {
                 file: file.clone(),
                 source,
             })?;
-            // Read back: another process may have been first.
+            // Read back: another process can have created the file first.
             read(file)?.ok_or_else(|| Error::ReadKeyFile {
                 file: file.clone(),
                 source: io::ErrorKind::NotFound.into(),
@@ -40,7 +40,7 @@ pub(super) fn open(source: &KeySource) -> Result<Vec<SecretSlice<u8>>, Error> {
     keys(file, &text)
 }
 
-/// Puts a new key before the others. Its id.
+/// Inserts a new key before the others; returns its id.
 pub fn rotate(source: &KeySource) -> Result<KeyId, Error> {
     let mut keys = open(source)?;
     let new = SecretSlice::from(chacha20poly1305::Key::generate().to_vec());
@@ -50,7 +50,7 @@ pub fn rotate(source: &KeySource) -> Result<KeyId, Error> {
     Ok(key.id)
 }
 
-/// Takes out the keys under which nothing lies any more, but never the one that seals. Their ids.
+/// Removes the keys that no value is encrypted with, except the first one; returns their ids.
 pub fn retire(source: &KeySource, in_use: &BTreeSet<KeyId>) -> Result<Vec<KeyId>, Error> {
     let (mut kept, mut retired) = (Vec::new(), Vec::new());
     for key in open(source)? {
@@ -98,8 +98,7 @@ fn read(file: &Path) -> Result<Option<SecretString>, Error> {
     Ok(Some(text.into()))
 }
 
-/// Writes a new key beside its place and moves it there, so that nobody ever sees half of one. A file
-/// that came there meanwhile stays.
+/// Writes a new key to a temporary file and renames it, so that no reader sees part of a key. An existing file stays.
 fn create(file: &Path) -> io::Result<()> {
     let folder = folder(file);
     std::fs::DirBuilder::new()
@@ -116,10 +115,10 @@ fn create(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts these keys in the place of those that were there.
+/// Replaces the keys of the file.
 fn write(file: &Path, keys: &[SecretSlice<u8>]) -> Result<(), Error> {
     let replace = || {
-        // Where it is a link, what it leads to is replaced.
+        // A link is followed; its target is replaced.
         let file = file.canonicalize()?;
         let folder = folder(&file);
         let draft = draft(folder, keys)?;
@@ -132,7 +131,7 @@ fn write(file: &Path, keys: &[SecretSlice<u8>]) -> Result<(), Error> {
     })
 }
 
-/// Readable by its owner alone, and on the disk.
+/// Temporary file, readable by its owner only and synced.
 fn draft(folder: &Path, keys: &[SecretSlice<u8>]) -> io::Result<NamedTempFile> {
     let mut text = String::with_capacity(keys.len() * (2 * KEY_BYTES + 1));
     for key in keys {
@@ -155,7 +154,7 @@ fn folder(file: &Path) -> &Path {
     }
 }
 
-/// The path with symbolic links followed as far as it exists.
+/// Path with symbolic links resolved as far as it exists.
 fn resolved(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for existing in path.ancestors() {

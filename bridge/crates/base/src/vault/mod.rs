@@ -1,5 +1,5 @@
-//! The bridge's own keys: the first seals what must not lie open in the store, the others open what was
-//! sealed before it. Does not know what it seals or where that is kept.
+//! Encryption keys of the bridge: the first one encrypts secrets for the store, the others decrypt older ones.
+//! Independent of the values and of their location.
 
 pub mod file;
 
@@ -16,28 +16,28 @@ use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use crate::digest::{self, MacKey};
 use crate::reloadable::Reloadable;
 
-/// The first byte of everything sealed, so that another cipher can be told apart.
+/// First byte of a sealed value: the version of its format.
 const SEALED_V1: u8 = 1;
-/// The same cipher, after the id of its key.
+/// Same cipher; the id of the key precedes the nonce.
 const SEALED_V2: u8 = 2;
 const ID_BYTES: usize = 4;
 const NONCE_BYTES: usize = 24;
 const KEY_BYTES: usize = 32;
 
-/// Where the keys come from.
+/// Sources of the keys.
 #[derive(Clone, Debug)]
 pub struct KeySource {
-    /// `BRIDGE_SECRET_KEY`: 32 bytes as hex or base64. Wins over the file.
+    /// `BRIDGE_SECRET_KEY`: 32 bytes as hex or base64. Takes precedence over the file.
     pub key: Option<SecretString>,
-    /// Former ones, which still open what they sealed.
+    /// Former keys, for decryption only.
     pub previous: Vec<SecretString>,
-    /// Made, mode 0600, when it is missing. A key a line; the first one seals.
+    /// Key file, created with mode 0600 if it is missing. One key per line; the first one encrypts.
     pub file: PathBuf,
-    /// The store's folder. The file must not be in it, or a copy of the store would hold its key.
+    /// Folder of the store. The key file must not be in it, or a copy of the store would contain its key.
     pub data_dir: PathBuf,
 }
 
-/// Which key it was, without saying what it is.
+/// Identifies a key without revealing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId([u8; ID_BYTES]);
 
@@ -54,7 +54,7 @@ pub enum Error {
     #[error("the key file {} can be read by others (mode {mode:o}); run: chmod 600 {}", file.display(), file.display())]
     KeyFileOpen { file: PathBuf, mode: u32 },
     #[error(
-        "the key file {} is inside the store's folder, where every copy of the store would take it along; put it elsewhere",
+        "the key file {} is inside the store's folder, where every copy of the store would contain it; move it elsewhere",
         file.display()
     )]
     KeyFileInStore { file: PathBuf },
@@ -64,11 +64,11 @@ pub enum Error {
     CreateKeyFile { file: PathBuf, source: io::Error },
     #[error("cannot write the key file {}", file.display())]
     WriteKeyFile { file: PathBuf, source: io::Error },
-    #[error("what is sealed as {context} was sealed under another key, or is damaged")]
+    #[error("the secret {context} is encrypted with another key, or is damaged")]
     Unseal { context: String },
     #[error(
-        "what is sealed as {context} was sealed under another key, {wanted}, and the keys here are {}; put that one \
-         back, as a further line of the key file or into secret.previous",
+        "the secret {context} is encrypted with another key, {wanted}; the keys here are {}: add the missing key to \
+         the key file or to secret.previous",
         list(known)
     )]
     MissingKey {
@@ -83,13 +83,13 @@ fn list(ids: &[KeyId]) -> String {
     ids.join(", ")
 }
 
-/// Clones share the keys, also those that come later.
+/// Encrypts and decrypts secrets. Clones share the keys, including later changes.
 #[derive(Clone)]
 pub struct Vault {
     ring: Reloadable<Ring>,
 }
 
-/// The first one seals, all of them open.
+/// The first key encrypts, all of them decrypt.
 struct Ring(Vec<Key>);
 
 struct Key {
@@ -108,7 +108,7 @@ impl Vault {
         Self::from_keys(std::slice::from_ref(key))
     }
 
-    /// The first key seals, the others open what they sealed.
+    /// The first key encrypts, the others decrypt older values.
     pub fn from_keys(keys: &[SecretSlice<u8>]) -> Result<Self, Error> {
         if keys.is_empty() {
             let origin = "an empty list of keys".to_owned();
@@ -120,7 +120,7 @@ impl Vault {
         })
     }
 
-    /// The given keys, else those of the key file, which is created when it is missing.
+    /// Uses the given key, or else those of the key file, which is created if it is missing.
     pub fn open(source: &KeySource) -> Result<Self, Error> {
         let mut keys = match &source.key {
             Some(key) => vec![parse(key, "BRIDGE_SECRET_KEY")?],
@@ -132,22 +132,22 @@ impl Vault {
         Self::from_keys(&keys)
     }
 
-    /// From now on these keys seal and open.
+    /// Replaces the keys by those of `other`.
     pub fn adopt(&self, other: &Vault) {
         self.ring.replace(other.ring.get());
     }
 
-    /// The key that seals.
+    /// Id of the key that encrypts.
     pub fn sealing(&self) -> KeyId {
         self.ring.get().0[0].id
     }
 
-    /// All keys, the one that seals first.
+    /// Ids of all keys, the one that encrypts first.
     pub fn keys(&self) -> Vec<KeyId> {
         self.ring.get().0.iter().map(|key| key.id).collect()
     }
 
-    /// Encrypts under the first key; only `unseal` with the same context opens it.
+    /// Encrypts with the first key; `unseal` needs the same context.
     pub fn seal(&self, context: &str, plain: &[u8]) -> Vec<u8> {
         let ring = self.ring.get();
         let key = &ring.0[0];
@@ -168,7 +168,7 @@ impl Vault {
         let ring = self.ring.get();
         let (version, rest) = sealed.split_first().ok_or_else(damaged)?;
         let (keys, rest) = match *version {
-            // It does not say which.
+            // This version does not name its key.
             SEALED_V1 => (ring.0.iter().collect(), rest),
             SEALED_V2 => {
                 let (id, rest) = rest.split_first_chunk().ok_or_else(damaged)?;
@@ -191,7 +191,7 @@ impl Vault {
         plain.map(SecretSlice::from).ok_or_else(damaged)
     }
 
-    /// Under which key something lies, as far as it says so.
+    /// Id of the key that a value is encrypted with; `None` for a format that does not name it.
     pub fn key_of(sealed: &[u8]) -> Option<KeyId> {
         let rest = sealed.strip_prefix(&[SEALED_V2])?;
         rest.first_chunk().map(|id| KeyId(*id))
