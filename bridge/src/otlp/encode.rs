@@ -1,4 +1,4 @@
-//! Spans in the words of OTLP.
+//! Conversion of spans to OTLP.
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
@@ -10,11 +10,11 @@ use prost::Message;
 
 use forge_base::trace::{Kind, Span, Value};
 
-/// Bits of `flags`: whether the parent is another process's is known, and it is.
+/// Bits of `flags`: "has is-remote information", and "parent is remote".
 const PARENT_IS_KNOWN: u32 = 0x100;
 const PARENT_IS_REMOTE: u32 = 0x200;
 
-/// Who tells.
+/// Attributes of the sending process.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) service: String,
@@ -22,7 +22,7 @@ pub(super) struct Source {
     pub(super) resource: Vec<(String, String)>,
 }
 
-/// The body of one request.
+/// Body of one request.
 pub(super) fn request(source: &Source, spans: &[Span]) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION");
     let own = [
@@ -34,7 +34,7 @@ pub(super) fn request(source: &Source, spans: &[Span]) -> Vec<u8> {
         .resource
         .iter()
         .map(|(n, v)| (n.as_str(), v.as_str()));
-    // What the operator says of this process goes before what we say.
+    // Attributes set by the operator override the bridge's own.
     let said = |name: &str| source.resource.iter().any(|(other, _)| other == name);
     let own = own.into_iter().filter(|(name, _)| !said(name));
     let attributes = own
@@ -89,7 +89,7 @@ fn wire(span: &Span) -> Wire {
         parent_span_id: span
             .parent
             .map_or(Vec::new(), |id| id.to_be_bytes().to_vec()),
-        // Only sampled spans come this far.
+        // Only sampled spans are queued.
         flags: 1 | PARENT_IS_KNOWN | remote,
         name: span.name.clone().into_owned(),
         kind: kind.into(),

@@ -1,6 +1,5 @@
-//! Sends traces to a collector: OTLP over HTTP, as protobuf, in batches. A collector that is away costs
-//! spans, which are counted, and never time or memory of those who work. Knows nothing of what the spans
-//! mean.
+//! Exports traces to a collector: OTLP over HTTP as protobuf, in batches. While the collector is unavailable spans
+//! are dropped and counted; dispatches neither wait nor use more memory. Independent of the meaning of the spans.
 
 mod encode;
 mod worker;
@@ -18,32 +17,32 @@ use forge_net::{self as net, Client};
 
 use encode::Source;
 
-/// Where a collector takes traces, below its address.
+/// Path of the trace endpoint below the collector's address.
 const PATH: &str = "/v1/traces";
 
-/// Where traces go. The variables of OpenTelemetry that stand with the keys count where neither the file
-/// nor a variable of our own says anything.
+/// Export of traces. The OpenTelemetry variables named with the keys apply where neither the file nor a variable of
+/// the bridge sets a value.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The collector's address; `/v1/traces` is added unless it ends so. None: nothing is recorded.
+    /// Address of the collector; `/v1/traces` is appended unless present. `None` disables tracing.
     pub endpoint: Option<String>,
     /// `name=value` each, sent with every request.
     #[serde(with = "forge_base::secret::list")]
     pub headers: Vec<SecretString>,
     pub service_name: String,
-    /// `name=value` each: what else is said of this process.
+    /// Further resource attributes, `name=value` each.
     pub resource: Vec<String>,
-    /// From 0 to 1: of the traces that begin here. One that goes on from a caller is recorded where the caller
-    /// wants it.
+    /// Share, from 0 to 1, of the traces that begin here to record. A trace continued from a caller is recorded if
+    /// the caller set its sampled flag.
     pub sample_ratio: f64,
-    /// Of one request.
+    /// Limit for one request.
     #[serde(with = "forge_base::duration")]
     pub timeout: Duration,
-    /// How long a span waits for others to share a request with.
+    /// Longest wait of a span for others to share a request with.
     #[serde(with = "forge_base::duration")]
     pub every: Duration,
-    /// What may wait; beyond it spans are dropped and counted.
+    /// Bound of the queue; spans beyond it are dropped and counted.
     pub queue_bytes: usize,
 }
 
@@ -62,7 +61,7 @@ impl Default for Config {
     }
 }
 
-/// Why traces cannot be sent.
+/// Reason why traces cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
@@ -75,15 +74,15 @@ pub enum Error {
     MalformedAttribute(usize),
     #[error("otlp.sample_ratio is not a number from 0 to 1")]
     NoRatio,
-    #[error("otlp.timeout and otlp.every must be longer than nothing")]
+    #[error("otlp.timeout and otlp.every must be greater than zero")]
     NoTime,
     #[error("otlp.endpoint has a host that cannot be called")]
     Host(#[source] BadRule),
-    #[error("the client of otlp.endpoint could not be made")]
+    #[error("the HTTP client for otlp.endpoint could not be built")]
     Client(#[source] net::Error),
 }
 
-/// Sends what is put into its `Spans`.
+/// Sends the spans that are put into its `Spans`.
 #[derive(Debug)]
 pub struct Exporter {
     url: Url,
@@ -96,7 +95,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// The end where spans are put, and what sends them when an endpoint is configured.
+    /// Returns the handle for recording spans, and the exporter if an endpoint is configured.
     pub fn open(
         config: &Config,
         net: &net::Config,
@@ -116,7 +115,7 @@ impl Exporter {
         let resource = resource
             .map(|(at, text)| pair(text).ok_or(Error::MalformedAttribute(at)))
             .collect::<Result<_, _>>()?;
-        // The operator named this host by configuring it; this client takes no other.
+        // By configuring this host the operator allows it; this client calls no other.
         let host = url.host_str().unwrap_or_default();
         let port = url.port_or_known_default().unwrap_or_default();
         let guard = Guard::new(&[format!("{host}:{port}")]).map_err(Error::Host)?;

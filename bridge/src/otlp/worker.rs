@@ -1,5 +1,5 @@
-//! The loop that sends: gathers a batch, sends it, tries again while the collector is away. Meanwhile the
-//! queue fills and then drops, which costs nobody anything but the spans.
+//! Export loop: collects a batch, sends it, retries while the collector is unavailable. Meanwhile the queue fills up
+//! and then drops spans; nothing else is affected.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use forge_net::{Outgoing, backoff};
 use super::{Exporter, encode};
 
 const AGENT: &str = concat!("forge-bridge/", env!("CARGO_PKG_VERSION"));
-/// Spans in one request.
+/// Spans per request.
 const BATCH: usize = 512;
-/// The first and the longest pause while the collector is away.
+/// First and longest pause while the collector is unavailable.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// A batch that could not be sent so often is given up, since newer ones matter more.
+/// Attempts to send a batch before it is given up in favour of newer ones.
 const ATTEMPTS: u32 = 5;
-/// What the last spans get when the process ends.
+/// Time limit for the last spans at shutdown.
 const LAST: Duration = Duration::from_secs(2);
 
-/// Resolves when a request that is under way as the process ends has had its time.
+/// Resolves `LAST` after shutdown began: the limit of a request in flight.
 async fn overdue(shutdown: &CancellationToken) {
     shutdown.cancelled().await;
     sleep(LAST).await;
@@ -39,7 +39,7 @@ enum Reply {
     },
 }
 
-/// Whether the collector took what it was sent last; a change is logged, not every batch.
+/// Outcome of the last request; only a change is logged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Good,
@@ -47,7 +47,7 @@ enum Standing {
 }
 
 impl Exporter {
-    /// Sends until the shutdown, then what is left.
+    /// Sends until shutdown, then sends the rest.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut standing = Standing::Good;
         let mut batch = Vec::with_capacity(BATCH);
@@ -59,7 +59,7 @@ impl Exporter {
                 return;
             }
             if batch.len() < BATCH {
-                // Others may come to share the request. What is taken meanwhile is not lost.
+                // Waits for more spans to share the request. Spans taken so far stay in `batch`.
                 shutdown.run_until_cancelled(sleep(self.every)).await;
                 self.waiting.take_rest(&mut batch, BATCH);
             }
@@ -76,7 +76,7 @@ impl Exporter {
                 batch.clear();
             }
         };
-        // What the collector does not take by then is lost with the process.
+        // Spans that the collector has not taken by then are lost.
         let _ = timeout(LAST, rest).await;
     }
 
@@ -92,7 +92,7 @@ impl Exporter {
             let why = match reply {
                 Reply::Taken => {
                     if *standing == Standing::Bad {
-                        tracing::info!("the collector takes traces again");
+                        tracing::info!("the collector accepts traces again");
                     }
                     *standing = Standing::Good;
                     return self.waiting.load.sent.add(count);
@@ -107,7 +107,7 @@ impl Exporter {
                 }
             };
             self.tell(standing, &why);
-            // A process that ends tries once.
+            // During shutdown there is no retry.
             if attempt == ATTEMPTS || shutdown.run_until_cancelled(sleep(pause)).await.is_none() {
                 break;
             }
