@@ -1,5 +1,5 @@
-//! A line of the log as one flat JSON object: what the spans around it say, the outermost first, then what
-//! it says itself. So every line of a dispatch has `dispatch.id` and `trace.id` where a collector looks.
+//! Log line as one flat JSON object: fields of the enclosing spans, outermost first, then those of the event. Every
+//! line of a dispatch thus has `dispatch.id` and `trace.id` at the top level.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Wants the fields of spans to be kept as JSON.
+/// Needs the span fields to be formatted as JSON.
 pub(super) struct Flat;
 
 impl<S, N> FormatEvent<S, N> for Flat

@@ -1,5 +1,4 @@
-//! Logs: where they go and how they look. What is logged is decided where it happens; bodies and
-//! secrets never are.
+//! Logging: destination, format and level. Call sites decide on the content; bodies and secrets are never logged.
 
 mod json;
 
@@ -31,9 +30,9 @@ impl Default for Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// For people.
+    /// Human-readable.
     Text,
-    /// One object a line.
+    /// One object per line.
     Json,
 }
 
@@ -52,11 +51,11 @@ impl FromStr for Level {
     type Err = LevelError;
 
     fn from_str(text: &str) -> Result<Self, LevelError> {
-        // The library skips a blank before a part and then cuts one byte too early, which panics inside a letter.
+        // The library skips a blank before a part and then cuts one byte too early, which panics inside a character.
         let parts: Vec<&str> = text.split(',').map(str::trim).collect();
         let trimmed = parts.join(",");
-        // A lone word that is no level would be taken for a module's name, and silence all others.
-        // The library takes an empty word for a level.
+        // A single word that is not a level would count as a module name and silence all other modules. The library
+        // accepts an empty word as a level.
         let level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
         let known = |part: &&str| part.contains('=') || level(part);
         match EnvFilter::builder().parse(&trimmed) {
@@ -81,27 +80,27 @@ impl From<Level> for String {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("wanted error, warn, info, debug, trace or module=level with commas, found {0:?}")]
+#[error("expected error, warn, info, debug, trace or module=level, comma-separated; found {0:?}")]
 pub struct LevelError(String);
 
 /// The process has a subscriber already.
 #[derive(Debug, thiserror::Error)]
-#[error("logging has been set up before")]
+#[error("logging is already set up")]
 pub struct Error(#[source] Box<dyn std::error::Error + Send + Sync>);
 
-/// The logs of the process, which may become more or less.
+/// Handle to the process's logging, to change its level at run time.
 pub struct Logs {
     reload: Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>,
 }
 
 impl Logs {
-    /// From now on this much is logged.
+    /// Replaces the level.
     pub fn set_level(&self, level: &Level) -> Result<(), reload::Error> {
         (self.reload)(level.filter())
     }
 }
 
-/// Sends the logs of the process to standard error. Once a process.
+/// Logs to standard error. Can be called once per process.
 pub fn install(config: &Config) -> Result<Logs, Error> {
     use std::io::IsTerminal;
 
