@@ -1,5 +1,5 @@
-//! What happened, as one durable log. This file knows the shape of an event and of a cursor; it does
-//! not know where the log is kept (`store/`) nor how it is sent (`http/`).
+//! Events and cursors of the durable event log. Independent of its storage (`store/`) and of its delivery to readers
+//! (`http/`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,8 +11,8 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::id::DispatchId;
 
-/// The names that belong to the bridge. An adapter that emits one of them gives a hint whose data is
-/// merged; it never makes a second event.
+/// Event names defined by the bridge. If an adapter emits a name that only the bridge writes, its data is merged into
+/// the bridge's event; it never makes a second one.
 pub mod kind {
     pub const ACCEPTED: &str = "execution.accepted";
     pub const QUEUED: &str = "execution.queued";
@@ -31,23 +31,23 @@ pub mod kind {
     pub const TOOL_COMPLETED: &str = "tool.completed";
     pub const EVENTS_DROPPED: &str = "events.dropped";
 
-    /// Whether only the bridge may write events of this name.
+    /// True if only the bridge writes events of this name.
     pub fn is_reserved(name: &str) -> bool {
         name.starts_with("execution.") || name.starts_with("callback.") || name == ADAPTER_HEALTH
     }
 
-    /// Whether this event ends the execution it belongs to.
+    /// True if this event ends its execution.
     pub fn is_terminal(name: &str) -> bool {
         name == COMPLETED || name == FAILED
     }
 }
 
-/// An event on its way into the log. The store gives it its id and its `seq`.
+/// Event to be appended. The store assigns its id and its `seq`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NewEvent {
     pub kind: Cow<'static, str>,
     pub timestamp: Timestamp,
-    /// A JSON object, or nothing.
+    /// JSON object.
     pub data: Option<Box<RawValue>>,
 }
 
@@ -60,7 +60,7 @@ impl NewEvent {
         }
     }
 
-    /// With this data, which cannot fail to be a JSON object.
+    /// Sets the data, which must serialise to a JSON object.
     #[must_use]
     pub fn with(self, data: &impl Serialize) -> Self {
         let data = to_raw_value(data).expect("data has only text keys");
@@ -71,13 +71,13 @@ impl NewEvent {
     }
 }
 
-/// An event as it was recorded and as readers get it (`contract.md` §3).
+/// Event as recorded and as readers receive it (`contract.md` §3).
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
     /// Opaque to readers: `<log>-<n>`.
     pub id: Cursor,
-    /// 1, 2, 3 … without a gap inside a dispatch; 0 outside of any.
+    /// Counts from 1 without a gap inside a dispatch; 0 if the event belongs to none.
     pub seq: u64,
     #[serde(rename = "type")]
     pub kind: String,
@@ -90,7 +90,7 @@ pub struct Event {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
     pub trace_id: Option<String>,
-    /// 0 before the first attempt.
+    /// Number of the attempt; 0 before the first one.
     pub attempt: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<Box<RawValue>>,
@@ -98,41 +98,41 @@ pub struct Event {
     pub written: Written,
 }
 
-/// An event's bytes, as they were written for the first who read it; all others get the same.
+/// Serialised event, written for the first reader and shared by all others.
 #[derive(Debug, Default)]
 pub struct Written(OnceLock<Box<[u8]>>);
 
 impl Clone for Written {
-    /// Whoever clones an event may change it.
+    /// Not cloned: the owner of a clone can change the event.
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
 impl Event {
-    /// Its bytes for readers, who all have them written in the same way.
+    /// Serialised event; `write` runs only once, so every reader must use the same format.
     pub fn written(&self, write: impl FnOnce(&Self) -> Box<[u8]>) -> &[u8] {
         self.written.0.get_or_init(|| write(self))
     }
 
-    /// How long what the event carries is, as JSON.
+    /// Length of the data as JSON.
     pub fn data_bytes(&self) -> usize {
         self.data.as_ref().map_or(0, |data| data.get().len())
     }
 }
 
-/// The name of one history of events. A restored or newly made store has another one, so that a
-/// cursor of a different history is refused and never misread.
+/// Name of one event history. A restored or new store has another one, so that a cursor of a different history is
+/// refused rather than misread.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LogName(String);
 
 impl LogName {
-    /// A fresh name: twelve hexadecimal digits.
+    /// New name: twelve hexadecimal digits.
     pub fn random() -> Self {
         Self(format!("{:012x}", rand::random::<u64>() & 0xffff_ffff_ffff))
     }
 
-    /// The name as it was stored.
+    /// Name read from the store.
     pub fn from_stored(text: String) -> Self {
         Self(text)
     }
@@ -148,7 +148,7 @@ impl LogName {
         }
     }
 
-    /// Reads a cursor of this log: its position.
+    /// Position of a cursor of this log.
     pub fn position(&self, text: &str) -> Result<u64, CursorError> {
         let (log, position) = text.rsplit_once('-').ok_or(CursorError::Malformed)?;
         let digits = !position.is_empty() && position.bytes().all(|b| b.is_ascii_digit());
@@ -163,7 +163,7 @@ impl LogName {
     }
 }
 
-/// A place in the log; everything strictly later comes after it.
+/// Position in the log; a reader continues with the events after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
     log: LogName,
@@ -182,7 +182,7 @@ impl Serialize for Cursor {
     }
 }
 
-/// Why a text is no cursor of this log.
+/// Reason why a text is not a cursor of this log.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CursorError {
     #[error("not a cursor")]
