@@ -1,5 +1,5 @@
-//! forge-bridge: accepts a step, runs it on an agent runtime through an adapter, streams what happens
-//! and delivers the result, all under one durable record.
+//! forge-bridge: accepts a dispatch, runs it on an agent runtime through an adapter, streams its events and delivers
+//! the result. Each state change is recorded on disk.
 
 pub mod app;
 pub mod cli;

@@ -1,5 +1,4 @@
-//! SHA-256 and the HMAC over it, by the library that does TLS as well: it is quick also on processors that have no
-//! instructions for SHA.
+//! SHA-256 and HMAC-SHA256 from the library that does TLS as well: fast even on processors without SHA instructions.
 
 use std::io::{self, Read};
 
@@ -16,7 +15,7 @@ pub fn sha256(bytes: impl AsRef<[u8]>) -> Digest {
     hasher.finish()
 }
 
-/// Of all that is read, which each piece is shown to on the way.
+/// SHA-256 of everything read from `source`; each piece is also passed to `on_the_way`.
 pub fn sha256_of(
     source: &mut impl Read,
     mut on_the_way: impl FnMut(&[u8]) -> io::Result<()>,
@@ -34,7 +33,7 @@ pub fn sha256_of(
     }
 }
 
-/// Of what comes in pieces.
+/// Incremental SHA-256.
 pub struct Hasher(Context);
 
 impl Default for Hasher {
@@ -54,7 +53,7 @@ impl Hasher {
     }
 }
 
-/// A key of HMAC-SHA256.
+/// Key for HMAC-SHA256.
 #[derive(Clone)]
 pub struct MacKey(hmac::Key);
 
@@ -63,7 +62,7 @@ impl MacKey {
         Self(hmac::Key::new(hmac::HMAC_SHA256, key))
     }
 
-    /// Of the pieces, one after the other.
+    /// HMAC of the concatenated pieces.
     pub fn mac<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> Digest {
         let mut context = hmac::Context::with_key(&self.0);
         for piece in pieces {
@@ -74,19 +73,19 @@ impl MacKey {
     }
 }
 
-/// Lower case.
+/// Lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     hex_digits(bytes).map(char::from).collect()
 }
 
-/// The same in ASCII.
+/// Lower-case hexadecimal digits as ASCII bytes.
 pub fn hex_digits(bytes: &[u8]) -> impl Iterator<Item = u8> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let halves = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
     halves.map(|half| DIGITS[usize::from(half)])
 }
 
-/// What was written as hexadecimal digits, in either case.
+/// Decodes hexadecimal digits of either case; `None` if the text is anything else.
 pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();

@@ -1,11 +1,11 @@
-//! Named places where the kill matrix ends the process as `kill -9` would: before and after each step
-//! that waits for the disk, an adapter, a child or a receiver. Without the feature `crash-points`, which
-//! test builds alone have, a point is nothing.
+//! Fail points: named places where the kill matrix ends the process as `kill -9` does, before and after each step
+//! that waits for the disk, an adapter, a child or a receiver. Without the feature `crash-points`, which only test
+//! builds have, they compile to nothing.
 
-/// Names a point and which passing of it is the last: `store.commit.after:3`; without a number the first.
+/// Selects a fail point and the pass that kills: `store.commit.after:3`; without a number, the first.
 pub const VARIABLE: &str = "BRIDGE_CRASH_POINT";
 
-/// All points. A test holds them against the sources.
+/// All fail points. A test compares them with the sources.
 pub const POINTS: &[&str] = &[
     "store.opened",
     "store.booted",
@@ -101,8 +101,8 @@ pub fn point(name: &str) {
     armed::pass(name);
 }
 
-/// The one place that reads the environment of the process and keeps state of its own: it is no part of
-/// the program, and a point is passed where nobody could hand it anything.
+/// Reads the process environment itself and keeps global state, an exception: it is not part of the released program,
+/// and a fail point cannot be given any other state.
 #[cfg(feature = "crash-points")]
 mod armed {
     use std::sync::LazyLock;
@@ -120,11 +120,11 @@ mod armed {
         let (point, passing) = order.split_once(':').unwrap_or((&order, "1"));
         assert!(
             super::POINTS.contains(&point),
-            "{order}: there is no such point"
+            "{order}: unknown fail point"
         );
         Some(Armed {
             point: point.to_owned(),
-            left: passing.parse::<u64>().expect("a number of passings").into(),
+            left: passing.parse::<u64>().expect("a number of passes").into(),
         })
     });
 
@@ -133,7 +133,7 @@ mod armed {
             return;
         };
         if armed.left.fetch_sub(1, Ordering::SeqCst) == 1 {
-            // The signal is there before the call returns.
+            // The signal is delivered before the call returns.
             let _ = kill_process(getpid(), Signal::KILL);
         }
     }

@@ -1,4 +1,4 @@
-//! Identifiers the bridge makes: a prefix and a UUIDv7, so that they sort by age.
+//! Ids made by the bridge: a prefix and a UUIDv7, so that they sort by age.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize, Serializer};
 use uuid::Uuid;
 use uuid::fmt::Simple;
 
-/// Three letters and what stands between them and the digits.
+/// Three letters and an underscore.
 const PREFIX_BYTES: usize = 4;
 const TEXT_BYTES: usize = PREFIX_BYTES + Simple::LENGTH;
 
-/// What is wrong with a text that should be one of our ids.
+/// Text that is not an id of the expected kind.
 #[derive(Debug, thiserror::Error)]
 #[error("{text:?} is not an id of the form {prefix}_<uuid>")]
 pub struct ParseIdError {
@@ -33,17 +33,17 @@ macro_rules! id {
                 Self(Uuid::now_v7())
             }
 
-            /// The sixteen bytes behind the prefix, as the store keeps them.
+            /// The UUID as the store keeps it.
             pub fn as_bytes(&self) -> &[u8; 16] {
                 self.0.as_bytes()
             }
 
-            /// The id whose sixteen bytes these are.
+            /// Id with this UUID.
             pub fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(Uuid::from_bytes(bytes))
             }
 
-            /// Without an allocation: an id is written a dozen times for each dispatch.
+            /// Avoids an allocation: an id is written a dozen times for each dispatch.
             fn text<'a>(&self, buffer: &'a mut [u8; TEXT_BYTES]) -> &'a str {
                 let (prefix, digits) = buffer.split_at_mut(PREFIX_BYTES);
                 prefix.copy_from_slice(concat!($prefix, "_").as_bytes());
@@ -87,25 +87,25 @@ macro_rules! id {
 }
 
 id!(
-    /// One accepted dispatch.
+    /// Accepted dispatch.
     DispatchId,
     "dsp"
 );
 id!(
-    /// One result owed to one callback URL; the `webhook-id` of every attempt.
+    /// Delivery of one result to its callback URL; the `webhook-id` of every attempt.
     DeliveryId,
     "dlv"
 );
 
 impl DeliveryId {
-    /// The delivery of a dispatch: it has at most one, with the same digits.
+    /// Delivery of a dispatch, which has at most one. Both ids have the same UUID.
     pub fn of(dispatch: DispatchId) -> Self {
         Self(dispatch.0)
     }
 }
 
 id!(
-    /// One HTTP request; in every error body and log line about it.
+    /// HTTP request; part of every error body and log line about it.
     RequestId,
     "req"
 );

@@ -1,15 +1,14 @@
-//! What is counted while the bridge works: counters and distributions that cost an atomic addition, and
-//! tables of them whose number of labels is bounded. Nothing here waits, and nothing is allocated for a
-//! label that is known. How they are shown is `http/metrics`' affair.
+//! Counters, gauges, histograms, and tables of them with a bounded number of labels. An update is a few atomic
+//! operations: it never waits, and allocates only for a new label. `http/metrics` renders them.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Stands for every label that found no room.
+/// Label of the row that is shared when a table is full.
 pub const OTHER: &str = "other";
 
-/// From a millisecond to an hour, in nanoseconds: waits and runs.
+/// Bounds for waits and runs, in nanoseconds: from a millisecond to an hour.
 const TIMES: [u64; 17] = [
     1_000_000,
     2_500_000,
@@ -29,7 +28,7 @@ const TIMES: [u64; 17] = [
     600_000_000_000,
     3_600_000_000_000,
 ];
-/// From a tenth of a millisecond, in nanoseconds: what the disk does.
+/// Bounds for disk operations, in nanoseconds: from a tenth of a millisecond.
 const SHORT_TIMES: [u64; 13] = [
     100_000,
     250_000,
@@ -48,12 +47,12 @@ const SHORT_TIMES: [u64; 13] = [
 const NUMBERS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const NANOS: f64 = 1e9;
 
-/// Only rises.
+/// Metric that only rises.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more.
+    /// Adds one.
     pub fn inc(&self) {
         self.add(1);
     }
@@ -67,7 +66,7 @@ impl Counter {
     }
 }
 
-/// Rises and falls.
+/// Metric that can rise and fall.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
@@ -81,38 +80,38 @@ impl Gauge {
     }
 }
 
-/// How often something took how long, or was how large.
+/// Distribution of durations or numbers.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64],
-    /// What one of the unit shown is, in the unit counted.
+    /// Counted units per unit shown.
     scale: f64,
-    /// One more than there are bounds.
+    /// One per bound, and one for values above the last bound.
     counts: Box<[AtomicU64]>,
     sum: AtomicU64,
 }
 
-/// A histogram at a moment.
+/// Snapshot of a histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
     pub sum: f64,
     pub count: u64,
-    /// Upper bound and how many are below it and above the one before; the last has no bound.
+    /// Upper bound, and number of values in the bucket (not cumulative); the last one has no bound.
     pub buckets: Vec<(f64, u64)>,
 }
 
 impl Histogram {
-    /// Of durations, shown in seconds.
+    /// Histogram of durations, shown in seconds.
     pub fn of_times() -> Self {
         Self::new(&TIMES, NANOS)
     }
 
-    /// Of durations that should be short, shown in seconds.
+    /// Histogram of short durations, shown in seconds.
     pub fn of_short_times() -> Self {
         Self::new(&SHORT_TIMES, NANOS)
     }
 
-    /// Of how many there were.
+    /// Histogram of numbers.
     pub fn of_numbers() -> Self {
         Self::new(&NUMBERS, 1.0)
     }
@@ -154,11 +153,11 @@ impl Histogram {
     }
 }
 
-/// Empty until its label comes for the first time.
+/// Empty until its label is used for the first time.
 type Row<T> = OnceLock<(Box<str>, T)>;
 
-/// Meters by label. The first labels that come get a row of their own; when there is no room, the rest
-/// share one, so that nobody outside can make it grow.
+/// Metrics by label. The first labels get a row each; when all rows are taken, the others share one, so that input
+/// from outside cannot make the table grow.
 #[derive(Debug)]
 pub struct Table<T> {
     rows: Box<[Row<T>]>,
@@ -167,7 +166,7 @@ pub struct Table<T> {
 }
 
 impl<T: Default> Table<T> {
-    /// With room for so many labels.
+    /// Table with a row each for up to `room` labels.
     pub fn new(room: usize) -> Self {
         Self {
             rows: (0..room).map(|_| OnceLock::new()).collect(),
@@ -189,7 +188,7 @@ impl<T: Default> Table<T> {
 }
 
 impl<T> Table<T> {
-    /// All that were asked for, in that order; the shared one last, when there is need of it.
+    /// Used rows in the order of their first use; the shared one last, if it has been used.
     pub fn rows(&self) -> impl Iterator<Item = (&str, &T)> {
         let rows = self.rows.iter().map_while(OnceLock::get);
         let other = self.is_full.load(Ordering::Relaxed);

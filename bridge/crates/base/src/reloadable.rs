@@ -1,15 +1,15 @@
-//! A setting that may be replaced while the bridge runs, by SIGHUP. Must not know what it holds.
+//! Value that can be replaced while the bridge runs, such as a setting on SIGHUP. Independent of its type.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Everybody who has a clone reads the same value. Cheap to clone.
+/// Shared value: all clones read the same one. Cheap to clone.
 #[derive(Debug, Default)]
 pub struct Reloadable<T>(Arc<RwLock<Arc<T>>>);
 
 impl<T> Reloadable<T> {
-    /// The value as it is now; whoever holds it is not bothered by a replacement.
+    /// Current value. A later replacement does not affect the returned one.
     pub fn get(&self) -> Arc<T> {
-        // Neither side runs foreign code under the lock, so that a poisoned one is whole as well.
+        // No foreign code runs under the lock, so a poisoned one holds a valid value.
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -1,5 +1,5 @@
-//! Where the tasks of a bridge run. Connections have threads of their own, so that however many read
-//! along, what executes and delivers goes on, and neither wakes the threads of the other for nothing.
+//! Runtimes and tracked tasks. Connections have threads of their own, so that many readers do not delay execution and
+//! delivery, and neither wakes the other's threads without need.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
-/// Tasks that are waited for at the end. They run where this was made, whoever spawns them.
+/// Tasks that shutdown waits for. They run on the runtime where this was created, whichever runtime spawns them.
 #[derive(Clone)]
 pub struct Tasks {
     tracker: TaskTracker,
@@ -17,7 +17,7 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// At home in the runtime that this is called in.
+    /// Uses the runtime of the caller.
     pub fn here() -> Self {
         Self {
             tracker: TaskTracker::new(),
@@ -32,7 +32,7 @@ impl Tasks {
         self.tracker.spawn_on(task, &self.home)
     }
 
-    /// One that runs where this is called.
+    /// Spawns a task on the runtime of the caller.
     pub fn spawn_here<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send + 'static> + Send + 'static,
@@ -44,18 +44,18 @@ impl Tasks {
         self.tracker.close();
     }
 
-    /// Until it is closed and all have ended.
+    /// Waits until `close` was called and all tasks have ended.
     pub async fn wait(&self) {
         self.tracker.wait().await;
     }
 
-    /// How many have not ended.
+    /// Number of tasks that have not ended.
     pub fn running(&self) -> usize {
         self.tracker.len()
     }
 }
 
-/// A runtime with half of the processors: the work has one, and each [`Edge`] another.
+/// Runtime with a thread for every second processor: one for execution and delivery, another for each [`IoRuntime`].
 pub fn half_runtime() -> io::Result<Runtime> {
     let processors = available_parallelism().map_or(1, NonZeroUsize::get);
     Builder::new_multi_thread()
@@ -64,7 +64,7 @@ pub fn half_runtime() -> io::Result<Runtime> {
         .build()
 }
 
-/// A runtime of connections. Dropped, it ends what still runs in it, and waits for nobody.
+/// Runtime for connections. Dropping it cancels its tasks without waiting for them.
 pub struct IoRuntime(Option<Runtime>);
 
 impl IoRuntime {

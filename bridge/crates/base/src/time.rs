@@ -1,5 +1,5 @@
-//! One spelling of time on the wire and in the store: RFC 3339, UTC, milliseconds, `Z`. And the clock
-//! that the workers ask, so that tests can move it.
+//! Time format on the wire and in the store: RFC 3339, UTC, milliseconds, `Z`. Also the clock of the workers, which
+//! tests can move.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serializer;
 use tokio::time::Instant;
 
-/// What time it is. Cheap to copy.
+/// Source of the current time. Cheap to copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Clock {
-    /// The machine's wall clock: follows its corrections and the time it slept.
+    /// System clock: follows its adjustments, and includes time asleep.
     #[default]
     System,
-    /// A wall clock that goes as tokio's does, so that paused time moves it.
+    /// Wall clock driven by tokio's, so that tests with paused time can move it.
     Tokio { wall: Timestamp, since: Instant },
 }
 
 impl Clock {
-    /// A clock that shows the present time and goes as tokio's from here on.
+    /// Starts at the present time and follows tokio's clock.
     pub fn tokio() -> Self {
         Clock::Tokio {
             wall: Timestamp::now(),
@@ -34,7 +34,7 @@ impl Clock {
     }
 }
 
-/// So much later, or the end of time.
+/// `timestamp` plus `wait`, capped at the maximum timestamp.
 pub fn after(timestamp: Timestamp, wait: Duration) -> Timestamp {
     SignedDuration::try_from(wait)
         .ok()
@@ -42,12 +42,12 @@ pub fn after(timestamp: Timestamp, wait: Duration) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
-/// How much later `end` is than `start`; nothing when it is not.
+/// Time from `start` to `end`; zero if `end` is earlier.
 pub fn between(start: Timestamp, end: Timestamp) -> Duration {
     Duration::try_from(end.duration_since(start)).unwrap_or(Duration::ZERO)
 }
 
-/// `2026-11-21T02:41:12.123Z`
+/// For example `2026-11-21T02:41:12.123Z`.
 pub fn format(timestamp: Timestamp) -> String {
     format!("{timestamp:.3}")
 }

@@ -1,6 +1,6 @@
-//! Pieces of a trace on their way out. Ids of stages that others are told of are made from the dispatch's
-//! own span, so that they are the same again after a restart. Whoever ends a stage puts it here and never
-//! waits: what does not fit is counted and gone. Who sends them is `otlp`.
+//! Spans on their way to export. Ids of spans that are passed to others derive from the dispatch's own span, so that
+//! they are the same after a restart. Recording a span never waits: spans that find no room are dropped and counted.
+//! `otlp` sends them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,15 +13,15 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::digest::hex_digits;
 use crate::metrics::Counter;
 
-/// Texts in a span are cut to this length.
+/// Longest text in a span; longer ones are cut.
 const TEXT_BYTES: usize = 256;
-/// What a span costs besides its texts.
+/// Estimated memory of a span without its texts.
 const SPAN_BYTES: usize = 256;
 const SAMPLED: u8 = 1;
-/// The low bits of a trace's id that are random by W3C Trace Context.
+/// Low bits of a trace id that are random according to W3C Trace Context.
 const RANDOM_BITS: u32 = 56;
 
-/// A place in a trace: W3C Trace Context.
+/// Position in a trace: W3C Trace Context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     pub trace: u128,
@@ -29,17 +29,17 @@ pub struct TraceContext {
     flags: u8,
 }
 
-/// A stage of a dispatch whose span others are told of.
+/// Stage of a dispatch whose span id is passed to an adapter or a receiver.
 #[derive(Clone, Copy, Debug)]
 pub enum Stage {
-    /// By the number of the attempt.
+    /// Execution, by number of the attempt.
     Execute(u32),
-    /// By the low half of the delivery's id and the number of the attempt.
+    /// Delivery attempt, by the low half of the delivery's id and the number of the attempt.
     Deliver(u64, u32),
 }
 
 impl TraceContext {
-    /// Reads a `traceparent` header; `None` when it is malformed.
+    /// Parses a `traceparent` header; `None` if it is malformed.
     pub fn parse(header: &str) -> Option<Self> {
         let hex = |text: &str, len: usize| {
             text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
@@ -47,7 +47,7 @@ impl TraceContext {
         let mut parts = header.trim().split('-');
         let (version, trace, span, flags) =
             (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-        // Version 00 has four parts; later ones may have more.
+        // Version 00 has four parts; later versions can have more.
         let complete = version != "00" || parts.next().is_none();
         let well_formed = hex(version, 2)
             && version != "ff"
@@ -68,7 +68,7 @@ impl TraceContext {
         (context.trace != 0 && context.span != 0).then_some(context)
     }
 
-    /// A new trace, to be recorded.
+    /// New trace with the sampled flag set.
     pub fn start() -> Self {
         Self {
             trace: rand::random::<u128>().max(1),
@@ -77,13 +77,13 @@ impl TraceContext {
         }
     }
 
-    /// A span in the same trace.
+    /// Another span of the same trace.
     #[must_use]
     pub fn with_span(self, span: u64) -> Self {
         Self { span, ..self }
     }
 
-    /// The span of this stage, where `self` is the dispatch's own.
+    /// Span of a stage, derived from the dispatch's own span `self`.
     #[must_use]
     pub fn stage(self, stage: Stage) -> Self {
         let salt = match stage {
@@ -93,7 +93,7 @@ impl TraceContext {
         self.with_span(mix(self.span ^ mix(salt)).max(1))
     }
 
-    /// The same place, not to be recorded by anybody.
+    /// Same position without the sampled flag.
     #[must_use]
     fn unsampled(self) -> Self {
         Self {
@@ -102,13 +102,13 @@ impl TraceContext {
         }
     }
 
-    /// Whether the caller wants the trace recorded.
+    /// True if the sampled flag is set.
     pub fn is_sampled(self) -> bool {
         self.flags & SAMPLED != 0
     }
 }
 
-/// A trace's id as the wire and the log have it.
+/// Trace id as written on the wire and in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceId(pub u128);
 
@@ -118,10 +118,10 @@ impl fmt::Display for TraceId {
     }
 }
 
-/// The header.
+/// Format of the `traceparent` header.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Several are written for each dispatch, and the general way costs a thousand instructions each.
+        // Several are written for each dispatch, and `write!` costs a thousand instructions each.
         let mut text = *b"00-................................-................-..";
         for (place, bytes) in [
             (3, &self.trace.to_be_bytes()[..]),
@@ -135,12 +135,12 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// For a span that nobody is told of.
+/// Id for a span that is passed to no other process.
 pub fn random_id() -> u64 {
     rand::random::<u64>().max(1)
 }
 
-/// Every bit of the input moves about half of the output's (splitmix64).
+/// Mixing function of splitmix64: each input bit changes about half of the output bits.
 fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -148,13 +148,13 @@ fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What a span stands for, in the words of OpenTelemetry.
+/// Span kind of OpenTelemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Internal,
-    /// Somebody else's request.
+    /// Handling of a request from another process.
     Server,
-    /// A request to somebody else.
+    /// Request to another process.
     Client,
 }
 
@@ -165,7 +165,7 @@ pub enum Value {
     Real(f64),
 }
 
-/// A stage that has ended.
+/// Span that has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
     pub context: TraceContext,
@@ -175,7 +175,7 @@ pub struct Span {
     pub start: Timestamp,
     pub end: Timestamp,
     pub attributes: Vec<(&'static str, Value)>,
-    /// What went wrong: a code, never a text that may hold what the run said.
+    /// Error code; never a text, which could contain output of the run.
     pub error: Option<String>,
 }
 
@@ -242,7 +242,7 @@ impl Span {
         self
     }
 
-    /// About so many bytes of memory.
+    /// Estimated memory in bytes.
     fn size(&self) -> usize {
         let text = |value: &Value| match value {
             Value::Text(text) => text.len(),
@@ -257,7 +257,7 @@ impl Span {
     }
 }
 
-/// Where spans are put. Cheap to clone; by default nobody wants any.
+/// Handle for recording spans. Cheap to clone; the default discards them.
 #[derive(Clone, Debug, Default)]
 pub struct Spans(Option<Arc<SpanQueue>>);
 
@@ -266,29 +266,29 @@ struct SpanQueue {
     sender: UnboundedSender<Span>,
     load: Arc<SpanCounts>,
     most_bytes: usize,
-    /// A trace that begins here is recorded where its id is below this.
+    /// A trace that begins here is recorded if the random bits of its id are below this.
     threshold: u64,
 }
 
-/// What waits to be sent, and what became of the rest.
+/// Size of the queue, and counts of spans that left it.
 #[derive(Debug, Default)]
 pub struct SpanCounts {
     bytes: AtomicUsize,
     pub sent: Counter,
-    /// They found no room.
+    /// Spans that found no room in the queue.
     pub dropped: Counter,
-    /// They could not be delivered.
+    /// Spans that could not be sent.
     pub failed: Counter,
 }
 
 impl SpanCounts {
-    /// What waits, in bytes.
+    /// Size of the queued spans.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 }
 
-/// The other end of `Spans`.
+/// Receiving end of `Spans`.
 #[derive(Debug)]
 pub struct QueuedSpans {
     receiver: UnboundedReceiver<Span>,
@@ -296,7 +296,7 @@ pub struct QueuedSpans {
 }
 
 impl Spans {
-    /// A way that holds at most so many bytes, for this share, from 0 to 1, of the traces that begin here.
+    /// Queue of at most `most_bytes`. `share`, from 0 to 1, is the part of the traces that begin here to record.
     pub fn bounded(most_bytes: usize, share: f64) -> (Self, QueuedSpans) {
         let (sender, receiver) = unbounded_channel();
         let load = Arc::new(SpanCounts::default());
@@ -313,8 +313,9 @@ impl Spans {
         (Self(Some(Arc::new(way))), waiting)
     }
 
-    /// What becomes of a trace that begins here when it is not to be recorded. Its id decides, and so others
-    /// that go by it decide the same. Where no spans are sent others may still record it.
+    /// Unsampled form of a new trace that is not to be recorded; otherwise `None`. The decision depends on the trace
+    /// id alone, so that other processes which sample by it decide alike. `None` also if no spans are exported here:
+    /// other processes can still record the trace.
     pub fn unsampled(&self, begun: impl FnOnce() -> Option<TraceContext>) -> Option<TraceContext> {
         let way = self.0.as_ref()?;
         let begun = begun()?;
@@ -322,35 +323,35 @@ impl Spans {
         (random >= way.threshold).then(|| begun.unsampled())
     }
 
-    /// The context when its spans are wanted: ask before making one. It is read only where spans go anywhere.
+    /// Returns the context if its spans are to be recorded; call this before building a span. `context` is evaluated
+    /// only if spans are exported.
     pub fn wanted(&self, context: impl FnOnce() -> Option<TraceContext>) -> Option<TraceContext> {
         self.0.as_ref()?;
         context().filter(|context| context.is_sampled())
     }
 
-    /// Never waits.
+    /// Queues a span without waiting; drops and counts it if the queue is full.
     pub fn put(&self, span: Span) {
         let Some(way) = &self.0 else {
             return;
         };
         let size = span.size();
         let before = way.load.bytes.fetch_add(size, Ordering::Relaxed);
-        // The receiver is gone at the very end only.
+        // Sending fails only at shutdown, when the receiver is gone.
         if before + size > way.most_bytes || way.sender.send(span).is_err() {
             way.load.bytes.fetch_sub(size, Ordering::Relaxed);
             way.load.dropped.inc();
         }
     }
 
-    /// `None` when nobody wants any.
+    /// `None` if spans are not exported.
     pub fn load(&self) -> Option<&SpanCounts> {
         self.0.as_ref().map(|way| &*way.load)
     }
 }
 
 impl QueuedSpans {
-    /// Up to `most` of what waits, at least one; fewer only when there are no more. 0: nobody is left.
-    /// Cancel-safe.
+    /// Waits for a span, then takes up to `most` of those queued. Returns 0 if all senders are gone. Cancel-safe.
     pub async fn take(&mut self, into: &mut Vec<Span>, most: usize) -> usize {
         let begin = into.len();
         let taken = self.receiver.recv_many(into, most).await;
@@ -359,7 +360,7 @@ impl QueuedSpans {
         taken
     }
 
-    /// What waits just now, up to `most`.
+    /// Takes the spans queued now, until `into` holds `most`.
     pub fn take_rest(&mut self, into: &mut Vec<Span>, most: usize) {
         while into.len() < most
             && let Ok(span) = self.receiver.try_recv()
@@ -452,7 +453,7 @@ mod tests {
             assert!(expected.contains(&kept), "{share}: {kept}");
         }
         let other = Spans::default().unsampled(|| Some(context()));
-        assert_eq!(other, None, "nobody here knows better");
+        assert_eq!(other, None, "not decided without an exporter");
     }
 
     #[test]
