@@ -218,8 +218,8 @@ fn watch(guardians: Vec<OwnedFd>) -> Result<oneshot::Receiver<()>, Failure> {
                 .map(|pidfd| PollFd::new(pidfd, PollFlags::IN))
                 .collect();
             while poll(&mut fds, None) == Err(Errno::INTR) {}
-            // An error of poll counts as the end: no program must run unguarded. The receiver is gone if the program
-            // has ended first.
+            // An error of poll counts as the end: a program must not run unsupervised. The receiver is gone if the
+            // program has ended first.
             let _ = ended.send(());
         })
         .map_err(|error| failure(format!("cannot watch the bridge: {error}")))?;

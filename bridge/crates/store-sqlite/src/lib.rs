@@ -1,5 +1,5 @@
-//! The store in one SQLite file: an engine that writes, reads and recovers, and the tables. SQL is used here and nowhere
-//! else.
+//! Store in one SQLite file: an engine that writes, reads and recovers, and the tables. All SQL of the bridge is
+//! below this module.
 #![forbid(unsafe_code)]
 
 mod engine;

@@ -62,7 +62,7 @@ const IMPOSSIBLE: [(&str, &str); 7] = [
     ),
 ];
 
-/// Findings of a check.
+/// Result of a check.
 #[derive(Debug)]
 pub struct Checked {
     pub file: PathBuf,
@@ -71,7 +71,7 @@ pub struct Checked {
     pub unfinished: u64,
     pub events: u64,
     pub deliveries_pending: u64,
-    /// One line each; empty if the store is whole.
+    /// One line each; empty if none was found.
     pub problems: Vec<String>,
 }
 
@@ -101,7 +101,8 @@ impl Sqlite {
         inspect_rows(&connection, &file).map_err(|source| schema::classify(&file, source))
     }
 
-    /// Sealed values by the few bytes that identify their key. Reads the whole store; empty if there is none.
+    /// Number of sealed values by the first bytes, which identify their key. Scans all dispatches; empty if there is
+    /// no store.
     pub fn sealed_heads(data_dir: &Path) -> Result<BTreeMap<Vec<u8>, u64>, OpenError> {
         if !data_dir.join(FILE).exists() {
             return Ok(BTreeMap::new());
@@ -110,8 +111,8 @@ impl Sqlite {
         seal::heads(&connection).map_err(|source| schema::classify(&file, source))
     }
 
-    /// Copies the store in this folder, as it is at one moment, to a file that is not there yet. Opened in
-    /// a store's place the copy begins another history: cursors of this one are refused there.
+    /// Copies the store in this folder, as one snapshot, to a new file. Opened as a store, the copy begins another
+    /// event history, which refuses cursors of this one.
     pub fn backup(data_dir: &Path, to: &Path) -> Result<(), BackupError> {
         let (_, connection) = open(data_dir)?;
         let failed = |source| BackupError::Write {
@@ -130,7 +131,7 @@ impl Sqlite {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             Some(_) | None => Path::new("."),
         };
-        // Readable by its owner alone, as the store is.
+        // Readable by its owner only, as the store is.
         let draft = NamedTempFile::new_in(folder).map_err(failed)?;
         let path = draft.path().display().to_string();
         // SQLite writes the copy elsewhere; this file is open for reading only.
@@ -173,7 +174,7 @@ fn open(data_dir: &Path) -> Result<(PathBuf, Connection), OpenError> {
 }
 
 fn inspect_rows(connection: &Connection, file: &Path) -> rusqlite::Result<Checked> {
-    // One snapshot for all queries, whatever a bridge writes meanwhile.
+    // One snapshot for all queries, unaffected by concurrent writes.
     let moment = connection.unchecked_transaction()?;
     let number = |sql: &str| moment.query_row(sql, [], |row| row.get::<_, u64>(0));
     let mut problems = damages(&moment, "integrity_check")?;
@@ -217,7 +218,7 @@ fn damages(connection: &Connection, pragma: &str) -> rusqlite::Result<Vec<String
     for line in lines {
         match line {
             Ok(line) if line == "ok" => {}
-            // Several lines are one finding with its places.
+            // A finding of several lines is joined into one.
             Ok(line) => damages.push(line.lines().collect::<Vec<_>>().join("; ")),
             Err(error) if is_damage(&error) => damages.push(error.to_string()),
             Err(error) => return Err(error),

@@ -1,4 +1,4 @@
-//! Reasons why a store cannot be opened, each with what to do about it.
+//! Reasons why a store cannot be opened, each with its remedy.
 
 use std::io;
 use std::path::PathBuf;

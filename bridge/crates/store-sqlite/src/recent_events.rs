@@ -32,7 +32,7 @@ struct Held {
 }
 
 impl RecentEvents {
-    /// The page as the file has it, if all events up to `issued` are here.
+    /// Page as the file has it, if all events up to `issued` are held.
     pub(super) fn page(
         &self,
         filter: &EventFilter,
@@ -68,8 +68,8 @@ impl RecentEvents {
         Some(page)
     }
 
-    /// The position after which the file must be read before a reader at `after` finds all events up to `issued` here.
-    /// Held events are dropped when they are too old to be continued.
+    /// Position after which the file must be read before a reader at `after` finds all events up to `issued`. Held
+    /// events are dropped when they are too old to be continued.
     pub(super) fn missing(&self, after: u64, issued: u64) -> Option<u64> {
         let mut held = self.write();
         if held.last >= issued {

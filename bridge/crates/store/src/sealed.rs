@@ -12,7 +12,7 @@ pub struct Sealed {
 /// Location of a sealed value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A value of the whole store, such as the default signing secret.
+    /// Value of the store itself, such as the default signing secret.
     Named(String),
     /// The secrets of a dispatch.
     Dispatch(DispatchId),

@@ -1,4 +1,4 @@
-//! One change on its way to the file: what it does, and the caller that waits for its answer.
+//! Queued change: its operation, and the caller that waits for the answer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -24,9 +24,9 @@ pub(crate) fn sqlite_is_too_old() -> bool {
     rusqlite::version_number() < OLDEST_SQLITE
 }
 
-/// Creates the file for its owner alone, or takes the rights of others from it. SQLite gives the files beside it the
-/// same mode. Only to be called before this process opens the first connection: POSIX drops all locks of a process on a
-/// file when it closes any descriptor of it.
+/// Creates the file for its owner only, or removes the rights of others from it. SQLite gives the files beside it the
+/// same mode. Call this before this process opens the first connection: POSIX drops all locks of a process on a file
+/// when it closes any descriptor of it.
 pub(crate) fn make_private(file: &Path) -> io::Result<()> {
     let created = OpenOptions::new()
         .write(true)
@@ -45,7 +45,7 @@ pub(crate) fn make_private(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens an existing file for writing; `configure` comes after a look at what is in it.
+/// Opens an existing file for writing; `configure` follows after its content has been inspected.
 pub(crate) fn open(file: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     keep_wal(Connection::open_with_flags(file, flags)?)

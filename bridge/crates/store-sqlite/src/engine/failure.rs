@@ -19,7 +19,7 @@ pub(super) struct StoreFailure {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureKind {
-    /// The file's content is wrong: nothing more is written, lest more be lost.
+    /// The file's content is wrong: nothing more is written, to avoid further loss.
     Damage,
     /// Another process holds the write lock; nothing was written.
     Lock,

@@ -16,7 +16,7 @@ pub(crate) struct FolderLock {
 }
 
 impl FolderLock {
-    /// Takes the folder for this process. A missing one is created for its owner alone, and its name synced.
+    /// Locks the folder for this process. A missing one is created for its owner only, and its name synced.
     pub(crate) fn take(folder: &Path) -> Result<Self, OpenError> {
         let failed = |source: io::Error| OpenError::Folder {
             folder: folder.to_owned(),
@@ -86,7 +86,7 @@ fn name_holder(file: &mut File) -> io::Result<()> {
 #[cfg(target_os = "linux")]
 fn network_file_system(folder: &Path) -> io::Result<Option<&'static str>> {
     let kind = rustix::fs::statfs(folder)?.f_type;
-    // The numbers are 32 bits wide whatever the width of the field.
+    // The constants are 32 bits wide whatever the width of the field.
     Ok(match kind as u32 {
         0x0000_6969 => Some("NFS"),
         0x0000_517b | 0xff53_4d42 | 0xfe53_4d42 => Some("SMB"),

@@ -64,7 +64,7 @@ pub(super) trait TransactionState: Send + 'static {
 /// `Ok` while changes can be written, otherwise the reason why not.
 type Status = Arc<Mutex<Result<(), String>>>;
 
-/// Handle to an open database file. Dropping it writes what is queued and closes the file.
+/// Handle to an open database file. Dropping it writes the queued changes and closes the file.
 pub(super) struct Engine<S: TransactionState> {
     queue: Arc<WriteQueue<S>>,
     readers: Arc<ReaderPool>,

@@ -56,7 +56,7 @@ impl ReaderPool {
         readers.submit(Box::new(move |connection| {
             let result = connection.and_then(query);
             drop(room);
-            // The caller may have gone away.
+            // The caller can have gone away.
             let _ = reply.send(result);
         }));
         answer.await.map_err(|_| closed())

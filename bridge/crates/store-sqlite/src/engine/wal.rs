@@ -1,4 +1,4 @@
-//! The write-ahead log: its length, checkpoints, and what is done about its end after a failure.
+//! Write-ahead log: its length, checkpoints, and removal of its uncommitted end after a failure.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -80,8 +80,8 @@ pub(super) fn checkpoint(connection: &Connection, mode: Mode) -> rusqlite::Resul
     Ok(frames)
 }
 
-/// Makes sure that all frames of the WAL survive a power cut before anything is written behind them. A process that was
-/// killed leaves frames that it never synced; they are valid in the system's memory alone.
+/// Ensures that all frames of the WAL survive a power cut before anything is written behind them. A killed process
+/// leaves frames that it never synced; they are only in the page cache of the system.
 pub(crate) fn make_durable(connection: &Connection, file: &Path) -> rusqlite::Result<()> {
     if checkpoint(connection, Mode::Passive)?.is_all_in_file() {
         return Ok(());
@@ -90,8 +90,9 @@ pub(crate) fn make_durable(connection: &Connection, file: &Path) -> rusqlite::Re
     sync(file).map_err(|error| io_failed(&error))
 }
 
-/// Removes everything behind the committed frames, so that a commit that failed in its sync is not found when the file is
-/// recovered. No transaction of this process may be writing. A power cut can bring it back until `sync` has returned.
+/// Removes everything behind the committed frames, so that a commit that failed in its sync is not found when the
+/// file is recovered. Precondition: no open write transaction in this process. A power cut can restore the frames
+/// until `sync` has returned.
 pub(super) fn cut(file: &Path, committed_frames: u64) -> io::Result<()> {
     let length = match committed_frames {
         0 => 0,

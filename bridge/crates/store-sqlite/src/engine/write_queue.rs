@@ -1,5 +1,5 @@
-//! The write queue: changes wait here for the writer thread, which takes all of them as one batch. Bounded by number and
-//! bytes; a caller waits for room before it enters.
+//! Write queue: changes wait here for the writer thread, which takes all of them as one batch. Bounded by number and
+//! bytes; a caller waits for room before its change is queued.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -164,7 +164,7 @@ impl<S> WriteQueue<S> {
     }
 
     /// Sleeps through a pause between two attempts to reopen the file; returns false at once when the store is to be
-    /// closed. Without an end it waits for that alone.
+    /// closed. Without an end it waits for the close only.
     pub(super) fn pause(&self, end: Option<Instant>) -> bool {
         let mut state = lock(&self.state);
         loop {
@@ -239,7 +239,7 @@ impl<S> WriteQueue<S> {
         let close = mem::replace(&mut lock(&self.state).close, Close::Done);
         if let Close::Requested(all) = close {
             for done in all {
-                // The caller may have gone away.
+                // The caller can have gone away.
                 let _ = done.send(());
             }
         }

@@ -1,5 +1,5 @@
-//! The writer thread. It takes what waits in the queue as one batch, runs it in one transaction, and answers after the
-//! commit is synced. A change that fails takes only itself back.
+//! Writer thread. It takes the queued changes as one batch, runs them in one transaction, and answers after the
+//! commit is synced. A change that fails is rolled back alone.
 
 use std::io;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ struct Unchecked {
     bytes: usize,
 }
 
-/// A batch that failed with its transaction. Nothing of it may be answered before its end is cut from the WAL.
+/// Batch that failed with its transaction. None of it is answered before its end is cut from the WAL.
 pub(super) struct FailedBatch<S> {
     pub(super) failure: StoreFailure,
     pub(super) changes: Vec<QueuedChange<S>>,

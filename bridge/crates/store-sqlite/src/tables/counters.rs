@@ -21,7 +21,7 @@ pub(crate) struct Counters {
     pub(crate) counts: Counts,
     /// Queued dispatches of each adapter, as committed.
     pub(crate) queues: BTreeMap<String, u64>,
-    /// `queues` differs from what was published.
+    /// True if `queues` differs from the published one.
     queues_changed: bool,
     /// Changes to `queues` by the open transaction.
     pending: Vec<(String, QueueChange)>,
@@ -42,7 +42,7 @@ pub(crate) const QUEUED: [&str; 4] = [
 ];
 
 impl Counters {
-    /// Counts over the partial indexes; the cost grows with what waits, not with history.
+    /// Counts over the partial indexes; the cost grows with unfinished records, not with history.
     pub(crate) fn load(connection: &Connection) -> rusqlite::Result<Self> {
         let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, u64>(0));
         let mut queues = BTreeMap::new();
@@ -83,7 +83,7 @@ impl Counters {
         self.pending.push((provider.to_owned(), QueueChange::Left));
     }
 
-    /// Assigns the positions of this many events; the first of them.
+    /// Assigns the positions of this many events; returns the first of them.
     pub(crate) fn assign_positions(&mut self, events: usize) -> u64 {
         let first = self.bounds.issued + 1;
         self.bounds.issued += events as u64;
@@ -104,7 +104,7 @@ impl Counters {
         self.pending.truncate(savepoint.pending);
     }
 
-    /// Applies the changes of a committed transaction to `queues`; true if they differ from what was published.
+    /// Applies the changes of a committed transaction to `queues`; true if the result has to be published.
     pub(crate) fn apply_pending(&mut self) -> bool {
         let mut changed = std::mem::take(&mut self.queues_changed);
         changed |= !self.pending.is_empty();

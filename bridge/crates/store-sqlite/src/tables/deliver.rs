@@ -156,7 +156,7 @@ pub(crate) fn settle(
         set_aside(tx, found.seq, attempts)?;
     }
     let (ended, tried) = (settled.settled_at.is_some(), attempt.is_some());
-    // One statement for every case: what has not changed keeps its value.
+    // One statement for every case: unchanged columns keep their values.
     tx.execute(
         "UPDATE dispatch SET events = events + ?1, delivery = ?2, due_at = ?3, settled_at = ?4,
            expires_at = iif(?5, ?6, expires_at), retention = iif(?5, ?7, retention), delivery_attempts = ?8,

@@ -113,7 +113,7 @@ pub(crate) fn append_unbound(
     Ok(())
 }
 
-/// The position of the newest event; 0 when there is none.
+/// Position of the newest event; 0 if there is none.
 pub(crate) fn newest(connection: &Connection) -> rusqlite::Result<u64> {
     let sql = "SELECT max(
                  coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
@@ -121,7 +121,7 @@ pub(crate) fn newest(connection: &Connection) -> rusqlite::Result<u64> {
     Ok(rows::one(connection, sql, [], |row| row.get(0))?.unwrap_or(0))
 }
 
-/// The position of the newest event of one dispatch, by its row number.
+/// Position of the newest event of one dispatch, by its row number.
 pub(crate) fn newest_of(connection: &Connection, seq: i64) -> rusqlite::Result<Option<u64>> {
     let sql = "SELECT coalesce(
                  (SELECT last FROM event WHERE dispatch = ?1 ORDER BY first DESC LIMIT 1),
@@ -153,7 +153,7 @@ const FIRST: &str =
 const LATER: &str = "e.first AS first, e.last, e.seq, e.attempt, e.provider, e.body,
        d.id, d.task_id, d.agent_id, d.run_id, d.trace_id";
 
-/// Rows of the whole log that end at or after `?1`: two streams in their order.
+/// Rows of the log that end at or after `?1`: two streams in their order.
 fn of_all() -> String {
     format!(
         "SELECT {FIRST} FROM dispatch d JOIN body b ON b.dispatch = d.seq

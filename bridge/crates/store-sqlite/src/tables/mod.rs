@@ -1,5 +1,5 @@
-//! The tables: SQL and the domain, one file a concern. Every change runs inside a transaction of the engine; nothing here
-//! knows how it is committed.
+//! Tables: SQL for the domain, one file per concern. Every change runs inside a transaction of the engine, which
+//! commits it.
 
 pub(super) mod accept;
 pub(super) mod breaker;

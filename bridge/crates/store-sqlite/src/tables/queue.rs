@@ -157,7 +157,7 @@ pub(crate) fn reroute(tx: &mut Tx<'_>, reroute: &Reroute) -> Result<(), Failure>
     if old.provider == reroute.provider && old.session == reroute.session {
         return Ok(());
     }
-    // First out of the old session's queue, then into the new one's, which may be of the same name.
+    // Leaves the old session's queue before it enters the new one, which can have the same name.
     tx.execute("UPDATE dispatch SET turn = NULL WHERE seq = ?", [old.seq])?;
     let (phase, turn) = if old.phase == phase::DELAYED {
         (phase::DELAYED, None)

@@ -157,7 +157,7 @@ impl Rows {
     }
 }
 
-/// The rows that one page may look at, by their numbers.
+/// Range of row numbers that one page can look at.
 struct Range {
     before: i64,
     floor: i64,
@@ -167,7 +167,7 @@ struct Range {
 
 impl Range {
     fn new(connection: &Connection, before: Option<u64>, rows: &Rows) -> rusqlite::Result<Self> {
-        // Each end alone is one step in the table; both in one statement would be a scan.
+        // One step in the table for each end; a single statement for both would be a scan.
         let end = |of: &str| {
             let end = rows::one(connection, of, [], |row| row.get::<_, Option<i64>>(0))?;
             Ok::<_, rusqlite::Error>(end.flatten().unwrap_or(0))

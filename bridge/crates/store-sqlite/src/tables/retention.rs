@@ -1,4 +1,4 @@
-//! Retention: removes what is past its time, a little at a time.
+//! Retention: removes expired records in small steps.
 
 use std::time::{Duration, Instant};
 

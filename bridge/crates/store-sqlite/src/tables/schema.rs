@@ -119,7 +119,7 @@ pub(crate) fn identity(connection: &Connection) -> rusqlite::Result<Option<Ident
         .optional()
 }
 
-/// Writes and syncs a row: opening alone does not notice a full disk.
+/// Writes and syncs a row: a full disk is not noticed when the file is opened.
 pub(crate) fn try_to_write(connection: &Connection) -> rusqlite::Result<()> {
     let sql = "INSERT INTO meta (name, value) VALUES ('tried', 1)
                ON CONFLICT DO UPDATE SET value = value + 1";

@@ -26,7 +26,7 @@ pub(crate) fn named(connection: &Connection, name: &str) -> rusqlite::Result<Opt
     rows::one(connection, sql, [name], |row| row.get(0))
 }
 
-/// The named ones come first. Looks at `limit` dispatches, whether they have secrets or not.
+/// Page of sealed values, named ones first. Looks at `limit` dispatches, including those without secrets.
 pub(crate) fn page(
     connection: &Connection,
     after: u64,
@@ -77,7 +77,7 @@ pub(crate) fn reseal(tx: &mut Tx<'_>, changes: &[Resealed]) -> Result<u64, Failu
     Ok(changed as u64)
 }
 
-/// Sealed values by the beginning that identifies their key. Reads the whole store.
+/// Number of sealed values by the first bytes, which identify their key. Scans all dispatches.
 pub(crate) fn heads(connection: &Connection) -> rusqlite::Result<BTreeMap<Vec<u8>, u64>> {
     let sql = format!(
         "SELECT head, count(*) FROM
