@@ -19,8 +19,8 @@ use forge_store::Config;
 pub(super) const FILE: &str = "bridge.db";
 
 impl Sqlite {
-    /// A named sealed value of the store in this folder, which another process can be using; `None` if there is no store
-    /// or no such value.
+    /// Named sealed value of the store in this folder, which another process can be using; `None` if there is no
+    /// store or no such value.
     pub fn peek_sealed(data_dir: &Path, name: &str) -> Result<Option<Vec<u8>>, OpenError> {
         let file = data_dir.join(FILE);
         if !file.exists() {

@@ -85,8 +85,8 @@ impl RecentEvents {
         Some(held.last)
     }
 
-    /// Adds the events of the file after `from`, unless the memory was cleared meanwhile. Positions that had been `issued`
-    /// when the file was read and are not in it were removed.
+    /// Adds the events of the file after `from`, unless the memory was cleared meanwhile. Positions that had been
+    /// `issued` when the file was read and are not in it were removed.
     pub(super) fn extend(&self, from: u64, issued: u64, page: EventPage) {
         let mut held = self.write();
         if held.last != from {

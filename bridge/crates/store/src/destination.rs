@@ -9,7 +9,7 @@ use forge_base::id::DeliveryId;
 #[derive(Clone, Debug)]
 pub struct DueQuery {
     pub now: Timestamp,
-    /// Origins with no capacity for another attempt.
+    /// Origins to skip: at their limit, or with an open breaker.
     pub exclude: Vec<String>,
     pub per_origin: usize,
     pub limit: usize,

@@ -80,7 +80,7 @@ where
         let not_run = || Error::Unavailable("the write was not made".to_owned());
         let outcome = outcome.and_then(|()| self.done.take().ok_or_else(not_run));
         if let Some(reply) = self.reply.take() {
-            // The caller may be gone; the change stays.
+            // The caller can be gone; the change stays.
             let _ = reply.send(outcome);
         }
     }

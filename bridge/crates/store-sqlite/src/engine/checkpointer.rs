@@ -48,8 +48,8 @@ impl Checkpointer {
         }
     }
 
-    /// True while a checkpoint is running; otherwise how the last one ended, reported once. While one is running the writer must
-    /// not checkpoint: it would take pages for copied that a failed sync has lost.
+    /// True while a checkpoint is running; otherwise how the last one ended, reported once. Meanwhile the writer
+    /// must not checkpoint: it would count pages as copied that a failed sync has lost.
     pub(super) fn is_running(&self) -> rusqlite::Result<bool> {
         let mut state = lock(&self.state);
         match state.failure.take() {

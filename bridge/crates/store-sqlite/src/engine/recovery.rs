@@ -103,8 +103,8 @@ impl<S: TransactionState> Writer<S> {
         }
     }
 
-    /// Cuts the end of the WAL that was not committed, and closes the connections that write; those of readers too if the
-    /// file is to be recovered. The cut comes first: without a connection another process that opens the file would
+    /// Cuts the uncommitted end of the WAL, and closes the connections that write; those of readers too if the file
+    /// is to be recovered. The cut comes first: without a connection another process that opens the file would
     /// recover that end.
     fn disconnect(&mut self, needs_full_recovery: &mut bool) -> Result<(), String> {
         if let Some(Err(error)) = self.checkpointer.take().map(Checkpointer::stop) {

@@ -117,7 +117,8 @@ pub(super) fn sync(file: &Path) -> io::Result<()> {
     sync_folder(file)
 }
 
-/// Syncs the folder of the file, which makes the names of the file and of its WAL durable. SQLite ignores an error there.
+/// Syncs the folder of the file, which makes the names of the file and of its WAL durable. SQLite ignores an error
+/// there.
 pub(crate) fn sync_folder(file: &Path) -> io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()

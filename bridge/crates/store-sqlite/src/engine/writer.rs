@@ -32,8 +32,8 @@ const CHECK_BYTES: usize = 256 << 10;
 const CHECKPOINT_FRAMES: u64 = 1_000;
 /// Frames after which the writer copies the rest, so that the WAL starts again.
 const LONG_WAL_FRAMES: u64 = 4_000;
-/// Multiple of the WAL's limit above which the writer copies all of it itself. That is backpressure where the checkpointer
-/// does not keep up; below it a reader that let the WAL grow does not cost a pause when it ends.
+/// Multiple of the WAL's limit above which the writer copies all of it itself. This is backpressure if the
+/// checkpointer does not keep up; below it a reader that let the WAL grow does not cost a pause when it ends.
 const BACKPRESSURE: u64 = 8;
 /// Longest wait of a truncating checkpoint for readers.
 const TRUNCATE_TIMEOUT: Duration = Duration::from_millis(100);

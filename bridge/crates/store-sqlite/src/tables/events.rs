@@ -1,7 +1,7 @@
-//! The event log. The events of one write are one row: their positions are `first..=last`, its body a list of
-//! `[type, time, data]`, with the attempt where it differs from the row's. The first events of a dispatch are in `body`,
-//! and the row number of the dispatch is the position of the first of them. The writer assigns positions; none is assigned
-//! twice, because the highest one that was ever removed is kept in `meta`.
+//! Event log. The events of one write are one row: their positions are `first..=last`, its body a list of `[type,
+//! time, data]`, with the attempt where it differs from the row's. The first events of a dispatch are in `body`, and
+//! the row number of the dispatch is the position of the first of them. The writer assigns positions; none is
+//! assigned twice, because the highest removed position is kept in `meta`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub(crate) fn append(
     insert(tx, owner, &lines)
 }
 
-/// The first events of a dispatch as they are kept in `body`, with the start of its first attempt when it begins at once.
+/// First events of a dispatch as kept in `body`, with the start of its first attempt if it begins at once.
 pub(crate) fn first_body(
     events: &[NewEvent],
     started: Option<&NewEvent>,

@@ -1,5 +1,5 @@
--- The tables of a store, version 1. Times and durations are nanoseconds. What waits or runs has partial indexes, so
--- that their cost does not grow with history.
+-- Tables of a store, version 1. Times and durations are nanoseconds. Partial indexes cover unfinished work, so that
+-- their cost does not grow with history.
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE sealed (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
@@ -72,8 +72,8 @@ CREATE INDEX dispatch_expires ON dispatch (expires_at) WHERE expires_at IS NOT N
 CREATE INDEX delivery_due ON dispatch (callback_origin, due_at) WHERE delivery = 0;
 CREATE INDEX delivery_dead ON dispatch (seq) WHERE delivery = 2;
 
--- What a dispatch was accepted with, except for what is searched. `events` are its first events as in `event.body`, and
--- `provider` is where they were written, if it was routed again since.
+-- Accepted data of a dispatch, except for the searched columns. `events` are its first events as in `event.body`;
+-- `provider` is set if the dispatch has been rerouted: the adapter at the time of these events.
 CREATE TABLE body (
   dispatch INTEGER PRIMARY KEY REFERENCES dispatch ON DELETE CASCADE,
   events TEXT NOT NULL,
