@@ -1,4 +1,5 @@
-//! What is gathered from an attempt's events while it runs, for the case that they are all that stays.
+//! Accumulates text, usage and session id from an attempt's events; becomes the result if the adapter never
+//! returns one.
 
 use forge_adapter_api::{AdapterEvent, ExecutionResult};
 use serde_json::Value;
@@ -8,34 +9,34 @@ use forge_base::event::kind;
 
 use super::budget::UsageTotals;
 
-/// The longest session id that is recorded.
+/// Maximum bytes of a session id; longer ones are ignored.
 const SESSION_BYTES: usize = 1024;
 
 /// Text, usage and session of one attempt, bounded.
 #[derive(Clone, Debug)]
 pub struct Accumulator {
-    /// The text so far, at most `text_limit` bytes of it.
+    /// The text so far, cut at `text_limit` bytes.
     pub text: String,
-    /// Bytes of text that came, kept or not.
+    /// Bytes of text received, including those beyond the limit.
     pub text_bytes: usize,
     pub meter: UsageTotals,
-    /// The runtime's session, once it has said so.
+    /// The runtime's session id, once reported.
     pub session: Option<String>,
     text_limit: usize,
 }
 
-/// What an event changed that must be recorded or checked.
+/// Change made by an event that must be recorded or checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Nothing,
     /// `meter` rose: check the budget.
     Usage,
-    /// `session` is another one now.
+    /// `session` has changed.
     Session,
 }
 
 impl Accumulator {
-    /// Before an attempt; `spent` is what earlier ones used.
+    /// Starts empty before an attempt; `spent` is the usage of earlier ones.
     pub fn new(spent: Option<&RawValue>, text_limit: usize) -> Self {
         Self {
             text: String::new(),
@@ -46,7 +47,7 @@ impl Accumulator {
         }
     }
 
-    /// Takes one event of the adapter.
+    /// Adds one event of the adapter.
     pub fn observe(&mut self, event: &AdapterEvent) -> Change {
         let Some(data) = &event.data else {
             return Change::Nothing;
@@ -67,7 +68,7 @@ impl Accumulator {
         }
     }
 
-    /// Takes a round's result, which is not the last one.
+    /// Adds the result of a round that another round follows.
     pub fn conclude(&mut self, result: &ExecutionResult) {
         self.meter.conclude(result);
         if let Some(id) = usable(result.session_id.as_deref()) {
@@ -78,7 +79,7 @@ impl Accumulator {
         }
     }
 
-    /// Begins another round: its text is its own, what it uses comes on top.
+    /// Begins another round: clears the text and adds further usage to the total.
     pub fn begin_round(&mut self) {
         self.meter.begin_round();
         self.text.clear();

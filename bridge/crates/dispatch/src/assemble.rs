@@ -1,5 +1,5 @@
-//! A dispatch into what its adapter is asked: the prompt put together, names resolved, times made
-//! short. Pure.
+//! Builds the adapter's request from a dispatch: composes the prompt, resolves MCP server names, shortens the
+//! timeout to the deadline. Pure.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use forge_base::id::DispatchId;
 
 use super::request::{DispatchRequest, File, Prompt, Recovery};
 
-/// One attempt, from the record's side.
+/// Input about one attempt from the dispatch record and the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt<'a> {
     pub id: DispatchId,
@@ -20,9 +20,9 @@ pub struct Attempt<'a> {
     pub number: u32,
     pub now: Timestamp,
     pub strategy: OutputStrategy,
-    /// Whether the adapter resumes the caller's `sessionId`.
+    /// True if the adapter resumes the caller's `sessionId`.
     pub session_honoured: bool,
-    /// What an earlier attempt recorded.
+    /// Session id recorded by an earlier attempt.
     pub recorded_session: Option<&'a str>,
     pub budget_left: Option<Budget>,
     /// The configured MCP servers.
@@ -31,11 +31,11 @@ pub struct Attempt<'a> {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    #[error("MCP server {0:?} is not configured any more")]
+    #[error("MCP server {0:?} is no longer configured")]
     McpServerGone(String),
 }
 
-/// The request for this attempt.
+/// Builds the request for this attempt. Fails if a named MCP server is no longer configured.
 pub fn assemble(
     dispatch: &DispatchRequest,
     prompt: Prompt,
@@ -63,7 +63,7 @@ pub fn assemble(
         session_id,
         resume,
         workspace: dispatch.workspace_dir().map(|dir| Workspace {
-            // Validation refused a path that is not UTF-8.
+            // Lossless: validation refuses a path that is not UTF-8.
             dir: Some(dir.to_string_lossy().into_owned()),
         }),
         mcp_servers: mcp_servers(dispatch, attempt.mcp_servers)?,
@@ -78,7 +78,7 @@ pub fn assemble(
     })
 }
 
-/// The caller's prompt as it is, then each file under its path. Without files nothing is touched.
+/// The caller's prompt unchanged, followed by each file under its path.
 fn system_prompt(given: Option<String>, files: &[File]) -> Option<String> {
     files.iter().fold(given, |prompt, file| {
         let mut prompt = prompt.unwrap_or_default();
@@ -93,7 +93,7 @@ fn system_prompt(given: Option<String>, files: &[File]) -> Option<String> {
     })
 }
 
-/// The session to use, and whether it goes on where an interrupted attempt stopped.
+/// Session id to use, and true if it resumes an interrupted attempt.
 fn session(dispatch: &DispatchRequest, attempt: &Attempt<'_>) -> (Option<String>, bool) {
     let again = attempt.number > 1 && dispatch.recovery == Recovery::Resume;
     match attempt.recorded_session {

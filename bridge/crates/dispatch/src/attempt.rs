@@ -1,4 +1,4 @@
-//! One attempt from the durable mark to the durable end: assemble, execute, finish.
+//! One attempt, from its recorded start to its recorded end: assemble, execute, finish.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -29,24 +29,24 @@ use super::request::{DispatchRequest, Prompt};
 use super::running::Stop;
 use super::spans::DispatchSpans;
 
-/// Why an attempt did not end by itself when the process does.
-const STOPPED: &str = "the bridge was stopped while it ran";
+/// Reason given for an attempt that the shutdown of the bridge stopped.
+const STOPPED: &str = "the bridge was stopped during the attempt";
 
-/// The error of a call whose adapter's process ended.
+/// Error code of a call whose adapter process ended.
 const CRASHED: &str = "adapter_crashed";
 
-/// What becomes of an attempt.
+/// Outcome of an attempt.
 enum Outcome {
     Conclude(Box<Completion>),
-    /// The process ends, or the adapter's did, and the recovery policy wants another attempt.
+    /// The bridge is stopping or the adapter process ended, and the recovery policy asks for another attempt.
     Requeue(String),
-    /// Somebody else has it.
+    /// Another owner holds the dispatch; nothing is written.
     Nothing,
 }
 
 impl Inner {
-    /// Runs one attempt that has begun, and has its result delivered. An error is the store's; the
-    /// dispatch is then running under an epoch that the next start finds.
+    /// Runs an attempt whose start is recorded and hands its result to the deliverer. Errors come from the store;
+    /// the dispatch then stays `running` under this epoch until the next start recovers it.
     pub(super) async fn attempt(
         &self,
         begun: Box<Begun>,
@@ -54,13 +54,13 @@ impl Inner {
         adapter: &Permit,
         stop: &Stop,
     ) -> Result<(), store::Error> {
-        // A future keeps the room of what it has handed on.
+        // Boxed: a future keeps space for a value even after moving it out.
         let prompt = Box::new(request.take_prompt());
         let request = &*request;
         let finisher = &self.finisher;
         let id = begun.lease.id;
         let claim = Claim::Attempt(begun.lease.clone());
-        // Boxed, since what runs does not end yet.
+        // Boxed, so that the future of a running attempt does not reserve space for its end.
         let conclude = |completion: Completion| {
             Box::pin(finisher.finish(claim.clone(), &begun.dispatch, request, completion))
         };
@@ -69,12 +69,12 @@ impl Inner {
             match self.run(&begun, request, prompt, adapter, stop).await {
                 Outcome::Conclude(completion) => conclude(*completion).await,
                 Outcome::Requeue(why) => match self.return_to_queue(&begun, request, &why).await {
-                    // A cancel was recorded while it stopped.
+                    // A cancellation was recorded while the attempt stopped.
                     Err(store::Error::InvalidState(_)) => {
                         silent(Ending::Cancelled { answer: None }).await
                     }
                     Ok(()) => {
-                        // The scheduler has to look for it.
+                        // New dispatches must not overtake it before the scheduler has looked.
                         self.waiting_providers.add(adapter.provider());
                         Ok(None)
                     }
@@ -83,18 +83,18 @@ impl Inner {
                 Outcome::Nothing => Ok(None),
             }
         };
-        // The mark is on disk, so an end is owed even if this code fails.
+        // The start is on disk, so an end must be written even if this code panics.
         let ended = match AssertUnwindSafe(run).catch_unwind().await {
             Ok(ended) => ended,
             Err(_panic) => {
-                tracing::error!("the bridge itself failed while {id} ran");
-                let text = "the bridge failed while it ran".to_owned();
+                tracing::error!("the bridge panicked while {id} ran");
+                let text = "the bridge failed during the attempt".to_owned();
                 silent(Ending::Interrupted(text)).await
             }
         };
         match ended {
             Err(store::Error::Stale(_)) => {
-                tracing::error!("a late result of {id} was refused");
+                tracing::error!("refused a late result of {id}: its lease is no longer valid");
                 Ok(())
             }
             Err(error) => Err(error),
@@ -227,7 +227,7 @@ impl Inner {
         })
     }
 
-    /// Counts the wait of one that starts, and puts it into its trace.
+    /// Records the queue wait of an attempt that starts, as a metric and as a span.
     fn record_start(
         &self,
         begun: &Begun,
@@ -240,7 +240,7 @@ impl Inner {
         if stages.is_some() {
             batcher.calls.follow();
         }
-        // How long it waited for a later attempt is not recorded.
+        // The wait before a later attempt is not recorded.
         if begun.lease.attempt == 1 {
             let since = record.not_before.unwrap_or(record.accepted_at);
             let since = since.max(record.accepted_at);
@@ -252,7 +252,7 @@ impl Inner {
         }
     }
 
-    /// Counts what an attempt said.
+    /// Records the metrics and tool spans of an attempt's events.
     fn record_end(&self, begun: &Begun, request: &DispatchRequest, batcher: &mut EventBatcher) {
         let record = &begun.dispatch;
         let meters = self.finisher.meters.providers.row(&record.provider);
@@ -271,7 +271,7 @@ impl Inner {
         }
     }
 
-    /// Back to the queue, for another attempt.
+    /// Puts the dispatch back into the queue for another attempt.
     async fn return_to_queue(
         &self,
         begun: &Begun,
@@ -286,7 +286,7 @@ impl Inner {
         requeued
     }
 
-    /// Another attempt, for which counts what this one used, and its session.
+    /// Asks for another attempt, after writing the usage and the session of this one.
     async fn retry(&self, attempt: &Attempt<'_>, batcher: &mut EventBatcher, why: &str) -> Outcome {
         match attempt.write(batcher, attempt.deadline).await {
             WriteOutcome::Lost => Outcome::Nothing,
@@ -296,14 +296,14 @@ impl Inner {
         }
     }
 
-    /// Reads the file that the run should have written.
+    /// Reads the output file of the run. `None` without a workspace folder, or if reading panicked.
     async fn captured(&self, request: &DispatchRequest) -> Option<Captured> {
         let dir = request.workspace_dir()?.clone();
         let file = request.output_file().to_owned();
         let config = Arc::clone(&self.finisher.config);
         let read = move || capture::read(&dir, &file, config.output_limit_bytes);
         failpoint::point("output.read.before");
-        // A reader that panicked has read nothing.
+        
         let captured = tokio::task::spawn_blocking(read).await.ok();
         failpoint::point("output.read.after");
         captured

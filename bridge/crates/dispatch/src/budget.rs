@@ -1,4 +1,4 @@
-//! What a dispatch has used over all its attempts, and whether that is more than it may.
+//! Usage of a dispatch over all its attempts, and the check against its budget.
 
 use forge_adapter_api::request::Budget;
 use forge_adapter_api::{ExecutionResult, Usage};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-/// Tokens and money; `None` is "not known". Stored with a dispatch between attempts.
+/// Tokens and cost; `None` means unknown. Stored with a dispatch between attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spent {
@@ -16,7 +16,7 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// Reads totals out of event data or a result; what is no count is not known.
+    /// Reads totals from event data or a result; a value that is not a valid count becomes `None`.
     pub fn read(usage: Option<&Value>, cost: Option<&Value>) -> Self {
         let count = |name: &str| {
             let value = usage?.get(name)?;
@@ -37,7 +37,7 @@ impl Spent {
         }
     }
 
-    /// Input and output together; the total where one of them is not known.
+    /// Input plus output tokens; if either is unknown, the total, else the known one.
     fn tokens(&self) -> Option<u64> {
         let Usage {
             input_tokens,
@@ -51,7 +51,7 @@ impl Spent {
         }
     }
 
-    /// Member by member; where one side is not known the other counts.
+    /// Combines member by member; if one side is unknown, takes the other.
     fn combine(
         &self,
         other: &Self,
@@ -73,7 +73,7 @@ impl Spent {
     }
 }
 
-/// Adds up one attempt on top of the earlier ones.
+/// Usage of the current attempt on top of the earlier ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageTotals {
     earlier: Spent,
@@ -81,9 +81,9 @@ pub struct UsageTotals {
 }
 
 impl UsageTotals {
-    /// Starts an attempt after what earlier ones used, as [`Meter::to_store`] gave it.
+    /// Starts an attempt after the usage of earlier ones, as written by [`UsageTotals::to_store`].
     pub fn after(stored: Option<&RawValue>) -> Self {
-        // Written by this file; a record of another version that does not fit counts as nothing used.
+        // A record of another version that cannot be parsed counts as no usage.
         let earlier = stored
             .and_then(|stored| serde_json::from_str(stored.get()).ok())
             .unwrap_or_default();
@@ -93,12 +93,12 @@ impl UsageTotals {
         }
     }
 
-    /// Takes the data of a `usage` event: totals of this attempt so far.
+    /// Adds the data of a `usage` event: totals of this attempt so far.
     pub fn observe(&mut self, data: &Value) {
         self.raise(&Spent::read(Some(data), data.get("costUsd")));
     }
 
-    /// Takes what the result says of this attempt.
+    /// Adds the totals of this attempt from its result.
     pub fn conclude(&mut self, result: &ExecutionResult) {
         self.raise(&Spent {
             usage: result.usage,
@@ -106,7 +106,7 @@ impl UsageTotals {
         });
     }
 
-    /// From here on totals are those of another call.
+    /// Begins another call: totals observed from now on are those of that call.
     pub fn begin_round(&mut self) {
         *self = Self {
             earlier: self.spent(),
@@ -114,7 +114,7 @@ impl UsageTotals {
         };
     }
 
-    /// All attempts together.
+    /// Usage of all attempts.
     pub fn spent(&self) -> Spent {
         self.earlier
             .combine(&self.current, u64::saturating_add, |a, b| a + b)
@@ -124,7 +124,7 @@ impl UsageTotals {
         to_raw_value(&self.spent()).expect("numbers are always JSON")
     }
 
-    /// What is left for the next call; `None` when there is no budget.
+    /// Budget left for the next call, at least 0; `None` without a budget.
     pub fn left(&self, budget: Option<&Budget>) -> Option<Budget> {
         let spent = self.spent();
         budget.map(|budget| Budget {
@@ -137,7 +137,7 @@ impl UsageTotals {
         })
     }
 
-    /// What was exceeded and by what, as a sentence.
+    /// Error text that names the exceeded limit and the usage; `None` within the budget or without one.
     pub fn exceeded(&self, budget: Option<&Budget>) -> Option<String> {
         let (budget, spent) = (budget?, self.spent());
         let tokens = spent.tokens().zip(budget.max_tokens);
@@ -149,7 +149,7 @@ impl UsageTotals {
         Some(format!("cost {used} USD of {most} allowed"))
     }
 
-    /// Totals never shrink, whatever an adapter says.
+    /// Raises the totals; they never shrink, even if the adapter reports less.
     fn raise(&mut self, totals: &Spent) {
         self.current = self.current.combine(totals, u64::max, f64::max);
     }
@@ -162,7 +162,7 @@ fn either<T>(a: Option<T>, b: Option<T>, both: fn(T, T) -> T) -> Option<T> {
     }
 }
 
-/// Some runtimes count in floating point.
+/// Reads a count that a runtime reports in floating point.
 fn whole(number: f64) -> Option<u64> {
     let exact = number.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&number);
     exact.then_some(number as u64)
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// The data of `usage` events, some of it nonsense, of several rounds.
+    /// Data of `usage` events of several rounds, including invalid values.
     fn rounds() -> impl Strategy<Value = Vec<Vec<Value>>> {
         let count = || {
             prop_oneof![

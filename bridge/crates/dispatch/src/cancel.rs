@@ -1,5 +1,5 @@
-//! A durable wish to cancel. When it is answered `true` it is on disk, and the result will say
-//! `cancelled`, whatever comes between.
+//! Durable cancellation. An answer of `true` means that the request is on disk and the result will be
+//! `cancelled`, even after a crash.
 
 use forge_base::failpoint;
 use forge_base::id::DispatchId;
@@ -10,8 +10,8 @@ use super::normalise::Ending;
 use super::{Dispatcher, Error};
 
 impl Dispatcher {
-    /// `Some(true)`: it will end as `cancelled`. `Some(false)`: it had ended. `None`: never heard of.
-    /// Goes on when nobody waits for the answer any more: what is on disk has to be acted on.
+    /// Cancels a dispatch. `Some(true)`: it will end as `cancelled`. `Some(false)`: it had already ended. `None`:
+    /// unknown id. Runs to completion even if the caller drops the future, since a recorded request must be acted on.
     pub async fn cancel(&self, id: DispatchId) -> Result<Option<bool>, Error> {
         let this = self.clone();
         let cancel = self
@@ -19,7 +19,7 @@ impl Dispatcher {
             .tracker
             .spawn(async move { this.cancel_now(id).await });
         cancel.await.unwrap_or_else(|_| {
-            let text = "the cancel was not recorded to its end; send it again".to_owned();
+            let text = "recording the cancellation did not complete; send it again".to_owned();
             Err(Error::Store(store::Error::Unavailable(text)))
         })
     }
@@ -34,7 +34,7 @@ impl Dispatcher {
                 let ending = Ending::Cancelled { answer: None };
                 inner.finisher.end_queued(id, ending).await?;
                 inner.deliverer.wake();
-                // Another of its session may start, or it gives its place back unused.
+                // The next dispatch of its session, or of its adapter's queue, might start now.
                 self.wake();
                 Ok(Some(true))
             }

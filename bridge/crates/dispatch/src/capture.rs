@@ -1,4 +1,4 @@
-//! How a run's output is captured: which strategy, and the reading of a file that the run wrote.
+//! Output capture: choice of the strategy, and reading of the file that a run wrote.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,8 +9,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::request::DispatchRequest;
 
-/// The strategy for this adapter, or why there is none. An adapter that was never loaded, or declares
-/// none, is taken to answer with text.
+/// Chooses the output strategy for this adapter; the error is the reason why none fits. An adapter that was
+/// never loaded or declares none is treated as `stream`.
 pub fn decide(
     dispatch: &DispatchRequest,
     profile: Option<&Profile>,
@@ -48,17 +48,17 @@ fn name(strategy: OutputStrategy) -> &'static str {
     }
 }
 
-/// What was found where the run should have written.
+/// Content of the output file of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Captured {
-    /// At most one byte more than the limit it was read with.
+    /// At most one byte more than the read limit.
     Read(Vec<u8>),
-    /// Nothing to read there, and why.
+    /// The file cannot be read; the text is the reason.
     Missing(String),
 }
 
-/// Reads `file` below `dir`, at most `limit` bytes and one more. Follows no symbolic link in either, and
-/// reads only regular files. Blocks; call it where that is allowed.
+/// Reads at most `limit` + 1 bytes of `file` below `dir`. Follows no symbolic link in either path and reads
+/// regular files only. Blocks the calling thread.
 pub fn read(dir: &Path, file: &str, limit: usize) -> Captured {
     let missing = |reason: String| Captured::Missing(format!("output file {file:?} {reason}"));
     let opened = match open(dir, Path::new(file)) {
@@ -78,9 +78,9 @@ pub fn read(dir: &Path, file: &str, limit: usize) -> Captured {
     }
 }
 
-/// Walks from the root, one name at a time, so that no name on the way can be a link.
+/// Opens the path from the root, one component at a time, so that no component can be a symbolic link.
 fn open(dir: &Path, file: &Path) -> std::io::Result<File> {
-    // Where it exists, O_PATH passes folders that may be entered but not listed.
+    // O_PATH also opens folders with search but no read permission; not every system has it.
     #[cfg(target_os = "linux")]
     let pass = OFlags::PATH;
     #[cfg(not(target_os = "linux"))]
@@ -116,7 +116,7 @@ fn open(dir: &Path, file: &Path) -> std::io::Result<File> {
             Mode::empty(),
         )?;
     }
-    // Without waiting: a pipe in the file's place must not hang the bridge.
+    // Non-blocking: a pipe in place of the file must not hang the bridge.
     let found = openat(
         &folder,
         last,

@@ -1,5 +1,4 @@
-//! What an adapter says while it runs, made into batches for the log. What the result may need of it is
-//! gathered on the way.
+//! Batches an adapter's events for the event log and accumulates the parts that the result might need.
 
 use forge_adapter_api::AdapterEvent;
 use jiff::Timestamp;
@@ -11,22 +10,22 @@ use forge_store::record::Progress;
 use super::accumulator::{Accumulator, Change};
 use super::tool_calls::ToolCalls;
 
-/// A batch is written when it holds so many events, even if more are waiting.
+/// Events at which a batch is written, even if more are waiting.
 const BATCH_EVENTS: usize = 512;
-/// Or so many bytes of data.
+/// Bytes of kinds and data at which a batch is written.
 const BATCH_BYTES: usize = 1024 * 1024;
-/// Data of events whose names belong to the bridge is kept up to so many members.
+/// Maximum number of members kept from the data of events with reserved names.
 const HINTS: usize = 64;
-/// And up to so many bytes.
+/// Maximum bytes of these members.
 const HINT_BYTES: usize = 64 * 1024;
 
-/// Takes an execution's events.
+/// Batches the events of one attempt.
 pub(super) struct EventBatcher {
     pub(super) accumulator: Accumulator,
-    /// Data of events whose names belong to the bridge: merged into the terminal event.
+    /// Data of adapter events with names reserved for the bridge, to be merged into the terminal event.
     pub(super) hints: Map<String, Value>,
     pub(super) calls: ToolCalls,
-    /// When the adapter first said something.
+    /// Time of the first event.
     pub(super) first: Option<Timestamp>,
     pub(super) events: u64,
     pub(super) lost: u64,
@@ -50,7 +49,7 @@ impl EventBatcher {
         }
     }
 
-    /// Takes one event of the adapter.
+    /// Adds one event of the adapter.
     pub(super) fn event(&mut self, event: AdapterEvent, now: Timestamp) -> Change {
         self.first.get_or_insert(now);
         self.events += 1;
@@ -65,13 +64,13 @@ impl EventBatcher {
             Change::Session => self.batch.session.clone_from(&self.accumulator.session),
             Change::Nothing => {}
         }
-        // An adapter's clock is its own affair: a time that cannot be read is the time of arrival.
+        // A timestamp that cannot be parsed is replaced by the time of arrival; others are taken as sent.
         let timestamp = event
             .timestamp
             .and_then(|text| text.parse().ok())
             .unwrap_or(now);
         let new = NewEvent::new(event.kind, timestamp);
-        // The wire promises an object or nothing.
+        // Event data is an object or absent; any other value is wrapped.
         self.push(match event.data {
             None => new,
             Some(Value::Object(data)) => new.with(&data),
@@ -80,13 +79,13 @@ impl EventBatcher {
         noticed
     }
 
-    /// An event of the bridge's own.
+    /// Adds an event of the bridge itself.
     pub(super) fn note(&mut self, kind: &'static str, data: &Value, now: Timestamp) {
         self.calls.notice(kind, Some(data), now);
         self.batch.events.push(NewEvent::new(kind, now).with(data));
     }
 
-    /// Events that an adapter lost because it did not wait.
+    /// Records events that were dropped because the adapter did not wait for the full queue.
     pub(super) fn dropped(&mut self, count: u64, now: Timestamp) {
         self.lost += count;
         let data = json!({ "count": count });
@@ -101,13 +100,13 @@ impl EventBatcher {
         self.batch.events.len() >= BATCH_EVENTS || self.batch_bytes >= BATCH_BYTES
     }
 
-    /// The batch so far; a new one begins.
+    /// Takes the current batch and begins a new one.
     pub(super) fn take(&mut self) -> Progress {
         self.batch_bytes = 0;
         std::mem::take(&mut self.batch)
     }
 
-    /// Gives back a batch that could not be written.
+    /// Puts a batch that could not be written back before the events that came since.
     pub(super) fn put_back(&mut self, batch: Progress) {
         let later = std::mem::replace(&mut self.batch, batch);
         self.batch_bytes += self.batch.events.iter().map(bytes_of).sum::<usize>();

@@ -1,5 +1,5 @@
-//! One attempt: calls the adapter, records what it says, and ends it when it ends, when its time is
-//! up, or when somebody says so. The bridge's bounds hold whatever the adapter does.
+//! One call of an adapter: records its events; stops on completion, timeout, budget or cancellation. Limits are
+//! enforced by the bridge.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -19,57 +19,56 @@ use super::accumulator::Change;
 use super::event_batcher::EventBatcher;
 use super::running::Stop;
 
-/// How long events wait for more to be written with them. An answer that follows at once then needs no commit
-/// besides its own.
+/// Time that events wait for others to share their write. An answer that follows within it needs no second commit.
 const BATCH_DELAY: Duration = Duration::from_millis(1);
-/// The first pause before a batch is written again while the store is away.
+/// First pause before a batch is written again while the store is unavailable; doubles with each retry.
 const STORE_PAUSE: Duration = Duration::from_millis(50);
-/// The longest one.
+/// Longest such pause.
 const STORE_PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// What one attempt is given.
+/// Context of one attempt.
 pub(super) struct Attempt<'a> {
     pub(super) store: &'a dyn Store,
     pub(super) clock: &'a Clock,
-    /// Where it runs, to its end.
+    /// Permit for the generation of the adapter that executes the attempt to its end.
     pub(super) adapter: &'a Permit,
     pub(super) lease: &'a Lease,
     pub(super) task_id: &'a str,
     pub(super) deadline: Instant,
     pub(super) idle_timeout: Option<Duration>,
-    /// How long the adapter may take to end what it was told to end.
+    /// Time that the adapter has to end after it was asked to stop.
     pub(super) grace: Duration,
     pub(super) budget: Option<&'a Budget>,
     pub(super) stop: &'a Stop,
 }
 
-/// Why the bridge ended an attempt.
+/// Reason why the bridge stopped an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
     Cancelled,
     TimedOut,
     Stalled,
     OverBudget,
-    /// The process ends.
+    /// The bridge is stopping.
     Halted,
 }
 
-/// How an attempt ended.
+/// End of an attempt.
 #[derive(Debug)]
 pub(super) enum AttemptEnd {
-    /// The adapter's own answer.
+    /// The adapter returned an answer or an error.
     Answered(Result<Vec<u8>, AdapterError>),
-    /// The bridge ended it; the answer is what the adapter still said within its grace.
+    /// The bridge stopped the attempt; `answer` is the one that still came within the grace.
     Cut {
         why: StopReason,
         answer: Option<Vec<u8>>,
     },
-    /// Somebody else owns the dispatch now: nothing more may be written.
+    /// Another owner holds the dispatch: nothing more may be written.
     Lost,
 }
 
 impl Attempt<'_> {
-    /// Waits until the bridge has to end the attempt. Without an event now begins its idle time.
+    /// Waits until the bridge has to stop the attempt. The idle timeout counts from this call.
     pub(super) async fn stop_requested(&self) -> StopReason {
         let idle = self.idle_timeout.map(|idle| Instant::now() + idle);
         let (until, late) = match idle {
@@ -84,8 +83,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Writes what was observed. While the store is away the adapter is held back by its full queue,
-    /// and the deadline goes on counting. Whoever is told to stop keeps what was not written.
+    /// Writes the batch. While the store is unavailable, retries until `until`; the adapter's full queue slows it
+    /// down meanwhile. After `Stopped` or `Late` the batch stays in the batcher.
     pub(super) async fn write(&self, batcher: &mut EventBatcher, until: Instant) -> WriteOutcome {
         let mut pause = STORE_PAUSE;
         while !batcher.is_empty() {
@@ -106,7 +105,7 @@ impl Attempt<'_> {
                     return WriteOutcome::Lost;
                 }
             }
-            // Seldom, so that it has no room in what waits.
+            // Boxed: retries are rare and must not enlarge this future.
             if let Some(unwritten) = Box::pin(self.rest(pause, until)).await {
                 return unwritten;
             }
@@ -115,7 +114,7 @@ impl Attempt<'_> {
         WriteOutcome::Yes
     }
 
-    /// Waits before something is written again, unless it is not to be.
+    /// Waits before the next retry; returns the outcome if there is to be none.
     async fn rest(&self, pause: Duration, until: Instant) -> Option<WriteOutcome> {
         tokio::select! {
             () = sleep_until(until) => Some(WriteOutcome::Late),
@@ -126,13 +125,13 @@ impl Attempt<'_> {
     }
 }
 
-/// As the adapter is given it.
+/// Encodes the request as the JSON that the adapter receives.
 pub(super) fn encoded(request: &ExecutionRequest) -> Vec<u8> {
     serde_json::to_vec(request).expect("a request has only text keys")
 }
 
-/// Calls the adapter and follows the call to its end. What was observed is on disk, all but a last
-/// batch that stays in the observer.
+/// Calls the adapter and follows the call to its end. All events are then on disk except a last batch, which
+/// stays in the batcher.
 pub(super) async fn execute(
     attempt: &Attempt<'_>,
     request: Vec<u8>,
@@ -188,17 +187,17 @@ impl Execution<'_> {
                 };
             }
             match self.attempt.write(self.batcher, deadline).await {
-                // The next round sees why it is stopped.
+                // The next `stop_requested` returns the reason.
                 WriteOutcome::Yes | WriteOutcome::Stopped => {}
                 WriteOutcome::Lost => return AttemptEnd::Lost,
                 WriteOutcome::Late => break StopReason::TimedOut,
             }
         };
-        // Most end by themselves, so they do not carry the room for it.
+        // Boxed: most attempts end by themselves and need no space for it.
         Box::pin(self.wind_down(why)).await
     }
 
-    /// Takes one item into the batch.
+    /// Adds one item of the call to the batch.
     fn take(&mut self, item: Item) -> Step {
         let now = self.attempt.clock.now();
         match item {
@@ -225,8 +224,8 @@ impl Execution<'_> {
         }
     }
 
-    /// Tells the adapter to end, gives it its grace to say what it has, then drops the call. After a
-    /// cancel the grace is always given; for the other reasons only when the adapter agreed to end.
+    /// Asks the adapter to stop, collects its items during the grace, then drops the call. After a cancellation
+    /// the grace always applies; for other reasons only if the adapter confirmed that it stops.
     async fn wind_down(mut self, why: StopReason) -> AttemptEnd {
         let adapter = self.attempt.adapter;
         let execution = format!("{}/{}", self.attempt.lease.id, self.attempt.lease.attempt);
@@ -260,7 +259,7 @@ impl Execution<'_> {
                 match self.attempt.write(self.batcher, end).await {
                     WriteOutcome::Yes => {}
                     WriteOutcome::Lost => return AttemptEnd::Lost,
-                    // The bound of memory: what a flood still says after its end is not kept.
+                    // Bounds memory: further events of a stopped call are dropped.
                     WriteOutcome::Stopped | WriteOutcome::Late => break None,
                 }
             }
@@ -275,13 +274,13 @@ enum Step {
     Done(Result<Vec<u8>, AdapterError>),
 }
 
-/// What became of a batch.
+/// Outcome of writing a batch.
 pub(super) enum WriteOutcome {
     Yes,
-    /// Not, because the attempt is told to stop.
+    /// Not written: the attempt was asked to stop.
     Stopped,
-    /// Not, because the dispatch is somebody else's.
+    /// Not written: another owner holds the dispatch.
     Lost,
-    /// Not in time.
+    /// Not written in time.
     Late,
 }

@@ -1,5 +1,5 @@
-//! The one way in which a dispatch ends or goes back to the queue: result, last event and delivery in
-//! one transaction.
+//! Ends dispatches and returns them to the queue; no other code does. Result, last event and delivery are
+//! written in one transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,24 +28,24 @@ use super::request::DispatchRequest;
 use super::spans::{self, DispatchSpans, ExecutedAttempt};
 use super::trace::Trace;
 
-/// The first pause before an ending is written again while the store is away.
+/// First pause before an end is written again while the store is unavailable; doubles with each retry.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The longest one.
+/// Longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Writes endings. Cheap to clone.
+/// Writes the ends of dispatches. Cheap to clone.
 #[derive(Clone)]
 pub struct Finisher {
     pub store: Arc<dyn Store>,
     pub clock: Clock,
     pub config: Arc<Config>,
-    /// How long a record is kept after its end.
+    /// Time that a record is kept after its end.
     pub retention: Reloadable<Duration>,
     pub meters: Arc<Meters>,
     pub spans: Spans,
 }
 
-/// How a dispatch ended, with all that is known of it.
+/// Everything needed to write the end of a dispatch.
 pub(super) struct Completion {
     pub(super) raw: Raw,
     pub(super) strategy: OutputStrategy,
@@ -53,13 +53,13 @@ pub(super) struct Completion {
     pub(super) session: Option<String>,
     /// Merged into the terminal event.
     pub(super) hints: Map<String, Value>,
-    /// Not yet written.
+    /// Events not yet written.
     pub(super) events: Vec<NewEvent>,
-    /// When the last attempt began.
+    /// Start of the last attempt; `None` if it did not run in this process.
     pub(super) attempt_started: Option<Timestamp>,
 }
 
-/// A delivery that has just become due, and what it sends.
+/// A delivery that has just become due, with its body.
 pub(super) struct PendingDelivery {
     pub(super) due: DueDelivery,
     pub(super) body: String,
@@ -73,7 +73,7 @@ struct Ended<'a> {
 }
 
 impl Completion {
-    /// An ending about which nothing was heard from an adapter.
+    /// Completion without any event or answer from an adapter.
     pub(super) fn silent(ending: Ending, spent: Option<&RawValue>) -> Self {
         Self {
             raw: Raw {
@@ -93,13 +93,13 @@ impl Completion {
 fn log_unreadable(id: DispatchId, error: &serde_json::Error) {
     tracing::error!(
         dispatch.id = %id,
-        "the stored request of {id} cannot be read; a newer version or a damaged disk wrote it: {error}",
+        "the stored request of {id} cannot be read; it was written by a newer version or is damaged: {error}",
     );
 }
 
 impl Finisher {
-    /// Ends the dispatch. When a cancel was recorded first, the same is written as `cancelled`, with
-    /// output and usage kept. While the store is away this waits. Returns what is to be delivered.
+    /// Ends the dispatch. If a cancellation was recorded first, the result becomes `cancelled` and keeps output and
+    /// usage. Retries while the store is unavailable. Returns the delivery that is due, if there is a callback.
     pub(super) async fn finish(
         &self,
         claim: Claim,
@@ -154,8 +154,7 @@ impl Finisher {
         }
     }
 
-    /// Ends a dispatch that never started, or no longer will. One that is not queued any more is left
-    /// to whoever has it.
+    /// Ends a queued dispatch. Does nothing if it has started, has ended or does not exist.
     pub(super) async fn end_queued(
         &self,
         id: DispatchId,
@@ -168,7 +167,7 @@ impl Finisher {
             return Ok(());
         }
         let stored = self.store.request(id).await?;
-        // It ends as it would have; what it asked for besides is not needed for that.
+        // The request is not needed for this end, so an unreadable one does not change it.
         let request = DispatchRequest::from_record(&stored).unwrap_or_else(|error| {
             log_unreadable(id, &error);
             DispatchRequest::unreadable(&record)
@@ -183,7 +182,7 @@ impl Finisher {
         }
     }
 
-    /// Ends a dispatch that cannot be executed because what was stored of it cannot be read.
+    /// Ends a dispatch that cannot be executed because its stored request cannot be read.
     pub(super) async fn end_unreadable(
         &self,
         claim: Claim,
@@ -199,7 +198,7 @@ impl Finisher {
             .map(drop)
     }
 
-    /// Puts the dispatch back into its queue.
+    /// Puts the dispatch back into its queue; `why` becomes the reason in the event.
     pub(super) async fn requeue(&self, claim: Claim, why: &str) -> Result<(), store::Error> {
         let data = json!({ "reason": why });
         let event = NewEvent::new(kind::RETRYING, self.clock.now()).with(&data);
@@ -209,7 +208,7 @@ impl Finisher {
         requeued
     }
 
-    /// Counts one that was accepted, and puts it into its trace.
+    /// Records an accepted dispatch as a metric and as a span.
     pub(super) fn record_accepted(
         &self,
         id: DispatchId,
@@ -222,7 +221,7 @@ impl Finisher {
         spans::accepted(&self.spans, (id, trace), provider, during);
     }
 
-    /// Counts an attempt that was cut short and will be repeated, and puts it into its trace.
+    /// Records an interrupted attempt that will be repeated as a metric and as a span.
     pub(super) fn record_requeued(
         &self,
         record: &record::DispatchRecord,
@@ -301,7 +300,7 @@ impl Finisher {
         (finish, account)
     }
 
-    /// Counts an end that is on disk, and puts it into its trace.
+    /// Records the metrics and spans of an end that is on disk.
     fn record_metrics(
         &self,
         record: &record::DispatchRecord,
@@ -314,7 +313,7 @@ impl Finisher {
             error_code,
             at,
         } = *ended;
-        // One that a crash cut short ran from its last start until now.
+        // An attempt that a crash interrupted counts from its start until now.
         let from = completion.attempt_started.or(match record.state {
             DispatchState::Running { started_at, .. } => Some(started_at),
             DispatchState::Queued | DispatchState::Finished { .. } => None,

@@ -1,4 +1,4 @@
-//! Under which key a dispatch is known, and what has to be the same when it is sent again.
+//! Idempotency key of a dispatch, and the part of the request that must be the same when it is sent again.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use forge_store::record::{IdempotencyKey, KeySpace};
 use super::request::DispatchRequest;
 use super::trace::Trace;
 
-/// The end of a dispatch's JSON: what may differ between two sendings of the same step.
+/// Members that may differ when the same step is sent again; they are the end of a dispatch's JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Free<'a> {
@@ -24,8 +24,9 @@ struct Free<'a> {
     trace: &'a Trace,
 }
 
-/// The beginning of a dispatch's record: all but what is free. Secrets and the callback's headers are not in it. Members
-/// stand in the order of the struct, or sorted where they are the caller's own.
+/// The part of the dispatch's JSON that is compared, which is everything before the members of [`Free`]. Contains
+/// neither secrets nor headers of the callback. Members are in the order of the struct; those named by the caller
+/// are sorted.
 pub fn fingerprint<'a>(dispatch: &DispatchRequest, record: &'a RawValue) -> &'a str {
     let free = Free {
         not_before: dispatch.not_before,
@@ -38,7 +39,7 @@ pub fn fingerprint<'a>(dispatch: &DispatchRequest, record: &'a RawValue) -> &'a 
     counted.expect("the record is that of this dispatch")
 }
 
-/// Under which key a dispatch is known: the header's, else its task id.
+/// Idempotency key of a dispatch: the one in the header, else its task id.
 pub fn key(dispatch: &DispatchRequest, header: Option<&str>) -> IdempotencyKey {
     match header {
         Some(header) => IdempotencyKey {
@@ -69,7 +70,7 @@ mod tests {
         fingerprint(dispatch, &dispatch.to_record()).to_owned()
     }
 
-    /// A body with every member, none of which is its default.
+    /// A body with every member set to a value that is not its default.
     fn full() -> Value {
         json!({
             "taskId": "t", "agentId": "a", "message": "m", "callbackUrl": "https://a.example/",
@@ -100,7 +101,7 @@ mod tests {
         canonical(&dispatch)
     }
 
-    /// The same value with the members of its objects in another order.
+    /// Serialises a value with the members of its objects in another order.
     fn spelt(value: &Value, turn: usize) -> String {
         match value {
             Value::Object(members) => {
@@ -138,7 +139,7 @@ mod tests {
             let mut without = full.clone();
             match name.as_str() {
                 "taskId" | "agentId" | "message" => without[name] = "another".into(),
-                // Without one there would be nobody whose calls are answered.
+                // `toolResults` need a session.
                 "sessionId" => without[name] = "another".into(),
                 "callbackUrl" => without[name] = "https://b.example/".into(),
                 _ => drop(without.as_object_mut().unwrap().remove(name)),

@@ -1,5 +1,5 @@
-//! The heart: one file an arrow of `request → validate → route → record → assemble → execute
-//! → normalise → finish`. Knows no HTTP, no SQL and no plugin boundary.
+//! The dispatch pipeline, one file per stage: `request → validate → route → record → assemble → execute
+//! → normalise → finish`. Independent of HTTP, SQL and the plugin boundary.
 #![forbid(unsafe_code)]
 
 pub mod accumulator;
@@ -61,48 +61,49 @@ const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const MIB: usize = 1024 * 1024;
 
-/// Where it runs, as events tell it.
+/// Event data that names the adapter of a dispatch.
 #[derive(Serialize)]
 struct At<'a> {
     provider: &'a str,
 }
 
-/// What a dispatch may ask for and what it gets when it does not ask.
+/// Limits and defaults of dispatches.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The time of one attempt when the dispatch names none.
+    /// Timeout of one attempt when the dispatch sets none.
     #[serde(with = "forge_base::duration")]
     pub default_timeout: Duration,
-    /// The most that a dispatch may ask for.
+    /// Upper bound of the timeout and idle timeout that a dispatch sets.
     #[serde(with = "forge_base::duration")]
     pub max_timeout: Duration,
-    /// How long a dispatch may wait for its start when it names nothing.
+    /// Longest time in the queue when the dispatch sets none.
     #[serde(with = "forge_base::duration")]
     pub queue_timeout: Duration,
-    /// The most that a dispatch may ask for.
+    /// Upper bound of the queue timeout that a dispatch sets.
     #[serde(with = "forge_base::duration")]
     pub max_queue_timeout: Duration,
-    /// How many dispatches may wait; one more is answered 429.
+    /// Maximum number of queued dispatches; further ones are answered with 429.
     pub queue_limit: u64,
-    /// Attempts of one dispatch under `recovery: retry` and `resume`, the first one included.
+    /// Maximum number of attempts under `recovery: retry` and `resume`, the first one included.
     pub max_attempts: u32,
-    /// Folders below which `workspace.dir` may be. None: no dispatch may name a folder.
+    /// Folders below which `workspace.dir` is allowed. Empty: no dispatch may name a folder.
     pub workspace_roots: Vec<PathBuf>,
-    /// What a result and a callback hold of an output; the rest is read by its own route.
+    /// Bytes of an output included in the result and the callback; the whole output has its own route.
     pub output_inline_bytes: usize,
-    /// A longer output ends its dispatch as `output_too_large`.
+    /// Maximum bytes of an output; a longer one ends the dispatch as `output_too_large`.
     pub output_limit_bytes: usize,
-    /// The longest `outputSchema`, as compact JSON.
+    /// Maximum bytes of `outputSchema` as compact JSON.
     pub schema_limit_bytes: usize,
-    /// How long an adapter may take to end what was cancelled or ran out of time.
+    /// Time that an adapter has to end an execution after a cancellation or a timeout.
     #[serde(with = "forge_base::duration")]
     pub cancel_grace: Duration,
-    /// How often an adapter that hands tool calls back is called again in one attempt.
+    /// Maximum number of repeated calls in one attempt to an adapter that returns tool calls.
     pub max_tool_rounds: u32,
-    /// What the calls of tools and their results may have together in one attempt, as compact JSON.
+    /// Maximum bytes of all tool calls and their results in one attempt, as compact JSON.
     pub tool_limit_bytes: usize,
-    /// An adapter that is away for less is waited for, when it is pinned or the only one.
+    /// Keep a dispatch queued while its adapter has been offline for less than this (adapter pinned, or the only
+    /// candidate).
     #[serde(with = "forge_base::duration")]
     pub offline_grace: Duration,
 }
@@ -128,7 +129,7 @@ impl Default for Config {
     }
 }
 
-/// What a dispatcher is made of.
+/// Components that a dispatcher is built from.
 pub struct Setup {
     pub finisher: Finisher,
     pub registry: Registry,
@@ -139,7 +140,7 @@ pub struct Setup {
     pub tracker: Tasks,
 }
 
-/// Accepts, schedules, executes and cancels. Cheap to clone.
+/// Accepts, schedules, executes and cancels dispatches. Cheap to clone.
 #[derive(Clone)]
 pub struct Dispatcher {
     inner: Arc<Inner>,
@@ -153,26 +154,26 @@ struct Inner {
     vault: Vault,
     guard: Guard,
     mcp: Servers,
-    /// As adapters are given them.
+    /// Descriptions of the MCP servers in the form that adapters receive.
     mcp_servers: BTreeMap<String, Value>,
     mcp_names: BTreeSet<String>,
     tracker: Tasks,
     running: Running,
     next_wakeup: NextWakeup,
     waiting_providers: WaitingProviders,
-    /// When stranded dispatches are next routed again.
+    /// Time of the next attempt to reroute stranded dispatches.
     next_reroute: NextWakeup,
     wake: Notify,
-    /// What runs its last attempt runs alone.
+    /// Lets one last attempt run at a time.
     last_attempts: Arc<Semaphore>,
 }
 
-/// Why a dispatch was not accepted, or a cancel not recorded.
+/// Reason for which a dispatch was not accepted or a cancellation not recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{} of the request are not valid", .0.len())]
+    #[error("invalid fields of the request: {}", .0.len())]
     Invalid(Vec<FieldError>),
-    #[error("the key was used for another request, {0}")]
+    #[error("the idempotency key was used for another request, {0}")]
     Conflict(DispatchId),
     #[error("{0}")]
     NoCapableAdapter(String),
@@ -222,23 +223,23 @@ impl Dispatcher {
         }
     }
 
-    /// What was done so far.
+    /// Metrics of all dispatches since the start.
     pub fn meters(&self) -> &meters::Meters {
         &self.inner.finisher.meters
     }
 
-    /// Where its spans go.
+    /// Sink of the trace spans.
     pub fn spans(&self) -> &Spans {
         &self.inner.finisher.spans
     }
 
-    /// A hint that there may be something to start.
+    /// Wakes the scheduler: there might be work to start.
     pub fn wake(&self) {
         self.inner.wake.notify_one();
     }
 
-    /// Starts nothing any more and waits until nothing runs, at most until `until`; then tells what is
-    /// left that the process ends, and waits at most until `end` for it to be written.
+    /// Stops starting work and waits until nothing runs, at most until `until`; then stops the remaining executions
+    /// and waits at most until `end` for their ends to be written.
     pub async fn drain(&self, until: Instant, end: Instant) {
         let running = &self.inner.running;
         running.close();
@@ -246,13 +247,13 @@ impl Dispatcher {
             return;
         }
         tracing::warn!(
-            "{} executions are stopped because the bridge stops",
+            "stopping {} executions because the bridge stops",
             running.len()
         );
         running.halt();
         if timeout_at(end, running.idle()).await.is_err() {
             tracing::error!(
-                "{} executions did not end; the next start settles them",
+                "{} executions did not end; the next start recovers them",
                 running.len()
             );
         }

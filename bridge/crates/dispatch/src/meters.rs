@@ -1,5 +1,4 @@
-//! What is counted of dispatches, by provider. A row is found by its name without a lock; what is counted
-//! is then an atomic addition.
+//! Metrics of dispatches, by provider. Finding a row takes no lock; counting is an atomic addition.
 
 use forge_adapter_api::Usage;
 
@@ -7,16 +6,16 @@ use forge_base::metrics::{Counter, Histogram, OTHER, Table};
 
 use super::normalise::Account;
 
-/// Providers that have a row of their own.
+/// Number of providers with a row of their own; the others share one.
 const PROVIDERS: usize = 32;
-/// Models of one provider that have a row of their own.
+/// Number of models of one provider with a row of their own; the others share one.
 const MODELS: usize = 24;
 
-/// Longer names of models are cut.
+/// Maximum bytes of a model's name; longer ones are cut.
 const NAME_BYTES: usize = 128;
 
-/// How a dispatch may end, as far as it is told apart: without an error, with one of the bridge's codes,
-/// with an adapter's own.
+/// Ends of a dispatch that are counted separately: no error, each code of the bridge, and one for the adapters'
+/// own codes.
 pub const ENDS: [&str; 19] = [
     "",
     "cancelled",
@@ -39,10 +38,10 @@ pub const ENDS: [&str; 19] = [
     OTHER,
 ];
 
-/// The kinds of tokens that are told apart.
+/// Kinds of tokens that are counted separately.
 pub const TOKENS: [&str; 5] = ["input", "output", "thinking", "cache_read", "cache_write"];
 
-/// Money is counted in millionths.
+/// Units of the cost counter in one US dollar.
 pub const MICROS: f64 = 1e6;
 
 #[derive(Debug)]
@@ -61,15 +60,15 @@ impl Default for Meters {
 #[derive(Debug)]
 pub struct Provider {
     pub accepted: Counter,
-    /// By `ENDS`.
+    /// Indexed like `ENDS`.
     finished: [Counter; ENDS.len()],
-    /// Attempts that went back into the queue.
+    /// Attempts whose dispatch was returned to the queue.
     pub requeued: Counter,
-    /// From acceptance, or the time asked for, to the first start.
+    /// Time from acceptance, or from `notBefore` if later, to the first start.
     pub queue_wait: Histogram,
-    /// Of one attempt.
+    /// Duration of one attempt.
     pub execution: Histogram,
-    /// From acceptance to the first thing that the adapter says.
+    /// Time from acceptance to the first event of the adapter.
     pub first_event: Histogram,
     pub events: Counter,
     pub events_dropped: Counter,
@@ -94,28 +93,29 @@ impl Default for Provider {
     }
 }
 
-/// What one model was used for.
+/// Usage of one model.
 #[derive(Debug, Default)]
 pub struct Model {
-    /// By `TOKENS`.
+    /// Indexed like `TOKENS`.
     tokens: [Counter; TOKENS.len()],
     cost_micros: Counter,
 }
 
 impl Provider {
-    /// One dispatch has ended.
+    /// Counts the end of one dispatch.
     pub fn finish(&self, error_code: Option<&str>) {
         let code = error_code.unwrap_or_default();
         let end = ENDS.iter().position(|end| *end == code);
         self.finished[end.unwrap_or(ENDS.len() - 1)].inc();
     }
 
-    /// How many ended how.
+    /// Number of ended dispatches for each of `ENDS`.
     pub fn finished(&self) -> impl Iterator<Item = (&'static str, u64)> {
         ENDS.into_iter().zip(self.finished.iter().map(Counter::get))
     }
 
-    /// What a dispatch used, all attempts together.
+    /// Counts the usage of a dispatch over all attempts. `asked` is the requested model, used if the adapter named
+    /// none.
     pub(super) fn spend(&self, account: &Account, asked: Option<&str>) {
         let model = account.model.as_deref().or(asked).unwrap_or("unknown");
         let Usage {
@@ -141,7 +141,7 @@ impl Provider {
         for (counter, count) in row.tokens.iter().zip(tokens) {
             counter.add(count.unwrap_or(0));
         }
-        // What is not a cost was refused where it was read.
+        // Finite and not negative: other values are dropped when the result is read.
         row.cost_micros
             .add((account.cost_usd.unwrap_or(0.0) * MICROS) as u64);
     }

@@ -1,11 +1,11 @@
-//! When the queue next has something to do by the clock: a start time that comes or a wait that ends.
+//! Time of the next timed work of the scheduler: a `notBefore` that comes or a queue timeout that ends.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// The earliest such moment. Starts as due, so that the first round looks.
+/// The earliest such time. Initially due, so that the first round checks.
 #[derive(Debug)]
 pub(crate) struct NextWakeup(Mutex<Timestamp>);
 
@@ -14,7 +14,7 @@ impl NextWakeup {
         Self(Mutex::new(Timestamp::MIN))
     }
 
-    /// Whether the moment has come. If so it is forgotten, and what is added from now on counts.
+    /// Returns true if the time has come, and then clears it; times added from now on count.
     pub(crate) fn take_due(&self, now: Timestamp) -> bool {
         let mut next = self.lock();
         let due = *next <= now;
@@ -24,16 +24,15 @@ impl NextWakeup {
         due
     }
 
-    /// Nothing later than this moment may be missed.
+    /// Moves the wakeup forward to `moment` if that is earlier.
     pub(crate) fn add(&self, moment: Timestamp) {
         let mut next = self.lock();
         *next = moment.min(*next);
     }
 
-    /// How long until the moment.
+    /// Time left until the wakeup; zero if it has passed.
     pub(crate) fn pause(&self, now: Timestamp) -> Duration {
         let left = self.lock().duration_since(now);
-        // A moment that has passed leaves no pause.
         Duration::try_from(left).unwrap_or(Duration::ZERO)
     }
 

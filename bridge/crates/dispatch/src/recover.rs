@@ -1,5 +1,5 @@
-//! What a crash left running is settled once, at boot, before anything new starts: it ends, or it
-//! goes back to the queue, as its recovery policy says.
+//! Recovery at boot: each attempt that a crash interrupted ends or goes back to the queue, according to its
+//! recovery policy. Runs once, before anything new starts.
 
 use forge_base::failpoint;
 use forge_store as store;
@@ -9,19 +9,19 @@ use super::finish::{Completion, Finisher};
 use super::normalise::Ending;
 use super::request::{DispatchRequest, Recovery};
 
-/// How many are read at once.
+/// Number of interrupted attempts read at once.
 const STEP: usize = 64;
 
-/// What the boot found.
+/// Numbers of interrupted dispatches found at boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Back in the queue for another attempt.
+    /// Dispatches returned to the queue for another attempt.
     pub requeued: u64,
-    /// Ended, with a result that says so.
+    /// Dispatches ended as `interrupted`, `cancelled` or unreadable.
     pub ended: u64,
 }
 
-/// What happens to an interrupted attempt.
+/// Action for an interrupted attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecoveryAction {
     Cancelled,
@@ -29,7 +29,7 @@ pub(crate) enum RecoveryAction {
     Again,
 }
 
-/// The policy, as a rule: `attempts` have begun, at most `max_attempts` may.
+/// Chooses the action: `attempts` have begun, at most `max_attempts` are allowed. A recorded cancellation wins.
 pub(crate) fn recovery_action(
     policy: Recovery,
     cancel: bool,
@@ -43,7 +43,7 @@ pub(crate) fn recovery_action(
     }
 }
 
-/// Settles all that an older process left running.
+/// Recovers all attempts that an older process left running.
 pub async fn recover(finisher: &Finisher) -> Result<Recovered, store::Error> {
     let mut recovered = Recovered::default();
     loop {
@@ -88,14 +88,14 @@ async fn settle(finisher: &Finisher, left: Interrupted) -> Result<RecoveryAction
     let ending = match fate {
         RecoveryAction::Again => {
             finisher
-                .requeue(claim, "the bridge stopped while it ran")
+                .requeue(claim, "the bridge stopped during the attempt")
                 .await?;
             finisher.record_requeued(&left.dispatch, &request);
             return Ok(fate);
         }
         RecoveryAction::Cancelled => Ending::Cancelled { answer: None },
         RecoveryAction::Interrupted => {
-            Ending::Interrupted(format!("the bridge stopped while attempt {attempts} ran"))
+            Ending::Interrupted(format!("the bridge stopped during attempt {attempts}"))
         }
     };
     let completion = Completion {

@@ -1,8 +1,8 @@
-//! The validated dispatch: what is stored, read back at execution and handed from stage to stage.
-//! Made only by `validate`; nobody checks it again. Holds no secret.
+//! The validated request of a dispatch: stored, read back for execution and passed from stage to stage.
+//! Created only by `validate`, so later stages do not check it again. Holds no secret.
 //!
 //! Its JSON is a contract inside the bridge: deliveries read `callback.retry` and
-//! `traceparent` out of the stored text, and `bearer` and `secret` out of the sealed one.
+//! `traceparent` from the stored text, and `bearer`, `secret` and `headers` from the sealed one.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -22,17 +22,17 @@ use forge_store::record;
 
 use super::trace::Trace;
 
-/// Where `outputFile` is when the dispatch does not say.
+/// Default of `outputFile`.
 pub const DEFAULT_OUTPUT_FILE: &str = "output.md";
 
-/// One dispatch, checked and normalised: tools have one shape, names one spelling, times are times.
+/// A validated and normalised request: tools have one shape, names one spelling, times are parsed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DispatchRequest {
     pub task_id: String,
     pub agent_id: String,
     pub message: String,
-    /// `None`: the caller asked for no callback.
+    /// `None` if the caller requested no callback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<Callback>,
     /// Pins the adapter.
@@ -42,10 +42,10 @@ pub struct DispatchRequest {
     pub system_prompt: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Of each attempt, from its start.
+    /// Timeout of each attempt, from its start.
     #[serde(rename = "timeoutSeconds", with = "seconds")]
     pub timeout: Duration,
-    /// Without an event for so long the attempt ends as `stalled`.
+    /// Time without an event after which the attempt ends as `stalled`.
     #[serde(
         rename = "idleTimeoutSeconds",
         with = "optional_seconds",
@@ -53,12 +53,12 @@ pub struct DispatchRequest {
         skip_serializing_if = "Option::is_none"
     )]
     pub idle_timeout: Option<Duration>,
-    /// From the later of acceptance and `not_before`.
+    /// Longest time in the queue, from the later of acceptance and `not_before`.
     #[serde(rename = "queueTimeoutSeconds", with = "seconds")]
     pub queue_timeout: Duration,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Tool>,
-    /// Answers to the calls that an earlier dispatch of the session handed back; each call once.
+    /// Results of the tool calls that an earlier dispatch of the session returned; each call once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_results: Vec<ToolResult>,
     /// Names of configured MCP servers, each once.
@@ -66,7 +66,7 @@ pub struct DispatchRequest {
     pub mcp_servers: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<Workspace>,
-    /// What the caller insists on.
+    /// Output strategy that the caller requires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_strategy: Option<OutputStrategy>,
     /// A JSON Schema that compiles.
@@ -82,7 +82,7 @@ pub struct DispatchRequest {
     pub requires: Vec<String>,
     #[serde(default, skip_serializing_if = "Preferences::is_empty")]
     pub preferences: Preferences,
-    /// −10 to 10; higher goes first.
+    /// −10 to 10; higher starts first.
     #[serde(default)]
     pub priority: i8,
     #[serde(default)]
@@ -96,10 +96,10 @@ pub struct DispatchRequest {
     pub step_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway_id: Option<String>,
-    // From here on, what may differ between two sendings of the same step.
+    // The members from here on may differ when the same step is sent again; see `idempotency`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
-    /// Bounds queue and run; later than `not_before`.
+    /// Latest end of the queue time and of each attempt; later than `not_before`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,13 +113,12 @@ impl DispatchRequest {
         to_raw_value(self).expect("a dispatch has only text keys")
     }
 
-    /// Reads a stored dispatch back. An error says that something else than this bridge wrote it: a
-    /// newer version, or a damaged disk.
+    /// Parses a stored request. An error means that it was written by a newer version or is damaged.
     pub fn from_record(stored: &RawValue) -> Result<Self, serde_json::Error> {
         serde_json::from_str(stored.get())
     }
 
-    /// What is known of a dispatch whose stored request cannot be read: enough to end it with a result.
+    /// Stand-in for a stored request that cannot be read: enough to end the dispatch with a result.
     pub fn unreadable(record: &record::DispatchRecord) -> Self {
         Self {
             task_id: record.task_id.clone(),
@@ -158,7 +157,7 @@ impl DispatchRequest {
         }
     }
 
-    /// Takes out what only the adapter needs.
+    /// Moves out the parts that only the adapter needs.
     pub fn take_prompt(&mut self) -> Prompt {
         let files = self.workspace.as_mut().map(|w| mem::take(&mut w.files));
         Prompt {
@@ -170,7 +169,7 @@ impl DispatchRequest {
         }
     }
 
-    /// The last moment at which it may start; after it, it ends as `queue_timeout`.
+    /// Latest time of the start; a dispatch still queued after it ends as `queue_timeout`.
     pub fn start_by(&self, accepted_at: Timestamp) -> Timestamp {
         let from = self.not_before.map_or(accepted_at, |t| t.max(accepted_at));
         let wait = SignedDuration::try_from(self.queue_timeout).unwrap_or(SignedDuration::MAX);
@@ -178,33 +177,33 @@ impl DispatchRequest {
         self.deadline.map_or(by, |deadline| by.min(deadline))
     }
 
-    /// How long an attempt that starts now may run: the timeout, or less when the deadline is nearer.
+    /// Time that an attempt starting now has: the timeout, or less if the deadline is nearer. Zero after the deadline.
     pub fn time_left(&self, now: Timestamp) -> Duration {
         let left = self.deadline.map(|deadline| {
-            // A deadline that has passed leaves nothing.
+            // Negative after the deadline.
             Duration::try_from(deadline.duration_since(now)).unwrap_or(Duration::ZERO)
         });
         left.map_or(self.timeout, |left| left.min(self.timeout))
     }
 
-    /// How long its result is tried to be delivered.
+    /// Retry policy of the callback.
     pub fn retry(&self) -> Policy {
         let callback = self.callback.as_ref();
         callback.map(|callback| callback.retry).unwrap_or_default()
     }
 
-    /// Where the run writes when its output is a file.
+    /// Path of the output file, relative to the workspace folder.
     pub fn output_file(&self) -> &str {
         self.output_file.as_deref().unwrap_or(DEFAULT_OUTPUT_FILE)
     }
 
-    /// The folder the run works in.
+    /// The folder that the run works in.
     pub fn workspace_dir(&self) -> Option<&PathBuf> {
         self.workspace.as_ref().and_then(|w| w.dir.as_ref())
     }
 }
 
-/// What only the adapter needs of a dispatch: once it is asked, the bridge keeps none of it in memory.
+/// Parts of a request that only the adapter needs; dropped from memory once the adapter is called.
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub message: String,
@@ -214,7 +213,7 @@ pub struct Prompt {
     pub tool_results: Vec<ToolResult>,
 }
 
-/// Where the result goes and how.
+/// Receiver of the result and the retry policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Callback {
     pub url: String,
@@ -224,7 +223,7 @@ pub struct Callback {
     pub retry: Policy,
 }
 
-/// Prompt files and the folder of the run.
+/// The folder of the run, and the prompt files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Workspace {
     /// Canonical, below a configured root.
@@ -242,7 +241,7 @@ pub struct File {
     pub content: String,
 }
 
-/// Which of several capable adapters is liked best.
+/// Preferences among capable adapters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Preferences {
@@ -261,31 +260,31 @@ impl Preferences {
     }
 }
 
-/// What a crash in the middle of an attempt does.
+/// Policy for an attempt that is interrupted by a crash or a stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Recovery {
     /// The result is `interrupted`.
     #[default]
     Fail,
-    /// A new attempt.
+    /// Starts a new attempt.
     Retry,
-    /// A new attempt with the session that was recorded.
+    /// Starts a new attempt with the recorded session.
     Resume,
 }
 
-/// What was taken out of the body before it was stored; kept only sealed.
+/// Secrets removed from the body before it is stored; stored only sealed.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
     /// The callback's bearer token.
     pub bearer: Option<SecretString>,
     /// The callback's signing secret, `whsec_` and base64.
     pub secret: Option<SecretString>,
-    /// Headers of the callback, by their names in lower case: what a receiver asks for is often a key.
+    /// Headers of the callback, by lower-case name. Secret because they often hold an API key.
     pub headers: BTreeMap<String, SecretString>,
 }
 
-/// What is sealed.
+/// Plain text that is sealed.
 #[derive(Serialize)]
 struct Exposed<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -297,7 +296,7 @@ struct Exposed<'a> {
 }
 
 impl Secrets {
-    /// The JSON object to seal; `None` when there is nothing secret.
+    /// The JSON object to seal; `None` without secrets.
     pub fn to_seal(&self) -> Option<SecretSlice<u8>> {
         if self.bearer.is_none() && self.secret.is_none() && self.headers.is_empty() {
             return None;
@@ -353,7 +352,7 @@ mod optional_seconds {
 pub(crate) mod tests {
     use super::*;
 
-    /// The smallest dispatch, for tests of later stages.
+    /// The smallest request, for tests of later stages.
     pub(crate) fn minimal() -> DispatchRequest {
         DispatchRequest {
             task_id: "task".into(),

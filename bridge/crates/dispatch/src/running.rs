@@ -1,4 +1,4 @@
-//! What this process executes just now, and how each of it is told to stop.
+//! Registry of the executions of this process, with the signals that stop them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,12 +8,12 @@ use tokio_util::sync::CancellationToken;
 
 use forge_base::id::DispatchId;
 
-/// How one execution is told to stop, and why.
+/// Stop signals of one execution.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stop {
-    /// Somebody asked for it; the result says `cancelled`.
+    /// A client cancelled the dispatch; the result is `cancelled`.
     pub(crate) cancel: CancellationToken,
-    /// The process ends; the recovery policy decides.
+    /// The bridge is stopping; the recovery policy decides about the dispatch.
     pub(crate) halt: CancellationToken,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Running {
 #[derive(Default)]
 struct Entries {
     by_id: HashMap<DispatchId, CancellationToken>,
-    /// The process ends: nothing starts any more.
+    /// The bridge is stopping: nothing starts any more.
     closed: bool,
 }
 
@@ -42,8 +42,8 @@ impl Running {
         }
     }
 
-    /// Takes a place before the durable mark is written, so that a cancel request always finds
-    /// whom to tell. `None` when the dispatch has one already, or nothing may start any more.
+    /// Registers an execution before its start is recorded, so that a cancellation always finds its signal. `None`
+    /// if the dispatch is registered already or the registry is closed.
     pub(crate) fn register(&self, id: DispatchId) -> Option<ExecutionGuard> {
         let cancel = CancellationToken::new();
         let mut entries = self.lock();
@@ -63,19 +63,19 @@ impl Running {
         })
     }
 
-    /// Tells an execution that it is cancelled.
+    /// Signals an execution that its dispatch is cancelled.
     pub(crate) fn cancel(&self, id: DispatchId) {
         if let Some(token) = self.lock().by_id.get(&id) {
             token.cancel();
         }
     }
 
-    /// Gives no place away any more, so that what is idle stays so.
+    /// Refuses further registrations, so that an idle registry stays idle.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
     }
 
-    /// Tells all of them that the process ends.
+    /// Signals all executions that the bridge is stopping.
     pub(crate) fn halt(&self) {
         self.halt.cancel();
     }
@@ -87,7 +87,7 @@ impl Running {
     /// Waits until nothing runs.
     pub(crate) async fn idle(&self) {
         let mut count = self.count.subscribe();
-        // The sender lives in `self`, so waiting cannot fail.
+        // The sender is in `self`, so waiting cannot fail.
         let _ = count.wait_for(|count| *count == 0).await;
     }
 
@@ -96,7 +96,7 @@ impl Running {
     }
 }
 
-/// One execution's place; given back when dropped.
+/// Registration of one execution; removed on drop.
 pub(crate) struct ExecutionGuard {
     running: Running,
     id: DispatchId,

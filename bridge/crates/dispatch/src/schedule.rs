@@ -1,5 +1,5 @@
-//! Takes from the store what may start, when an adapter has room. Picking is in memory; the durable
-//! mark is written by the execution itself. One `tick` is a whole round and may be repeated at will.
+//! The scheduler: starts ready dispatches from the store when their adapter has a free slot. Picking is in memory;
+//! the execution itself records the start. One `tick` is a whole round and can be repeated at any time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,36 +23,36 @@ use super::request::DispatchRequest;
 use super::start::Reservation;
 use super::{Dispatcher, Error};
 
-/// How many of one kind a round looks at; what is left is the next round's.
+/// Dispatches of one kind that a round handles; the next round handles the rest.
 const STEP: usize = 64;
-/// How far a round looks past those that may not start or move just now.
+/// Bound of the query when a round looks past dispatches that cannot start or move now.
 const SCAN: usize = 1024;
-/// A round follows at least so often, should a wake-up be lost.
+/// Longest pause between rounds, in case a wakeup is lost.
 const IDLE: Duration = Duration::from_secs(5);
-/// Times are looked at again at least so often, should a moment not have been noted.
+/// Longest pause between checks of timed work, in case a wakeup was not added.
 const MAX_POLL: Duration = Duration::from_secs(60);
-/// And at most so often, should something overdue not want to end.
+/// Shortest such pause, in case an overdue dispatch cannot be ended.
 pub(super) const MIN_POLL: Duration = Duration::from_millis(20);
-/// How often those that nobody could take are routed again.
+/// Interval at which stranded dispatches are routed again.
 const REROUTE_INTERVAL: Duration = Duration::from_secs(1);
-/// The pause after a round that the store refused.
+/// Pause after a round that failed in the store.
 const REFUSED: Duration = Duration::from_millis(500);
 
-/// What is left in an adapter's queue after a round.
+/// State of an adapter's queue after a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FillOutcome {
     Nothing,
     NoRoom,
-    /// More than a round looks at.
+    /// Ready dispatches are left for the next round.
     Later,
 }
 
 impl Dispatcher {
-    /// Rounds until `shutdown`; what runs then goes on until it is drained.
+    /// Runs rounds until `shutdown`. Executions that are running then continue until `drain`.
     pub async fn run(self, shutdown: CancellationToken) {
         while let Some(round) = shutdown.run_until_cancelled(self.tick()).await {
             let pause = round.unwrap_or_else(|error| {
-                tracing::warn!("nothing is started: {error}");
+                tracing::warn!("scheduling failed and will be retried: {error}");
                 REFUSED
             });
             tokio::select! {
@@ -64,14 +64,14 @@ impl Dispatcher {
         self.inner.waiting_providers.close();
     }
 
-    /// One round: what is overdue ends, what is due may start, and adapters with room get work. Says
-    /// how long nothing will happen by itself.
+    /// One round: ends overdue dispatches, promotes due ones and starts work on adapters with free slots. Returns the
+    /// time until the next timed work.
     pub async fn tick(&self) -> Result<Duration, store::Error> {
         let inner = &self.inner;
         let now = inner.finisher.clock.now();
         if inner.next_wakeup.take_due(now) {
             let next = self.keep_times(now).await;
-            // Should the store refuse, the round is made again.
+            // If the store fails, the check is repeated in the next round.
             inner.next_wakeup.add(*next.as_ref().unwrap_or(&now));
             next?;
         }
@@ -79,7 +79,7 @@ impl Dispatcher {
             (Vec::new(), BTreeSet::new(), Vec::new());
         for (provider, _) in inner.finisher.store.queues().await? {
             match inner.registry.get(&provider) {
-                // It is resumed with a wake-up. Until then nobody goes before those who wait.
+                // Resuming the adapter wakes the scheduler. Until then new dispatches must not overtake queued ones.
                 Some(adapter) if adapter.paused().is_some() => {
                     waiting.insert(provider);
                 }
@@ -96,7 +96,7 @@ impl Dispatcher {
             }
         }
         inner.waiting_providers.set(waiting);
-        // One that ended before the backlog was known has woken nobody.
+        // An execution that ended before the waiting providers were set has not woken the scheduler.
         let has_room = |adapter: &Adapter| adapter.running() < adapter.max_concurrent();
         if without_room.iter().any(has_room) {
             self.wake();
@@ -108,8 +108,8 @@ impl Dispatcher {
         Ok(pause)
     }
 
-    /// Ends what waited too long, and what was cancelled in the queue when a crash came between; lets
-    /// those start whose time has come. The next moment to look again.
+    /// Ends dispatches whose queue timeout has passed and those whose cancellation in the queue a crash interrupted;
+    /// promotes those whose `notBefore` has come. Returns the time of the next check.
     async fn keep_times(&self, now: Timestamp) -> Result<Timestamp, store::Error> {
         let store = &self.inner.finisher.store;
         let cancelled = store.cancelled_in_queue(STEP).await?;
@@ -121,14 +121,14 @@ impl Dispatcher {
         let promoted = store.promote(now, STEP).await?;
         failpoint::point("promote.after");
         if cancelled.len().max(overdue.len()).max(promoted) == STEP {
-            // There may be more; adapters are not kept waiting for it.
+            // There might be more, but adapters must not wait for it.
             return Ok(now);
         }
         let next = store.next_queue_event().await?.unwrap_or(Timestamp::MAX);
         Ok(next.clamp(time::after(now, MIN_POLL), time::after(now, MAX_POLL)))
     }
 
-    /// Ends these together, so that they share the disk's time.
+    /// Ends these dispatches concurrently, so that they share a sync of the disk.
     async fn end_queued(&self, ids: &[DispatchId], ending: &Ending) -> Result<(), store::Error> {
         if ids.is_empty() {
             return Ok(());
@@ -142,14 +142,14 @@ impl Dispatcher {
         ended
     }
 
-    /// Starts what this adapter has room for.
+    /// Starts as many ready dispatches as this adapter has free slots.
     async fn fill(&self, adapter: &Adapter) -> Result<FillOutcome, store::Error> {
         let inner = &self.inner;
         let free = adapter.max_concurrent().saturating_sub(adapter.running());
         if free == 0 {
             return Ok(FillOutcome::NoRoom);
         }
-        // Those that were picked and are not yet marked are still in the answer.
+        // Dispatches that were picked but whose start is not recorded yet are still in the answer.
         let picked = inner.running.len().min(adapter.running());
         let mut limit = free.min(STEP) + picked;
         loop {
@@ -184,18 +184,19 @@ impl Dispatcher {
             }
             if passed_over == 0 || limit > SCAN {
                 if started > 0 {
-                    // The rest is the next round's, which follows at once.
+                    // The next round, which follows at once, handles the rest.
                     self.wake();
                 }
                 return Ok(FillOutcome::Later);
             }
-            // Those that wait for their turn to run alone do not hold up what is behind them.
+            // Dispatches that wait to run alone must not block the ones behind them.
             limit += passed_over;
         }
     }
 
-    /// A dispatch on its last attempt may be what kills the process. It runs alone among its kind, so
-    /// that those which only stood beside it do not use their attempts up with it.
+    /// Acquires the permit for a last attempt; `Ok(None)` if the attempt is not the last one. A dispatch on its last
+    /// attempt might be the one that crashes the process: such dispatches run one at a time, so that a crash does not
+    /// use up the attempts of the others.
     fn alone(
         &self,
         ready: &Ready,
@@ -209,8 +210,8 @@ impl Dispatcher {
         }
     }
 
-    /// Routes unpinned dispatches again whose adapter cannot take them, as far as they never started.
-    /// How long until it is worth trying again.
+    /// Routes unpinned dispatches that never started and whose adapter is missing or offline again. Returns the time
+    /// until the next try.
     async fn reroute_stranded(
         &self,
         from: &[String],
@@ -230,7 +231,7 @@ impl Dispatcher {
         Ok(rescue.pause(now))
     }
 
-    /// How many went elsewhere.
+    /// Number of dispatches moved to another adapter.
     async fn reroute_some(&self, from: &[String], now: Timestamp) -> Result<usize, store::Error> {
         let mut moved = 0;
         for provider in from {
@@ -245,12 +246,12 @@ impl Dispatcher {
         Ok(moved)
     }
 
-    /// Whether it went to another adapter.
+    /// Returns true if the dispatch was moved to another adapter.
     async fn reroute(&self, ready: Ready, now: Timestamp) -> Result<bool, store::Error> {
         let inner = &self.inner;
         let stored = inner.finisher.store.request(ready.id).await?;
         let Ok(dispatch) = DispatchRequest::from_record(&stored) else {
-            // Nobody can take it; the ending says in the log what is wrong.
+            // No adapter can execute it; ending it logs the reason.
             let ending = Ending::Unreadable("the stored request cannot be read".to_owned());
             inner.finisher.end_queued(ready.id, ending).await?;
             inner.deliverer.wake();
@@ -258,7 +259,7 @@ impl Dispatcher {
         };
         let routed = match inner.routed(&dispatch, now).await {
             Ok(routed) if routed.provider != ready.provider => routed,
-            // Nobody else can, for now: it stays where it is until its queue timeout.
+            // No other adapter is available now: the dispatch stays where it is until its queue timeout.
             Ok(_)
             | Err(
                 Error::NoCapableAdapter(_)
@@ -273,7 +274,7 @@ impl Dispatcher {
         tracing::info!(
             dispatch.id = %ready.id,
             trace.id = dispatch.trace.trace_id,
-            "{} goes from {} to {}", ready.id, ready.provider, routed.provider,
+            "{} is rerouted from {} to {}", ready.id, ready.provider, routed.provider,
         );
         let reroute = Reroute {
             id: ready.id,
@@ -282,7 +283,7 @@ impl Dispatcher {
             routing: routed.decision.stored(),
         };
         match inner.finisher.store.reroute(reroute).await {
-            // It started or ended in the meantime.
+            // The dispatch started or ended in the meantime.
             Err(store::Error::Stale(_) | store::Error::InvalidState(_)) => Ok(false),
             rerouted => rerouted.map(|()| true),
         }

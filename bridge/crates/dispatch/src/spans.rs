@@ -1,6 +1,5 @@
-//! What is told of a dispatch while it goes from stage to stage: spans of its trace, in OpenTelemetry's
-//! words for agents and tools, and the span of the log under which its lines stand. Never a prompt, an
-//! output, an argument or an error's text.
+//! Trace spans of a dispatch's stages, after OpenTelemetry's conventions for agents and tools, and the log span of
+//! its log lines. Never contain a prompt, an output, an argument or the text of an error.
 
 use forge_adapter_api::Usage;
 use jiff::Timestamp;
@@ -14,19 +13,19 @@ use super::request::DispatchRequest;
 use super::tool_calls::ToolRun;
 use super::trace::Trace;
 
-/// The span under which everything is logged that belongs to a dispatch. It is there at every level.
+/// Log span of a dispatch. Enabled at every log level.
 pub(super) fn log_span(id: DispatchId, trace: &str) -> tracing::Span {
     tracing::error_span!("dispatch", dispatch.id = %id, trace.id = trace)
 }
 
-/// What is logged of the request that is under way belongs to this dispatch.
+/// Adds the ids of the dispatch to the log span of the current request.
 pub(super) fn log_under(id: DispatchId, trace: &str) {
     let span = tracing::Span::current();
     span.record("dispatch.id", tracing::field::display(id));
     span.record("trace.id", trace);
 }
 
-/// From the request's arrival to its record on disk.
+/// Emits the span from the request's arrival to its record on disk.
 pub(super) fn accepted(
     spans: &Spans,
     (id, trace): (DispatchId, &Trace),
@@ -42,7 +41,7 @@ pub(super) fn accepted(
     }
 }
 
-/// One dispatch whose trace is wanted.
+/// A dispatch whose trace is sampled.
 #[derive(Clone, Copy)]
 pub(super) struct DispatchSpans<'a> {
     spans: &'a Spans,
@@ -51,7 +50,7 @@ pub(super) struct DispatchSpans<'a> {
     request: &'a DispatchRequest,
 }
 
-/// An attempt that has ended.
+/// Attributes of an attempt that has ended.
 pub(super) struct ExecutedAttempt<'a> {
     pub(super) attempt: u32,
     pub(super) provider: &'a str,
@@ -63,7 +62,7 @@ pub(super) struct ExecutedAttempt<'a> {
 }
 
 impl<'a> DispatchSpans<'a> {
-    /// `None` when nobody wants its trace.
+    /// `None` if the trace is not sampled or no spans are exported.
     pub(super) fn of(
         spans: &'a Spans,
         id: DispatchId,
@@ -78,7 +77,7 @@ impl<'a> DispatchSpans<'a> {
         })
     }
 
-    /// Waited for its time, its turn and a place.
+    /// Emits the span of the time in the queue.
     pub(super) fn queued(&self, from: Timestamp, to: Timestamp) {
         let own = self.context.with_span(trace::random_id());
         let span = Span::new(own, Some(self.context.span), "queue", from, to);
@@ -86,7 +85,7 @@ impl<'a> DispatchSpans<'a> {
             .put(span.text("forge.dispatch.id", self.id.to_string()));
     }
 
-    /// One attempt, by the conventions for agents.
+    /// Emits the span of one attempt, after the conventions for agents.
     pub(super) fn executed(&self, ran: &ExecutedAttempt<'_>) {
         let request = self.request;
         let account = ran.account;
@@ -129,7 +128,7 @@ impl<'a> DispatchSpans<'a> {
         self.spans.put(span);
     }
 
-    /// The tools that an attempt called.
+    /// Emits a span for each tool call of an attempt. Calls without an end last until `ended`.
     pub(super) fn tools_called(&self, attempt: u32, runs: Vec<ToolRun>, ended: Timestamp) {
         let parent = self.context.stage(Stage::Execute(attempt));
         for run in runs {
@@ -150,7 +149,7 @@ impl<'a> DispatchSpans<'a> {
         }
     }
 
-    /// All of it, from its acceptance to its result.
+    /// Emits the span of the whole dispatch, from acceptance to result.
     pub(super) fn finished(
         &self,
         record: &record::DispatchRecord,
@@ -173,7 +172,7 @@ impl<'a> DispatchSpans<'a> {
     }
 }
 
-/// Short enough for a span's name.
+/// Cuts a text for use in a span's name: at most 100 bytes.
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(100)]
 }

@@ -1,5 +1,4 @@
-//! How an execution comes to run: with room of its own, from the queue or straight from being accepted,
-//! and what becomes of the room after it.
+//! Start of executions, from the queue or directly on acceptance, and release of their reservation afterwards.
 
 use std::time::Duration;
 
@@ -21,16 +20,16 @@ use super::schedule::MIN_POLL;
 use super::spans::log_span;
 use super::{At, Dispatcher};
 
-/// The first and the longest pause while the store is away.
+/// First and longest pause between retries while the store is unavailable.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Out of its box, whose memory would otherwise be kept as long as the variable, while the dispatch runs.
+/// Moves the value out, so that the allocation is freed now and not after the dispatch has run.
 #[expect(clippy::boxed_local, reason = "that it ends here is what it is for")]
 fn unboxed<T>(boxed: Box<T>) -> T {
     *boxed
 }
 
-/// What an execution holds while it runs.
+/// Resources that an execution holds while it runs.
 pub(super) struct Reservation {
     pub(super) place: ExecutionGuard,
     pub(super) permit: Permit,
@@ -38,8 +37,8 @@ pub(super) struct Reservation {
 }
 
 impl Dispatcher {
-    /// Records a dispatch. It starts at once when there is room for it and nobody waits, else the
-    /// scheduler is told.
+    /// Records a dispatch. Starts it at once if its adapter has a free slot and no waiting dispatches; else wakes the
+    /// scheduler.
     pub(super) async fn accept(
         &self,
         new: Box<NewDispatch>,
@@ -78,7 +77,7 @@ impl Dispatcher {
         Some((adapter, held))
     }
 
-    /// In a task of its own: whoever sent the request may go away meanwhile.
+    /// Records and starts a dispatch in a task of its own, because the client might disconnect meanwhile.
     async fn accept_and_start(
         &self,
         mut new: Box<NewDispatch>,
@@ -108,7 +107,7 @@ impl Dispatcher {
                 }
                 other => (other, None),
             };
-            // Nobody waits any more when the caller went away; the record stands all the same.
+            // Fails if the caller has gone; the record stays.
             let _ = answer.send(accepted);
             match begun {
                 Some(begun) => {
@@ -124,7 +123,7 @@ impl Dispatcher {
                         dispatcher.give_back(id, 1).await;
                     }
                     drop(held);
-                    // It waits itself, or somebody found its room taken meanwhile.
+                    // The dispatch itself waits, or another one found the slot taken meanwhile.
                     if waits || dispatcher.inner.waiting_providers.is_at(adapter.provider()) {
                         dispatcher.wake();
                     }
@@ -135,7 +134,7 @@ impl Dispatcher {
         answered.await.map_err(|_| gone())?
     }
 
-    /// Starts what the scheduler picked.
+    /// Starts a dispatch that the scheduler picked.
     pub(super) fn start(&self, ready: &Ready, adapter: Adapter, held: Reservation) {
         let dispatcher = self.clone();
         let (id, attempt) = (ready.id, ready.attempts + 1);
@@ -163,7 +162,7 @@ impl Dispatcher {
                             tracing::error!(
                                 dispatch.id = %id,
                                 trace.id = begun.dispatch.trace_id,
-                                "the end of {id} was not recorded, which the next start settles: {error}",
+                                "the end of {id} was not recorded; the next start recovers it: {error}",
                             );
                         }
                         drop(held);
@@ -171,22 +170,22 @@ impl Dispatcher {
                         dispatcher.wake();
                     }
                 },
-                // Cancelled or moved since it was picked. Should the store ever offer what it then
-                // refuses, this is no circle that burns.
+                // Cancelled or moved since it was picked. The pause prevents a busy loop, should the store
+                // repeatedly offer a dispatch that it then refuses.
                 Err(store::Error::Stale(_)) => {
                     drop(held);
                     tokio::time::sleep(MIN_POLL).await;
                     dispatcher.wake();
                 }
                 Err(error) => {
-                    tracing::warn!(dispatch.id = %id, "{id} was not executed: {error}");
+                    tracing::warn!(dispatch.id = %id, "{id} was not started: {error}");
                     dispatcher.give_back(id, attempt).await;
                 }
             }
         });
     }
 
-    /// Executes what has begun, then lets the next one in.
+    /// Executes a dispatch whose start is recorded, then wakes the scheduler if another one waits.
     async fn go_on(
         &self,
         begun: Box<Begun>,
@@ -197,7 +196,7 @@ impl Dispatcher {
         let inner = &self.inner;
         let id = begun.lease.id;
         let awaited = begun.dispatch.session.is_some() || held.alone.is_some();
-        // Large; where it lies it is not copied with the task around it.
+        // Boxed: large, and would be copied with the task around it.
         let attempt = Box::pin(inner.attempt(begun, dispatch, &held.permit, &held.place.stop));
         match attempt.await {
             Ok(()) => {
@@ -208,16 +207,16 @@ impl Dispatcher {
             }
             Err(error) => {
                 tracing::error!(
-                    "the end of {id} was not recorded, which the next start settles: {error}",
+                    "the end of {id} was not recorded; the next start recovers it: {error}",
                 );
-                // It was, if the answer to an earlier attempt to record it was lost.
+                // The end is on disk if only the answer of an earlier write was lost.
                 inner.deliverer.wake();
             }
         }
     }
 
-    /// Whether an attempt has begun is not known, because the store failed. If it has, nobody runs it:
-    /// it goes back to the queue.
+    /// Returns a dispatch to the queue after the store failed while recording a start. The start might be on disk, but
+    /// no task executes it.
     async fn give_back(&self, id: DispatchId, attempt: u32) {
         let finisher = &self.inner.finisher;
         let lease = Lease {
@@ -229,12 +228,12 @@ impl Dispatcher {
         loop {
             let claim = Claim::Attempt(lease.clone());
             match finisher
-                .requeue(claim, "the store failed as it began")
+                .requeue(claim, "the store failed while the attempt started")
                 .await
             {
                 Err(store::Error::Unavailable(_)) => tokio::time::sleep(pause).await,
                 Ok(()) => return self.wake(),
-                // It had not begun.
+                // The start was not recorded.
                 Err(
                     store::Error::Stale(_)
                     | store::Error::NotFound

@@ -1,5 +1,5 @@
-//! From a request to a record: validate, route, accept. Accepting recalls the key in the same
-//! transaction; after it a result is owed.
+//! Submission of a request: validate, route, accept. Accepting checks the idempotency key in the same transaction;
+//! an accepted dispatch always gets a result.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,20 +26,20 @@ use super::spans;
 use super::validate::{Envelope, Limits, validate};
 use super::{At, Dispatcher, Error, Inner, idempotency};
 
-/// What the headers of a request say.
+/// Headers of a request that matter to a dispatch.
 #[derive(Clone, Debug, Default)]
 pub struct SubmitHeaders {
     pub idempotency_key: Option<String>,
     pub traceparent: Option<String>,
 }
 
-/// The body of the 202.
+/// Body of the 202 response.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub task_id: String,
     pub dispatch_id: DispatchId,
     pub provider: String,
-    /// The request was known already.
+    /// True if the request was accepted before.
     pub duplicate: bool,
     pub warnings: Vec<String>,
 }
@@ -68,7 +68,7 @@ impl From<RouteError> for Error {
 }
 
 impl Dispatcher {
-    /// Accepts a dispatch: when this returns an answer, the record is on disk.
+    /// Accepts a dispatch. The record is on disk when this returns an answer.
     pub async fn submit(&self, body: &Value, headers: &SubmitHeaders) -> Result<Answer, Error> {
         let inner = &*self.inner;
         let now = inner.finisher.clock.now();
@@ -77,14 +77,14 @@ impl Dispatcher {
         let record = dispatch.to_record();
         let routed = match inner.routed(&dispatch, now).await {
             Ok(routed) => routed,
-            // A known key has its answer whatever the adapters can do by now.
+            // A known key gets its answer even if no adapter can execute the request now.
             Err(refused) => {
                 let counted = idempotency::fingerprint(&dispatch, &record);
                 let known = inner.known(&key, counted, now).await?;
                 return known.ok_or(refused);
             }
         };
-        // What goes from future to future is not copied each time.
+        // Boxed, so that moving it between futures does not copy it.
         let dispatch = Box::new(dispatch);
         let new = Box::new(inner.record(&dispatch, record, &secrets, key, &routed, now));
         let (dispatch_id, task_id) = (new.id, new.task_id.clone());
@@ -119,7 +119,7 @@ impl Dispatcher {
 }
 
 impl Dispatcher {
-    /// What is known under the key of this dispatch, for a caller who may not send new ones just now.
+    /// Looks up a request by its idempotency key without accepting it, for times when no new dispatch is accepted.
     pub async fn recall(
         &self,
         body: &Value,
@@ -159,7 +159,7 @@ impl Inner {
         Ok((DispatchRequest { trace, ..dispatch }, secrets))
     }
 
-    /// What a key stands for; nothing when it is free.
+    /// Answer for a known key; `None` if the key is free or can be taken over.
     async fn known(
         &self,
         key: &IdempotencyKey,
@@ -176,7 +176,7 @@ impl Inner {
         }
     }
 
-    /// The same request once more: its record, and when it is finished its delivery is due again.
+    /// Answers a duplicate request with its record. If the dispatch has finished, its delivery becomes due again.
     async fn redeliver_duplicate(
         &self,
         known: &record::DispatchRecord,
@@ -195,7 +195,7 @@ impl Inner {
         Ok(Answer::lookup_key(known))
     }
 
-    /// Routes by what the adapters are just now.
+    /// Routes a dispatch by the current state of the adapters.
     pub(super) async fn routed(
         &self,
         dispatch: &DispatchRequest,
@@ -203,7 +203,7 @@ impl Inner {
     ) -> Result<Routed, Error> {
         let adapters = self.registry.adapters();
         let queued: BTreeMap<String, u64> = match adapters.len() {
-            // With one adapter there is nothing to weigh.
+            // With one adapter the load is not compared.
             0 | 1 => BTreeMap::new(),
             _ => self.finisher.store.queues().await?.into_iter().collect(),
         };
@@ -287,7 +287,7 @@ impl Inner {
     }
 }
 
-/// How long an adapter has been offline; `None` when it is not, or was never there.
+/// Time since the adapter went offline; `None` if it never loaded, or if it is not offline.
 fn away_for(adapter: &Adapter, now: Timestamp) -> Option<Duration> {
     adapter.profile()?;
     let history = adapter.history();

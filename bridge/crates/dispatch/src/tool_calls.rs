@@ -1,41 +1,40 @@
-//! The tool calls of an attempt, as its events tell them: how many, and when each began and ended. What
-//! was asked and answered is not looked at.
+//! Number, start and end of an attempt's tool calls, taken from its events. Arguments and results are not read.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use forge_base::event::kind;
 
-/// Calls that are followed; of an attempt that makes more, the rest is only counted.
+/// Maximum number of calls tracked in one attempt; further ones are only counted.
 const FOLLOWED: usize = 256;
 const NAME_BYTES: usize = 128;
 
-/// A call that was made.
+/// One tool call.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ToolRun {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) start: Timestamp,
-    /// `None`: nothing was heard of its end.
+    /// `None` if no event reported its end.
     pub(super) end: Option<Timestamp>,
     pub(super) failed: bool,
 }
 
-/// Follows them.
+/// Tracks the tool calls of one attempt.
 #[derive(Debug, Default)]
 pub(super) struct ToolCalls {
     pub(super) count: u64,
-    /// `None`: nobody wants to know.
+    /// `None` if calls are only counted.
     runs: Option<Vec<ToolRun>>,
 }
 
 impl ToolCalls {
-    /// From now on each call is remembered.
+    /// Starts to track each call.
     pub(super) fn follow(&mut self) {
         self.runs.get_or_insert_default();
     }
 
-    /// Takes an event, if it is of a tool.
+    /// Updates the calls from an event; ignores events that are not about tools.
     pub(super) fn notice(&mut self, event: &str, data: Option<&Value>, now: Timestamp) {
         match event {
             kind::TOOL_INVOKED => self.invoked(data, now),

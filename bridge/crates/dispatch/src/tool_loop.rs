@@ -1,5 +1,5 @@
-//! The rounds of one attempt: an adapter that hands calls of MCP tools back is called again with their
-//! results, until it is done. One attempt throughout: one deadline, one idle time, one budget, one end.
+//! Tool rounds of one attempt: an adapter that returns calls of MCP tools is called again with their results, until
+//! it is done. All rounds share one deadline, one idle timeout, one budget and one end.
 
 use forge_adapter_api::request::{ToolResult, Turn};
 use forge_adapter_api::result::ToolCall;
@@ -17,21 +17,20 @@ use super::event_batcher::EventBatcher;
 use super::execute::{Attempt, AttemptEnd, StopReason, WriteOutcome, encoded, execute};
 use super::normalise::answer;
 
-/// What a result asks for.
+/// Tool calls in a result, by the side that executes them.
 #[derive(Debug, PartialEq)]
 enum Asked {
-    /// Nothing of us: it is the attempt's result.
+    /// No call for the bridge: it is the attempt's result.
     Nothing,
-    /// All of its calls are ours.
+    /// All calls are for the bridge.
     Ours,
-    /// So many of its calls are ours, the others are the caller's.
+    /// This number of calls is for the bridge, the others are for the caller.
     Mixed(usize),
 }
 
 impl Inner {
-    /// Executes, and goes on executing as long as all that the adapter waits for are tools that the
-    /// bridge runs. An adapter with `mcp_servers` runs them itself,
-    /// unless it says by `tool_rounds` that it has them by these rounds.
+    /// Executes an attempt, and calls the adapter again as long as it returns only calls of tools that the bridge runs.
+    /// An adapter with the capability `mcp_servers` runs these tools itself, unless it also declares `tool_rounds`.
     pub(super) async fn rounds(
         &self,
         attempt: &Attempt<'_>,
@@ -42,11 +41,11 @@ impl Inner {
         let supports = |name| profile.as_deref().is_some_and(|p| p.supports(name));
         if request.mcp_servers.is_empty() || (supports("mcp_servers") && !supports("tool_rounds")) {
             let asked = encoded(&request);
-            // It may run for long, and nobody looks at it again.
+            // Not needed any more, and the call can take long.
             drop(request);
             return execute(attempt, asked, batcher).await;
         }
-        // Most attempts have none, so they do not carry the room for it.
+        // Boxed: most attempts have no MCP servers and need no space for it.
         Box::pin(self.with_servers(attempt, request, batcher)).await
     }
 
@@ -56,7 +55,7 @@ impl Inner {
         mut request: Box<ExecutionRequest>,
         batcher: &mut EventBatcher,
     ) -> AttemptEnd {
-        // They may hold secrets, and this adapter has no use for them.
+        // The descriptions can contain secrets, and this adapter does not use them.
         let servers = std::mem::take(&mut request.mcp_servers);
         let caller = Caller {
             execution: &request.execution_id,
@@ -86,7 +85,7 @@ impl Inner {
         };
         let end = rounds.run(request, batcher).await;
         match end {
-            // Nobody has to wait for it.
+            // Closed in the background: the attempt does not wait for it.
             AttemptEnd::Answered(_) => drop(self.tracker.spawn(session.close())),
             AttemptEnd::Cut { .. } | AttemptEnd::Lost => {}
         }
@@ -98,7 +97,7 @@ struct Rounds<'a> {
     attempt: &'a Attempt<'a>,
     session: &'a Session,
     most: u32,
-    /// What all rounds together may say: the adapter is given all of it again each time.
+    /// Maximum bytes of all answers and tool results of the attempt: each call passes all of them again.
     room: usize,
     keeps_session: bool,
 }
@@ -117,7 +116,7 @@ impl Rounds<'_> {
             let AttemptEnd::Answered(Ok(bytes)) = end else {
                 return end;
             };
-            // What is no result is refused where all results are read.
+            // `normalise` refuses an answer that is not a result.
             let Ok(result) = answer::parse(&bytes) else {
                 return AttemptEnd::Answered(Ok(bytes));
             };
@@ -146,7 +145,7 @@ impl Rounds<'_> {
                 Ok(results) => results,
                 Err(Stopped::TooMuch) => return AttemptEnd::Answered(Err(too_much(self.room))),
                 Err(Stopped::Cut(why)) => {
-                    // What was said stays, what was asked for is nobody's business any more.
+                    // The output is kept; the calls are dropped, since no one will answer them.
                     let said = ExecutionResult {
                         tool_calls: Vec::new(),
                         ..result
@@ -177,8 +176,8 @@ impl Rounds<'_> {
         }
     }
 
-    /// One after another, in the order in which they were handed back, as long as there is room for
-    /// what they answer.
+    /// Executes the calls one after another, in the order in which they were returned. Subtracts the size of each
+    /// result from `room`; fails with `TooMuch` when it is used up.
     async fn call_all(
         &self,
         calls: &[ToolCall],
@@ -228,7 +227,7 @@ impl Rounds<'_> {
         batcher.note(kind, data, self.attempt.clock.now());
         let deadline = self.attempt.deadline;
         match self.attempt.write(batcher, deadline).await {
-            // What it is stopped for is seen before the next wait.
+            // The next `stop_requested` returns the reason.
             WriteOutcome::Yes | WriteOutcome::Stopped => Ok(()),
             WriteOutcome::Lost => Err(Stopped::Lost),
             WriteOutcome::Late => Err(Stopped::Cut(StopReason::TimedOut)),
@@ -236,12 +235,12 @@ impl Rounds<'_> {
     }
 }
 
-/// Why the calls of a round did not all come to an end.
+/// Reason why the calls of a round were not completed.
 enum Stopped {
     Cut(StopReason),
-    /// Somebody else owns the dispatch now.
+    /// Another owner holds the dispatch.
     Lost,
-    /// There is no room for what they answered.
+    /// The results exceed the size limit.
     TooMuch,
 }
 
@@ -260,13 +259,13 @@ fn asked(result: &ExecutionResult, owns: impl Fn(&str) -> bool) -> Asked {
     }
 }
 
-/// The caller is given its own calls alone; ours beside them are not made, since their results could
-/// not be handed over.
+/// Reduces a result to the calls for the caller. Those for the bridge are not executed, since their results could
+/// not be passed on.
 fn foreign(result: ExecutionResult, ours: usize, owns: impl Fn(&str) -> bool) -> ExecutionResult {
     let mut calls = result.tool_calls;
     calls.retain(|call| !owns(&call.name));
     let error = format!(
-        "the run hands {} tool calls back; {ours} calls of MCP tools beside them were not made",
+        "the run returned {} tool calls for the caller; {ours} calls of MCP tools beside them were not executed",
         calls.len()
     );
     ExecutionResult {
@@ -283,12 +282,12 @@ fn to_bytes(result: &impl Serialize) -> Vec<u8> {
 }
 
 fn exceeded(most: u32) -> AdapterError {
-    let text = format!("the run still calls tools after {most} rounds of them");
+    let text = format!("the run still calls tools after {most} rounds");
     AdapterError::new("tool_rounds_exceeded", text)
 }
 
 fn too_much(most: usize) -> AdapterError {
-    let text = format!("the calls of tools and their results have more than {most} bytes");
+    let text = format!("the tool calls and their results exceed {most} bytes");
     AdapterError::new("tool_bytes_exceeded", text)
 }
 

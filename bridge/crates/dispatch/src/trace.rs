@@ -4,21 +4,21 @@ use serde::{Deserialize, Serialize};
 
 use forge_base::trace::{self, Spans, Stage, TraceContext};
 
-/// The W3C trace that the dispatch belongs to.
+/// W3C trace context of a dispatch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trace {
     /// 32 hexadecimal digits.
     pub trace_id: String,
-    /// This trace, and the span of the dispatch, of which those of its stages are made.
+    /// Trace id and span id of the dispatch; the span ids of its stages are derived from it.
     pub traceparent: String,
-    /// The caller's span, when it named one.
+    /// Span id of the caller, if it sent one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_span_id: Option<String>,
 }
 
 impl Trace {
-    /// That of a dispatch whose trace does not matter.
+    /// Empty trace context: no spans are emitted.
     pub(super) fn none() -> Self {
         Self {
             trace_id: String::new(),
@@ -27,8 +27,8 @@ impl Trace {
         }
     }
 
-    /// Continues the caller's trace; starts one where the header is absent or malformed, as W3C Trace
-    /// Context wants it.
+    /// Continues the caller's trace; starts a new one if the header is absent or malformed, as W3C Trace Context
+    /// requires.
     pub fn from_header(header: Option<&str>) -> Self {
         let caller = header.and_then(TraceContext::parse);
         let ours = match caller {
@@ -42,7 +42,7 @@ impl Trace {
         }
     }
 
-    /// What the caller says of recording it stays; of a trace that begins here `spans` decides.
+    /// Applies the sampling decision of `spans` to a trace that begins here; keeps the caller's decision otherwise.
     #[must_use]
     pub fn sampled(self, spans: &Spans) -> Self {
         if self.parent_span_id.is_some() {
@@ -57,18 +57,18 @@ impl Trace {
         }
     }
 
-    /// The dispatch's own span; `None` where its trace does not matter.
+    /// Context of the dispatch's own span; `None` if it is not traced.
     pub fn context(&self) -> Option<TraceContext> {
         TraceContext::parse(&self.traceparent)
     }
 
-    /// The span of the caller, when it named one.
+    /// Span id of the caller, if it sent one.
     pub fn parent(&self) -> Option<u64> {
         let id = self.parent_span_id.as_deref()?;
         u64::from_str_radix(id, 16).ok()
     }
 
-    /// What the adapter is given for this attempt: a span of the attempt's own.
+    /// `traceparent` for the adapter, with the span of this attempt.
     pub fn of_attempt(&self, number: u32) -> String {
         match self.context() {
             Some(context) => context.stage(Stage::Execute(number)).to_string(),

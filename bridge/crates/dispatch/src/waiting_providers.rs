@@ -1,15 +1,17 @@
-//! Adapters at which dispatches wait for room. A new one may start at once only where nobody waits, so
-//! that it never goes before those that came earlier.
+//! Adapters whose queue has waiting dispatches. A new dispatch starts at once only on an adapter without any, so
+//! that it never overtakes earlier ones.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the scheduler saw in its last round.
+/// Adapters with waiting dispatches, as of the scheduler's last round. `None` before the first round and after the
+/// last one.
 #[derive(Debug, Default)]
 pub(super) struct WaitingProviders(Mutex<Option<BTreeSet<String>>>);
 
 impl WaitingProviders {
-    /// Whether somebody may wait there. Before the first round, and after the last, everybody does.
+    /// Returns true if dispatches might be waiting on this adapter; true for all adapters before the first round and
+    /// after the last one.
     pub(super) fn is_at(&self, provider: &str) -> bool {
         self.lock()
             .as_ref()
@@ -20,14 +22,14 @@ impl WaitingProviders {
         *self.lock() = Some(waiting);
     }
 
-    /// One found no room there. Until the next round looks, nobody goes before it.
+    /// Marks an adapter because a dispatch found no free slot. No new dispatch overtakes it until the next round.
     pub(super) fn add(&self, provider: &str) {
         if let Some(waiting) = self.lock().as_mut() {
             waiting.insert(provider.to_owned());
         }
     }
 
-    /// Nothing starts at once any more.
+    /// Ends direct starts: every adapter counts as having waiting dispatches.
     pub(super) fn close(&self) {
         *self.lock() = None;
     }
