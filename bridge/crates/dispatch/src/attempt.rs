@@ -303,7 +303,6 @@ impl Inner {
         let config = Arc::clone(&self.finisher.config);
         let read = move || capture::read(&dir, &file, config.output_limit_bytes);
         failpoint::point("output.read.before");
-        
         let captured = tokio::task::spawn_blocking(read).await.ok();
         failpoint::point("output.read.after");
         captured

@@ -106,7 +106,7 @@ impl EventBatcher {
         std::mem::take(&mut self.batch)
     }
 
-    /// Puts a batch that could not be written back before the events that came since.
+    /// Restores a batch that could not be written, ahead of the events that came since.
     pub(super) fn put_back(&mut self, batch: Progress) {
         let later = std::mem::replace(&mut self.batch, batch);
         self.batch_bytes += self.batch.events.iter().map(bytes_of).sum::<usize>();

@@ -55,7 +55,7 @@ pub(super) struct Completion {
     pub(super) hints: Map<String, Value>,
     /// Events not yet written.
     pub(super) events: Vec<NewEvent>,
-    /// Start of the last attempt; `None` if it did not run in this process.
+    /// Start of the last attempt; if `None`, the one in the record counts.
     pub(super) attempt_started: Option<Timestamp>,
 }
 

@@ -25,7 +25,7 @@ use super::{Dispatcher, Error};
 
 /// Dispatches of one kind that a round handles; the next round handles the rest.
 const STEP: usize = 64;
-/// Bound of the query when a round looks past dispatches that cannot start or move now.
+/// Dispatches that a round examines to look past those that cannot start or move now.
 const SCAN: usize = 1024;
 /// Longest pause between rounds, in case a wakeup is lost.
 const IDLE: Duration = Duration::from_secs(5);
@@ -65,7 +65,7 @@ impl Dispatcher {
     }
 
     /// One round: ends overdue dispatches, promotes due ones and starts work on adapters with free slots. Returns the
-    /// time until the next timed work.
+    /// longest pause before the next round.
     pub async fn tick(&self) -> Result<Duration, store::Error> {
         let inner = &self.inner;
         let now = inner.finisher.clock.now();
@@ -210,8 +210,8 @@ impl Dispatcher {
         }
     }
 
-    /// Routes unpinned dispatches that never started and whose adapter is missing or offline again. Returns the time
-    /// until the next try.
+    /// Reroutes unpinned dispatches that never started and whose adapter is missing or offline. Returns the time until
+    /// the next try.
     async fn reroute_stranded(
         &self,
         from: &[String],

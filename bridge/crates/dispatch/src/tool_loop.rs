@@ -17,7 +17,7 @@ use super::event_batcher::EventBatcher;
 use super::execute::{Attempt, AttemptEnd, StopReason, WriteOutcome, encoded, execute};
 use super::normalise::answer;
 
-/// Tool calls in a result, by the side that executes them.
+/// Division of a result's tool calls between the bridge and the caller.
 #[derive(Debug, PartialEq)]
 enum Asked {
     /// No call for the bridge: it is the attempt's result.
@@ -145,7 +145,7 @@ impl Rounds<'_> {
                 Ok(results) => results,
                 Err(Stopped::TooMuch) => return AttemptEnd::Answered(Err(too_much(self.room))),
                 Err(Stopped::Cut(why)) => {
-                    // The output is kept; the calls are dropped, since no one will answer them.
+                    // The output is kept; the calls are dropped, since they will not be answered.
                     let said = ExecutionResult {
                         tool_calls: Vec::new(),
                         ..result
@@ -265,7 +265,7 @@ fn foreign(result: ExecutionResult, ours: usize, owns: impl Fn(&str) -> bool) ->
     let mut calls = result.tool_calls;
     calls.retain(|call| !owns(&call.name));
     let error = format!(
-        "the run returned {} tool calls for the caller; {ours} calls of MCP tools beside them were not executed",
+        "the run returned {} tool calls to answer; {ours} calls of MCP tools beside them were not executed",
         calls.len()
     );
     ExecutionResult {

@@ -1,15 +1,15 @@
-//! The bytes an adapter answered with, read tolerantly: what is `null` is absent, what is no count is
-//! not known, invalid UTF-8 is replaced. What is no result at all is a protocol violation.
+//! Tolerant parser of an adapter's answer: `null` counts as absent, an invalid count as unknown, and invalid UTF-8
+//! is replaced. Anything that is not a result is a protocol violation.
 
 use forge_adapter_api::ExecutionResult;
 use serde_json::{Map, Value};
 
 use crate::budget::{Spent, known_cost};
 
-/// The result, or what is wrong with it.
+/// Parses a result. The error describes the first problem.
 pub(crate) fn parse(bytes: &[u8]) -> Result<ExecutionResult, String> {
     match serde_json::from_slice::<ExecutionResult>(bytes) {
-        // A struct may be read from an array as well.
+        // serde also reads a struct from an array.
         Ok(result) if bytes.trim_ascii_start().starts_with(b"{") => Ok(ExecutionResult {
             cost_usd: result.cost_usd.filter(|cost| known_cost(*cost)),
             duration_ms: None,
@@ -27,7 +27,7 @@ fn parse_tolerantly(bytes: &[u8]) -> Result<ExecutionResult, String> {
         serde_json::from_str(&text).map_err(|error| format!("not a JSON object: {error}"))?;
     members.retain(|_, member| !member.is_null());
     let spent = Spent::read(members.get("usage"), members.get("costUsd"));
-    // Read above, or measured by the bridge: a slip there is no reason to lose the output.
+    // Read above or measured by the bridge; a mistake in them must not lose the output.
     for name in [
         "usage",
         "costUsd",

@@ -1,4 +1,4 @@
-//! From every ending to its result.
+//! Tests of the result of every ending.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use forge_base::id::DispatchId;
 
 use super::{Ending, Outcome, Raw, Subject, normalise};
 
-/// Streamed `partial` text and 7 output tokens before the end.
+/// Execution that streamed the text `partial` and used 7 output tokens before its end.
 fn raw(ending: Ending) -> Raw {
     let mut accumulator = Accumulator::new(None, 1000);
     for (kind, data) in [

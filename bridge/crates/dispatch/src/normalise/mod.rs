@@ -1,5 +1,5 @@
-//! However an attempt ended, into the one result that is stored and delivered. Pure; the place where a
-//! field of the callback is added.
+//! Normalises the end of an attempt into the result that is stored and delivered. Pure. New fields of the callback
+//! are added here.
 
 pub(super) mod answer;
 #[cfg(test)]
@@ -27,7 +27,7 @@ use super::request::DispatchRequest;
 const ERROR_BYTES: usize = 16 * 1024;
 const CODE_BYTES: usize = 128;
 
-/// How an attempt ended, or how it came that there was none.
+/// End of an attempt, or the reason why there was none.
 #[derive(Clone, Debug)]
 pub enum Ending {
     /// The adapter answered with these bytes.
@@ -36,76 +36,76 @@ pub enum Ending {
     Failed(AdapterError),
     /// The timeout or the deadline passed.
     TimedOut,
-    /// No event for the idle timeout.
+    /// No event came within the idle timeout.
     Stalled,
-    /// The caller cancelled; what the adapter still answered is kept.
+    /// A client cancelled; `answer` is the one that the adapter still returned.
     Cancelled { answer: Option<Vec<u8>> },
-    /// The process or the bridge went away; the text says which.
+    /// The bridge stopped, crashed or failed; the text is the reason.
     Interrupted(String),
-    /// The budget was exceeded; the text says by what.
+    /// The budget was exceeded; the text names the limit and the usage.
     OverBudget(String),
-    /// It was not started in time.
+    /// The dispatch was not started in time.
     QueueTimeout,
-    /// The adapter could not be used; the text says why.
+    /// The adapter could not be used; the text is the reason.
     Unavailable(String),
-    /// What was stored of it cannot be read; the text says why.
+    /// The stored request cannot be read; the text is the reason.
     Unreadable(String),
 }
 
-/// All that an execution gave.
+/// Everything that an execution produced.
 #[derive(Clone, Debug)]
 pub struct Raw {
     pub ending: Ending,
-    /// With the `file` strategy: what `capture::read` found.
+    /// Outcome of `capture::read`, with the `file` strategy.
     pub file: Option<Captured>,
     pub accumulator: Accumulator,
 }
 
-/// Whose result it is.
+/// Dispatch and attempt that the result belongs to.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     pub id: DispatchId,
     pub dispatch: &'a DispatchRequest,
     pub provider: &'a str,
-    /// 0 when there was none.
+    /// Number of the last attempt; 0 if there was none.
     pub attempt: u32,
     pub retry_of: Option<DispatchId>,
-    /// What the adapter was asked for.
+    /// Output strategy requested from the adapter.
     pub strategy: OutputStrategy,
     /// The session that the adapter was given.
     pub session: Option<&'a str>,
-    /// `None`: it never started.
+    /// Start of the first attempt; `None` if there was none.
     pub started_at: Option<Timestamp>,
     pub completed_at: Timestamp,
-    /// Of the last attempt, by the bridge's clock.
+    /// Duration of the last attempt, by the bridge's clock.
     pub elapsed: Duration,
 }
 
 /// A terminal result.
 #[derive(Debug)]
 pub struct Outcome {
-    /// `None` is `ok`.
+    /// `None` if the status is `ok`.
     pub error_code: Option<String>,
-    /// With an error code: the text for humans.
+    /// Error text for humans; `None` without an error code.
     pub error: Option<String>,
-    /// `contract.md` §2, all but `events`.
+    /// The result of `contract.md` §2, without `events`.
     pub result: Box<RawValue>,
-    /// The whole output when the result holds only its beginning.
+    /// The whole output, if the result contains only its beginning.
     pub output: Option<String>,
     pub account: Account,
 }
 
-/// What a dispatch used, all attempts together.
+/// Model and usage of a dispatch, over all attempts.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// As the adapter named it.
+    /// Model as named by the adapter.
     pub model: Option<String>,
     pub model_provider: Option<String>,
     pub usage: Usage,
     pub cost_usd: Option<f64>,
 }
 
-/// The result of `contract.md` §2.
+/// Builds the result of `contract.md` §2.
 pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
     let mut draft = Draft::read(raw, subject);
     draft.take_file(raw.file.as_ref(), subject);
@@ -193,7 +193,7 @@ pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
     }
 }
 
-/// The callback's body, all but `events`, which the store adds.
+/// Body of the callback without `events`, which the store adds.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {
@@ -211,7 +211,7 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     error_code: Option<&'a str>,
     duration_ms: u64,
-    /// Over all attempts.
+    /// Usage over all attempts.
     usage: Usage,
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<&'a str>,
@@ -260,11 +260,11 @@ impl Failure {
     }
 }
 
-/// A result on its way: the first failure stays, what the run made is kept beside it.
+/// A result in progress. The first failure is kept, and the output of the run beside it.
 struct Draft {
     failure: Option<Failure>,
     result: ExecutionResult,
-    /// Bytes of the whole, where the output is streamed text of which only the beginning was kept.
+    /// Bytes of the whole output, if it is streamed text of which only the beginning was kept.
     overflowed: Option<usize>,
 }
 
@@ -274,7 +274,7 @@ impl Draft {
             Ending::Answered(bytes) => match answer::parse(bytes) {
                 Ok(result) => (failure_of(&result, subject), Some(result)),
                 Err(reason) => {
-                    let text = format!("the adapter's answer is no result: {reason}");
+                    let text = format!("the adapter's answer is not a valid result: {reason}");
                     (Some(Failure::new("protocol_violation", text)), None)
                 }
             },
@@ -284,7 +284,7 @@ impl Draft {
                 (Some(Failure::new(&code, text)), None)
             }
             Ending::Cancelled { answer } => {
-                // An answer that cannot be read changes nothing: it was cancelled.
+                // An answer that cannot be parsed is ignored: the result is `cancelled` anyway.
                 let late = answer.as_deref().and_then(|a| answer::parse(a).ok());
                 (
                     Some(Failure::new("cancelled", "cancelled by request")),
@@ -316,7 +316,7 @@ impl Draft {
             text, text_bytes, ..
         } = &raw.accumulator;
         if result.output.is_none() && !text.is_empty() {
-            // What was streamed is the output when nothing else is.
+            // Streamed text is the output if the answer has none.
             result.output = Some(text.clone());
             overflowed = (*text_bytes > text.len()).then_some(*text_bytes);
         }
@@ -327,12 +327,12 @@ impl Draft {
         }
     }
 
-    /// A later failure does not hide the first.
+    /// Sets the failure unless there is one already.
     fn fail(&mut self, code: &str, text: impl Into<String>) {
         self.failure.get_or_insert_with(|| Failure::new(code, text));
     }
 
-    /// The file that the run wrote is its output.
+    /// Takes the file that the run wrote as the output, with the `file` strategy.
     fn take_file(&mut self, file: Option<&Captured>, subject: &Subject<'_>) {
         if subject.strategy != OutputStrategy::File {
             return;
@@ -347,12 +347,12 @@ impl Draft {
         }
     }
 
-    /// A run that hands something back is not finished, so that no workflow goes on as if it were.
+    /// Fails a run that asks for input or returns tool calls, so that no workflow continues as if it had finished.
     fn check_handed_back(&mut self) {
         if self.result.input_request.is_some() {
             self.fail("input_required", "the run asks for input");
         } else if !self.result.tool_calls.is_empty() {
-            self.fail("input_required", "the run hands tool calls back");
+            self.fail("input_required", "the run returned tool calls to answer");
         }
     }
 
@@ -369,7 +369,7 @@ impl Draft {
             Ok(value) => self.result.structured_output = Some(value),
             Err(reason) => {
                 self.fail("output_invalid", reason);
-                // Not what was asked for, but what there is.
+                // Keeps the output although it does not match.
                 let raw = self.result.structured_output.take();
                 let output = self.result.output.take();
                 self.result.output = output.or(raw.map(|value| value.to_string()));
@@ -377,7 +377,7 @@ impl Draft {
         }
     }
 
-    /// What stands beside the output is bounded as the output is.
+    /// Applies the output limit to the parts beside the output as well.
     fn check_size(&mut self, config: &Config) {
         let limit = config.output_limit_bytes;
         let result = &mut self.result;
@@ -420,10 +420,10 @@ fn failure_of(result: &ExecutionResult, subject: &Subject<'_>) -> Option<Failure
     }
 }
 
-/// The adapter's code as it is, but nobody cancelled: an abort after the timeout is one, and any other
-/// `cancelled` would keep the step from ever being tried again.
+/// Error code of the adapter. `cancelled` is replaced, since no client cancelled and callers do not retry it:
+/// after the timeout by `timeout`, else by `adapter_error`.
 fn adapter_code(code: Option<&str>, subject: &Subject<'_>) -> String {
-    // Looked at as it will be seen.
+    // Compared in the form in which it is stored.
     let code = printable(code.unwrap_or_default());
     match code.as_str() {
         "cancelled" if subject.elapsed >= subject.dispatch.timeout => "timeout".to_owned(),

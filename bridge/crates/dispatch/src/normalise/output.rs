@@ -1,4 +1,4 @@
-//! An output as it is stored and sent: clean text, cut where it is too long for a callback.
+//! Preparation of an output for the store and the callback: cleans the text and cuts it if it is too long.
 
 use serde::Serialize;
 
@@ -6,29 +6,29 @@ use crate::Config;
 use forge_base::digest::{hex, sha256};
 use forge_base::id::DispatchId;
 
-/// Says that the result holds only the beginning.
+/// Description of the whole output in a result that contains only its beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Truncated {
-    /// Of the whole.
+    /// Bytes of the whole output.
     pub(super) bytes: usize,
-    /// Of the whole, in hexadecimal.
+    /// Hash of the whole output, in hexadecimal.
     pub(super) sha256: String,
-    /// Where the whole is.
+    /// Path of the whole output in the HTTP interface.
     pub(super) href: String,
 }
 
-/// An output made fit.
+/// An output fitted to the limits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fitted {
-    /// Short enough as it is.
+    /// Short enough for the result.
     Whole(String),
-    /// The beginning, and the whole to be kept apart.
+    /// The beginning for the result; the whole is stored separately.
     Cut {
         beginning: String,
         truncated: Truncated,
         whole: String,
     },
-    /// Over the hard cap: only the beginning is kept.
+    /// Above the hard limit: only the beginning is kept.
     TooLarge { beginning: String, bytes: usize },
 }
 
@@ -55,7 +55,7 @@ pub(super) fn fit(text: String, id: DispatchId, config: &Config) -> Fitted {
     }
 }
 
-/// NUL removed; everything else stays.
+/// Removes NUL characters.
 pub(super) fn clean(mut text: String) -> String {
     if text.contains('\0') {
         text.retain(|c| c != '\0');

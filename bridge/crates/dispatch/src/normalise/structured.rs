@@ -1,10 +1,10 @@
-//! Output that must follow a schema: the adapter's own JSON, or the text read as JSON.
+//! Check of an output against a schema: the adapter's structured output, or its text parsed as JSON.
 
 use serde_json::Value;
 
 use crate::schema;
 
-/// The value that follows the schema, or why there is none.
+/// Returns the value that matches the schema; the error is the reason why there is none.
 pub(super) fn check(
     schema: &Value,
     structured: Option<&Value>,
@@ -25,7 +25,7 @@ pub(super) fn check(
     }
 }
 
-/// Models like to put JSON into a fenced block; one that spans the whole text is looked into.
+/// Strips a code fence around the whole text; models often add one to JSON.
 fn unfenced(text: &str) -> &str {
     let text = text.trim();
     let inner = text

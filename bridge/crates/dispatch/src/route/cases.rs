@@ -1,4 +1,4 @@
-//! The routing rules of `contract.md` §1 as tables.
+//! Table tests of the routing rules of `contract.md` §1.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ fn an_unknown_adapter_is_named_with_the_loaded_ones() {
     assert!(matches!(error, RouteError::UnknownProvider { .. }));
     assert_eq!(
         error.to_string(),
-        "no adapter \"c\" is loaded; loaded are a, b"
+        "no adapter \"c\" is loaded; loaded adapters: a, b"
     );
 }
 
@@ -202,7 +202,7 @@ fn what_a_dispatch_could_use_prefers() {
         let routed = run(&dispatch, &both, None).unwrap();
         assert_eq!(routed.provider, "able");
         assert!(routed.warnings.is_empty());
-        // Alone, the plain one does it, and says what it cannot.
+        // As the only candidate the plain adapter is chosen, with a warning.
         let routed = run(&dispatch, &both[..1], None).unwrap();
         assert_eq!(routed.provider, "plain");
         assert_eq!(routed.warnings.len(), 1, "{:?}", routed.warnings);

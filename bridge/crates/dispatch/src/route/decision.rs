@@ -1,10 +1,10 @@
-//! What routing decided, kept short: who was there, and who was dropped by which layer and why. Told at length,
-//! layer by layer, to those who ask.
+//! Routing decision. Stored in short form: the candidates, and each dropped one with its layer and reason. Expanded
+//! layer by layer when a client reads it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// In the order in which they decide.
+/// Layers of the routing rules, in the order in which they are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
@@ -21,7 +21,7 @@ pub enum Layer {
     Load,
 }
 
-/// With their numbers in `contract.md` §1.
+/// All layers with their numbers in `contract.md` §1.
 const LAYERS: [(u8, Layer); 11] = [
     (0, Layer::Pinned),
     (1, Layer::Capabilities),
@@ -50,7 +50,7 @@ pub struct Dropped {
     pub(super) reason: String,
 }
 
-/// What one layer did.
+/// Effect of one layer.
 #[derive(Debug, Serialize)]
 pub(super) struct Step<'a> {
     layer: u8,
@@ -91,7 +91,7 @@ impl Decision {
     }
 }
 
-/// What was stored, as those who ask get it; what cannot be read as it stands.
+/// Expands a stored decision for the HTTP interface; returns one that cannot be parsed unchanged.
 pub fn told(stored: Box<RawValue>) -> Box<RawValue> {
     match serde_json::from_str::<Decision>(stored.get()) {
         Ok(decision) => {

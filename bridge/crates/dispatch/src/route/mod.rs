@@ -1,8 +1,8 @@
-//! Which adapter runs a dispatch: a pure rule over what the adapters declare and how they are, with
-//! every layer's decision written down.
+//! Routing: chooses the adapter of a dispatch from the profiles and the state of all adapters, and records the
+//! decision of every layer. Pure.
 //!
-//! Layers that only prefer never leave the dispatch without an adapter that could take it now: the best
-//! among those that are not offline sets the mark.
+//! Layers of preference never drop all adapters that are available now: they compare with the best candidate that
+//! is not offline.
 
 #[cfg(test)]
 mod cases;
@@ -18,60 +18,60 @@ use super::capture;
 use super::request::{DispatchRequest, Recovery};
 pub use decision::{Decision, Dropped, Layer, told};
 
-/// One configured adapter as it is now.
+/// Current state of one configured adapter.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     pub provider: &'a str,
-    /// `None`: it was never loaded.
+    /// `None` if the adapter was never loaded.
     pub profile: Option<&'a Profile>,
     pub health: HealthStatus,
-    /// What it says of its health.
+    /// Health message of the adapter.
     pub message: Option<&'a str>,
-    /// Nothing starts there for now; what is sent there waits.
+    /// True if the adapter starts nothing for now; its dispatches wait.
     pub paused: bool,
     pub running: usize,
     pub queued: usize,
     pub max_concurrent: usize,
-    /// Whether it manages agents and has this one; `None`: it manages none.
+    /// True if the agent is deployed on the adapter; `None` if the adapter manages no agents.
     pub has_agent: Option<bool>,
-    /// How long it has been offline; `None` when it never was there.
+    /// Time since the adapter went offline; `None` if it is not offline or was never loaded.
     pub away_for: Option<Duration>,
 }
 
-/// What the operator wants.
+/// Routing settings of the operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy<'a> {
     /// `GATEWAY_PROVIDER`.
     pub default_provider: Option<&'a str>,
-    /// How long an adapter may be away and still be waited for.
+    /// Time for which dispatches wait for an offline adapter.
     pub offline_grace: Duration,
 }
 
-/// The decision.
+/// The chosen adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routed {
     pub provider: String,
-    /// The caller named it; it is never routed again.
+    /// True if the caller named the adapter; the dispatch is then never routed again.
     pub pinned: bool,
-    /// There is a `sessionId` and the adapter resumes it.
+    /// True if there is a `sessionId` and the adapter resumes it.
     pub session_honoured: bool,
-    /// What the chosen adapter cannot do of what was asked, for the caller.
+    /// Requested features that the chosen adapter lacks, as texts for the caller.
     pub warnings: Vec<String>,
     pub decision: Decision,
 }
 
-/// Why there is no adapter.
+/// Reason why no adapter was chosen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    #[error("no adapter {named:?} is loaded; loaded are {}", list(.loaded))]
+    #[error("no adapter {named:?} is loaded; loaded adapters: {}", list(.loaded))]
     UnknownProvider { named: String, loaded: Vec<String> },
-    #[error("no adapter can do this: {}", reasons(.dropped))]
+    #[error("no adapter is capable of this dispatch: {}", reasons(.dropped))]
     NoCapableAdapter { dropped: Vec<Dropped> },
     #[error("no adapter is available: {}", reasons(.dropped))]
     AdapterUnavailable { dropped: Vec<Dropped> },
 }
 
-/// Layers 0 to 4 of `contract.md` §1. Candidates come in configured order, which settles ties.
+/// Applies layers 0 to 4 of `contract.md` §1. Candidates are in configured order, which breaks ties.
 pub fn route(
     dispatch: &DispatchRequest,
     candidates: &[Candidate<'_>],
@@ -83,7 +83,7 @@ pub fn route(
     };
     let held = pin(&mut field, dispatch, policy)?;
     field.require(Layer::Capabilities, |candidate| match candidate.profile {
-        // The one that is wanted and was never loaded is away, not incapable.
+        // A pinned adapter that was never loaded counts as offline, not as incapable.
         None if held == Pinned::Yes => None,
         Some(_) | None => lacks(dispatch, candidate),
     });
@@ -96,7 +96,7 @@ pub fn route(
         |c| preferences_unmet(dispatch, c).count(),
         |c| {
             let unmet: Vec<_> = preferences_unmet(dispatch, c).collect();
-            format!("lacks {}, which another has", unmet.join(", "))
+            format!("lacks {}, which another adapter has", unmet.join(", "))
         },
     );
     field.prefer(
@@ -132,21 +132,21 @@ pub fn route(
     })
 }
 
-/// Whether a layer has already settled on one adapter, which may then be waited for.
+/// `Yes` if layer 0 has chosen the adapter; dispatches then wait for it while it is offline.
 #[derive(Clone, Copy, PartialEq)]
 enum Pinned {
     Yes,
     No,
 }
 
-/// Who is still in, and who no longer is.
+/// Candidates still left, and the dropped ones.
 struct Field<'a> {
     left: Vec<Candidate<'a>>,
     dropped: Vec<Dropped>,
 }
 
 impl<'a> Field<'a> {
-    /// Drops those for which there is a reason.
+    /// Drops the candidates for which `reason` returns one.
     fn require(&mut self, by: Layer, reason: impl Fn(&Candidate<'a>) -> Option<String>) {
         let Self { left, dropped } = self;
         left.retain(|candidate| match reason(candidate) {
@@ -162,7 +162,7 @@ impl<'a> Field<'a> {
         });
     }
 
-    /// Drops those that are further from the wish than the nearest one that is not offline.
+    /// Drops the candidates that are further from the preference than the nearest one that is not offline.
     fn prefer(
         &mut self,
         by: Layer,
@@ -178,7 +178,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Layer 0.
+/// Layer 0: the adapter named by the dispatch, or the configured default.
 fn pin(
     field: &mut Field<'_>,
     dispatch: &DispatchRequest,
@@ -209,7 +209,7 @@ fn pin(
     }
 }
 
-/// Why an adapter cannot do what the dispatch insists on.
+/// Reason why an adapter cannot fulfil the requirements of the dispatch; `None` if it can.
 fn lacks(dispatch: &DispatchRequest, candidate: &Candidate<'_>) -> Option<String> {
     let required = dispatch.requires.iter().map(String::as_str);
     let required = required.map(|name| (name, "which the dispatch requires"));
@@ -228,13 +228,13 @@ fn lacks(dispatch: &DispatchRequest, candidate: &Candidate<'_>) -> Option<String
         .chain(implied)
         .filter(|(name, _)| !supports(candidate, name));
     match (missing.next(), candidate.profile) {
-        (Some(_), None) => Some("was never loaded, so it is not known what it can do".into()),
+        (Some(_), None) => Some("was never loaded, so its capabilities are unknown".into()),
         (Some((name, why)), Some(_)) => Some(format!("lacks {name}, {why}")),
         (None, profile) => capture::decide(dispatch, profile).err(),
     }
 }
 
-/// What the dispatch could use and the adapter does not have.
+/// Capabilities that the dispatch would use and the adapter lacks.
 fn preferences_unmet(
     dispatch: &DispatchRequest,
     candidate: &Candidate<'_>,
@@ -285,7 +285,7 @@ fn latency_distance(dispatch: &DispatchRequest, candidate: &Candidate<'_>) -> us
     distance(dispatch.preferences.latency_profile.map(rank), is)
 }
 
-/// Nothing wanted: all are equal. An adapter that never loaded is last.
+/// Distance from the preferred rank: 0 without a preference, the maximum for an adapter that was never loaded.
 fn distance(wanted: Option<usize>, is: Option<usize>) -> usize {
     match (wanted, is) {
         (None, _) => 0,
@@ -300,7 +300,7 @@ fn provider_rank(dispatch: &DispatchRequest, candidate: &Candidate<'_>) -> usize
     rank.unwrap_or(wanted.len())
 }
 
-/// Layer 4.
+/// Layer 4: health, pause and load.
 fn choose<'a>(
     field: &mut Field<'a>,
     held: Pinned,
@@ -320,17 +320,17 @@ fn choose<'a>(
     field.prefer(
         Layer::Paused,
         |candidate| usize::from(candidate.paused),
-        |_| "is paused, another is not".to_owned(),
+        |_| "is paused, another adapter is not".to_owned(),
     );
     field.prefer(
         Layer::Healthier,
         |candidate| usize::from(candidate.health != HealthStatus::Healthy),
-        |_| "is degraded, another is healthy".to_owned(),
+        |_| "is degraded, another adapter is healthy".to_owned(),
     );
     let load = |c: &Candidate<'_>| (c.running + c.queued) * 1000 / c.max_concurrent.max(1);
     let chosen = field.left.iter().copied().min_by_key(load);
-    // The first of equals: configured order settles ties.
-    let chosen = chosen.expect("the health layer left somebody");
+    // The first of equals: configured order breaks ties.
+    let chosen = chosen.expect("the health layer leaves a candidate");
     field.require(Layer::Load, |candidate| {
         let other = candidate.provider != chosen.provider;
         other.then(|| "is busier, or comes later in the configuration".to_owned())
@@ -353,7 +353,7 @@ fn warnings(dispatch: &DispatchRequest, chosen: &Candidate<'_>) -> Vec<String> {
     }
     if !dispatch.mcp_servers.is_empty() && !supports(chosen, "mcp_servers") {
         warnings.push(format!(
-            "{provider} lacks mcp_servers: the bridge offers it their tools and runs those that it hands back"
+            "{provider} lacks mcp_servers: the bridge offers it their tools and runs the calls that it returns"
         ));
     }
     warnings
@@ -372,7 +372,8 @@ fn list(names: &[String]) -> String {
     }
 }
 
-/// One of those of whom none can be had: why is for whoever asked, and not kept with every dispatch.
+/// Reason for an offline candidate in the error when all are offline. With the health message, which is not stored
+/// with a decision.
 fn away(candidate: &Candidate<'_>) -> Dropped {
     let message = candidate.message.map(|message| format!(": {message}"));
     Dropped {
@@ -384,7 +385,7 @@ fn away(candidate: &Candidate<'_>) -> Dropped {
 
 fn reasons(dropped: &[Dropped]) -> String {
     if dropped.is_empty() {
-        return "none is loaded".to_owned();
+        return "no adapter is loaded".to_owned();
     }
     let each = dropped
         .iter()

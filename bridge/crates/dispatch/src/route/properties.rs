@@ -1,4 +1,4 @@
-//! What holds for every choice, whatever the adapters and the dispatch are.
+//! Property tests of routing, for arbitrary adapters and dispatches.
 
 use std::time::Duration;
 
@@ -137,7 +137,7 @@ proptest! {
                 }
                 let resumes = chosen.profile.is_some_and(|profile| profile.supports("session_resume"));
                 prop_assert_eq!(routed.session_honoured, dispatch.session_id.is_some() && resumes);
-                // Who is offline is only ever waited for, never chosen before one that is there.
+                // An offline adapter is never chosen while a capable one is not offline.
                 if chosen.health == HealthStatus::Offline && dispatch.provider.is_none() && default.is_none() {
                     let there = |c: &&Candidate<'_>| c.health != HealthStatus::Offline && can(c) && c.profile.is_some();
                     prop_assert!(!candidates.iter().any(|c| there(&c)), "{:?}", routed.decision);

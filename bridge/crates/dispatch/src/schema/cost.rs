@@ -1,18 +1,18 @@
-//! How often the parts of a schema are applied when a value is held against it, counted without doing it.
-//! Knows which keywords apply others; not what they check.
+//! Cost estimate for validating a value: the number of times that subschemas are applied, counted without
+//! validating. Knows which keywords apply subschemas, not their meaning.
 
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-/// How many subschemas may apply to one and the same value. References that meet again and again
-/// multiply; real schemas stay below a few hundred.
+/// Maximum number of subschemas applied to one value. Repeated references multiply; real schemas stay below a few
+/// hundred.
 const APPLIED: u64 = 10_000;
-/// How many applications holding one value against a schema may take: seconds.
+/// Maximum number of applications for validating one value; takes seconds.
 const WORK: u64 = 10_000_000;
 const REFERENCE_DEPTH: usize = 256;
 
-/// The schema as a graph of what applies what.
+/// A schema as a graph of subschemas that apply others.
 #[derive(Debug)]
 pub(super) struct Cost {
     nodes: Vec<Node>,
@@ -22,14 +22,14 @@ pub(super) struct Cost {
 struct Node {
     /// Subschemas that apply to the same value.
     beside: Vec<usize>,
-    /// They are applied again to learn what they have not looked at.
+    /// True if `beside` is applied twice, because an `unevaluated*` keyword needs to know the covered members.
     again: bool,
-    /// Subschemas that apply to a member: at most one of each group.
+    /// Subschemas that apply to members, in groups of which at most one applies to the same member.
     below: Vec<Vec<usize>>,
 }
 
 impl Cost {
-    /// Fails when one value alone would be too much, or when references cannot be followed.
+    /// Builds the graph. Fails if one value alone would exceed the limit, or if references cannot be followed.
     pub(super) fn of(schema: &Value) -> Result<Self, String> {
         let mut names = Names::default();
         names.collect(schema, schema)?;
@@ -52,7 +52,7 @@ impl Cost {
         Ok(cost)
     }
 
-    /// Whether holding this value against the schema ends soon.
+    /// Returns true if validating this value stays within the limit.
     pub(super) fn allows(&self, value: &Value) -> bool {
         let mut counts = Vec::new();
         count(value, 0, &mut counts);
@@ -66,8 +66,8 @@ impl Cost {
         work <= WORK
     }
 
-    /// How often something is applied to a value of this level, by the schema that its ancestor on the
-    /// first level is held against; `above` says it of the level above.
+    /// Number of applications to a value of this level, for each node that its ancestor on the first level is validated
+    /// with; `above` holds the numbers of the level above.
     fn level(&self, own: u64, above: &[u64]) -> Vec<u64> {
         let mut applied = vec![None; self.nodes.len()];
         for index in 0..self.nodes.len() {
@@ -80,7 +80,7 @@ impl Cost {
         if let Some(known) = applied[index] {
             return known;
         }
-        // A schema that comes back to itself adds nothing new for the same value.
+        // A schema that refers back to itself adds nothing for the same value.
         applied[index] = Some(own);
         let node = &self.nodes[index];
         let mut beside: u64 = 0;
@@ -100,7 +100,7 @@ impl Cost {
     }
 }
 
-/// How many values there are on each level.
+/// Counts the values on each level.
 fn count(value: &Value, level: usize, counts: &mut Vec<u64>) {
     if counts.len() == level {
         counts.push(0);
@@ -115,11 +115,11 @@ fn count(value: &Value, level: usize, counts: &mut Vec<u64>) {
     }
 }
 
-/// What subschemas are called by, besides their place.
+/// Names of subschemas, other than their paths.
 #[derive(Default)]
 struct Names<'a> {
     anchors: HashMap<&'a str, Vec<&'a Value>>,
-    /// The schema has a name of its own, so that a reference to it need not begin with `#`.
+    /// True if the root has an id, so that a reference to it need not begin with `#`.
     root_id: bool,
 }
 
@@ -160,7 +160,7 @@ impl<'a> Names<'a> {
 struct Builder<'a> {
     root: &'a Value,
     names: Names<'a>,
-    /// By address: the walk only meets values inside `root`, which does not move.
+    /// Node indexes by address: the walk only visits values inside `root`, which does not move.
     known: HashMap<*const Value, usize>,
     nodes: Vec<Node>,
 }
@@ -207,7 +207,7 @@ impl<'a> Builder<'a> {
         nodes.collect()
     }
 
-    /// Where references lead inside the document; what leads nowhere is the compiler's to refuse.
+    /// Targets of references inside the document; the compiler refuses references without a target.
     fn referenced(&self, keywords: &'a Map<String, Value>) -> Result<Vec<&'a Value>, String> {
         let mut targets = Vec::new();
         for name in ["$ref", "$dynamicRef", "$recursiveRef"] {
@@ -237,7 +237,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// A fragment without its percent signs.
+/// Decodes the percent-encoding of a fragment.
 fn unescaped(fragment: &str) -> String {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.as_bytes();
@@ -275,7 +275,7 @@ fn beside(keywords: &Map<String, Value>) -> impl Iterator<Item = &Value> {
         .chain(single.filter_map(|name| keywords.get(name)))
 }
 
-/// Subschemas that apply to members, in groups of which one at most applies to the same member.
+/// Subschemas that apply to members, grouped as in `Node::below`.
 fn below(keywords: &Map<String, Value>) -> Vec<Vec<&Value>> {
     let members = |name: &str| keywords.get(name).and_then(Value::as_object);
     let mut groups = Vec::new();

@@ -1,5 +1,5 @@
-//! JSON Schemas that callers send: compiled without ever reading another document, with a regex engine
-//! that cannot backtrack, and refused when checking one value could take exponential time.
+//! JSON Schemas sent by callers. Compiled without reading other documents and with a regex engine that does not
+//! backtrack; refused if validating one value could take exponential time.
 
 mod cost;
 
@@ -8,18 +8,18 @@ use serde_json::Value;
 
 use self::cost::Cost;
 
-/// How large one compiled pattern may be, and all of them: compiling takes time in proportion.
+/// Maximum bytes of one compiled pattern, and of all of them below. Bounds the time of compiling.
 const PATTERN_BYTES: usize = 1024 * 1024;
 const PATTERNS_BYTES: usize = 16 * PATTERN_BYTES;
 
-/// A schema that compiles.
+/// A compiled schema with its cost estimate.
 #[derive(Debug)]
 pub struct Schema {
     validator: Validator,
     cost: Cost,
 }
 
-/// The schema ready for values, or what is wrong with it.
+/// Compiles a schema. The error describes the problem.
 pub fn compile(schema: &Value) -> Result<Schema, String> {
     let cost = Cost::of(schema)?;
     let bytes = PATTERN_BYTES.min(PATTERNS_BYTES / count_patterns(schema).max(1));
@@ -37,10 +37,10 @@ pub fn compile(schema: &Value) -> Result<Schema, String> {
     Ok(Schema { validator, cost })
 }
 
-/// Where and why a value does not follow the schema; the first place only. Values are not quoted.
+/// First place and reason of a mismatch between value and schema; `None` if the value matches. Quotes no values.
 pub fn mismatch(schema: &Schema, value: &Value) -> Option<String> {
     if !schema.cost.allows(value) {
-        return Some("holding this value against the schema would take too long".to_owned());
+        return Some("validating this value against the schema would take too long".to_owned());
     }
     let error = schema.validator.validate(value).err()?;
     Some(match error.instance_path().as_str() {
@@ -49,7 +49,7 @@ pub fn mismatch(schema: &Schema, value: &Value) -> Option<String> {
     })
 }
 
-/// At least as many as there are; a value that only looks like a schema counts too.
+/// Upper bound of the number of patterns; also counts values that only look like schemas.
 fn count_patterns(schema: &Value) -> usize {
     match schema {
         Value::Array(items) => items.iter().map(count_patterns).sum(),

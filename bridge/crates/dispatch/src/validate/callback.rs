@@ -1,5 +1,5 @@
-//! Where the result goes and with what: URL, retry policy, and the secrets, headers among them, which leave
-//! the dispatch here.
+//! Callback settings: URL, retry policy and the secrets, which include the headers. Secrets are separated from the
+//! dispatch here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,14 +20,14 @@ const URL_BYTES: usize = 4096;
 const HEADER_COUNT: usize = 20;
 const HEADER_BYTES: usize = 4096;
 const BEARER_BYTES: usize = 4096;
-/// What Standard Webhooks asks of a symmetric key.
+/// Bytes of a symmetric key in Standard Webhooks.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 const LONGEST_RETRY: Duration = Duration::from_secs(30 * 86_400);
 
-/// Says why the bridge would not call this address.
+/// Checks a callback address; the error is the reason why the bridge refuses it.
 pub type Guard<'a> = &'a (dyn Fn(&Url) -> Result<(), String> + Sync);
 
-/// `callbackUrl` and `callback` of a dispatch. With an explicit `null` URL the settings have no use.
+/// Reads `callbackUrl` and `callback` of a dispatch. With a URL of `null` the settings are checked and dropped.
 pub(super) fn read(dispatch: &Fields<'_>, guard: Guard<'_>) -> (Option<Callback>, Secrets) {
     let url = match dispatch.given("callbackUrl") {
         None => {
@@ -65,9 +65,9 @@ fn parse_url(text: &str, guard: Guard<'_>) -> Result<Url, String> {
     if text.len() > URL_BYTES {
         return Err(format!("must have at most {URL_BYTES} bytes"));
     }
-    // The parser drops tabs and line ends, and trims; what was meant would be a guess.
+    // The parser would silently drop tabs and line ends, and trim.
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err("must not hold spaces or control characters".into());
+        return Err("must not contain spaces or control characters".into());
     }
     let mut url = Url::parse(text).map_err(|error| format!("is not a URL: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -77,7 +77,7 @@ fn parse_url(text: &str, guard: Guard<'_>) -> Result<Url, String> {
         return Err("must name a host".into());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("must not hold credentials; give a token as callback.bearer".into());
+        return Err("must not contain credentials; give a token as callback.bearer".into());
     }
     url.set_fragment(None);
     guard(&url)?;
@@ -118,7 +118,7 @@ fn read_headers(settings: &Fields<'_>) -> BTreeMap<String, SecretString> {
     headers
 }
 
-/// What is wrong with a header's name, in lower case.
+/// Complaint about a lower-case header name; `None` if it is allowed.
 fn name_complaint(name: &str) -> Option<&'static str> {
     const HOP_BY_HOP: [&str; 9] = [
         "connection",
@@ -137,11 +137,11 @@ fn name_complaint(name: &str) -> Option<&'static str> {
     if name.is_empty() || !name.bytes().all(token) {
         Some("is not a header name")
     } else if HOP_BY_HOP.contains(&name) {
-        Some("belongs to one connection and cannot be set")
+        Some("is a hop-by-hop header and cannot be set")
     } else if OURS.contains(&name) || OUR_PREFIXES.iter().any(|p| name.starts_with(p)) {
         Some("is set by the bridge")
     } else if name == "authorization" {
-        Some("is made of callback.bearer; give the token there")
+        Some("is set from callback.bearer; give the token there")
     } else {
         None
     }
@@ -149,7 +149,7 @@ fn name_complaint(name: &str) -> Option<&'static str> {
 
 fn value_complaint(value: &str) -> Option<&'static str> {
     if value.contains(['\r', '\n']) {
-        Some("must not hold line ends")
+        Some("must not contain line ends")
     } else if !value
         .bytes()
         .all(|b| b == b'\t' || (0x20..0x7f).contains(&b))
@@ -172,7 +172,7 @@ fn read_retry(settings: &Fields<'_>) -> Policy {
             }
             match fields.seconds("maxElapsedSeconds", LONGEST_RETRY) {
                 Some(max_elapsed) => Policy::MaxElapsed(max_elapsed),
-                // Complained about.
+                // A complaint was added.
                 None => Policy::Default,
             }
         }

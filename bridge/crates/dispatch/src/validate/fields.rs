@@ -1,5 +1,5 @@
-//! Reading one JSON object member by member: either spelling of a name, the type that is wanted, and
-//! every complaint kept, so that the caller hears all of them at once.
+//! Reader of a JSON object, member by member: accepts both spellings of a name, checks the type, and collects the
+//! complaints, so that the caller gets all of them at once.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -9,15 +9,15 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// One thing that is wrong with a request.
+/// One complaint about a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldError {
-    /// Where: `tools[2].inputSchema`; empty for the body as a whole.
+    /// Path of the field, such as `tools[2].inputSchema`; empty for the whole body.
     pub field: String,
     pub message: String,
 }
 
-/// The complaints so far; shared by all readers of one request.
+/// Complaints collected so far; shared by all readers of one request.
 #[derive(Debug, Default)]
 pub(super) struct Complaints(RefCell<Vec<FieldError>>);
 
@@ -34,7 +34,7 @@ impl Complaints {
     }
 }
 
-/// A documented name and how else it may be written. The snake_case spelling of each is read as well.
+/// A documented name and its other spellings. The snake_case form of each is accepted as well.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Name {
     pub(super) camel: &'static str,
@@ -47,7 +47,7 @@ impl From<&'static str> for Name {
     }
 }
 
-/// All that are very long share one.
+/// Bit for the length of a name; lengths from 63 on share one.
 fn length_bit(name: &str) -> u64 {
     1 << name.len().min(63)
 }
@@ -56,16 +56,16 @@ fn length_bit(name: &str) -> u64 {
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     members: &'a Map<String, Value>,
-    /// Whether any member has an underscore: without one there is no snake_case to look for.
+    /// True if any member's name has an underscore; without one, snake_case names need no lookup.
     any_snake: bool,
-    /// How long the members' names are, a bit for each length: most names that are asked for are not there.
+    /// Lengths of the members' names, one bit each. Skips most lookups, since most members are absent.
     lengths: u64,
     path: String,
     complaints: &'a Complaints,
 }
 
 impl<'a> Fields<'a> {
-    /// Complains when the value is no object.
+    /// Creates a reader; complains if the value is not an object.
     pub(super) fn read(value: &'a Value, path: &str, complaints: &'a Complaints) -> Option<Self> {
         let Some(members) = value.as_object() else {
             complaints.add(
@@ -87,7 +87,7 @@ impl<'a> Fields<'a> {
         self.complaints
     }
 
-    /// The path of a member from the top of the request.
+    /// Path of a member from the root of the request.
     pub(super) fn path(&self, name: impl Into<Name>) -> String {
         let name = name.into().camel;
         if self.path.is_empty() {
@@ -101,7 +101,7 @@ impl<'a> Fields<'a> {
         self.complaints.add(self.path(name), message);
     }
 
-    /// The member as it was given, `null` included. Two spellings that differ are a complaint.
+    /// The member as given, including `null`. Complains if two spellings have different values.
     pub(super) fn given(&self, name: impl Into<Name>) -> Option<&'a Value> {
         let name = name.into();
         let names = std::iter::once(&name.camel).chain(name.others);
@@ -133,12 +133,12 @@ impl<'a> Fields<'a> {
         found.map(|(_, value)| value)
     }
 
-    /// The member when it is there and not `null`.
+    /// The member if it is present and not `null`.
     pub(super) fn value(&self, name: impl Into<Name>) -> Option<&'a Value> {
         self.given(name).filter(|value| !value.is_null())
     }
 
-    /// As `value`; absence is a complaint.
+    /// Like `value`, but complains if the member is absent.
     pub(super) fn required(&self, name: impl Into<Name>) -> Option<&'a Value> {
         let name = name.into();
         let value = self.value(name);
@@ -148,14 +148,14 @@ impl<'a> Fields<'a> {
         value
     }
 
-    /// A string, which may be empty.
+    /// A string, possibly empty.
     pub(super) fn text(&self, name: impl Into<Name>) -> Option<&'a str> {
         let name = name.into();
         let value = self.value(name)?;
         self.as_text(name, value)
     }
 
-    /// A string that must be there and not be empty.
+    /// A required string that is not empty.
     pub(super) fn required_text(&self, name: impl Into<Name>) -> Option<&'a str> {
         let name = name.into();
         let value = self.required(name)?;
@@ -180,7 +180,7 @@ impl<'a> Fields<'a> {
         self.as_id(name, text)
     }
 
-    /// A whole number within these bounds.
+    /// An integer from `least` to `most`.
     pub(super) fn integer(&self, name: impl Into<Name>, least: i64, most: i64) -> Option<i64> {
         let name = name.into();
         let value = self.value(name)?;
@@ -237,7 +237,7 @@ impl<'a> Fields<'a> {
         time
     }
 
-    /// One of a few words.
+    /// One of the given words.
     pub(super) fn choice<T: Copy>(
         &self,
         name: impl Into<Name>,
@@ -255,7 +255,7 @@ impl<'a> Fields<'a> {
         chosen.map(|(_, choice)| *choice)
     }
 
-    /// The elements of an array with their paths; none when it is absent.
+    /// Elements of an array with their paths; empty if the member is absent.
     pub(super) fn list(&self, name: impl Into<Name>) -> Vec<(String, &'a Value)> {
         let name = name.into();
         let Some(value) = self.value(name) else {
@@ -272,7 +272,7 @@ impl<'a> Fields<'a> {
             .collect()
     }
 
-    /// The words of an array of non-empty strings, each once.
+    /// Distinct words of an array of non-empty strings.
     pub(super) fn words(&self, name: impl Into<Name>) -> Vec<String> {
         let mut words = Vec::new();
         for (path, element) in self.list(name) {
@@ -328,18 +328,18 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What is wrong with an opaque id.
+/// Complaint about an opaque id; `None` if it is valid.
 fn id_complaint(text: &str) -> Option<&'static str> {
     if text.is_empty() || text.len() > 256 {
         Some("must have 1 to 256 bytes")
     } else if text.chars().any(char::is_control) {
-        Some("must not hold control characters")
+        Some("must not contain control characters")
     } else {
         None
     }
 }
 
-/// What a value is, for a sentence.
+/// Type of a value with its article, for messages.
 pub(super) fn describe(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -363,13 +363,13 @@ fn snake(camel: &str) -> String {
     snake
 }
 
-/// `5.0` is the whole number 5.
+/// Reads a float without a fraction as an integer: `5.0` is 5.
 fn whole(number: f64) -> Option<i64> {
     let exact = number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0;
     exact.then_some(number as i64)
 }
 
-/// The time parser also reads wider forms; a date, `T`, a time and an offset are all that is wanted.
+/// True for a date, `T`, a time and an offset; the time parser also accepts other forms.
 fn is_rfc3339(text: &str) -> bool {
     let bytes = text.as_bytes();
     let separated = bytes.get(10).is_some_and(|b| matches!(b, b'T' | b't'));
@@ -383,7 +383,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads one object and gives the complaints as text.
+    /// Reads one object and returns the complaints as texts.
     fn complaints(value: &Value, read: impl Fn(&Fields<'_>)) -> Vec<String> {
         let complaints = Complaints::default();
         let fields = Fields::read(value, "", &complaints).unwrap();

@@ -1,5 +1,5 @@
-//! The body of a dispatch, already a bounded tree, into a [`Dispatch`] that needs no further checks.
-//! All complaints come at once. Knows nothing of adapters: what they can do is `route`'s question.
+//! Validates the body of a dispatch, already parsed with bounds, into a [`DispatchRequest`] that needs no further
+//! checks. Reports all complaints at once. Independent of adapters: `route` checks their capabilities.
 
 mod callback;
 mod fields;
@@ -28,24 +28,24 @@ const TIMEOUT: Name = Name {
     others: &["timeoutSeconds"],
 };
 
-/// What came with the body.
+/// Headers of the request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Envelope<'a> {
     pub idempotency_key: Option<&'a str>,
     pub traceparent: Option<&'a str>,
 }
 
-/// What this bridge allows.
+/// Limits and names of this bridge's configuration.
 #[derive(Clone, Copy)]
 pub struct Limits<'a> {
     pub config: &'a Config,
     /// Names of configured MCP servers.
     pub mcp_servers: &'a BTreeSet<String>,
-    /// Whether a callback may go to an address.
+    /// Check of the callback's address.
     pub callback: Guard<'a>,
 }
 
-/// Every row of the dispatch table in `contract.md` §1, or everything that is wrong.
+/// Validates every row of the dispatch table in `contract.md` §1. The error is the list of all complaints.
 pub fn validate(
     body: &Value,
     envelope: &Envelope<'_>,
@@ -62,7 +62,7 @@ pub fn validate(
     }
 }
 
-/// `None` only after a complaint.
+/// Reads all members; `None` only after a complaint.
 fn read_dispatch(
     fields: &Fields<'_>,
     envelope: &Envelope<'_>,
@@ -116,7 +116,7 @@ fn read_dispatch(
         gateway_id: fields.id("gatewayId"),
         metadata: fields.map("metadata").cloned(),
         trace: Trace::from_header(envelope.traceparent),
-        // Last, so that everything before them has been read when one is missing.
+        // Last, so that all other members are read even if one of these is missing.
         task_id: task_id?,
         agent_id: agent_id?,
         message: message?,
@@ -125,13 +125,13 @@ fn read_dispatch(
     Some((dispatch, secrets))
 }
 
-/// The tools of MCP servers have names of their own; a call must mean one tool.
+/// Refuses tools with the name prefix of an MCP server, so that a call names exactly one tool.
 fn check_tool_names(fields: &Fields<'_>, dispatch: &DispatchRequest) {
     for tool in &dispatch.tools {
         let mut servers = dispatch.mcp_servers.iter();
         if let Some(server) = servers.find(|name| tool.name.starts_with(&mcp::prefix(name))) {
             let message = format!(
-                "{:?} is a name that only tools of MCP server {server:?} have",
+                "{:?} has the name prefix of the tools of MCP server {server:?}",
                 tool.name
             );
             fields.complain("tools", message);
@@ -154,7 +154,7 @@ fn read_task_id(fields: &Fields<'_>) -> Option<String> {
     if id.starts_with("dsp_") {
         fields.complain(
             "taskId",
-            "must not begin with dsp_, as ids of the bridge do",
+            "must not begin with dsp_, which is reserved for ids of the bridge",
         );
         return None;
     }
@@ -166,8 +166,8 @@ fn read_mcp_servers(fields: &Fields<'_>, configured: &BTreeSet<String>) -> Vec<S
     for name in names.iter().filter(|name| !configured.contains(*name)) {
         let known: Vec<&str> = configured.iter().map(String::as_str).collect();
         let known = match known.as_slice() {
-            [] => "none is".to_owned(),
-            known => format!("configured are {}", known.join(", ")),
+            [] => "configured servers: none".to_owned(),
+            known => format!("configured servers: {}", known.join(", ")),
         };
         let message = format!("no MCP server {name:?} is configured; {known}");
         fields.complain("mcpServers", message);
@@ -233,7 +233,7 @@ fn read_recovery(fields: &Fields<'_>) -> Recovery {
     fields.choice("recovery", &choices).unwrap_or_default()
 }
 
-/// A budget that bounds nothing is none.
+/// Reads the budget; one without limits counts as absent.
 fn read_budget(fields: &Fields<'_>) -> Option<Budget> {
     let fields = fields.object("budget")?;
     let tokens = fields.integer("maxTokens", 1, 1 << 53);

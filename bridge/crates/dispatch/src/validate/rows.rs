@@ -1,5 +1,4 @@
-//! The dispatch table of `contract.md` §1, row by row: its good forms, its bad forms, and what an
-//! absent one means.
+//! Tests of the dispatch table of `contract.md` §1, row by row: valid values, invalid values and the default.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,7 +28,7 @@ fn check(body: &Value, envelope: &Envelope<'_>) -> Result<DispatchRequest, Vec<F
     validate(body, envelope, &limits).map(|(dispatch, _)| dispatch)
 }
 
-/// The fields complained about when this member is set to this value.
+/// Fields with a complaint when this member is set to this value.
 fn complaints_about(name: &str, value: &Value) -> Vec<String> {
     let mut body = minimal();
     body.insert(name.to_owned(), value.clone());
@@ -52,7 +51,7 @@ fn snake(camel: &str) -> String {
 struct Row {
     name: &'static str,
     good: Vec<Value>,
-    /// With the field that is named.
+    /// Invalid values, each with the field named in the complaint.
     bad: Vec<(Value, &'static str)>,
 }
 
@@ -417,7 +416,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever comes: a dispatch that survives its own JSON, or complaints with a text each.
+    /// Any body results in a dispatch that survives its own JSON, or in complaints with a text each.
     #[test]
     fn no_body_makes_it_panic(extra in any_json()) {
         let mut body = minimal();

@@ -1,4 +1,4 @@
-//! Tools in the shapes that callers have them, read into one: `{name, description?, inputSchema}`.
+//! Reads the tool formats of callers into one: `{name, description?, inputSchema}`.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ const INPUT_SCHEMA: Name = Name {
 
 const RESULTS: &str = "toolResults";
 
-/// All tools of a dispatch; their names are unique.
+/// Reads the tools of a dispatch; complains about duplicate names.
 pub(super) fn read(dispatch: &Fields<'_>) -> Vec<Tool> {
     let mut names = HashSet::new();
     let mut tools = Vec::new();
@@ -32,7 +32,7 @@ pub(super) fn read(dispatch: &Fields<'_>) -> Vec<Tool> {
     tools
 }
 
-/// Answers to calls that an earlier dispatch of the session handed back.
+/// Reads the results of tool calls that an earlier dispatch of the session returned.
 pub(super) fn read_results(dispatch: &Fields<'_>) -> Vec<ToolResult> {
     let mut ids = HashSet::new();
     let mut results = Vec::new();
@@ -96,7 +96,7 @@ fn read_one(dispatch: &Fields<'_>, path: &str, element: &Value) -> Option<Tool> 
     }
     let outer = Fields::read(element, path, complaints)?;
     let wrapped = outer.value("function").is_some();
-    // OpenAI's shape; without parameters the function takes none.
+    // OpenAI's format; a function without `parameters` takes none.
     let fields = if wrapped {
         outer.object("function")?
     } else {
@@ -124,7 +124,7 @@ fn read_one(dispatch: &Fields<'_>, path: &str, element: &Value) -> Option<Tool> 
     })
 }
 
-/// External services are another door; none is configured in this version.
+/// Complaint about a tool given as a string. External services are reserved; this version supports none.
 fn external_complaint(text: &str) -> String {
     match text
         .strip_prefix("external:")

@@ -1,4 +1,4 @@
-//! The folder of a run and the files of its prompt. Reads the file system only to resolve the folder.
+//! Workspace folder and prompt files of a dispatch. Accesses the file system only to resolve the folder.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::request::{File, Workspace};
 
 use super::fields::Fields;
 
-/// `workspace` of a dispatch; its folder is canonical and below one of the roots.
+/// Reads `workspace`; the folder becomes canonical and must be below one of the roots.
 pub(super) fn read(dispatch: &Fields<'_>, roots: &[PathBuf]) -> Option<Workspace> {
     let fields = dispatch.object("workspace")?;
     let dir = fields.text("dir").and_then(|dir| {
@@ -24,7 +24,7 @@ pub(super) fn read(dispatch: &Fields<'_>, roots: &[PathBuf]) -> Option<Workspace
     Some(Workspace { dir, files })
 }
 
-/// `outputFile` of a dispatch: below the workspace's folder.
+/// Reads `outputFile`, a path below the workspace folder.
 pub(super) fn read_output_file(dispatch: &Fields<'_>) -> Option<String> {
     let path = dispatch.text("outputFile")?;
     if let Some(complaint) = path_complaint(path) {
@@ -44,7 +44,7 @@ fn read_file(workspace: &Fields<'_>, path: &str, element: &Value) -> Option<File
         }
         Some(path.to_owned())
     });
-    // An empty file is a file.
+    // Not `required_text`: an empty file is valid.
     let content = match fields.given("content") {
         Some(Value::String(content)) => Some(content.clone()),
         Some(_) => {
@@ -68,11 +68,11 @@ fn path_complaint(path: &str) -> Option<&'static str> {
     if path.is_empty() || path.len() > 1024 {
         Some("must have 1 to 1024 bytes")
     } else if path.chars().any(char::is_control) {
-        Some("must not hold control characters")
+        Some("must not contain control characters")
     } else if path.starts_with(separators) || drive {
         Some("must be relative")
     } else if path.split(separators).any(|part| part == "..") {
-        Some("must not hold ..")
+        Some("must not contain ..")
     } else if path.ends_with(separators) || path.split(separators).all(|part| part == ".") {
         Some("must name a file")
     } else {
@@ -80,7 +80,7 @@ fn path_complaint(path: &str) -> Option<&'static str> {
     }
 }
 
-/// The folder itself, links resolved, when it is below a root, links resolved as well.
+/// Resolves the links of the folder and of the roots; complains unless the folder is below a root.
 fn resolve(dir: &str, roots: &[PathBuf]) -> Result<PathBuf, String> {
     if roots.is_empty() {
         return Err(
@@ -91,7 +91,7 @@ fn resolve(dir: &str, roots: &[PathBuf]) -> Result<PathBuf, String> {
     if !path.is_absolute() {
         return Err("must be an absolute path".into());
     }
-    // Which folders exist elsewhere is nobody's business: one answer for missing and outside.
+    // The same answer for missing and outside, so that callers cannot probe for folders.
     let outside = || "must be an existing folder below a configured workspace root".to_owned();
     let resolved = path.canonicalize().map_err(|_| outside())?;
     let below = roots
