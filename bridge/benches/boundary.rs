@@ -1,6 +1,6 @@
-//! One call of an adapter that is loaded as a library: the request of one KiB written as JSON, handed over, its
-//! events and its answer taken back and read. With 64 in flight nobody waits for a thread to wake, and what is left
-//! is work: of the bridge, and of `echo`, which reads and writes the same.
+//! Benchmark of one call of an adapter loaded as a library: encodes a request of one KiB as JSON, passes it over,
+//! receives and parses events and answer. With 64 in flight no call waits for a thread to wake, so the rest is the
+//! work of the bridge and of `echo`, which parses and writes the same.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn main() {
         .expect("a runtime can be made");
     let _inside = runtime.enter();
     let folder = tempfile::tempdir().expect("a folder can be made");
-    let beside = std::env::current_exe().expect("this program lies somewhere");
+    let beside = std::env::current_exe().expect("the path of this program is known");
     let setup = Setup {
         config: Config {
             adapters: vec!["echo".to_owned()],

@@ -1,6 +1,6 @@
-//! The stages through which every dispatch goes, each alone. `cargo bench -p forge-bridge` measures their
-//! time. With `--do <stage> <times>` one is only done, for a tool that counts instructions around it;
-//! `tests/measure/instructions.py` does that against a baseline.
+//! Benchmarks of the stages of a dispatch, each alone. `cargo bench -p forge-bridge` measures their time.
+//! `--do <stage> <times>` only runs one stage, for a tool that counts its instructions;
+//! `tests/measure/instructions.py` compares the count with a baseline.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
@@ -65,7 +65,7 @@ const STAGES: [Stage; 7] = [
     ("sign", Bench::sign),
 ];
 
-/// What the stages work on: a dispatch of about a KiB.
+/// Input of the stages: a dispatch of about one KiB.
 struct Bench {
     text: Vec<u8>,
     body: Value,

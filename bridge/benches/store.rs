@@ -1,6 +1,6 @@
-//! A dispatch's life in the store: accepted and begun, finished, settled. With 1 in flight each of the
-//! first two waits for the disk alone; with 64 they share its time. Then, behind a backlog, what the scheduler asks
-//! for: who may start.
+//! Benchmark of the store: a dispatch is accepted and begun, finished, settled. With 1 in flight each of the first
+//! two steps waits for its own sync; with 64 they share syncs. Then the scheduler's query for ready dispatches, with
+//! a backlog.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime can be made");
-    // Beside the sources: the disk is what is measured, and /tmp may be memory.
+    // Beside the sources: the benchmark measures the disk, and /tmp might be in memory.
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a folder can be made");
     let store = Sqlite::open(&Config::default(), folder.path()).expect("the store opens");
     let store: Arc<dyn Store> = Arc::new(store);
@@ -56,7 +56,7 @@ fn main() {
     runtime.block_on(store.close());
 }
 
-/// A backlog of dispatches that nothing holds up but room.
+/// Fills the queue with dispatches that wait only for a free slot.
 async fn pend(store: &Arc<dyn Store>) {
     for _ in 0..PENDING / TOGETHER {
         let mut accepts = JoinSet::new();
