@@ -1,4 +1,4 @@
-//! Adapters as operators see them, and what operators do with them.
+//! Adapter routes: list, show, reload, pause and resume.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -41,7 +41,7 @@ pub(super) async fn reload(
     }
     let reloaded = adapter.reload().await;
     reloaded.map_err(|error| not_reloaded(&provider, error))?;
-    // There may be more room than before, or an adapter where there was none.
+    // The new generation can have more capacity, or the adapter was not usable before.
     dispatcher.wake();
     Ok(Json(json!(View::of(&adapter))))
 }
@@ -68,7 +68,7 @@ pub(super) async fn resume(
     Ok(Json(json!(View::of(&adapter))))
 }
 
-/// Why it was not reloaded; the adapter serves on as it was, or is away as it was.
+/// Failure of a reload; the adapter keeps its previous generation, or stays unavailable.
 fn not_reloaded(provider: &str, error: ReloadError) -> Failure {
     let code = match &error {
         ReloadError::UnderWay | ReloadError::Load(LoadError::TooManyImages { .. }) => {
@@ -79,19 +79,20 @@ fn not_reloaded(provider: &str, error: ReloadError) -> Failure {
         ReloadError::Failed => return Failure::internal(error),
     };
     let message = format!(
-        "{provider} was not reloaded and is what it was: {}",
+        "{provider} was not reloaded and is unchanged: {}",
         error.line()
     );
     Failure::new(code, message).because(error)
 }
 
 fn unmarked(error: PauseError) -> Failure {
-    let message = "nothing is changed: the disk did not take it; the log says more";
+    let message = "nothing was changed: the write to disk failed; see the log";
     Failure::new(Code::StoreUnavailable, message).because(error)
 }
 
 fn unknown(provider: &str) -> Failure {
-    let message = format!("there is no adapter {provider:?}; BRIDGE_ADAPTERS names what is loaded");
+    let message =
+        format!("there is no adapter {provider:?}; BRIDGE_ADAPTERS lists the adapters to load");
     Failure::new(Code::NotFound, message)
 }
 

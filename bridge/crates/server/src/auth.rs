@@ -1,4 +1,4 @@
-//! Who may call: bearer tokens of which only hashes are kept, and one extractor for each scope.
+//! Authentication by bearer tokens, of which only hashes are kept, and one extractor for each scope.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use super::limit::{Failed, Hash, Meter, Peer, Peers, Rate};
 use super::stream_ticket::StreamTickets;
 use super::token::{Scope, Token, TokenHash, Tokens, bits, parse_hash};
 
-/// A plain token that is shorter can be guessed.
+/// Length in bytes below which a plain token counts as guessable.
 const SHORT: usize = 16;
 
-/// Which tokens are valid. Several at once, so that a rotation overlaps.
+/// Valid tokens and rate limits. Several tokens can be valid at once, so that a rotation overlaps.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Tokens in plain text, all scopes: `BRIDGE_TOKENS`.
+    /// Tokens in plain text, with all scopes: `BRIDGE_TOKENS`.
     #[serde(with = "forge_base::secret::list")]
     pub tokens: Vec<SecretString>,
-    /// Tokens of which only the hash is known here.
+    /// Tokens given by their hash.
     pub token: Vec<TokenHash>,
-    /// Wrong tokens from one address in a minute; further ones are answered 429. 0: no limit.
+    /// Invalid tokens per minute from one address; further ones are answered 429. 0: no limit.
     pub failures_per_minute: u32,
-    /// Requests of one token in a minute; further ones are answered 429. 0: no limit.
+    /// Requests per minute with one token; further ones are answered 429. 0: no limit.
     pub requests_per_minute: u32,
 }
 
@@ -49,7 +49,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The places of plain tokens that are short enough to be guessed, from 1.
+    /// Positions, from 1, of plain tokens shorter than 16 bytes.
     pub fn short_tokens(&self) -> impl Iterator<Item = usize> + '_ {
         let numbered = (1..).zip(&self.tokens);
         numbered
@@ -58,7 +58,7 @@ impl Config {
     }
 }
 
-/// The valid tokens, and how often somebody may try. Cheap to clone.
+/// Valid tokens and the state of the rate limits. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Auth {
     tokens: Reloadable<Tokens>,
@@ -66,16 +66,16 @@ pub struct Auth {
     since: Instant,
 }
 
-/// Who calls.
+/// Caller of an authenticated request.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
-    /// The hash of its token; `None` where nobody is asked for one.
+    /// Hash of the caller's token; `None` if no tokens are configured.
     pub(super) token: Option<Hash>,
-    /// When, since the start.
+    /// Time of the request, since [`Auth`] was created.
     pub(super) at: Duration,
 }
 
-/// Why the configured tokens cannot be used.
+/// Error in the configured tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("token {number} of auth.tokens is empty")]
@@ -124,18 +124,18 @@ impl Auth {
         })
     }
 
-    /// From now on these tokens are the valid ones, and no others.
+    /// Replaces the valid tokens by those of `other`.
     pub fn adopt(&self, other: &Auth) {
         self.tokens.replace(other.tokens.get());
     }
 
-    /// Nobody is asked for a token; only right on a loopback address.
+    /// True if no token is required; acceptable only on a loopback address.
     pub fn is_open(&self) -> bool {
         self.tokens.get().list.is_empty()
     }
 
-    /// The SHA-256 of the first token that may dispatch, in hexadecimal digits: by it a control plane
-    /// knows which of its tokens is the right one here.
+    /// SHA-256 of the first token that may dispatch, in hexadecimal; by it a control plane finds which of its tokens
+    /// is valid here.
     pub fn announced(&self) -> Option<String> {
         let now = Timestamp::now();
         let may_dispatch = |token: &&Token| token.permits(Scope::Dispatch, now).is_ok();
@@ -144,7 +144,7 @@ impl Auth {
         Some(hex(&token.hash))
     }
 
-    /// Refuses to stand open on an address that others can reach.
+    /// Fails if no token is required and `address` is reachable from other machines.
     pub fn check_listen(&self, address: SocketAddr) -> Result<(), Error> {
         if self.is_open() && !address.ip().is_loopback() {
             return Err(Error::OpenToTheNetwork(address));
@@ -159,7 +159,7 @@ impl Auth {
         }
     }
 
-    /// Who calls, when it may, and how long it has to wait when it called too often.
+    /// Authenticates a request. Returns the caller, and the time to wait if its token is above its rate.
     fn admit(&self, parts: &Parts, scope: Scope) -> Result<(Caller, Option<Duration>), Failure> {
         let (tokens, at) = (self.tokens.get(), self.since.elapsed());
         if tokens.list.is_empty() {
@@ -174,7 +174,7 @@ impl Auth {
         if let Some((peer, rate)) = guarded {
             let admitted = self.peers.admits(peer, &hash, rate, at);
             admitted.map_err(|wait| {
-                let message = "too many wrong tokens came from this address; wait";
+                let message = "too many invalid tokens from this address; try again later";
                 Failure::new(Code::RateLimited, message).after(wait)
             })?;
         }
@@ -198,12 +198,12 @@ impl Auth {
         match self.peers.failed(peer, rate, at) {
             Failed::Counted => {}
             Failed::Last => tracing::warn!(
-                "too many wrong tokens from {peer}: for a while no further ones are looked at"
+                "too many invalid tokens from {peer}: refusing tokens not accepted from there before"
             ),
         }
     }
 
-    /// A ticket is as good as the token that it was asked for with, for once.
+    /// Redeems a ticket: it authorises one stream with the rights of the token that requested it.
     fn redeem(&self, tickets: &StreamTickets, ticket: &str) -> Result<(), Failure> {
         let tokens = self.tokens.get();
         if tokens.list.is_empty() {
@@ -211,8 +211,8 @@ impl Auth {
         }
         let owner = tickets.redeem(ticket, self.since.elapsed()).flatten();
         let owner = owner.and_then(|hash| tokens.find(&hash)).ok_or_else(|| {
-            let message = "this stream ticket is not known, or was used, or its minute is over; \
-                           ask for another one with POST /api/v2/stream-tickets";
+            let message = "this stream ticket is unknown, already used, or older than a minute; \
+                           request another one with POST /api/v2/stream-tickets";
             Failure::new(Code::Unauthorized, message)
         })?;
         owner.permits(Scope::Read, Timestamp::now())
@@ -220,7 +220,7 @@ impl Auth {
 }
 
 fn too_often(wait: Duration) -> Failure {
-    let message = "this token asks more often than it may (auth.requests_per_minute)";
+    let message = "too many requests with this token (auth.requests_per_minute)";
     Failure::new(Code::RateLimited, message).after(wait)
 }
 
@@ -252,26 +252,25 @@ macro_rules! caller {
 }
 
 caller!(
-    /// Somebody who may send dispatches.
+    /// Caller with the scope `dispatch`.
     Sender,
     Scope::Dispatch
 );
 caller!(
-    /// Somebody who may look.
+    /// Caller with the scope `read`.
     Reader,
     Scope::Read
 );
 caller!(
-    /// Somebody who may change how the bridge and its adapters are.
+    /// Caller with the scope `admin`.
     Admin,
     Scope::Admin
 );
 
-/// Somebody who may send dispatches, and may have sent too many: what is known already is answered all the
-/// same.
+/// Caller with the scope `dispatch`, possibly above its rate: a known dispatch is still answered from the record.
 #[derive(Debug)]
 pub struct Submitter {
-    /// Why nothing new is taken.
+    /// Refusal of new dispatches, if the token is above its rate.
     pub over: Option<Failure>,
 }
 
@@ -289,7 +288,7 @@ where
     }
 }
 
-/// Somebody who may follow a stream: by a token, or by the ticket in the URL.
+/// Caller that may read an event stream: by a token with the scope `read`, or by a ticket in the URL.
 #[derive(Debug)]
 pub struct Watcher;
 

@@ -1,4 +1,4 @@
-//! Takes a request's body off the wire: whole, within a size, a time and common budgets of memory.
+//! Reads request bodies: whole, within a size limit, a timeout and memory budgets shared by all requests.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::error::{Code, Failure};
 use super::{Config, json};
 
-/// What all requests together may hold of bodies that are still arriving.
+/// Memory budget for bodies that are still arriving, over all requests, in KiB.
 const TEXTS_KIB: usize = 256 * 1024;
-/// What all requests together may hold of bodies as trees, measured by their text: a tree can be a hundred
-/// times as large. A body of more than this is alone.
+/// Memory budget for parsed bodies, over all requests, in KiB of their text: a tree can take a hundred times as
+/// much memory. A body above the budget takes all of it and is handled alone.
 const TREES_KIB: usize = 1024;
-/// A body of no more than this does not wait for room: on every connection there may be one.
+/// Size up to which a body takes no permit: every connection can have one.
 const SMALL_BYTES: u64 = 16 * 1024;
 
-/// Reads bodies. One for all requests, since the budget is common.
+/// Reader of request bodies; one for all requests, because they share the budgets.
 #[derive(Clone, Debug)]
 pub(super) struct BodyReader {
     config: Arc<Config>,
@@ -30,7 +30,7 @@ pub(super) struct BodyReader {
     trees: Arc<Semaphore>,
 }
 
-/// Room in one of the budgets, as long as it is kept. A small body needs none.
+/// Share of a budget, returned on drop; `None` for a small body.
 type MemoryPermit = Option<OwnedSemaphorePermit>;
 
 async fn room(budget: &Arc<Semaphore>, all_kib: usize, bytes: u64) -> MemoryPermit {
@@ -51,7 +51,7 @@ impl BodyReader {
         }
     }
 
-    /// The text, and its room.
+    /// Reads the whole body; returns its bytes with their memory permit.
     async fn read(&self, request: Request) -> Result<(Bytes, MemoryPermit), Failure> {
         let limit = self.config.body_limit_bytes;
         let hint = request.body().size_hint();
@@ -62,7 +62,7 @@ impl BodyReader {
         let reading = async {
             let room = room(&self.texts, TEXTS_KIB, most).await;
             let mut body = Limited::new(request.into_body(), limit);
-            // In one piece: each of many small ones would take more room than the bytes in it.
+            // One buffer: many small chunks would each take more memory than the bytes in them.
             let mut whole = Vec::new();
             while let Some(frame) = body.frame().await {
                 if let Ok(piece) = frame?.into_data() {
@@ -75,7 +75,7 @@ impl BodyReader {
             Ok(Ok(body)) => Ok(body),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
             Ok(Err(error)) => {
-                let message = format!("the body broke off: {error}");
+                let message = format!("the body could not be read: {error}");
                 Err(Failure::new(Code::InvalidRequest, message))
             }
             Err(_) => {
@@ -92,7 +92,8 @@ fn too_large(limit: usize) -> Failure {
     Failure::new(Code::PayloadTooLarge, message)
 }
 
-/// A JSON body as one bounded tree, and its room: `Body { tree, .. }` keeps that until the handler ends.
+/// JSON body as one bounded tree, with its memory permit: `Body { tree, .. }` keeps the permit until the handler
+/// ends.
 #[derive(Debug)]
 pub(super) struct Body {
     pub(super) tree: Value,
@@ -112,7 +113,7 @@ where
         let room = room(&body_reader.trees, TREES_KIB, text.len() as u64).await;
         let parsed = match room {
             None => json::parse(&text),
-            // Long enough to hold up what else the thread has to do.
+            // Parsing takes long enough to delay other tasks of the thread.
             Some(_) => tokio::task::spawn_blocking(move || json::parse(&text))
                 .await
                 .map_err(|error| Refused::Read(Failure::internal(error)))?,
@@ -126,10 +127,10 @@ where
     }
 }
 
-/// A body that is not taken.
+/// Rejected request body.
 #[derive(Debug)]
 pub(super) enum Refused {
-    /// Its rest is still on the wire: the connection cannot go on.
+    /// The rest of the body is still on the wire, so the connection is closed.
     Unread(Failure),
     Read(Failure),
 }

@@ -1,6 +1,6 @@
-//! The console, and the reference of the HTTP interface: files that are built ahead (`bridge/console`) or
-//! written by hand (`openapi.json`), and embedded. They hold no data and need no token; what the console
-//! shows it asks for through the same interface as everybody else.
+//! Console and reference of the HTTP interface: embedded files, built ahead (`bridge/console`) or written by hand
+//! (`openapi.json`). They hold no data and need no token; the console reads its data through the public
+//! interface, like any client.
 
 use std::future::ready;
 
@@ -13,7 +13,7 @@ use axum::routing::get;
 use super::Shared;
 use forge_base::digest::{hex, sha256};
 
-/// Only what the bridge itself serves, and nobody's frame.
+/// Content security policy: resources of the bridge only, and no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
                       connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
@@ -48,7 +48,7 @@ const ASSETS: [Asset; 6] = [
         kind: "text/javascript; charset=utf-8",
         bytes: include_bytes!("../../../console/dist/console.js"),
     },
-    // Of the one page that has charts.
+    // Loaded only by the page with charts.
     Asset {
         path: "/charts.js",
         kind: "text/javascript; charset=utf-8",
@@ -79,7 +79,7 @@ impl Asset {
         }
         let headers = [
             (header::CONTENT_TYPE, self.kind),
-            // Another version of the bridge brings other files under the same names.
+            // Another version of the bridge serves other files under the same names.
             (header::CACHE_CONTROL, "no-cache"),
             (header::ETAG, tag),
             (header::CONTENT_SECURITY_POLICY, POLICY),

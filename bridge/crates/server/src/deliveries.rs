@@ -1,4 +1,4 @@
-//! Deliveries: what is owed to callbacks, what was tried, and sending again.
+//! Delivery routes: list and show deliveries with their attempts, list circuit breakers, replay.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub(super) async fn list(
     ))
 }
 
-/// Where nothing is sent for the time being, and where it is tried again.
+/// Receivers whose circuit breaker is open or half-open.
 pub(super) async fn destinations(
     _: Reader,
     State(deliverer): State<Deliverer>,

@@ -1,4 +1,4 @@
-//! Dispatches: send, look, wait, read the output, list, cancel.
+//! Dispatch routes: submit, show, wait, read the output, list, cancel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use forge_store::record::{DispatchFilter, DispatchRecord, DispatchState as Stage
 
 const MAX_WAIT_SECONDS: u64 = 60;
 const MAX_LISTED: u64 = 200;
-/// An output is read and sent in pieces of this size.
+/// Size of the chunks in which an output is read and sent.
 const PIECE_BYTES: usize = 256 * 1024;
 
 pub(super) async fn submit(
@@ -114,7 +114,7 @@ pub(super) async fn cancel(
     Ok(Json(json!({ "cancelled": cancelled.ok_or_else(gone)? })))
 }
 
-/// The headers that belong to a dispatch; what is in them is for `dispatch::validate` to judge.
+/// Headers that belong to a dispatch; `dispatch::validate` checks their values.
 fn submit_headers(headers: &HeaderMap) -> Result<SubmitHeaders, Failure> {
     let text = |name| {
         let value: Option<&HeaderValue> = headers.get(name);
@@ -192,7 +192,7 @@ fn text(length: u64, body: Answer) -> Response {
     (headers, body).into_response()
 }
 
-/// The output of a result that holds all of it.
+/// Output of a dispatch whose result holds all of it; an error if there is none, or not yet.
 fn inline_output(dispatch: &DispatchRecord) -> Result<String, Failure> {
     #[derive(Deserialize)]
     struct Result {
@@ -215,7 +215,7 @@ fn inline_output(dispatch: &DispatchRecord) -> Result<String, Failure> {
     }
 }
 
-/// The pieces of an output, each read when the one before it was sent.
+/// Chunks of an output, each read after the previous one was sent.
 fn pieces(
     store: Arc<dyn Store>,
     id: DispatchId,
@@ -233,7 +233,7 @@ fn pieces(
                     Ok(Some(output)) if !output.bytes.is_empty() => output.bytes,
                     Ok(_) => return Some((Err(Gone), (store, None, total))),
                     Err(error) => {
-                        tracing::warn!(dispatch.id = %id, "an output broke off: {error}");
+                        tracing::warn!(dispatch.id = %id, "an output stream was cut off: {error}");
                         return Some((Err(Gone), (store, None, total)));
                     }
                 },
@@ -244,7 +244,7 @@ fn pieces(
     )
 }
 
-/// Cuts the connection, so that a part is never taken for the whole.
+/// Read error inside an output; aborts the connection, so that a part is never taken for the whole.
 #[derive(Debug, thiserror::Error)]
 #[error("the output could not be read to its end")]
 struct Gone;

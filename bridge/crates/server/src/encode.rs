@@ -1,4 +1,4 @@
-//! Events as bytes: each is written once, and a whole page of them becomes one chunk.
+//! Encoding of events: each event is serialised once, and a page of events becomes one chunk.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use forge_base::event::{Cursor, Event};
 
 const DATA: &[u8] = b"data: ";
 
-/// How a stream is written.
+/// Encoding of an event stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// `id:`, `event:`, `data:`.
+    /// Server-sent events with `id:`, `event:` and `data:`.
     Sse,
-    /// One event a line.
+    /// One event per line.
     Ndjson,
 }
 
@@ -41,7 +41,7 @@ impl Framing {
         out.into()
     }
 
-    /// Says that we live and, with SSE, how far the log was looked through.
+    /// Heartbeat; with SSE it carries the position up to which the log was scanned.
     pub(super) fn heartbeat(self, scanned: &Cursor) -> Bytes {
         match self {
             Framing::Sse => format!(": heartbeat\nid: {scanned}\n\n").into(),
@@ -50,7 +50,7 @@ impl Framing {
     }
 }
 
-/// An event for SSE, with its line for NDJSON in it.
+/// SSE frame of an event; contains its NDJSON line.
 fn frame(event: &Event) -> Box<[u8]> {
     let mut out = Vec::with_capacity(512 + event.data_bytes());
     write_field(&mut out, "id", &event.id.to_string());
@@ -61,7 +61,7 @@ fn frame(event: &Event) -> Box<[u8]> {
     out.into()
 }
 
-/// After the two fields before it, and without the empty line after it.
+/// NDJSON line in a frame: the value of its third field, without the empty line after it.
 fn line(frame: &[u8]) -> &[u8] {
     let data = frame.splitn(3, |byte| *byte == b'\n').nth(2);
     let line = data.and_then(|data| data.strip_prefix(DATA)?.strip_suffix(b"\n"));
@@ -74,8 +74,8 @@ fn write_field(out: &mut Vec<u8>, name: &str, value: &str) {
     writeln!(out, "{name}: {value}").expect("writing into memory does not fail");
 }
 
-/// One line of JSON. What an adapter sent is kept as it was, and in JSON a raw line break can only
-/// stand between tokens, where a space means the same.
+/// Writes an event as one line of JSON. Adapter data is kept verbatim, except that raw line breaks become spaces:
+/// JSON allows them only between tokens, where a space means the same.
 fn write_json(out: &mut Vec<u8>, event: &Event) {
     let begin = out.len();
     serde_json::to_writer(&mut *out, event).expect("an event has only text keys");

@@ -1,5 +1,5 @@
-//! The one envelope of everything that is not a success, and which status and code each component's
-//! errors have. Texts of internal failures stay in the log, under the request id.
+//! Envelope of failed requests, and the status and code of each component's errors. Texts of internal failures
+//! stay in the log, under the request id.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use forge_base::id::RequestId;
 use forge_dispatch as dispatch;
 use forge_store as store;
 
-/// What callers branch on.
+/// Error code that callers branch on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     InvalidRequest,
@@ -80,7 +80,7 @@ impl Code {
         self.row().1
     }
 
-    /// How long a caller should wait before it asks again.
+    /// Default of the header `Retry-After`; `None`: no header.
     fn retry_after(self) -> Option<Duration> {
         match self {
             Code::RateLimited | Code::QueueFull | Code::AdapterUnavailable | Code::Draining => {
@@ -108,19 +108,19 @@ impl Code {
     }
 }
 
-/// A request that did not succeed. It becomes a body when the request's id is known: [`render`].
+/// Failed request; [`render`] writes its body once the request id is known.
 #[derive(Clone, Debug)]
 pub struct Failure {
     code: Code,
     message: String,
     details: Option<Value>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
-    /// When it is worth asking again, where that is known better than by the code.
+    /// Time for `Retry-After`, if known better than by the code.
     wait: Option<Duration>,
 }
 
 impl Failure {
-    /// `message` is read by the caller: what was wrong, where, what to do.
+    /// `message` is shown to the caller: the error, its place, the remedy.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -131,18 +131,18 @@ impl Failure {
         }
     }
 
-    /// A 500 whose text the caller does not see.
+    /// 500 whose cause is logged and not shown to the caller.
     pub fn internal(source: impl StdError + Send + Sync + 'static) -> Self {
-        let message = "an internal error; the log has it under this request id";
+        let message = "internal error; see the log under this request id";
         Self::new(Code::InternalError, message).because(source)
     }
 
-    /// One field that is wrong.
+    /// Validation failure of one field.
     pub fn field(field: &str, message: impl Into<String>) -> Self {
         Self::fields(vec![problem(field, message)])
     }
 
-    /// Everything that is wrong with the fields, from [`problem`].
+    /// Validation failure of several fields, each from [`problem`].
     pub fn fields(problems: Vec<Value>) -> Self {
         let lines = problems.iter().map(|problem| {
             let text = |name: &str| problem[name].as_str().unwrap_or_default().to_owned();
@@ -157,7 +157,7 @@ impl Failure {
         Self::new(Code::InvalidRequest, message).with_details(Value::Array(problems))
     }
 
-    /// Another text than the one made from the fields.
+    /// Replaces the message.
     #[must_use]
     pub fn saying(mut self, message: String) -> Self {
         self.message = message;
@@ -170,14 +170,14 @@ impl Failure {
         self
     }
 
-    /// What the log says about it, with the whole chain of causes.
+    /// Sets the cause, which is logged with its whole chain.
     #[must_use]
     pub fn because(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
         self
     }
 
-    /// It is worth asking again after so long.
+    /// Sets `Retry-After`.
     #[must_use]
     pub fn after(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
@@ -208,7 +208,7 @@ fn chain(first: &(dyn StdError + 'static)) -> String {
     text
 }
 
-/// An entry of `details` about one field.
+/// Entry of `details` about one field.
 pub fn problem(field: &str, message: impl Into<String>) -> Value {
     json!({ "field": field, "message": message.into() })
 }
@@ -221,8 +221,8 @@ impl IntoResponse for Failure {
     }
 }
 
-/// Writes the envelope into a response that stands for a failure, also into the plain ones that the
-/// HTTP library makes, and logs what is our fault.
+/// Writes the envelope into the response of a failure, including plain responses made by axum, and logs server
+/// errors.
 pub fn render(mut response: Response, request: RequestId) -> Response {
     let failure = match response.extensions_mut().remove::<Failure>() {
         Some(failure) => failure,
@@ -249,7 +249,7 @@ pub fn render(mut response: Response, request: RequestId) -> Response {
         }
     }
     if let Some(wait) = failure.wait.or_else(|| failure.code.retry_after()) {
-        // Whole seconds, and never too few.
+        // Rounded up to whole seconds.
         let value = HeaderValue::from(wait.as_secs_f64().ceil() as u64);
         rendered.headers_mut().insert(header::RETRY_AFTER, value);
     }
@@ -262,7 +262,7 @@ pub fn render(mut response: Response, request: RequestId) -> Response {
     rendered
 }
 
-/// What the HTTP library answered by itself, in our words. JSON is ours already (health).
+/// Failure for an error response that axum made by itself; `None` for JSON, which the bridge wrote (health).
 fn plain(response: &Response) -> Option<Failure> {
     let status = response.status();
     let json = response
@@ -292,7 +292,7 @@ impl From<store::Error> for Failure {
                 Failure::new(Code::StoreUnavailable, message).because(error)
             }
             store::Error::Unreadable(_) => {
-                let message = "this record cannot be read; the log says why under this request id";
+                let message = "this record cannot be read; see the log under this request id";
                 Failure::new(Code::RecordUnreadable, message).because(error)
             }
             store::Error::NotFound => Failure::new(Code::NotFound, "no such record"),
@@ -312,7 +312,7 @@ impl From<dispatch::Error> for Failure {
                     .collect(),
             ),
             dispatch::Error::Conflict(dispatch_id) => {
-                let message = "this key stands for a dispatch with another body";
+                let message = "this key was already used for a dispatch with another body";
                 Failure::new(Code::Conflict, message)
                     .with_details(json!({ "dispatchId": dispatch_id.to_string() }))
             }
@@ -351,7 +351,7 @@ mod tests {
     async fn every_refusal_has_the_envelope() {
         let edge = Edge::new().await;
         insta::assert_snapshot!(shown(&edge.get("/nowhere").await), @r#"404 {"code":"NOT_FOUND","error":"there is no route \"/nowhere\""}"#);
-        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch").await), @r#"405 {"code":"METHOD_NOT_ALLOWED","error":"/api/v2/dispatch does not take GET"}"#);
+        insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch").await), @r#"405 {"code":"METHOD_NOT_ALLOWED","error":"/api/v2/dispatch does not support GET"}"#);
         insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch/dsp_1").await), @r#"404 {"code":"NOT_FOUND","error":"there is no dispatch \"dsp_1\", or its retention is over"}"#);
         insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatch/%FF").await), @r#"400 {"code":"INVALID_REQUEST","error":"bad request"}"#);
         insta::assert_snapshot!(shown(&edge.get("/api/v2/dispatches?limit=0&status=x").await), @r#"400 {"code":"INVALID_REQUEST","details":[{"field":"status","message":"must be one of accepted, queued, running, ok, error"},{"field":"limit","message":"must be a whole number from 1 to 200"}],"error":"the request is not valid: status must be one of accepted, queued, running, ok, error; limit must be a whole number from 1 to 200"}"#);
@@ -359,7 +359,7 @@ mod tests {
         insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", "[1,").await), @r#"400 {"code":"INVALID_REQUEST","details":[{"field":"","message":"the body is not JSON: EOF while parsing a value at line 1 column 3"}],"error":"the body is not JSON: EOF while parsing a value at line 1 column 3"}"#);
         insta::assert_snapshot!(shown(&edge.post("/api/v2/dispatch", vec![b' '; 11 << 20]).await), @r#"413 {"code":"PAYLOAD_TOO_LARGE","error":"the body is larger than 10485760 bytes"}"#);
         let foreign = Request::get("/api/v2/dispatches").header("origin", "https://evil.example");
-        insta::assert_snapshot!(shown(&edge.send(foreign.body("".into()).unwrap()).await), @r#"403 {"code":"FORBIDDEN","error":"pages of \"https://evil.example\" may not call; add it to http.origins"}"#);
+        insta::assert_snapshot!(shown(&edge.send(foreign.body("".into()).unwrap()).await), @r#"403 {"code":"FORBIDDEN","error":"the origin \"https://evil.example\" is not allowed; add it to http.origins"}"#);
         let rebound = Request::get("/api/v2/dispatches").header("host", "evil.example");
         insta::assert_snapshot!(shown(&edge.send(rebound.body("".into()).unwrap()).await), @r#"403 {"code":"FORBIDDEN","error":"the host \"evil.example\" is not served here; add it to http.hosts"}"#);
     }
@@ -475,7 +475,7 @@ mod tests {
                 .unwrap();
             let body: Value = serde_json::from_slice(&body).unwrap();
             assert_eq!(body["code"], code);
-            // Of a failure of the store its reason is part of the answer.
+            // Only a failure of the store has its cause in the answer.
             let names_reason = body["error"].as_str().unwrap().contains("disk");
             assert_eq!(names_reason, code == "STORE_UNAVAILABLE");
         }

@@ -1,5 +1,5 @@
-//! Whom an event is for. One task reads the log for all who follow it and wakes those that it may have
-//! something for, so that however many follow, a commit wakes one.
+//! Event fan-out: one task tails the log and notifies subscribers by topic, so a commit wakes one task, however
+//! many streams are open.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -15,14 +15,16 @@ use forge_base::event::Event;
 use forge_store::Store;
 use forge_store::record::EventFilter;
 
-/// Under load a commit comes every few microseconds; what comes in so long is told together.
+/// Minimum time between two reads of the log: under load a commit comes every few microseconds, and the commits
+/// of this time are published together.
 const PACE: Duration = Duration::from_millis(5);
-/// And longer where many were woken, who have been told once before they are woken again: about what one of them takes.
+/// Added to [`PACE`] for each subscriber woken: about the time that one takes, so that all have run before they are
+/// woken again.
 const PACE_EACH: Duration = Duration::from_micros(10);
 const PAGE: usize = 1024;
-/// How many of its newest events a topic remembers, and how large they may be to be kept as a whole; who is
-/// further behind reads the log.
+/// Number of newest events that a topic keeps; a subscriber further behind reads the log.
 const REMEMBERED: usize = 16;
+/// Maximum event data kept with a topic, in bytes; larger events are read from the log.
 const KEPT_BYTES: usize = 1024;
 
 #[derive(Clone)]
@@ -37,15 +39,15 @@ struct Inner {
 
 #[derive(Default)]
 struct Topics {
-    /// Somebody listens, so the log is read.
+    /// True while the fan-out task runs, which it does while there are subscribers.
     is_read: bool,
-    /// All up to here has been told.
+    /// Position up to which all events are published.
     told: u64,
     listeners: u32,
     by_topic: HashMap<Topic, watch::Sender<TopicEvents>>,
 }
 
-/// What narrows a filter most, and the type of event that it wants, if it wants one.
+/// Most selective field of a filter, with the event type if the filter has one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Topic {
     of: TopicKey,
@@ -60,26 +62,26 @@ enum TopicKey {
     All,
 }
 
-/// The newest events of a topic.
+/// Newest events of a topic.
 struct TopicEvents {
-    /// All later than this are in `newest`.
+    /// Position after which all events of the topic are in `newest`.
     after: u64,
     newest: VecDeque<(u64, Option<Arc<Event>>)>,
 }
 
-/// One who follows a topic.
+/// Subscription to one topic.
 pub(super) struct Subscriber {
     fanout: EventFanout,
     topic: Topic,
     news: watch::Receiver<TopicEvents>,
 }
 
-/// What there is for one who has seen the log up to some position.
+/// Events pending for a subscriber that has seen the log up to some position.
 #[derive(Debug)]
 pub(super) enum Pending {
-    /// These, and nothing else, up to here.
+    /// All events of the topic up to this position.
     Told(Vec<Arc<Event>>, u64),
-    /// That is for the log to say, which has nothing up to here.
+    /// The log has to be read from this position; up to it there is nothing for the topic.
     After(u64),
 }
 
@@ -133,7 +135,7 @@ impl Inner {
 }
 
 impl Topics {
-    /// How many of those who listen are woken by it.
+    /// Publishes events to their topics; returns the number of subscribers woken.
     fn publish(&mut self, events: &[Arc<Event>], told: u64) -> u32 {
         let mut woken = 0;
         for event in events {
@@ -147,7 +149,7 @@ impl Topics {
             }
         }
         self.told = told;
-        // Who is told of several events at once is woken once.
+        // A subscriber notified of several events at once is woken once.
         self.listeners.min(u32::try_from(woken).unwrap_or(u32::MAX))
     }
 }
@@ -191,7 +193,7 @@ impl TopicEvents {
 }
 
 impl Subscriber {
-    /// What is later than `position`. From now on [`Self::changed`] waits for more.
+    /// Events after `position`. [`Self::changed`] then waits for later ones.
     pub(super) fn since(&mut self, position: u64) -> Pending {
         let board = self.fanout.0.topics();
         let news = self.news.borrow_and_update();
@@ -206,13 +208,13 @@ impl Subscriber {
         }
     }
 
-    /// Until there is more than [`Self::look`] saw, or may be; or until the end, which is told as `false`.
+    /// Waits until there can be more than [`Self::since`] returned. Returns false when the listener closes.
     pub(super) async fn changed(&mut self, filter: &EventFilter) -> bool {
         if self.news.changed().await.is_err() {
             if self.fanout.0.closing.is_cancelled() {
                 return false;
             }
-            // The log could not be read, which whoever asks for it now finds out.
+            // The fan-out task could not read the log; this subscriber reads it next and reports the error.
             *self = self.fanout.subscribe(filter);
         }
         true
@@ -224,7 +226,7 @@ impl Drop for Subscriber {
         let mut board = self.fanout.0.topics();
         board.listeners -= 1;
         let is_last = |news: &watch::Sender<TopicEvents>| news.receiver_count() == 1;
-        // When the telling has ended, what is there under this name is of the next one.
+        // If the fan-out task has ended, the entry of this name belongs to its successor.
         let is_told = self.news.has_changed().is_ok();
         if is_told && board.by_topic.get(&self.topic).is_some_and(is_last) {
             board.by_topic.remove(&self.topic);
@@ -232,7 +234,7 @@ impl Drop for Subscriber {
     }
 }
 
-/// The task that reads; its end is the end of what all listen to.
+/// Task that reads the log; all subscriptions end with it.
 struct FanoutTask(Arc<Inner>);
 
 impl FanoutTask {
@@ -300,7 +302,7 @@ mod tests {
         }
     }
 
-    /// The positions that it was told of, and up to where; or where the log is to be read.
+    /// Positions of the pending events and the end position; `[0]` and a position if the log has to be read.
     fn look(subscriber: &mut Subscriber, position: u64) -> (Vec<u64>, u64) {
         match subscriber.since(position) {
             Pending::Told(events, told) => {

@@ -1,5 +1,5 @@
-//! Readers of the log. A reader pulls one page at a time and owns nothing that others wait for;
-//! what wakes it is a hint, the log is the truth.
+//! Readers of the event log. A reader pulls one page at a time and holds nothing that others wait for; a wake-up is
+//! only a hint, the log is authoritative.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,37 +16,38 @@ use forge_store::record::{DeliveryState, DispatchRecord, DispatchState, EventFil
 use forge_store::{self as store, Store};
 
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
-/// What one step hands on, at most, but one event in any case: what a slow reader costs.
+/// Maximum events of one step; bounds the memory of a slow reader.
 const PAGE: usize = 128;
+/// Maximum event data of one step, in bytes; a single larger event is still returned.
 const PAGE_BYTES: usize = 64 * 1024;
-/// A reader that keeps being woken for nothing asks less often, up to this.
+/// Maximum time between two reads of a reader that is repeatedly woken for nothing.
 const MOST_PATIENCE: Duration = Duration::from_millis(80);
-/// A page whose filter matches little is looked for so long, even when nobody waits.
+/// Minimum time for searching a page whose filter matches little, even if the caller does not wait.
 const LEAST_SEARCH: Duration = Duration::from_secs(1);
 const LEAST_PATIENCE: Duration = Duration::from_millis(5);
 
-/// Where a stream ends.
+/// End of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
-    /// Never: the firehose.
+    /// No end: the stream of all dispatches.
     Forever,
-    /// With the result of this dispatch.
+    /// Result of this dispatch.
     Finished(DispatchId),
-    /// When the callback of this dispatch was delivered or given up.
+    /// Callback of this dispatch delivered or given up.
     Delivered(DispatchId),
 }
 
 #[derive(Debug)]
 pub(super) enum Step {
     Events(Vec<Arc<Event>>),
-    /// Nothing new up to here.
+    /// No event for this reader up to the cursor.
     Idle(Cursor),
     End,
 }
 
-/// What says that there may be something new.
+/// Source of wake-ups for a reader.
 enum Hint {
-    /// Each commit, for one dispatch, which has an index of its own.
+    /// Every commit; used for one dispatch, whose events have an index of their own.
     Commits {
         changes: watch::Receiver<u64>,
         last_read: Instant,
@@ -55,7 +56,7 @@ enum Hint {
     Herald(Subscriber),
 }
 
-/// One reader.
+/// Reader of the log with a filter and an end.
 pub(super) struct Follow {
     store: Arc<dyn Store>,
     filter: EventFilter,
@@ -65,14 +66,14 @@ pub(super) struct Follow {
     over: bool,
     hint: Hint,
     closing: CancellationToken,
-    /// When the next sign of life is due; at once when there is nothing to read at first.
+    /// Time of the next heartbeat; immediately if there is nothing to read at first.
     beat: Pin<Box<Sleep>>,
-    /// Fewer than [`PAGE`] while events are large, so that little is read twice.
+    /// Events per read; below [`PAGE`] while events are large, so that few are read twice.
     rows: usize,
 }
 
 impl Follow {
-    /// Reads what is strictly later than `position`.
+    /// Creates a reader of the events strictly after `position`.
     pub(super) fn new(
         fanout: &EventFanout,
         filter: EventFilter,
@@ -107,7 +108,7 @@ impl Follow {
         self.store.log().cursor(self.position)
     }
 
-    /// What comes next; waits for it.
+    /// Waits for the next events, heartbeat or end.
     pub(super) async fn next(&mut self) -> store::Result<Step> {
         while !self.over {
             let page = self.read(self.rows).await?;
@@ -129,7 +130,7 @@ impl Follow {
         Ok(Step::End)
     }
 
-    /// At most `limit` events, as soon as there is one, or none at `deadline`.
+    /// Returns up to `limit` events as soon as there is one, or none at `deadline`.
     pub(super) async fn page(
         &mut self,
         limit: usize,
@@ -150,7 +151,7 @@ impl Follow {
         }
     }
 
-    /// Whether there will never be more.
+    /// True if no further event can follow the current position.
     pub(super) async fn is_over(&self) -> store::Result<bool> {
         let (id, until_delivered) = match self.until {
             Until::Forever => return Ok(false),
@@ -177,7 +178,7 @@ impl Follow {
         Ok(settled && rest.events.is_empty() && !rest.more)
     }
 
-    /// Where the last event of a finished execution stands.
+    /// Position of the last event of a finished execution.
     fn last_of_execution(&self, dispatch: &DispatchRecord) -> Option<u64> {
         #[derive(serde::Deserialize)]
         struct Ended {
@@ -213,7 +214,7 @@ impl Follow {
             }
             Hint::Herald(subscriber) => {
                 let place = subscriber.since(before);
-                // What is there at first is the log's to say: a commit may not have been told yet.
+                // The first read always uses the log: the fan-out might not have published the latest commit yet.
                 if std::mem::replace(&mut self.has_read, true) {
                     match place {
                         Pending::Told(events, told) => {
@@ -225,7 +226,7 @@ impl Follow {
             }
         }
         let mut page = self.store.events(&self.filter, before, limit).await?;
-        // Retention passed a reader that was too slow: it must learn that there is a gap.
+        // Retention overtook this reader: end the stream, so that its next cursor reveals the gap.
         if self.until == Until::Forever && self.store.log_bounds().removed > before {
             self.over = true;
             page.events.clear();
@@ -255,7 +256,7 @@ impl Follow {
         }
     }
 
-    /// As many of these as one step may hand on; the rest is read again.
+    /// Keeps as many events as fit into one step; the others are read again.
     fn fitting(&mut self, mut events: Vec<Arc<Event>>) -> Vec<Arc<Event>> {
         let mut bytes = 0;
         let kept = events.iter().take_while(|event| {
@@ -294,7 +295,7 @@ impl Follow {
         }
     }
 
-    /// Until there may be something new, a heartbeat is due, or the listener closes.
+    /// Waits until there can be new events, a heartbeat is due, or the listener closes.
     async fn wait(&mut self) {
         tokio::select! {
             biased;
@@ -305,7 +306,7 @@ impl Follow {
 }
 
 impl Hint {
-    /// Whether there may be more.
+    /// Waits for a wake-up. Returns false if there will be no more.
     async fn changed(&mut self, filter: &EventFilter, closing: &CancellationToken) -> bool {
         let (changes, last_read, patience) = match self {
             Hint::Herald(subscriber) => return subscriber.changed(filter).await,
@@ -318,14 +319,14 @@ impl Hint {
         let Some(Ok(())) = closing.run_until_cancelled(changes.changed()).await else {
             return false;
         };
-        // Under load a commit comes every few microseconds, and most are not for us.
+        // Under load a commit comes every few microseconds, and most are not for this reader.
         sleep_until(*last_read + *patience).await;
         *patience = (*patience * 2).min(MOST_PATIENCE);
         true
     }
 }
 
-/// The dispatch as it is when it is finished, or after `wait`, or when the listener closes.
+/// Returns the dispatch once it is finished, after `wait`, or when the listener closes.
 pub(super) async fn until_finished(
     store: &dyn Store,
     mut dispatch: DispatchRecord,

@@ -1,11 +1,11 @@
-//! Readers that are private to this component, opened to `tests/fuzz`.
+//! Access for `tests/fuzz` to parsers that are private to this component.
 
 use jiff::Timestamp;
 
 use super::error::Code;
 use super::query::{Query, page_cursor};
 
-/// What a handler could ask a query for.
+/// One parameter of each kind that a handler can read from a query.
 #[derive(Debug, PartialEq)]
 pub struct Asked {
     pub text: Option<String>,
@@ -16,7 +16,7 @@ pub struct Asked {
     pub cursor: Option<u64>,
 }
 
-/// Reads one parameter of each kind, or says with which code it is refused.
+/// Reads one parameter of each kind, or returns the error code of the refusal.
 pub fn query(text: &str) -> Result<Asked, Code> {
     let mut query = Query::parse(text);
     let asked = Asked {
@@ -33,7 +33,7 @@ pub fn query(text: &str) -> Result<Asked, Code> {
         .map_err(|failure| failure.code())
 }
 
-/// The cursor that leads to a page.
+/// Cursor of the page after `position`.
 pub fn cursor(position: u64) -> String {
     page_cursor(Some(position)).unwrap_or_default()
 }

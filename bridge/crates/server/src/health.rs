@@ -1,4 +1,4 @@
-//! How the bridge is: for people, for load balancers, for probes. Without a bearer, without secrets.
+//! Health routes for people, load balancers and probes. They need no token and show no secrets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) async fn show(
     let mut health = Health::of(store.as_ref(), &registry.adapters(), &life, detail).await;
     if let Detail::Profiles = detail {
         let children = life.children.clone();
-        // All of `/proc` is read. A count that failed is left out.
+        // Counting reads all of `/proc`. The count is left out if it fails.
         let counted = tokio::task::spawn_blocking(move || children.living()).await;
         health.children = counted.ok().map(|living| ChildrenLine { living });
     }
@@ -119,7 +119,7 @@ struct AdapterLine {
     running: usize,
     queued: u64,
     max_concurrent: usize,
-    /// Since when nothing starts there.
+    /// Time since which the adapter is paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     paused_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -209,11 +209,13 @@ fn adapter_lines(
     lines
 }
 
-/// An adapter that is not loaded any more and for which dispatches still wait.
+/// Entry of an adapter that is no longer loaded while dispatches are queued for it.
 fn gone(queued: u64) -> AdapterLine {
     AdapterLine {
         status: HealthStatus::Offline,
-        message: Some("not loaded, but dispatches wait for it; name it in BRIDGE_ADAPTERS".into()),
+        message: Some(
+            "not loaded, but dispatches are queued for it; add it to BRIDGE_ADAPTERS".into(),
+        ),
         checked_at: None,
         running: 0,
         queued,

@@ -1,5 +1,4 @@
-//! Reads a body once into a bounded tree. Knows JSON and its limits; not what the fields mean, nor
-//! how the bytes arrived.
+//! Parses a body once into a bounded tree. Knows JSON and its limits, not the meaning of fields or the transport.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -7,20 +6,19 @@ use std::fmt;
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Arrays and objects may be nested so deep.
+/// Maximum nesting depth of arrays and objects.
 pub const MAX_DEPTH: usize = 64;
-/// A tree of more values would cost many times the memory of its text.
+/// Maximum number of values: a tree of more would take many times the memory of its text.
 pub const MAX_VALUES: usize = 500_000;
-/// An object counts as so many, since it takes that much more room, however little is in it.
+/// Number of values that an object counts as: even a small one takes the memory of so many.
 const OBJECT_VALUES: usize = 20;
-/// Keys of this form mean something to serde_json when a tree is read again, so they must not come
-/// from outside.
+/// Prefix of keys that serde_json interprets when a tree is read again; refused in input.
 const RESERVED_KEY_PREFIX: &str = "$serde_json::private::";
 
-/// An integer that does not fit into 64 bits becomes a float that is no nearer to zero.
+/// 2^63: an integer that does not fit into 64 bits is parsed as a float of at least this magnitude.
 const LEAST_WIDE: f64 = 9_223_372_036_854_775_808.0;
 
-/// Why a body is not a tree we work with.
+/// Reason for refusing a body.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum BodyError {
     #[error("the body is empty; send a JSON object")]
@@ -34,7 +32,7 @@ pub enum BodyError {
     #[error("the body is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
     #[error(
-        "the body holds more than {MAX_VALUES} values, an object counted as {OBJECT_VALUES} of them"
+        "the body has more than {MAX_VALUES} values, where an object counts as {OBJECT_VALUES}"
     )]
     TooManyValues,
     #[error("{path:?} is given twice; keys must be unique")]
@@ -48,7 +46,7 @@ pub enum BodyError {
 }
 
 impl BodyError {
-    /// The field that is to blame; empty for the body as a whole.
+    /// Path of the offending field; empty for the body as a whole.
     pub fn field(&self) -> &str {
         match self {
             BodyError::DuplicateKey { path } | BodyError::ReservedKey { path } => path,
@@ -63,7 +61,7 @@ impl BodyError {
     }
 }
 
-/// The one JSON value that `bytes` are.
+/// Parses `bytes` as one JSON value.
 pub fn parse(bytes: &[u8]) -> Result<Value, BodyError> {
     if bytes.starts_with(b"\xef\xbb\xbf") {
         return Err(BodyError::ByteOrderMark);
@@ -99,12 +97,12 @@ pub fn parse(bytes: &[u8]) -> Result<Value, BodyError> {
 #[derive(Default)]
 struct Limits {
     values: Cell<usize>,
-    /// There was a float of a size at which it may stand for an integer that does not fit.
+    /// True if a float was large enough to be an integer that does not fit into 64 bits.
     wide: Cell<bool>,
     refusal: RefCell<Option<BodyError>>,
 }
 
-/// Where in the tree we are, as a list that lives on the stack.
+/// Path of the current value, as a linked list on the stack.
 #[derive(Clone, Copy)]
 enum Place<'a> {
     Root,
@@ -248,7 +246,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
     }
 }
 
-/// Where the first integer stands that only a rounded float could hold. `text` is valid JSON.
+/// Offset of the first integer in `text`, which is valid JSON, that does not fit into 64 bits.
 fn wide_integer(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut at = 0;

@@ -1,6 +1,5 @@
-//! How long a connection may say nothing: not long in the middle of a request's head, longer between two
-//! requests. Who keeps a connection sends the next request when there is one; if the connection is
-//! closed at that moment, the client cannot tell whether that request was read.
+//! Read timeouts of a connection: short within the head of a request, longer between two requests. A client that
+//! reuses a connection cannot tell, if it is closed while the next request is sent, whether that request was read.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,17 +14,17 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::socket::ReadActivity;
 
-/// The timer for the heads of one connection. hyper starts it when it begins to wait for a request, and
-/// does not tell that wait from a head that dawdles.
+/// Header timer of one connection. hyper starts it when it begins to wait for a request, and does not distinguish
+/// that wait from a slow head.
 #[derive(Clone)]
 pub(super) struct KeepAliveTimer(Arc<Inner>);
 
 struct Inner {
     head: Duration,
     idle: Duration,
-    /// Of all connections: when none is left, one that rests gives up its own.
+    /// Connection slots of the listener: while none is free, an idle connection is closed early.
     places: Arc<Semaphore>,
-    /// Whether there was a request before.
+    /// True after the first request.
     asked: AtomicBool,
     heard: ReadActivity,
 }
@@ -71,10 +70,10 @@ impl Timer for KeepAliveTimer {
     }
 }
 
-/// Ends when a head has taken too long, or the silence before it.
+/// Completes when a head, or the idle time before it, has taken too long.
 struct IdleSleep {
     patience: KeepAliveTimer,
-    /// Whether the silence is one between two requests.
+    /// True while the connection is idle between two requests.
     resting: bool,
     end: Instant,
     sleep: Pin<Box<Sleep>>,

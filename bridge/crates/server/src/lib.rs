@@ -1,5 +1,5 @@
-//! The edge: the only place that knows axum. Reads requests, asks one component each, writes answers.
-//! Knows the handles of the components, never how they keep or run things.
+//! HTTP interface, and the only user of axum: reads requests, calls one component each, writes answers.
+//! Depends on the handles of the components, never on how they store or run things.
 #![forbid(unsafe_code)]
 
 pub mod auth;
@@ -66,33 +66,36 @@ use traffic::Traffic;
 
 pub use serve::serve;
 
-/// How the listener treats those who call.
+/// Settings of the listener: names served, limits and timeouts.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Host names that are served besides the local ones; on other addresses, the only ones served.
+    /// Host names served in addition to the local ones; if the listen address is not loopback, the only ones
+    /// served.
     pub hosts: Vec<String>,
-    /// Origins whose pages may call, besides those of `localhost`.
+    /// Origins whose pages may call, in addition to those of `localhost`.
     pub origins: Vec<String>,
     pub body_limit_bytes: usize,
-    /// A body that is not complete by then is answered 408.
+    /// Time for a complete request body; after it the request is answered 408.
     #[serde(with = "forge_base::duration")]
     pub body_timeout: Duration,
-    /// A connection that has not sent its headers by then is closed.
+    /// Time for the headers of a request; after it the connection is closed.
     #[serde(with = "forge_base::duration")]
     pub header_timeout: Duration,
-    /// A connection that rests between two requests is closed after so long, sooner when there is no
-    /// place left for others. Longer than what clients keep one for, so that they are the ones to close.
+    /// Time after which a connection that is idle between two requests is closed, `header_timeout` at the
+    /// earliest while no connection slot is free. Longer than clients keep an idle connection, so that the
+    /// client closes first.
     #[serde(with = "forge_base::duration")]
     pub idle_timeout: Duration,
-    /// A connection whose client takes nothing of an answer for so long is cut.
+    /// Time after which a connection is closed if its client reads nothing of an answer.
     #[serde(with = "forge_base::duration")]
     pub write_timeout: Duration,
-    /// Connections at once; further ones wait in the backlog of the system.
+    /// Maximum concurrent connections; further ones wait in the kernel's listen backlog.
     pub max_connections: usize,
-    /// Event streams among them; one more is answered 429, so that readers leave room for work.
+    /// Maximum event streams among them; further ones are answered 429, so that readers leave connections for
+    /// work.
     pub max_streams: usize,
-    /// What requests under way get when the listener closes.
+    /// Time that requests in progress have to end after the listener closed.
     #[serde(with = "forge_base::duration")]
     pub close_grace: Duration,
 }
@@ -114,7 +117,7 @@ impl Default for Config {
     }
 }
 
-/// What the process is doing; readiness says it.
+/// Phase of the process, reported by the readiness probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     Starting,
@@ -122,19 +125,19 @@ pub enum Phase {
     Draining,
 }
 
-/// The life of this process, as health tells it and as open streams follow it.
+/// State of this process, for health reports and open streams.
 #[derive(Clone, Debug)]
 pub struct ProcessState {
     pub instance_id: Arc<str>,
     pub started: Instant,
     pub phase: watch::Receiver<Phase>,
-    /// Ends event streams and requests that wait; the same that ends [`serve()`].
+    /// Ends event streams and waiting requests; the token that also ends [`serve()`].
     pub closing: CancellationToken,
-    /// The programs that adapters started.
+    /// Programs that adapters started.
     pub children: Children,
 }
 
-/// Everything a handler may ask for; each takes only what its signature names.
+/// Handles available to handlers; each handler extracts only those in its signature.
 #[derive(Clone)]
 pub struct Components {
     pub store: Arc<dyn Store>,
@@ -144,7 +147,7 @@ pub struct Components {
     pub auth: Auth,
     pub config: Arc<Config>,
     pub metrics: metrics::Config,
-    /// Where this router is served.
+    /// Address that this router is served on.
     pub listen: SocketAddr,
     pub process: ProcessState,
 }
@@ -202,13 +205,14 @@ pub fn router(state: Components) -> Router {
         .with_state(Shared(Arc::new(shared)))
 }
 
-/// What the way to every handler knows.
+/// State of the middleware.
 struct Middleware {
     rules: OriginRules,
     traffic: Traffic,
 }
 
-/// What every request passes. One middleware: each would cost a request a dozen allocations.
+/// Applies tracing, header limits and the origin guard to every request. A single middleware, because each
+/// layer costs a dozen allocations per request.
 async fn apply_middleware(
     extract::State(way): extract::State<Arc<Middleware>>,
     request: Request,
@@ -219,11 +223,11 @@ async fn apply_middleware(
     request_span::traced(&way.traffic, request, limited).await
 }
 
-/// What handlers draw from. Cloned several times for each request.
+/// State that extractors read from; cloned several times per request.
 #[derive(Clone)]
 struct Shared(Arc<AppState>);
 
-/// The state, and what the edge made for itself.
+/// The components, and the state that the HTTP interface keeps itself.
 struct AppState {
     state: Components,
     body_reader: BodyReader,

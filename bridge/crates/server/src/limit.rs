@@ -1,5 +1,5 @@
-//! How often somebody may: the requests of a token, and the wrong tokens of an address. Time is passed in
-//! as the time since some fixed moment; every table is bounded.
+//! Rate limits: requests of a token, and invalid tokens from an address. Times are passed in as durations since a
+//! fixed moment; every table is bounded.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use subtle::ConstantTimeEq as _;
 
-/// Addresses that are remembered; a further one takes the place of the one that was quiet longest.
+/// Maximum addresses kept; a further one replaces the one seen least recently.
 const MOST_PEERS: usize = 4096;
-/// Tokens that are remembered for one address.
+/// Maximum valid tokens kept for one address.
 const MOST_PROVEN: usize = 16;
 
-/// So many in a minute: all of them at once, then one for each that has been given back by time.
+/// Rate per minute: a burst of the whole count, then one more each `every`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     every: Duration,
@@ -23,18 +23,18 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// `None`: without a limit.
+    /// Rate of `count` per minute; `None`, no limit, for 0.
     pub(super) fn per_minute(count: u32) -> Option<Self> {
         let window = Duration::from_secs(60);
         let every = window.checked_div(count)?;
         Some(Self { every, window })
     }
 
-    /// One more at `now`, where `spent` says until when the rate is spent so far. The new `spent`, or how long
-    /// to wait.
+    /// Takes one at `now`, where `spent` is the time until which the rate is spent. Returns the new `spent`, or the
+    /// time to wait.
     fn take(self, spent: Duration, now: Duration) -> Result<Duration, Duration> {
         let after = spent.max(now) + self.every;
-        // A minute divided and multiplied again may be a few nanoseconds short.
+        // A minute divided and multiplied again can be a few nanoseconds short.
         match after.checked_sub(now + self.window) {
             None | Some(Duration::ZERO) => Ok(after),
             Some(wait) => Err(wait),
@@ -42,15 +42,15 @@ impl Rate {
     }
 }
 
-/// What one caller has spent of its rate.
+/// Spent part of one caller's rate.
 #[derive(Debug, Default)]
 pub(super) struct Meter(AtomicU64);
 
 impl Meter {
-    /// Counts one, or says how long to wait.
+    /// Counts one, or returns the time to wait.
     pub(super) fn take(&self, rate: Rate, now: Duration) -> Result<(), Duration> {
         let mut wait = None;
-        // The numbers are 64 bits of nanoseconds: 584 years.
+        // 64 bits of nanoseconds last 584 years.
         let next = |spent| match rate.take(Duration::from_nanos(spent), now) {
             Ok(spent) => Some(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX)),
             Err(too_early) => {
@@ -68,7 +68,7 @@ impl Meter {
 
 pub(super) type Hash = [u8; 32];
 
-/// Who calls, as far as its address says: all of a machine's IPv6 network is one.
+/// Address of a caller; an IPv6 /64 network counts as one caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer(IpAddr);
 
@@ -90,7 +90,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What is known of addresses: who guesses, and who has shown which tokens.
+/// Invalid attempts and valid tokens of each address.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     table: Mutex<HashMap<Peer, Record>>,
@@ -99,23 +99,23 @@ pub(super) struct Peers {
 #[derive(Debug, Default)]
 struct Record {
     seen: Duration,
-    /// Of the rate of failures.
+    /// Spent part of the rate of failures.
     spent: Duration,
     proven: Vec<Hash>,
 }
 
-/// How a wrong token is answered.
+/// Effect of an invalid token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
-    /// As such.
+    /// Below the limit.
     Counted,
-    /// It was the last that is; the next ones are not looked at.
+    /// Limit reached: further tokens from this address are refused unchecked, except those valid before.
     Last,
 }
 
 impl Peers {
-    /// Whether a token from this address is looked at; else how long to wait. A token that was right from here
-    /// is looked at whatever others do behind the same address.
+    /// Succeeds if a token from this address is to be checked; the error is the time to wait. A token that was
+    /// valid from this address before is always checked, whatever other clients behind the address do.
     pub(super) fn admits(
         &self,
         peer: Peer,
@@ -134,7 +134,7 @@ impl Peers {
         rate.take(record.spent, now).map(drop)
     }
 
-    /// A token of this address was wrong.
+    /// Counts an invalid token from this address.
     pub(super) fn failed(&self, peer: Peer, rate: Rate, now: Duration) -> Failed {
         let mut table = self.table();
         let record = record(&mut table, peer, now);
@@ -145,7 +145,7 @@ impl Peers {
         }
     }
 
-    /// A token of this address was right.
+    /// Records a valid token from this address.
     pub(super) fn proved(&self, peer: Peer, token: &Hash, now: Duration) {
         let mut table = self.table();
         let record = record(&mut table, peer, now);

@@ -1,6 +1,6 @@
-//! Agents, skills, models and the system of runtimes that keep some. Each route names the ops that can
-//! answer it; the names of `runtime.…` are seed 002's, the others are ours. Looking needs the scope of
-//! an administrator too: prompts and workspace files are in there.
+//! Management routes: agents, skills, models and system of runtimes that have them. Each route names the ops that can
+//! answer it; the names of `runtime.…` come from seed 002, the others are the bridge's own. Reading needs the scope
+//! `admin` too, because prompts and workspace files are included.
 
 use axum::Router;
 use axum::extract::Path;
@@ -120,7 +120,7 @@ async fn write_file(
 ) -> Answer {
     let path = relative(&path)?;
     let Some(content) = body["content"].as_str() else {
-        return Err(Failure::field("content", "must be a text"));
+        return Err(Failure::field("content", "must be a string"));
     };
     let candidates = vec![
         (
@@ -157,7 +157,7 @@ async fn set_bindings(
     Body { tree: body, .. }: Body,
 ) -> Answer {
     let Some(bindings) = body["bindings"].as_array() else {
-        return Err(Failure::field("bindings", "must be a list"));
+        return Err(Failure::field("bindings", "must be an array"));
     };
     let arguments = json!({ "agentId": id, "bindings": bindings });
     adapter
@@ -255,7 +255,7 @@ async fn reload_config(_: Admin, adapter: ManagementTarget) -> Answer {
         .await
 }
 
-/// The body under the name that the path gives it; another name inside is a mistake.
+/// Sets the name from the path in the body; fails if the body has a different one.
 fn named(mut body: Value, field: &str, name: &str) -> Result<Value, Failure> {
     let Some(object) = body.as_object_mut() else {
         return Err(Failure::field("", "the body must be an object"));
@@ -273,7 +273,7 @@ fn named(mut body: Value, field: &str, name: &str) -> Result<Value, Failure> {
     }
 }
 
-/// A path below an agent's workspace, as it stands.
+/// Checks that a path stays below an agent's workspace; returns it unchanged.
 fn relative(path: &str) -> Result<&str, Failure> {
     let stays = path.split('/').all(|part| !matches!(part, "" | "." | ".."));
     if stays && !path.contains(['\0', '\\']) {
@@ -292,7 +292,7 @@ mod tests {
     use super::super::token::{Scope, TokenHash};
     use super::*;
 
-    /// Of `reader`.
+    /// SHA-256 of the token `reader`.
     const HASH: &str = "3d0941964aa3ebdcb00ccef58b1bb399f9f898465e9886d5aec7f31090a0fb30";
 
     #[tokio::test]

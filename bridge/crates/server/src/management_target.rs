@@ -1,4 +1,5 @@
-//! One adapter, picked by `?provider=` or by what it can, and calls of its management ops. Knows no single op.
+//! Selection of one adapter, by `?provider=` or by its interfaces, and calls of its management ops. Independent of
+//! the individual ops.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use forge_plugin_host::{Adapter, Registry};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where a management request is to go.
+/// Adapter selection of a management request.
 pub(super) struct ManagementTarget {
     registry: Registry,
     named: Option<String>,
@@ -42,36 +43,36 @@ where
     }
 }
 
-/// An op and its arguments.
+/// Op and its arguments.
 pub(super) type Candidate = (&'static str, Value);
 
 impl ManagementTarget {
-    /// Asks for something; `null` is 404.
+    /// Calls a reading op; an answer of `null` becomes 404.
     pub(super) async fn read(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
         let answer = self.call(candidates).await?;
         match answer.trim_ascii() {
             b"null" => Err(Failure::new(
                 Code::NotFound,
-                "the adapter has nothing of this name",
+                "the adapter has no entry with this name",
             )),
             _ => Ok(raw(answer)),
         }
     }
 
-    /// Changes something; `false` is 404, an answer without content is 204.
+    /// Calls a changing op; an answer of `false` becomes 404, one without content 204.
     pub(super) async fn change(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
         let answer = self.call(candidates).await?;
         match answer.trim_ascii() {
             b"false" => Err(Failure::new(
                 Code::NotFound,
-                "the adapter has nothing of this name",
+                "the adapter has no entry with this name",
             )),
             b"" | b"null" | b"true" | b"{}" => Ok(StatusCode::NO_CONTENT.into_response()),
             _ => Ok(raw(answer)),
         }
     }
 
-    /// The first of the candidates whose interface the adapter has and which it does not decline.
+    /// Calls the first candidate whose interface the adapter has and which it does not reject as unsupported.
     async fn call(&self, candidates: Vec<Candidate>) -> Result<Vec<u8>, Failure> {
         let adapter = self.pick(&candidates)?;
         for (op, arguments) in candidates {
@@ -89,7 +90,7 @@ impl ManagementTarget {
         Err(Failure::new(Code::NotSupported, message))
     }
 
-    /// The adapter that was named; else the only one that could answer, the default one before others.
+    /// Returns the named adapter; without a name the only one with the interface, or the default one if it has it.
     fn pick(&self, candidates: &[Candidate]) -> Result<Adapter, Failure> {
         let able = |adapter: &Adapter| {
             let mut ops = candidates.iter().map(|(op, _)| *op);
@@ -101,7 +102,7 @@ impl ManagementTarget {
                 Failure::new(Code::UnknownProvider, message)
             })?;
             return match adapter.load_error() {
-                // What it could do is not known.
+                // Its interfaces are not known.
                 Some(_) => Err(Failure::new(
                     Code::AdapterUnavailable,
                     format!("the adapter {provider:?} is not loaded; GET /api/health says why"),
@@ -130,18 +131,18 @@ impl ManagementTarget {
     }
 }
 
-/// `agents` of `agents.list`.
+/// Interface of an op: `agents` for `agents.list`.
 fn interface(op: &str) -> &str {
     op.split_once('.').map_or(op, |(interface, _)| interface)
 }
 
-/// An adapter may be written in anything: what it answers is checked before it is passed on as JSON.
+/// Checks that an answer is empty or JSON before it is passed on: adapters can be written in any language.
 fn whole(answer: Vec<u8>, provider: &str, op: &str) -> Result<Vec<u8>, Failure> {
     match serde_json::from_slice::<serde::de::IgnoredAny>(&answer) {
         Ok(_) => Ok(answer),
         Err(_) if answer.is_empty() => Ok(answer),
         Err(error) => {
-            let message = format!("{op} was not answered with JSON: {error}");
+            let message = format!("the answer to {op} is not JSON: {error}");
             Err(failure(
                 provider,
                 &AdapterError::new("protocol_violation", message),
@@ -162,7 +163,7 @@ fn failure(provider: &str, error: &AdapterError) -> Failure {
         _ => Code::AdapterError,
     };
     let message = match error.code.as_str() {
-        // The text of a panic is about the adapter's insides; the bridge's log has it.
+        // The text of a panic is internal to the adapter; it is in the bridge's log.
         "adapter_panic" => format!("the adapter {provider:?} panicked"),
         _ => format!("the adapter {provider:?} says: {}", error.message),
     };

@@ -1,5 +1,5 @@
-//! What a browser on the operator's machine may do: nothing through a rebound name, nothing from a
-//! foreign page, everything from pages that are allowed.
+//! Host and origin checks against attacks through a browser: requests under a rebound host name and from foreign
+//! pages are refused, those from allowed pages pass.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use axum::response::{IntoResponse, Response};
 use super::Config;
 use super::error::{Code, Failure};
 
-/// Probes come by address, and say nothing worth rebinding a name for.
+/// Probe routes, exempt from the host check: probes call by address, and the answers hold nothing sensitive.
 const PROBES: [&str; 3] = ["/api/health", "/api/health/live", "/api/health/ready"];
 const METHODS: &str = "GET, POST";
 const HEADERS: &str = "Content-Type, Authorization, Idempotency-Key, Last-Event-ID";
 const EXPOSED: &str = "Location, Retry-After, X-Request-Id";
 
-/// The rules of one listener.
+/// Host and origin rules of one listener.
 #[derive(Debug)]
 pub struct OriginRules {
     pub config: Arc<Config>,
@@ -53,12 +53,12 @@ impl OriginRules {
         if configured || is_localhost(origin) || is_own(origin, headers) {
             return Ok(());
         }
-        let message = format!("pages of {origin:?} may not call; add it to http.origins");
+        let message = format!("the origin {origin:?} is not allowed; add it to http.origins");
         Err(Failure::new(Code::Forbidden, message))
     }
 }
 
-/// Refuses before anything is read, answers preflights, marks answers as readable.
+/// Checks host and origin before the request is read, answers preflights, and adds CORS headers to the response.
 pub async fn guard(rules: &OriginRules, request: Request, next: Next) -> Response {
     let headers = request.headers();
     if let Err(failure) = rules.check_host(request.uri(), headers) {
@@ -97,7 +97,7 @@ fn preflight_answer() -> Response {
     (StatusCode::NO_CONTENT, headers).into_response()
 }
 
-/// The name that the caller thinks it talks to, without the port.
+/// Host name that the request addresses, without the port.
 fn host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     let authority = match uri.authority() {
         Some(authority) => Some(authority.clone()),
@@ -106,7 +106,7 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
             Authority::try_from(header.as_bytes()).ok()
         }
     };
-    // What cannot be read is not a name we serve.
+    // An unreadable host must not match any served name.
     Some(authority.map_or_else(|| "?".to_owned(), |authority| authority.host().to_owned()))
 }
 
@@ -133,7 +133,7 @@ fn is_localhost(origin: &str) -> bool {
     }
 }
 
-/// A page that came from the very host and port it calls.
+/// True if the origin has the host and port that the request addresses.
 fn is_own(origin: &str, headers: &HeaderMap) -> bool {
     let host = headers
         .get(header::HOST)

@@ -1,5 +1,5 @@
-//! Query parameters, read with all their mistakes at once. Both spellings of a name are taken;
-//! unknown names are left alone.
+//! Query parameters: all errors are reported at once, both spellings of a name are read, unknown names are
+//! ignored.
 
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::error::{Failure, problem};
 
-/// Ask for each parameter, then [`Query::finish`].
+/// Parameters of a request: read each one, then call [`Query::finish`].
 #[derive(Debug)]
 pub(super) struct Query {
     pairs: Vec<(String, String)>,
@@ -37,7 +37,7 @@ impl Query {
         }
     }
 
-    /// The value of `name`, given in camelCase or in snake_case; an empty one counts as absent.
+    /// Value of `name`, spelled in camelCase or snake_case; an empty value counts as absent.
     pub(super) fn text(&mut self, name: &str) -> Option<String> {
         let snake = snake_case(name);
         let mut values: Vec<&str> = self
@@ -57,7 +57,7 @@ impl Query {
         }
     }
 
-    /// RFC 3339.
+    /// Value as an RFC 3339 time.
     pub(super) fn time(&mut self, name: &str) -> Option<Timestamp> {
         let text = self.text(name)?;
         let time = text.parse().ok();
@@ -77,7 +77,7 @@ impl Query {
         number
     }
 
-    /// `true` or `false`; absent is `false`, the name alone is `true`.
+    /// Value as `true` or `false`; an absent name is `false`, a name without a value `true`.
     pub(super) fn flag(&mut self, name: &str) -> bool {
         let snake = snake_case(name);
         let named = |key: &str| key == name || key == snake;
@@ -102,7 +102,7 @@ impl Query {
         chosen.map(|(_, value)| *value)
     }
 
-    /// What [`page_cursor`] made.
+    /// Position in the parameter `cursor`, as encoded by [`page_cursor`].
     pub(super) fn page(&mut self) -> Option<u64> {
         let text = self.text("cursor")?;
         let before = URL_SAFE_NO_PAD
@@ -111,7 +111,7 @@ impl Query {
             .and_then(|bytes| <[u8; 8]>::try_from(bytes).ok())
             .map(u64::from_be_bytes);
         if before.is_none() {
-            self.refuse("cursor", "must be a nextCursor of an earlier answer");
+            self.refuse("cursor", "must be the nextCursor of an earlier page");
         }
         before
     }
@@ -120,7 +120,7 @@ impl Query {
         self.problems.push(problem(name, message));
     }
 
-    /// Everything that was wrong with what was asked for.
+    /// Fails with all errors found in the parameters read.
     pub(super) fn finish(self) -> Result<(), Failure> {
         if self.problems.is_empty() {
             Ok(())

@@ -1,4 +1,4 @@
-//! How a stored dispatch looks on the wire, and how an id in a path finds it.
+//! JSON representation of a stored dispatch, and lookup of the id in a path.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use forge_dispatch::route;
 use forge_store::Store;
 use forge_store::record::{DeliveryRecord, DeliveryState, DispatchRecord, DispatchState};
 
-/// One dispatch as `GET /api/v2/dispatch/{id}` shows it.
+/// Dispatch as shown by `GET /api/v2/dispatch/{id}`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct View {
@@ -20,7 +20,7 @@ pub(super) struct View {
     provider: String,
     pinned: bool,
     status: Status,
-    /// Of the finished: `ok` or `error`.
+    /// `ok` or `error`; only of a finished dispatch.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<Outcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ enum Outcome {
     Error,
 }
 
-/// A delivery in a dispatch; its own route has the attempts.
+/// Delivery of a dispatch, without its attempts, which its own route has.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DeliveryLine {
@@ -94,7 +94,7 @@ pub(super) struct DeliveryLine {
     href: String,
 }
 
-/// Where to go on from a dispatch.
+/// Links to the routes of a dispatch.
 #[derive(Debug, Serialize)]
 pub(super) struct Links {
     #[serde(rename = "self")]
@@ -115,10 +115,10 @@ impl Links {
 }
 
 impl View {
-    /// A dispatch in a list.
+    /// Dispatch in a list, without its deliveries.
     pub(super) fn brief(dispatch: DispatchRecord, now: Timestamp) -> Self {
         let status = match &dispatch.state {
-            // Until its time has come it is accepted and stands in no queue.
+            // Before `notBefore` a dispatch is accepted and in no queue.
             DispatchState::Queued if dispatch.not_before.is_some_and(|at| at > now) => {
                 Status::Accepted
             }
@@ -165,13 +165,13 @@ impl View {
         }
     }
 
-    /// A dispatch with all that belongs to it.
+    /// Dispatch with its deliveries.
     pub(super) async fn whole(
         store: &dyn Store,
         dispatch: DispatchRecord,
     ) -> Result<Self, Failure> {
         let deliveries = match dispatch.state {
-            // One that comes to be meanwhile would belong to an end that this record does not show.
+            // A delivery created since would belong to a result that this record does not show.
             DispatchState::Queued | DispatchState::Running { .. } => Vec::new(),
             DispatchState::Finished { .. } => store.deliveries_of(dispatch.id).await?,
         };
@@ -193,7 +193,7 @@ impl DeliveryLine {
     }
 }
 
-/// The dispatch that a path names: by its own id, or the newest by its task id.
+/// Finds the dispatch named in a path: by its own id, or the newest with that task id.
 pub(super) async fn find(store: &dyn Store, id: &str) -> Result<DispatchRecord, Failure> {
     let found = if id.starts_with("dsp_") {
         match id.parse() {
@@ -206,7 +206,7 @@ pub(super) async fn find(store: &dyn Store, id: &str) -> Result<DispatchRecord, 
     found.ok_or_else(|| unknown(id))
 }
 
-/// All that a path names, newest first: several when it is a task id that was dispatched again.
+/// Finds all dispatches named in a path, newest first: several for a task id that was dispatched again.
 pub(super) async fn find_all(
     store: &dyn Store,
     id: &str,

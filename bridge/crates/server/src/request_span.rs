@@ -1,5 +1,4 @@
-//! What happens around every request: its id and span, the envelope of failures, a panic that becomes
-//! a 500, and the limits of headers.
+//! Processing around every request: request id, span, error envelope, panics as 500, and header limits.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
@@ -14,8 +13,9 @@ use super::error::{Code, Failure, render};
 use super::traffic::Traffic;
 use forge_base::id::RequestId;
 
-/// The HTTP library answers without our envelope above twice these limits.
+/// Maximum number of headers. Above twice this number hyper answers 431 itself, without the envelope.
 pub(super) const MAX_HEADERS: usize = 100;
+/// Maximum size of headers and path, in bytes; hyper answers 431 itself above one and a half times this size.
 pub(super) const MAX_HEADER_BYTES: usize = 64 * 1024;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -24,7 +24,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 #[error("a handler panicked; the line above says where")]
 struct Panicked;
 
-/// The outermost.
+/// Outermost layer: runs a request in its span, turns panics and failures into responses, and counts it.
 pub(super) async fn traced<F: Future<Output = Response>>(
     traffic: &Traffic,
     request: Request,
@@ -34,7 +34,7 @@ pub(super) async fn traced<F: Future<Output = Response>>(
     let id = RequestId::new();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
-    // At every level, so that what is logged under it has its ids.
+    // Error level, so that lines logged within the span have its ids at every log level.
     let span = tracing::error_span!(
         "request",
         request.id = %id,
@@ -57,14 +57,14 @@ pub(super) async fn traced<F: Future<Output = Response>>(
     answer.instrument(span).await
 }
 
-/// The template, which says nothing of who is asked for.
+/// Template of the route, which contains no ids.
 fn path(route: Option<&MatchedPath>) -> &str {
     route.map_or("none", MatchedPath::as_str)
 }
 
-/// Too many or too large headers are 431 with our envelope. A connection ends with a body in
-/// chunks: the HTTP library hides whether a `Content-Length` stood beside it, by which somebody in front
-/// of us may have told where the next request begins (RFC 9112, section 6.3).
+/// Answers 431 with the envelope if headers are too many or too large. Closes the connection after a chunked body:
+/// hyper hides whether there was a `Content-Length` too, by which a proxy in front might have delimited the next
+/// request differently (RFC 9112, section 6.3).
 pub(super) async fn limit_headers<F: Future<Output = Response>>(
     request: Request,
     next: impl FnOnce(Request) -> F,
@@ -72,7 +72,7 @@ pub(super) async fn limit_headers<F: Future<Output = Response>>(
     let headers = request.headers();
     if headers.len() > MAX_HEADERS || size(request.uri(), headers) > MAX_HEADER_BYTES {
         let message =
-            format!("more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of them");
+            format!("more than {MAX_HEADERS} headers, or more than {MAX_HEADER_BYTES} bytes");
         return Failure::new(Code::HeadersTooLarge, message).into_response();
     }
     let in_chunks = headers.contains_key(header::TRANSFER_ENCODING);
@@ -100,7 +100,7 @@ pub(super) async fn unknown_route(uri: Uri) -> Failure {
 
 pub(super) async fn wrong_method(request: Request) -> Failure {
     let message = format!(
-        "{} does not take {}",
+        "{} does not support {}",
         request.uri().path(),
         request.method()
     );

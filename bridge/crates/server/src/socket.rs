@@ -1,4 +1,4 @@
-//! The bytes of one connection, with a bound on how long its peer may take nothing. Knows no HTTP.
+//! Byte stream of one connection, with a timeout for a peer that reads nothing. Independent of HTTP.
 
 use std::io;
 use std::pin::Pin;
@@ -11,18 +11,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A stream whose writing fails when its peer takes nothing for too long. How slowly a peer takes
-/// something is its own affair.
+/// Stream whose writes fail if the peer reads nothing for `patience`. A slow peer is not cut as long as it reads.
 pub(super) struct Socket<S> {
     stream: S,
     patience: Duration,
-    /// Runs while a write waits for the peer.
+    /// Write timeout; runs while a write waits for the peer.
     overdue: Pin<Box<Sleep>>,
     waiting: bool,
     heard: ReadActivity,
 }
 
-/// Whether bytes came since somebody looked.
+/// Flag set by each read of bytes and cleared by [`Self::take`].
 #[derive(Clone, Default)]
 pub(super) struct ReadActivity(Arc<AtomicBool>);
 
@@ -64,7 +63,7 @@ impl<S> Socket<S> {
             Poll::Pending => Poll::Pending,
             Poll::Ready(()) => Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "the client took nothing for too long",
+                "the client read nothing for too long",
             ))),
         }
     }
@@ -118,10 +117,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
     }
 }
 
-/// Answers leave at once, and the kernel gives a peer up that acknowledges nothing for so long: a
-/// machine that vanished says no farewell.
+/// Sends answers without delay, and lets the kernel close a connection whose peer acknowledges nothing for
+/// `patience`: a machine that vanished does not close its connections.
 pub(super) fn prepare(stream: &TcpStream, patience: Duration) {
-    // These fail only when the connection is gone already, which its first read says better.
+    // These fail only if the connection is already closed, which its first read reports.
     let _ = stream.set_nodelay(true);
     #[cfg(target_os = "linux")]
     {

@@ -1,5 +1,4 @@
-//! Tickets with which a page opens one event stream: `EventSource` cannot send a token, and a token never
-//! goes into a URL.
+//! Tickets that each open one event stream: `EventSource` cannot send a token, and tokens must not be in a URL.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -20,19 +19,19 @@ use super::limit::Hash;
 use forge_base::digest::sha256;
 use forge_base::time;
 
-/// How long a ticket opens a stream.
+/// Lifetime of a ticket.
 pub(super) const LIFE: Duration = Duration::from_secs(60);
-/// Tickets that may be out at once.
+/// Maximum unused tickets.
 const MOST: usize = 4096;
 
-/// The tickets that are out; only their hashes are known. Cheap to clone.
+/// Unused tickets, by their hashes. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamTickets(Arc<Mutex<HashMap<Hash, StreamTicket>>>);
 
 #[derive(Debug)]
 struct StreamTicket {
     until: Duration,
-    /// Who asked for it; `None` when nobody was asked for a token.
+    /// Hash of the token that requested the ticket; `None` if no tokens are configured.
     owner: Option<Hash>,
 }
 
@@ -51,7 +50,7 @@ impl StreamTickets {
         Some(ticket)
     }
 
-    /// Takes the ticket, which is good for once. Whose it is, when it was one.
+    /// Removes a ticket, which can be used once; returns its owner, or `None` if it is unknown or expired.
     pub(super) fn redeem(&self, ticket: &str, now: Duration) -> Option<Option<Hash>> {
         let hash = sha256(ticket);
         let ticket = self.tickets().remove(&hash)?;
@@ -72,7 +71,7 @@ pub(super) async fn issue(
 ) -> Result<impl IntoResponse, Failure> {
     let ticket = tickets.issue(reader.0.token, reader.0.at);
     let ticket = ticket.ok_or_else(|| {
-        let message = format!("{MOST} stream tickets are out; each is good for a minute");
+        let message = format!("{MOST} stream tickets are unused; each expires after a minute");
         Failure::new(Code::RateLimited, message)
     })?;
     let expires_at = time::format(Timestamp::now() + LIFE);

@@ -1,4 +1,4 @@
-//! A router over the store in memory, and dispatches in it, for the tests of this folder.
+//! Router over the in-memory store, with dispatches in it, for the tests of this folder.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -69,7 +69,7 @@ impl Answered {
             .map_or("", |value| value.to_str().unwrap())
     }
 
-    /// The envelope with its request id checked and taken out.
+    /// Error envelope, with its request id checked and removed.
     pub(super) fn envelope(&self) -> Value {
         let mut body = self.json();
         let id = body["requestId"].take();
@@ -85,7 +85,7 @@ impl Edge {
         Self::with(Config::default(), &auth::Config::default()).await
     }
 
-    /// A dispatcher that accepts and never starts anything, above the echo adapter.
+    /// Builds a router with the echo adapter and a dispatcher that accepts and never starts anything.
     pub(super) async fn with(config: Config, auth: &auth::Config) -> Self {
         let (phase, phases) = watch::channel(Phase::Serving);
         let closing = CancellationToken::new();
@@ -162,7 +162,7 @@ impl Edge {
             .await
     }
 
-    /// An accepted dispatch with its first two events.
+    /// Accepts a dispatch with its first two events.
     pub(super) async fn accept(&self, task_id: &str) -> DispatchId {
         let now = Timestamp::now();
         let id = DispatchId::new();
@@ -211,7 +211,7 @@ impl Edge {
         self.store.append(lease, progress).await.unwrap();
     }
 
-    /// Finished `ok`, its callback owed.
+    /// Finishes a dispatch as `ok`, with its callback pending.
     pub(super) async fn finish(&self, lease: Lease, output: Option<&str>) -> DeliveryId {
         let delivery = DeliveryId::of(lease.id);
         let finish = Finish {
@@ -232,7 +232,7 @@ impl Edge {
         delivery
     }
 
-    /// Accepted, run and finished.
+    /// Accepts, begins and finishes a dispatch.
     pub(super) async fn done(&self, task_id: &str) -> (DispatchId, DeliveryId) {
         let id = self.accept(task_id).await;
         let lease = self.begin(id).await;
@@ -244,7 +244,7 @@ pub(super) fn event(kind: &'static str) -> NewEvent {
     NewEvent::new(kind, Timestamp::now())
 }
 
-/// The echo adapter, whose library lies beside the test binary.
+/// Registry with the echo adapter, whose library is beside the test binary.
 async fn registry(state_dir: &Path, tracker: &Tasks) -> Registry {
     let setup = plugin::Setup {
         config: plugin::Config {

@@ -1,5 +1,5 @@
-//! TLS of the listener: reads certificate and key, says what is wrong with them, and shows new ones to
-//! those who connect while the bridge serves. Knows nothing of HTTP.
+//! TLS of the listener: reads certificate and key, reports errors in them, and presents renewed ones to new
+//! connections without a restart. Independent of HTTP.
 
 use std::error::Error as _;
 use std::fmt;
@@ -28,22 +28,22 @@ use tokio_rustls::server::TlsStream;
 use forge_base::digest::{Hasher, hex, sha256};
 use forge_base::reloadable::Reloadable;
 
-/// More than any chain or key.
+/// Maximum size of a certificate or key file, in bytes; more than any chain or key.
 const LONGEST_FILE_BYTES: u64 = 1024 * 1024;
-/// From here on somebody has to be told that a certificate comes to its end.
+/// Remaining validity below which a warning is logged.
 const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
-/// However often is asked for, the files are not looked at more often.
+/// Minimum interval between checks of the files, whatever is configured.
 const SHORTEST_ROUND: Duration = Duration::from_millis(10);
 
-/// With both paths the listener speaks TLS, else it does not.
+/// Certificate and key of the listener; it uses TLS if both are set.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// PEM: the bridge's certificate, then those that lead to its authority.
+    /// PEM file: the bridge's certificate, then its intermediate certificates.
     pub cert: Option<PathBuf>,
-    /// PEM, without a password, not readable by everybody.
+    /// PEM file of the private key, unencrypted; not accessible to others, not writable by the group.
     pub key: Option<PathBuf>,
-    /// How often the files are looked at; new ones are shown from then on.
+    /// Interval at which the files are checked; changed ones are then presented.
     #[serde(with = "forge_base::duration")]
     pub every: Duration,
 }
@@ -60,9 +60,9 @@ impl Default for Config {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("tls.cert and tls.key go together, and {0} is not set")]
+    #[error("tls.cert and tls.key must be set together; {0} is not set")]
     Half(&'static str),
-    #[error("{0} is the path of a file, and what it is set to is what such a file holds")]
+    #[error("{0} must be the path of a file, but its value is the content of one")]
     NotAPath(&'static str),
     #[error("cannot read {key} {}", path.display())]
     Read {
@@ -80,7 +80,7 @@ pub enum Error {
     #[error("tls.cert {} holds no certificate in PEM (-----BEGIN CERTIFICATE-----)", .0.display())]
     NoCertificate(PathBuf),
     #[error(
-        "tls.key {} holds no private key in PEM (-----BEGIN PRIVATE KEY-----) that needs no password",
+        "tls.key {} holds no unencrypted private key in PEM (-----BEGIN PRIVATE KEY-----)",
         .0.display()
     )]
     NoKey(PathBuf),
@@ -94,14 +94,14 @@ pub enum Error {
     },
 }
 
-/// What the listener shows. Clones share it.
+/// Certificate and key that the listener presents. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Tls(Reloadable<Identity>);
 
-/// One certificate and its key, as they were in their files.
+/// Certificate and key, as read from their files.
 struct Identity {
     files: Files,
-    /// Of both files, to see a change.
+    /// Digest of both files, to detect a change.
     digest: [u8; 32],
     leaf: CertificateDer<'static>,
     server: Arc<ServerConfig>,
@@ -113,7 +113,7 @@ struct Files {
     key: PathBuf,
 }
 
-/// What the clock says about a certificate.
+/// Validity of a certificate at some time.
 #[derive(Debug, PartialEq, Eq)]
 enum Age {
     Valid,
@@ -123,7 +123,7 @@ enum Age {
 }
 
 impl Tls {
-    /// Nothing when no TLS is asked for.
+    /// Reads certificate and key; `None` if neither is configured.
     pub fn open(config: &Config) -> Result<Option<Self>, Error> {
         let files = match (&config.cert, &config.key) {
             (None, None) => return Ok(None),
@@ -137,23 +137,23 @@ impl Tls {
         Ok(Some(Self(Reloadable::from(files.read()?.identity()?))))
     }
 
-    /// What somebody should do something about before clients refuse the certificate.
+    /// Warning about a certificate that is expired, not yet valid, or expires within 14 days.
     pub fn warning(&self) -> Option<String> {
         self.0.get().warning()
     }
 
-    /// Shows what the other one has; open connections are not touched.
+    /// Presents the certificate of `other` to new connections.
     pub fn adopt(&self, other: &Self) {
         self.0.replace(other.0.get());
     }
 
-    /// Looks at the files again and again and shows what is new and whole in them. Ends when it is dropped.
+    /// Checks the files at an interval and presents a new certificate and key that match. Runs until dropped.
     pub async fn follow(self, every: Duration) {
         let mut said = None;
         loop {
             sleep(every.max(SHORTEST_ROUND)).await;
             let tls = self.clone();
-            // It fails only when the process ends.
+            // Fails only while the process ends.
             let Ok(refreshed) = spawn_blocking(move || tls.refresh()).await else {
                 return;
             };
@@ -161,19 +161,21 @@ impl Tls {
                 Ok(None) => said = None,
                 Ok(Some(identity)) => {
                     said = None;
-                    tracing::info!("a new certificate is in force: {identity:?}");
+                    tracing::info!("new certificate in use: {identity:?}");
                     if let Some(warning) = identity.warning() {
                         tracing::warn!("{warning}");
                     }
                 }
-                // Both files cannot be replaced in one moment: perhaps the next look finds them whole.
+                // Two files cannot be replaced atomically: the next check might find them matching.
                 Err(error) => {
                     let error = match error.source() {
                         Some(source) => format!("{error}: {source}"),
                         None => error.to_string(),
                     };
                     if said.as_ref() != Some(&error) {
-                        tracing::warn!("the certificate in force is as before: {error}");
+                        tracing::warn!(
+                            "certificate not reloaded, keeping the previous one: {error}"
+                        );
                         said = Some(error);
                     }
                 }
@@ -192,14 +194,14 @@ impl Tls {
         Ok(Some(identity))
     }
 
-    /// The handshake. Whoever waits for it bounds its time.
+    /// Performs the handshake, without a timeout of its own.
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let server = Arc::clone(&self.0.get().server);
         TlsAcceptor::from(server).accept(stream).await
     }
 }
 
-/// What is in both files.
+/// Content of both files.
 struct Pem {
     files: Files,
     cert: Vec<u8>,
@@ -212,7 +214,7 @@ impl Files {
         let (cert, _) = read("tls.cert", &self.cert)?;
         let (key, mode) = read("tls.key", &self.key)?;
         let key = SecretSlice::from(key);
-        // A group may read it: that is how a machine's or a cluster's secrets are given to a service.
+        // Group read access is allowed: machines and clusters provide secrets to services that way.
         if mode & 0o027 != 0 {
             let path = self.key.clone();
             return Err(Error::Exposed { path, mode });
@@ -231,7 +233,7 @@ impl Files {
 }
 
 fn read(key: &'static str, path: &Path) -> Result<(Vec<u8>, u32), Error> {
-    // Whoever pastes a key where its path belongs shall not find it in a log.
+    // A key pasted in place of its path must not end up in a log.
     if path.as_os_str().as_encoded_bytes().contains(&b'\n') {
         return Err(Error::NotAPath(key));
     }
@@ -322,7 +324,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// A verification without authorities looks at the time and nothing else that is of use here.
+/// Validity at `now`, found by a verification without trust anchors, which still checks the time.
 fn age(leaf: &CertificateDer<'_>, now: UnixTime) -> Age {
     match (validity(leaf, now), validity(leaf, later(now))) {
         (Some(Bound::NotBefore(from)), _) => Age::NotYet(from),
@@ -341,7 +343,7 @@ fn later(now: UnixTime) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + SOON)
 }
 
-/// The bound that this moment is outside of.
+/// Validity bound that is violated at `at`.
 fn validity(leaf: &CertificateDer<'_>, at: UnixTime) -> Option<Bound> {
     let algorithms = ring::default_provider().signature_verification_algorithms;
     let verified = ParsedCertificate::try_from(leaf).and_then(|leaf| {
@@ -357,7 +359,7 @@ fn validity(leaf: &CertificateDer<'_>, at: UnixTime) -> Option<Bound> {
             not_before,
             ..
         })) => Some(Bound::NotBefore(not_before)),
-        // Nobody vouches for it: of course.
+        // The issuer is unknown, as expected without trust anchors.
         Ok(()) | Err(_) => None,
     }
 }
@@ -406,7 +408,7 @@ mod tests {
             (config(None, Some("a")), "tls.cert is not set"),
             (
                 config(Some("/dev/null"), Some(pasted)),
-                "tls.key is the path",
+                "tls.key must be the path",
             ),
             (config(Some("/dev/zero"), Some("a")), "longer than any"),
         ] {

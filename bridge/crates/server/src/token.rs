@@ -1,5 +1,4 @@
-//! A token as the configuration names it and as it is known here: by its hash, with what it may do and until
-//! when.
+//! Tokens as configured and as held in memory: a hash with scopes, expiry and rate.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -12,17 +11,17 @@ use forge_base::digest;
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenHash {
-    /// SHA-256 of the token, hexadecimal; a leading `sha256:` is fine.
+    /// SHA-256 of the token in hexadecimal, optionally prefixed with `sha256:`.
     pub hash: String,
-    /// Whose it is; for people alone.
+    /// Name of the owner, for information only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default = "Scope::all")]
     pub scopes: Vec<Scope>,
-    /// From then on it is refused.
+    /// Time from which the token is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
-    /// Goes before that of all tokens.
+    /// Overrides `auth.requests_per_minute`; 0: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_minute: Option<u32>,
 }
@@ -32,9 +31,9 @@ pub struct TokenHash {
 pub enum Scope {
     /// Send and cancel dispatches, replay one delivery.
     Dispatch,
-    /// Look at everything.
+    /// Read dispatches, events, deliveries, adapters and metrics.
     Read,
-    /// Reload, management, replaying many.
+    /// Reload, pause and resume adapters, manage runtimes, replay many deliveries.
     Admin,
 }
 
@@ -76,7 +75,7 @@ pub(super) struct Token {
 }
 
 impl Tokens {
-    /// The token with this hash, compared with every known one in constant time.
+    /// Finds the token with this hash, comparing with every known one in constant time.
     pub(super) fn find(&self, hash: &Hash) -> Option<&Token> {
         let mut place = u64::MAX;
         for (index, known) in (0_u64..).zip(&self.list) {

@@ -1,4 +1,4 @@
-//! What is counted of requests: by the template of their route, never by their path.
+//! Request metrics, by the template of the route, never by the path.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use axum::http::Method;
 
 use forge_base::metrics::{Counter, Histogram, OTHER, Table};
 
-/// Routes that have a row of their own; there are fewer.
+/// Maximum routes with a row of their own; there are fewer.
 const ROUTES: usize = 128;
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "DELETE", "OPTIONS", OTHER];
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// Cheap to clone.
+/// Counters of all routes. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Traffic(Arc<Table<Route>>);
 
@@ -22,11 +22,11 @@ impl Default for Traffic {
     }
 }
 
-/// The requests of one route.
+/// Counters of one route.
 pub(super) struct Route {
-    /// By `METHODS`, then `CLASSES`.
+    /// Answers by `METHODS`, then `CLASSES`.
     answers: [[Counter; CLASSES.len()]; METHODS.len()],
-    /// Until the answer's head; a stream goes on after it.
+    /// Time until the response head; a stream continues after it.
     pub(super) time: Histogram,
 }
 
@@ -54,7 +54,7 @@ impl Traffic {
 }
 
 impl Route {
-    /// Method, class of the status and how often, where there was any.
+    /// Method, status class and count, where the count is not 0.
     pub(super) fn answers(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         let methods = METHODS.into_iter().zip(&self.answers);
         methods

@@ -1,4 +1,4 @@
-//! The event streams: one log, one cursor, three encodings.
+//! Event streams: one log, one cursor, three encodings.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(super) async fn of_dispatch(
     let poll = Poll::read(&mut query);
     query.finish()?;
     let position = match place.unwrap_or(Place::Earliest) {
-        // All that belongs to a dispatch is there as long as the dispatch, whatever was removed around.
+        // Events of a dispatch are kept as long as the dispatch, even if events around them were removed.
         Place::Earliest => 0,
         place => log.position(place)?,
     };
@@ -76,7 +76,7 @@ pub(super) async fn of_all(
         .await
 }
 
-/// Where the stream of this dispatch ends: with its result unless more is asked for.
+/// End of the stream of a dispatch: its result, or its delivery with `until=delivered`.
 fn end(dispatch: &DispatchRecord, query: &mut Query) -> Until {
     let finished = Until::Finished(dispatch.id);
     let delivered = match dispatch.callback {
@@ -87,7 +87,7 @@ fn end(dispatch: &DispatchRecord, query: &mut Query) -> Until {
     query.choice("until", &ends).unwrap_or(finished)
 }
 
-/// Where a reader wants to begin.
+/// Start position requested by a reader.
 enum Place {
     Earliest,
     Live,
@@ -106,7 +106,7 @@ fn place(headers: &HeaderMap, query: &mut Query) -> Option<Place> {
     }
 }
 
-/// What a page of JSON may hold and how long it may be waited for.
+/// Maximum number of events of a JSON page, and how long to wait for the first one.
 struct Poll {
     limit: usize,
     wait: Duration,
@@ -132,7 +132,7 @@ pub(super) enum Encoding {
 impl<S: Sync> FromRequestParts<S> for Encoding {
     type Rejection = Infallible;
 
-    /// The first type of `Accept` that we can write, else SSE.
+    /// Chooses the first supported type in `Accept`; SSE if there is none.
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let accept = parts.headers.get_all(header::ACCEPT).iter();
         let accept = accept.filter_map(|value| value.to_str().ok());
@@ -150,7 +150,7 @@ impl<S: Sync> FromRequestParts<S> for Encoding {
     }
 }
 
-/// How many streams may still be opened.
+/// Limit on open event streams.
 #[derive(Clone, Debug)]
 pub(super) struct StreamLimit {
     free: Arc<Semaphore>,
@@ -166,12 +166,12 @@ impl StreamLimit {
         }
     }
 
-    /// How many streams are open.
+    /// Number of open streams.
     pub(super) fn taken(&self) -> usize {
         self.most - self.free.available_permits()
     }
 
-    /// One stream's place; given back when dropped.
+    /// Takes a permit for one stream, returned on drop; fails with 429 if none is free.
     fn take(&self) -> Result<OwnedSemaphorePermit, Failure> {
         Arc::clone(&self.free).try_acquire_owned().map_err(|_| {
             let message = "too many event streams are open; close some, poll with \
@@ -181,7 +181,7 @@ impl StreamLimit {
     }
 }
 
-/// What a reader needs of the bridge.
+/// Components that event routes use.
 #[derive(Clone)]
 pub(super) struct Log {
     store: Arc<dyn Store>,
@@ -209,7 +209,7 @@ impl Log {
         let bounds = self.store.log_bounds();
         match place {
             Place::Live => Ok(bounds.issued),
-            // Below the highest that was removed nothing is sure to be whole.
+            // Below the highest removed position there can be gaps.
             Place::Earliest => Ok(bounds.removed),
             Place::After(cursor) => {
                 let wrong = |message: String| Failure::field("after", message);
@@ -229,7 +229,7 @@ impl Log {
             return Ok(position);
         }
         let first = self.store.log().cursor(removed);
-        let message = format!("events after this cursor have been removed; go on after {first}");
+        let message = format!("events after this cursor have been removed; continue after {first}");
         Err(Failure::new(Code::CursorExpired, message)
             .with_details(json!({ "firstSafeCursor": first })))
     }
@@ -265,7 +265,7 @@ impl Log {
     }
 }
 
-/// The stream as the connection asks for it: one page is read when the one before it was taken.
+/// Chunks of a stream, pulled by the connection: a page is read after the previous one was taken.
 fn chunks(
     follow: Follow,
     framing: Framing,
@@ -278,7 +278,7 @@ fn chunks(
             Ok(Step::Idle(scanned)) => framing.heartbeat(&scanned),
             Ok(Step::End) => return None,
             Err(error) => {
-                tracing::warn!("an event stream broke off: {error}");
+                tracing::warn!("an event stream was cut off: {error}");
                 return Some((Err(Broken), None));
             }
         };
@@ -286,7 +286,7 @@ fn chunks(
     })
 }
 
-/// Cuts the connection; the reader comes back with its cursor.
+/// Read error of the log; aborts the connection, and the reader resumes with its cursor.
 #[derive(Debug, thiserror::Error)]
 #[error("the event log could not be read")]
 struct Broken;

@@ -1,4 +1,4 @@
-//! Streams over the store in memory: where they begin, where they end, and every answer to a cursor.
+//! Streams over the in-memory store: start, end, and every answer to a cursor.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn request(path: &str, headers: &[(&str, &str)]) -> Request<Body> {
     request.body(Body::empty()).unwrap()
 }
 
-/// A stream that is read piece by piece.
+/// Opens a stream that the test reads chunk by chunk.
 async fn open(edge: &Edge, path: &str) -> BodyDataStream {
     let response = edge
         .router

@@ -1,5 +1,5 @@
-//! Which metrics there are: what each means, its labels, and where its value is read. Every label is of a
-//! set that cannot grow from outside.
+//! Metric definitions: help text, labels and source of each metric. Every label has a set of values that callers
+//! cannot grow.
 
 use std::fmt;
 
@@ -14,11 +14,11 @@ use forge_plugin_host::Adapter;
 use super::MetricSources;
 use super::page::Page;
 
-/// The bridge at a moment.
+/// Components and queue lengths read by one scrape.
 pub(super) struct Scrape {
     parties: MetricSources,
     adapters: Vec<Adapter>,
-    /// By adapter, those that are gone included.
+    /// Queued dispatches by adapter, including adapters that are no longer loaded.
     queues: Vec<(String, u64)>,
 }
 
@@ -28,58 +28,55 @@ impl fmt::Debug for Scrape {
     }
 }
 
-/// A counter of a provider, with its name and what it means.
+/// Name, help text and value of a counter of a provider.
 type Count = ((&'static str, &'static str), fn(&Provider) -> u64);
 
 const COUNTS: [Count; 5] = [
     (
-        ("dispatches_accepted", "Dispatches that are on disk"),
+        ("dispatches_accepted", "Dispatches accepted and on disk"),
         |of| of.accepted.get(),
     ),
     (
-        (
-            "dispatches_requeued",
-            "Attempts that went back into the queue",
-        ),
+        ("dispatches_requeued", "Attempts put back into the queue"),
         |of| of.requeued.get(),
     ),
-    (("events", "Events that executions emitted"), |of| {
+    (("events", "Events emitted by executions"), |of| {
         of.events.get()
     }),
     (
         (
             "events_dropped",
-            "Events that were lost because an adapter did not wait",
+            "Events dropped because an adapter ignored backpressure",
         ),
         |of| of.events_dropped.get(),
     ),
-    (("tool_calls", "Tool calls that executions told of"), |of| {
+    (("tool_calls", "Tool calls reported by executions"), |of| {
         of.tool_calls.get()
     }),
 ];
 
-/// A histogram of a provider, with its name and what it means.
+/// Name, help text and value of a histogram of a provider.
 type Times = ((&'static str, &'static str), fn(&Provider) -> &Histogram);
 
 const TIMES: [Times; 3] = [
     (
         (
             "dispatch_queue_wait",
-            "From acceptance, or the time asked for, to the first start",
+            "Time from acceptance, or from notBefore, to the first start",
         ),
         |provider| &provider.queue_wait,
     ),
     (
         (
             "dispatch_execution",
-            "Of one attempt, from its start to its end on disk",
+            "Time of one attempt, from its start to its end on disk",
         ),
         |provider| &provider.execution,
     ),
     (
         (
             "dispatch_first_event",
-            "From acceptance to the first thing that the adapter says",
+            "Time from acceptance to the first event of the adapter",
         ),
         |provider| &provider.first_event,
     ),
@@ -107,14 +104,14 @@ impl Scrape {
     }
 
     fn build(&self, page: &mut Page<'_>) -> fmt::Result {
-        let about = ("build_info", "Which bridge this is; always 1");
+        let about = ("build_info", "Version and instance of the bridge; always 1");
         let labels = [
             ("version", env!("CARGO_PKG_VERSION")),
             ("instance", &*self.parties.life.instance_id),
         ];
         page.gauge(about, |to| to.level(&labels, 1_u64))?;
         let draining = *self.parties.life.phase.borrow() == Phase::Draining;
-        let about = ("draining", "1 while the bridge ends");
+        let about = ("draining", "1 while the bridge drains");
         page.gauge(about, |to| to.level(&[], u64::from(draining)))
     }
 
@@ -149,7 +146,7 @@ impl Scrape {
                     .try_for_each(|(name, of)| to.spread(&[("provider", name)], &read(of).read()))
             })?;
         }
-        let about = ("dispatches_queued", "Dispatches that wait for their start");
+        let about = ("dispatches_queued", "Dispatches waiting to start");
         page.gauge(about, |to| {
             let known = self.adapters.iter().map(Adapter::provider);
             let counted = |name: &str| self.queues.iter().any(|(other, _)| other == name);
@@ -172,7 +169,7 @@ impl Scrape {
                 rows.map(move |(name, model)| (provider, name, model))
             })
         };
-        page.counter(("tokens", "Tokens that finished dispatches used"), |to| {
+        page.counter(("tokens", "Tokens used by finished dispatches"), |to| {
             for (provider, name, model) in models() {
                 for (kind, count) in model.tokens() {
                     let labels = [("provider", provider), ("model", name), ("kind", kind)];
@@ -183,7 +180,7 @@ impl Scrape {
         })?;
         let about = (
             "cost_usd",
-            "What finished dispatches cost, as their adapters say",
+            "Cost of finished dispatches, as reported by adapters",
         );
         page.counter(about, |to| {
             models().try_for_each(|(provider, name, model)| {
@@ -194,20 +191,20 @@ impl Scrape {
     }
 
     fn adapters(&self, page: &mut Page<'_>) -> fmt::Result {
-        let about = ("dispatches_running", "Executions under way");
+        let about = ("dispatches_running", "Executions in progress");
         page.gauge(about, |to| {
             let mut adapters = self.adapters.iter();
             adapters
                 .try_for_each(|of| to.level(&[("provider", of.provider())], of.running() as u64))
         })?;
-        let about = ("adapter_max_concurrent", "Executions that may run at once");
+        let about = ("adapter_max_concurrent", "Maximum concurrent executions");
         page.gauge(about, |to| {
             let mut adapters = self.adapters.iter();
             adapters.try_for_each(|of| {
                 to.level(&[("provider", of.provider())], of.max_concurrent() as u64)
             })
         })?;
-        let about = ("adapter_health", "1 for the state that an adapter is in");
+        let about = ("adapter_health", "1 for the current state of an adapter");
         page.gauge(about, |to| {
             for adapter in &self.adapters {
                 let now = adapter.health().status;
@@ -222,7 +219,7 @@ impl Scrape {
             }
             Ok(())
         })?;
-        let about = ("plugin_calls", "Calls into adapters that have ended");
+        let about = ("plugin_calls", "Completed calls into adapters");
         page.counter(about, |to| {
             for adapter in &self.adapters {
                 let ops = adapter.meters().into_iter().flat_map(|of| of.calls.rows());
@@ -245,29 +242,32 @@ impl Scrape {
         let meters = self.parties.deliverer.meters();
         let about = (
             "delivery_attempts",
-            "Attempts by where the receiver is and what it answered",
+            "Delivery attempts by location of the receiver and answer",
         );
         page.counter(about, |to| {
             meters.attempts().try_for_each(|(place, answer, count)| {
                 to.count(&[("destination", place), ("answer", answer)], count)
             })
         })?;
-        let about = ("deliveries_ended", "Deliveries that came to their end");
+        let about = ("deliveries_ended", "Deliveries that ended, by outcome");
         page.counter(about, |to| {
             to.count(&[("outcome", "delivered")], meters.delivered.get())?;
             to.count(&[("outcome", "dead")], meters.dead.get())
         })?;
-        let about = ("delivery_attempt", "Of one attempt, until its answer");
+        let about = (
+            "delivery_attempt",
+            "Time of one delivery attempt, until its answer",
+        );
         page.times(about, |to| to.spread(&[], &meters.attempt.read()))?;
         let about = (
             "delivery_delay",
-            "From the finish, or the replay, to the delivery",
+            "Time from the finish, or the replay, to the delivery",
         );
         page.times(about, |to| to.spread(&[], &meters.delay.read()))?;
         let broken = self.parties.deliverer.snapshot();
         let about = (
             "delivery_breakers",
-            "Receivers to which little or nothing is sent, by state",
+            "Receivers whose circuit breaker is open or half-open",
         );
         page.gauge(about, |to| {
             for (state, name) in [(State::Open, "open"), (State::HalfOpen, "half_open")] {
@@ -277,16 +277,13 @@ impl Scrape {
             Ok(())
         })?;
         let counts = self.parties.store.counts();
-        let about = ("deliveries_pending", "Deliveries that are owed");
+        let about = ("deliveries_pending", "Deliveries pending");
         page.gauge(about, |to| to.level(&[], counts.deliveries_pending))?;
-        let about = (
-            "dead_letters",
-            "Deliveries that were given up and can be replayed",
-        );
+        let about = ("dead_letters", "Deliveries given up, which can be replayed");
         page.gauge(about, |to| to.level(&[], counts.deliveries_dead))?;
         let about = (
             "deliveries_in_hand",
-            "Deliveries that wait, are sent or are settled now",
+            "Deliveries waiting, being sent or being settled",
         );
         let (in_hand, _) = self.parties.deliverer.in_hand();
         page.gauge(about, |to| to.level(&[], in_hand as u64))
@@ -295,48 +292,48 @@ impl Scrape {
     fn store(&self, page: &mut Page<'_>) -> fmt::Result {
         let store = &self.parties.store;
         let meters = store.meters();
-        let about = ("store_up", "1 while the store can be written");
+        let about = ("store_up", "1 while the store is writable");
         page.gauge(about, |to| to.level(&[], u64::from(store.status().is_ok())))?;
         let about = (
             "store_commit",
-            "From a commit's first change to the disk's answer",
+            "Time from the first change of a commit until it is on disk",
         );
         page.times(about, |to| to.spread(&[], &meters.commits.read()))?;
-        let about = ("store_commit_changes", "Changes that shared a commit");
+        let about = ("store_commit_changes", "Changes per commit");
         page.numbers(about, |to| to.spread(&[], &meters.batches.read()))?;
         let about = ("store_commit_failures", "Commits that failed");
         page.counter(about, |to| to.count(&[], meters.failures.get()))?;
-        let about = ("store_wal", "The write-ahead log");
+        let about = ("store_wal", "Size of the write-ahead log");
         page.bytes(about, |to| to.level(&[], meters.wal_bytes.get()))?;
         let bounds = store.log_bounds();
-        let about = ("event_log_appended", "Events that were ever recorded here");
+        let about = (
+            "event_log_appended",
+            "Events recorded since the store was created",
+        );
         page.counter(about, |to| to.count(&[], bounds.issued))?;
         let about = (
             "event_log_length",
-            "Events from the oldest that may be there to the newest",
+            "Upper bound of the events in the log: positions after the last removed one",
         );
         let length = bounds.issued.saturating_sub(bounds.removed);
         page.gauge(about, |to| to.level(&[], length))?;
-        let about = ("event_streams", "Readers of events that are connected");
+        let about = ("event_streams", "Open event streams");
         let streams = self.parties.stream_limit.taken() as u64;
         page.gauge(about, |to| to.level(&[], streams))
     }
 
     fn children(&self, page: &mut Page<'_>) -> fmt::Result {
         let children = &self.parties.life.children;
-        let about = (
-            "children_living",
-            "Programs that adapters started and that live",
-        );
+        let about = ("children_living", "Running programs that adapters started");
         page.gauge(about, |to| to.level(&[], children.living() as u64))?;
         let about = (
             "orphans_reaped",
-            "Programs that were killed because their bridge or supervisor was gone",
+            "Programs killed because their bridge or supervisor was gone",
         );
         page.counter(about, |to| to.count(&[], children.meters().reaped.get()))?;
         let about = (
             "orphans_escaped",
-            "Programs that did not end when they were killed",
+            "Programs still running after they were killed",
         );
         page.counter(about, |to| to.count(&[], children.meters().escaped.get()))
     }
@@ -352,7 +349,7 @@ impl Scrape {
         let (_, deliveries) = self.parties.deliverer.in_hand();
         let spans = self.parties.dispatcher.spans().load();
         let store = self.parties.store.meters();
-        page.bytes(("buffer", "What waits in memory"), |to| {
+        page.bytes(("buffer", "Data waiting in memory"), |to| {
             for (buffer, bytes) in [
                 ("store_queue", store.queue_bytes.get()),
                 ("adapter_events", said as u64),
@@ -364,7 +361,7 @@ impl Scrape {
             }
             Ok(())
         })?;
-        let about = ("trace_spans", "Spans by what became of them");
+        let about = ("trace_spans", "Trace spans by outcome");
         page.counter(about, |to| {
             for (outcome, count) in [
                 ("exported", spans.map_or(0, |spans| spans.sent.get())),
@@ -379,7 +376,7 @@ impl Scrape {
 
     fn http(&self, page: &mut Page<'_>) -> fmt::Result {
         let routes = || self.parties.traffic.routes();
-        page.counter(("http_requests", "Requests that were answered"), |to| {
+        page.counter(("http_requests", "Requests answered"), |to| {
             for (route, of) in routes() {
                 for (method, status, count) in of.answers() {
                     let labels = [("method", method), ("route", route), ("status", status)];
@@ -388,7 +385,7 @@ impl Scrape {
             }
             Ok(())
         })?;
-        let about = ("http_request", "Until the answer's head");
+        let about = ("http_request", "Time until the response head");
         page.times(about, |to| {
             routes().try_for_each(|(route, of)| to.spread(&[("route", route)], &of.time.read()))
         })

@@ -1,5 +1,5 @@
-//! `GET /metrics`: how the bridge works, for Prometheus. What is shown was counted on the way or stands in
-//! memory; nothing is looked for in the store, so an answer takes the same with a million records.
+//! `GET /metrics` for Prometheus. Values come from counters and from memory, never from a search of the store, so an
+//! answer costs the same with a million records.
 
 mod families;
 mod page;
@@ -26,15 +26,15 @@ use forge_store::Store;
 use families::Scrape;
 use page::Format;
 
-/// Who may look at the metrics.
+/// Access to the metrics.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Whether they are shown without a token; otherwise it takes one with the scope `read`.
+    /// True to serve metrics without a token; otherwise one with the scope `read` is required.
     pub public: bool,
 }
 
-/// Somebody who may look at the metrics.
+/// Caller that may read the metrics.
 pub(super) struct Scraper;
 
 impl<S> FromRequestParts<S> for Scraper
@@ -53,7 +53,7 @@ where
     }
 }
 
-/// What is looked at.
+/// Components that metrics are read from.
 pub(super) struct MetricSources {
     store: Arc<dyn Store>,
     dispatcher: Dispatcher,
@@ -94,9 +94,9 @@ pub(super) async fn show(
 ) -> Result<Response, Failure> {
     let accept = headers.get(header::ACCEPT);
     let format = Format::wanted(accept.and_then(|value| value.to_str().ok()));
-    // What the store counts by adapter stands in memory; while the store is away there is nothing.
+    // Queue lengths are in memory; they are left out while the store is unavailable.
     let queues = parties.store.queues().await.unwrap_or_default();
-    // Processes are counted by reading all of `/proc`.
+    // Counting child processes reads all of `/proc`.
     let text =
         tokio::task::spawn_blocking(move || page::write(Scrape::new(parties, queues), format));
     let text = text.await.map_err(Failure::internal)?;

@@ -1,4 +1,4 @@
-//! How metrics are written: OpenMetrics where it is asked for, else Prometheus' older text.
+//! Encoding of metrics: OpenMetrics if the client accepts it, otherwise the older Prometheus text format.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use forge_base::metrics::Distribution;
 use super::families::Scrape;
 use super::process::Process;
 
-/// Before every name of our own.
+/// Prefix of the bridge's own metric names.
 const PREFIX: &str = "forge_bridge";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// By the `Accept` header.
+    /// Format for an `Accept` header.
     pub(super) fn wanted(accept: Option<&str>) -> Self {
         match accept {
             Some(accept) if accept.contains("application/openmetrics-text") => Self::OpenMetrics,
@@ -40,7 +40,7 @@ impl Format {
     }
 }
 
-/// Everything, in this format.
+/// Encodes all metrics in this format.
 pub(super) fn write(scrape: Scrape, format: Format) -> String {
     let mut registry = Registry::default();
     let ours = registry.sub_registry_with_prefix(PREFIX);
@@ -54,7 +54,8 @@ pub(super) fn write(scrape: Scrape, format: Format) -> String {
     }
 }
 
-/// The same in the older text, where a family has the name of its samples, and units are no lines.
+/// Converts OpenMetrics to the older text format, in which a family has the name of its samples and there are no
+/// `UNIT` lines.
 fn older(page: &str) -> String {
     let mut text = String::with_capacity(page.len());
     let mut help = "";
@@ -81,14 +82,14 @@ fn older(page: &str) -> String {
     text
 }
 
-/// One page in the making.
+/// Page being encoded.
 pub(super) struct Page<'a>(pub(super) DescriptorEncoder<'a>);
 
-/// The labels of one sample.
+/// Labels of one sample.
 type Labels<'l> = &'l [(&'l str, &'l str)];
 
 impl Page<'_> {
-    /// A family of metrics, whose samples `write` adds.
+    /// Adds a family of metrics, whose samples `write` adds.
     fn family(
         &mut self,
         (name, help): (&str, &str),
@@ -116,7 +117,7 @@ impl Page<'_> {
         self.family(about, None, MetricType::Gauge, write)
     }
 
-    /// In bytes, which are added to the name.
+    /// Gauge in bytes; the unit is appended to the name.
     pub(super) fn bytes(
         &mut self,
         about: (&str, &str),
@@ -125,7 +126,7 @@ impl Page<'_> {
         self.family(about, Some(&Unit::Bytes), MetricType::Gauge, write)
     }
 
-    /// In seconds, which are added to the name.
+    /// Histogram in seconds; the unit is appended to the name.
     pub(super) fn times(
         &mut self,
         about: (&str, &str),
@@ -143,7 +144,7 @@ impl Page<'_> {
     }
 }
 
-/// The samples of one family.
+/// Samples of one family.
 pub(super) struct Samples<'a>(MetricEncoder<'a>);
 
 impl Samples<'_> {

@@ -1,16 +1,15 @@
-//! What the system says of this process, under the names that every Prometheus client uses. What cannot be
-//! read is left out.
+//! Process metrics under the names that all Prometheus clients use. Values that cannot be read are left out.
 
 use std::fmt;
 use std::fs;
 
 use super::page::Page;
 
-/// This process, as it is when it is asked.
+/// Collector that reads this process when it is scraped.
 #[derive(Debug)]
 pub(super) struct Process;
 
-/// The members of `/proc/self/stat` that matter here.
+/// Fields of `/proc/self/stat` that are exported.
 #[derive(Debug, PartialEq)]
 struct Stat {
     cpu_ticks: u64,
@@ -26,29 +25,35 @@ impl Process {
         let stat = fs::read_to_string("/proc/self/stat").ok();
         if let Some(stat) = stat.as_deref().and_then(parse) {
             let pages = rustix::param::page_size() as u64;
-            let about = ("process_cpu_seconds", "Processor time of the bridge itself");
+            let about = ("process_cpu_seconds", "CPU time of the bridge process");
             page.counter(about, |to| to.count(&[], stat.cpu_ticks as f64 / ticks))?;
-            let about = ("process_resident_memory_bytes", "Memory that is in use");
+            let about = ("process_resident_memory_bytes", "Resident memory");
             page.gauge(about, |to| to.level(&[], stat.resident_pages * pages))?;
-            let about = ("process_virtual_memory_bytes", "Memory that is addressed");
+            let about = ("process_virtual_memory_bytes", "Virtual memory");
             page.gauge(about, |to| to.level(&[], stat.virtual_bytes))?;
             let about = ("process_threads", "Threads");
             page.gauge(about, |to| to.level(&[], stat.threads))?;
             if let Some(boot) = boot_time() {
-                let about = ("process_start_time_seconds", "When it started, since 1970");
+                let about = (
+                    "process_start_time_seconds",
+                    "Start time of the process, since 1970",
+                );
                 let start = boot + stat.start_ticks as f64 / ticks;
                 page.gauge(about, |to| to.level(&[], start))?;
             }
         }
         if let Ok(open) = fs::read_dir("/proc/self/fd") {
             let about = ("process_open_fds", "Open files and sockets");
-            // The one that reads the folder is among them.
+            // The descriptor that reads the folder is not counted.
             let open = open.count().saturating_sub(1) as u64;
             page.gauge(about, |to| to.level(&[], open))?;
         }
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         if let Some(limit) = limit {
-            let about = ("process_max_fds", "Files and sockets that may be open");
+            let about = (
+                "process_max_fds",
+                "Maximum number of open files and sockets",
+            );
             page.gauge(about, |to| to.level(&[], limit))?;
         }
         Ok(())
@@ -56,7 +61,7 @@ impl Process {
 }
 
 fn parse(stat: &str) -> Option<Stat> {
-    // The name may hold anything, so what matters begins behind it, with the third member.
+    // The name can contain anything, so parsing starts after it, with the third field.
     let (_, rest) = stat.rsplit_once(") ")?;
     let members: Vec<&str> = rest.split_ascii_whitespace().collect();
     let number = |member: usize| members.get(member - 3)?.parse::<u64>().ok();
@@ -69,7 +74,7 @@ fn parse(stat: &str) -> Option<Stat> {
     })
 }
 
-/// In seconds since 1970.
+/// Boot time of the system, in seconds since 1970.
 fn boot_time() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let line = stat.lines().find_map(|line| line.strip_prefix("btime "))?;

@@ -1,5 +1,4 @@
-//! The accept loop: how many connections, how long they may dawdle, and how they end. Knows nothing
-//! of routes.
+//! Accept loop: limits on connections, their timeouts, and their shutdown. Independent of routes.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -31,23 +30,24 @@ use super::socket::{self, ReadActivity, Socket};
 use super::tls::Tls;
 use forge_base::tasks::IoRuntime;
 
-/// After an answer that left a body unread, this much of it is still taken, so that the client gets
-/// to read the answer instead of a reset.
+/// Time for draining a request body that was left unread, so that the client reads the answer instead of getting a
+/// reset.
 const LINGER: Duration = Duration::from_secs(2);
+/// Maximum bytes drained.
 const LINGER_BYTES: usize = 32 * 1024 * 1024;
-/// Once it is to end: how long the socket still takes what has come to it, and a new connection may take to
-/// say what it wants.
+/// Time after shutdown during which connections in the listen backlog are still accepted, time that such a connection
+/// has to send its request, and time for draining an idle connection.
 const LAST_CALL: Duration = Duration::from_millis(50);
-/// What a connection holds of what came, and of what its client has not taken yet. Above our own
-/// limit of headers, so that we are the ones to refuse them.
+/// Size of the read buffer and of the write buffer of a connection. Above [`MAX_HEADER_BYTES`], so that too large
+/// headers are refused with the envelope.
 const BUFFER_BYTES: usize = MAX_HEADER_BYTES + MAX_HEADER_BYTES / 2;
 
-/// As long as there are no more connections than this, all live in the runtime that accepts them: where few threads
-/// serve many, none has to be woken for each. Beyond, they are spread.
+/// Number of connections up to which all run in the runtime that accepts them: with few threads for many connections
+/// a request rarely has to wake one. Above it every other connection runs in a second runtime.
 const CROWD: usize = 256;
 
-/// Serves until `shutdown`; then the socket closes, requests under way end within
-/// `config.close_grace`, and the rest is cut off.
+/// Serves until `shutdown`; then closes the socket, gives requests in progress `config.close_grace` to end, and
+/// cuts off the others.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -60,7 +60,7 @@ pub async fn serve(
     let mut goes_elsewhere = false;
     let cut = CancellationToken::new();
     let permits = Arc::new(Semaphore::new(most_connections(config)));
-    // Who has connected by then is still answered.
+    // Clients that connected before the shutdown are still answered.
     let mut last_call = pin!(last_call(&shutdown));
     loop {
         let accepted = tokio::select! {
@@ -90,7 +90,7 @@ pub async fn serve(
                 };
                 goes_elsewhere = !goes_elsewhere && connections.len() >= CROWD;
                 if goes_elsewhere && elsewhere.is_none() {
-                    // Where no more threads are to be had it stays.
+                    // If no threads can be started, the connection stays in this runtime.
                     elsewhere = IoRuntime::new().ok();
                 }
                 match &elsewhere {
@@ -98,7 +98,9 @@ pub async fn serve(
                         let moved = async move {
                             match stream.into_std().and_then(TcpStream::from_std) {
                                 Ok(stream) => live(stream).await,
-                                Err(error) => tracing::warn!("a connection was lost: {error}"),
+                                Err(error) => tracing::warn!(
+                                    "a connection could not be moved to the second runtime: {error}"
+                                ),
                             }
                         };
                         connections.spawn_on(moved, elsewhere.handle());
@@ -112,8 +114,8 @@ pub async fn serve(
                 if is_of_one_connection(&error) {
                     continue;
                 }
-                tracing::warn!("no connection was accepted: {error}");
-                // Out of descriptors, most likely: trying at once would only burn the processor.
+                tracing::warn!("accepting a connection failed: {error}");
+                // Most likely out of descriptors: an immediate retry would only burn CPU time.
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -128,7 +130,8 @@ pub async fn serve(
     }
 }
 
-/// As configured, but the store, the adapters and callbacks need descriptors too.
+/// `config.max_connections`, at most half of the open file limit: store, adapters and callbacks need descriptors
+/// too.
 fn most_connections(config: &Config) -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let descriptors = limit.current.and_then(|limit| usize::try_from(limit).ok());
@@ -145,7 +148,7 @@ fn most_connections(config: &Config) -> usize {
         .clamp(1, most.min(Semaphore::MAX_PERMITS))
 }
 
-/// Ends a moment after `shutdown`.
+/// Completes [`LAST_CALL`] after `shutdown`.
 async fn last_call(shutdown: &CancellationToken) {
     shutdown.cancelled().await;
     tokio::time::sleep(LAST_CALL).await;
@@ -161,7 +164,7 @@ async fn accept(
     Ok((stream, address.ip().into(), permit))
 }
 
-/// The client went away before it was accepted; the listener is well.
+/// True if the client disconnected before it was accepted; the listener is not affected.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -184,21 +187,21 @@ struct Connection {
 impl Connection {
     async fn open(self, stream: TcpStream, tls: Option<Tls>) {
         if self.shutdown.is_cancelled() {
-            // It is read before the connection is told to end, so that it is answered.
+            // Wait for the request, so that it is read and answered before the connection shuts down.
             let _ = tokio::time::timeout(LAST_CALL, stream.readable()).await;
         }
         let Some(tls) = tls else {
             return self.run(stream).await;
         };
-        // A handshake that dawdles holds nothing but its own place, and that for no longer than headers may.
+        // A slow handshake occupies only its own connection slot, for `header_timeout` at most.
         let shaken = tokio::select! {
             () = self.shutdown.cancelled() => return,
             shaken = tokio::time::timeout(self.header_timeout, tls.accept(stream)) => shaken,
         };
         match shaken {
             Ok(Ok(stream)) => Box::pin(self.run(stream)).await,
-            Ok(Err(error)) => tracing::debug!("no TLS handshake: {error}"),
-            Err(_) => tracing::debug!("a TLS handshake took too long"),
+            Ok(Err(error)) => tracing::debug!("TLS handshake failed: {error}"),
+            Err(_) => tracing::debug!("TLS handshake timed out"),
         }
     }
 
@@ -231,14 +234,14 @@ impl Connection {
             None => {
                 Pin::new(&mut serving).graceful_shutdown();
                 let mut end = poll_fn(|context| serving.poll_without_shutdown(context));
-                // A connection between two requests ends at once, and has no answer that could be lost.
+                // A connection between two requests ends at once and has no answer to lose.
                 match (&mut end).now_or_never() {
                     Some(ended) => (ended, LAST_CALL),
                     None => (end.await, LINGER),
                 }
             }
         };
-        // Clients that go away and bytes that are no HTTP are not failures of ours.
+        // Disconnects and malformed HTTP are not errors of the bridge.
         if let Err(error) = ended {
             tracing::debug!("connection ended: {error}");
         }
@@ -247,7 +250,7 @@ impl Connection {
     }
 }
 
-/// Closing with bytes unread makes the kernel send a reset, which can overtake the answer.
+/// Drains unread bytes before closing: otherwise the kernel sends a reset, which can overtake the answer.
 async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     stream.shutdown().await?;
     let mut taken = 0;

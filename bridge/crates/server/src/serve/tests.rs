@@ -1,4 +1,4 @@
-//! The accept loop with real sockets: bounds, and the end.
+//! The accept loop with real sockets: limits and shutdown.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -32,11 +32,11 @@ async fn served(config: Config) -> Served {
     }
 }
 
-/// Everything that the server says until it closes.
+/// Sends a request and returns everything the server sends until it closes.
 async fn exchange(address: SocketAddr, request: Vec<u8>) -> String {
     let (mut read, mut write) = TcpStream::connect(address).await.unwrap().into_split();
     let writing = async move {
-        // The server may have heard enough before it was all said.
+        // The server can close before the whole request is sent.
         let _ = write.write_all(&request).await;
         write
     };
@@ -53,7 +53,7 @@ fn with_headers(headers: &str) -> Vec<u8> {
 
 const ASK: &[u8] = b"GET /api/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// An answer to [`ASK`] is complete with its last brace.
+/// Reads to the end of an answer to [`ASK`], its closing brace; false if the connection closes first.
 async fn answered(stream: &mut TcpStream) -> bool {
     let mut byte = [0];
     while stream.read(&mut byte).await.unwrap() == 1 {
@@ -78,7 +78,7 @@ async fn between_two_requests_a_connection_may_rest() {
         assert!(answered(&mut stream).await);
         tokio::time::sleep(5 * header_timeout).await;
     }
-    // The next head must not dawdle all the same.
+    // The timeout still applies within the next head.
     stream.write_all(b"GET /api/hea").await.unwrap();
     assert!(!answered(&mut stream).await);
 }
@@ -236,7 +236,7 @@ async fn shutting_down_ends_streams_and_idle_connections() {
     assert!(TcpStream::connect(served.address).await.is_err());
 }
 
-/// A client that keeps its connection open and does not look at it cannot delay the end.
+/// A client that keeps an idle connection open and does not read cannot delay the shutdown.
 #[tokio::test]
 async fn an_idle_connection_is_not_waited_for() {
     let served = served(Config::default()).await;
@@ -244,7 +244,7 @@ async fn an_idle_connection_is_not_waited_for() {
     used.write_all(ASK).await.unwrap();
     assert!(answered(&mut used).await);
     let _new = TcpStream::connect(served.address).await.unwrap();
-    // Nothing but timers is left to wait for, so the clock shows how long they were waited for.
+    // Only timers are left to wait for, so the paused clock shows how long the shutdown waited.
     tokio::time::pause();
     let begun = tokio::time::Instant::now();
     served.shutdown.cancel();
