@@ -318,9 +318,9 @@ await step("a quarantine says since when and why, and ends with a reload", async
 await step("the reference names every operation, and jumps to it", async () => {
   await page.getByRole("link", { name: "API", exact: true }).click();
   await main.getByRole("heading", { level: 1, name: "HTTP interface" }).waitFor();
-  await page.getByRole("navigation", { name: "Operations" }).getByRole("link", { name: "End it", exact: true }).click();
+  await page.getByRole("navigation", { name: "Operations" }).getByRole("link", { name: "Cancel a dispatch", exact: true }).click();
   await focused("id", "cancelDispatch");
-  await page.getByRole("region", { name: "Accept a step" }).getByText("callbackUrl").first().waitFor();
+  await page.getByRole("region", { name: "Submit a dispatch" }).getByText("callbackUrl").first().waitFor();
 });
 
 await step("the keyboard reaches the page", async () => {
