@@ -152,7 +152,7 @@ async fn what_cannot_serve_changes_nothing_and_says_why() {
         ),
         (
             ["EDITION=\"2\"", "CAPABILITIES"],
-            "capabilities answered no profile",
+            "capabilities returned no valid profile",
         ),
         (["EDITION=\"2\"", "HEALTH"], "no route"),
         (["EDITION=\"2\"", "MOST=\"0\""], "maxConcurrent 0"),

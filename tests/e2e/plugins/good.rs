@@ -214,7 +214,7 @@ async fn a_failing_or_hanging_initialize_takes_only_that_adapter_offline() {
         (
             "profile",
             json!({"capabilities": "bad"}),
-            "capabilities answered no profile",
+            "capabilities returned no valid profile",
         ),
     ];
     let mut setup = place.setup(&["echo", "failing", "hanging", "profile"]);
@@ -269,7 +269,7 @@ async fn health_is_polled_with_a_bound_and_its_changes_are_told() {
         ),
         (
             HealthStatus::Degraded,
-            Some("health was answered with something else"),
+            Some("health returned an unreadable answer"),
         ),
         (HealthStatus::Healthy, None),
     ];

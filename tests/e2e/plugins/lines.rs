@@ -253,7 +253,7 @@ async fn a_program_that_never_says_who_it_is_is_offline_in_one_line() {
         (
             "early",
             r#"echo '{"event":{"type":"x"}}'; sleep 300"#.to_owned(),
-            "before it said who it is",
+            "a message before its manifest",
         ),
         (
             "other",
@@ -276,7 +276,7 @@ async fn a_program_that_never_says_who_it_is_is_offline_in_one_line() {
     setup.config.initialize_timeout = Duration::from_secs(4);
     let (registry, _relayed) = start(setup).await;
     let rows = table.iter().map(|(name, _, wanted)| (*name, *wanted));
-    for (name, wanted) in rows.chain([("plain", "may not be executed")]) {
+    for (name, wanted) in rows.chain([("plain", "is not executable")]) {
         let line = registry.get(name).unwrap().load_error().unwrap();
         assert!(
             line.contains(wanted) && !line.contains('\n'),

@@ -87,7 +87,7 @@ async fn only_what_nobody_else_can_write_and_the_list_allows_is_loaded() {
         (
             "others may write its folder",
             |case| mode(case.folder(), 0o777),
-            Some("others may write it"),
+            Some("it is writable by others"),
         ),
         (
             "others may write it, and that is said only",
@@ -191,7 +191,7 @@ async fn what_belongs_to_another_user_or_a_shared_group_is_refused() {
                 unix::chown(&case.library, None, Some(12_345)).unwrap();
                 mode(&case.library, 0o775);
             },
-            Some("a group may write it"),
+            Some("it is writable by a group"),
         ),
         (
             "a shared group may write its folder",
@@ -199,7 +199,7 @@ async fn what_belongs_to_another_user_or_a_shared_group_is_refused() {
                 unix::chown(case.folder(), None, Some(12_345)).unwrap();
                 mode(case.folder(), 0o775);
             },
-            Some("a group may write it"),
+            Some("it is writable by a group"),
         ),
         (
             "a shared group may only read it",

@@ -1,5 +1,5 @@
-//! One adapter as the rest of the bridge sees it: what it can do, how it is, calls to it, and which edition
-//! of it serves. An adapter that cannot serve is still here, with the reason.
+//! Handle of one adapter: profile, health, calls, reload, pause. An adapter that cannot serve has one too, with the
+//! reason.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,13 +21,13 @@ use super::process::Isolation;
 use super::spec::AdapterSpec;
 use forge_base::failpoint;
 
-/// What an edition gets for its own `shutdown` once nothing runs on it.
+/// Grace period of a drained or rejected generation.
 const END_GRACE: Duration = Duration::from_secs(10);
 
 const CUT_OFF: &str =
-    "the adapter was reloaded, and this did not end within plugin.reload_drain after it";
+    "the adapter was reloaded, and this call did not finish within plugin.reload_drain";
 
-/// A handle; clones are the same adapter.
+/// Handle; clones refer to the same adapter.
 #[derive(Clone)]
 pub struct Adapter {
     shared: Arc<Shared>,
@@ -37,25 +37,25 @@ struct Shared {
     post: AdapterContext,
     plan: AdapterSpec,
     board: Mutex<Board>,
-    /// One reload at a time.
+    /// Held during a reload; a second reload is refused.
     reloading: tokio::sync::Mutex<()>,
     closing: CancellationToken,
 }
 
-/// Which editions there are. Changed as one, so that whoever is let in runs on the one that serves.
+/// The generations. One lock guards all of them, so that an execution is admitted to the generation that serves.
 #[derive(Default)]
 struct Board {
     serving: Option<Arc<Generation>>,
-    /// Why there is none.
+    /// Reason why `serving` is `None`.
     load_error: Option<String>,
-    /// Earlier ones, on which something still runs.
+    /// Replaced generations that are still draining.
     leaving: Vec<Arc<Generation>>,
-    /// Nothing starts since then.
+    /// Start of the pause; no execution starts while it is set.
     paused: Option<Timestamp>,
 }
 
 impl Board {
-    /// On all editions: the bound of an adapter holds across a reload.
+    /// Executions on all generations: the limit of an adapter holds across a reload.
     fn running(&self) -> usize {
         let editions = self.serving.iter().chain(&self.leaving);
         editions.map(|generation| generation.executions()).sum()
@@ -70,7 +70,7 @@ impl Board {
     }
 }
 
-/// An edition that was replaced and on which something still runs.
+/// A replaced generation that is still draining.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Draining {
@@ -79,10 +79,10 @@ pub struct Draining {
     pub running: usize,
 }
 
-/// Why an adapter was not reloaded: it serves on as it was.
+/// Reason why a reload failed; the serving generation is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    #[error("it is being reloaded already")]
+    #[error("a reload is already in progress")]
     UnderWay,
     #[error("the bridge is shutting down")]
     Closing,
@@ -90,30 +90,29 @@ pub enum ReloadError {
     Find(#[from] super::Error),
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// In its own words.
+    /// The new generation is offline; carries its message.
     #[error("{0}")]
     Offline(String),
-    #[error("the bridge itself failed while it was loaded; the log says more")]
+    #[error("internal error during the reload; see the log")]
     Failed,
 }
 
 impl ReloadError {
-    /// With its causes, in one line.
     pub fn line(&self) -> String {
         chain(self)
     }
 }
 
-/// Why a pause, or its end, is not on disk.
+/// The pause marker was not written or removed.
 #[derive(Debug, thiserror::Error)]
-#[error("the mark of a pause cannot be written or removed below {folder}")]
+#[error("the pause marker in {folder} cannot be written or removed")]
 pub struct PauseError {
     folder: PathBuf,
     source: std::io::Error,
 }
 
 impl Adapter {
-    /// Loads, initialises and asks for capabilities and health; whatever fails becomes its health.
+    /// Opens the first generation; a failure becomes the adapter's health.
     pub(super) async fn start(
         plan: AdapterSpec,
         boot: Result<(Boot, Start), LoadError>,
@@ -130,7 +129,7 @@ impl Adapter {
         if let Some(since) = board.paused {
             tracing::warn!(
                 adapter.id = post.provider,
-                "adapter {} is paused since {since}: what is dispatched to it waits",
+                "adapter {} is paused since {since}: its dispatches stay queued",
                 post.provider
             );
         }
@@ -173,66 +172,65 @@ impl Adapter {
         &self.shared.post.provider
     }
 
-    /// The library's own version.
     pub fn version(&self) -> Option<String> {
         Some(self.generation()?.facts.manifest.version.clone())
     }
 
-    /// The library's own name, which differs from the provider where a table says so.
+    /// The library's own name; differs from the provider id if the adapter's table sets `library`.
     pub fn library(&self) -> Option<String> {
         Some(self.generation()?.facts.manifest.provider.clone())
     }
 
-    /// The file that was named; what runs is a private copy of it.
+    /// Path of the file that was found; a library runs from a private copy.
     pub fn path(&self) -> Option<PathBuf> {
         Some(self.generation()?.facts.path.clone())
     }
 
-    /// The file's SHA-256 in hexadecimal digits.
+    /// SHA-256 of the file, in hexadecimal digits.
     pub fn digest(&self) -> Option<String> {
         Some(self.generation()?.facts.digest.clone())
     }
 
-    /// Where it runs, once it is loaded.
+    /// Isolation of the serving generation; the default if none is loaded.
     pub fn isolation(&self) -> Isolation {
         self.generation()
             .map_or_else(Isolation::default, |generation| generation.facts.isolation)
     }
 
-    /// Why the library was not loaded, in one line.
+    /// Reason why the library was not loaded, in one line.
     pub fn load_error(&self) -> Option<String> {
         self.board().load_error.clone()
     }
 
-    /// Absent when it was never loaded or initialised.
+    /// `None` if the adapter was never loaded or initialised.
     pub fn profile(&self) -> Option<Arc<Profile>> {
         let generation = self.generation()?;
         generation.ready().map(|ready| Arc::clone(&ready.profile))
     }
 
-    /// As last heard.
+    /// The last health report, from the cache.
     pub fn health(&self) -> HealthReport {
         self.shared.post.monitor.current()
     }
 
-    /// Since when it is not started again, and why; until a reload.
+    /// Start and reason of the quarantine; a reload ends it.
     pub fn quarantined(&self) -> Option<Quarantine> {
         self.shared.post.monitor.quarantined()
     }
 
-    /// The last changes, the newest last.
+    /// Recent health changes, newest last.
     pub fn history(&self) -> Vec<HealthReport> {
         self.shared.post.monitor.history()
     }
 
-    /// As the manifest lists them: `execution@1`, `agents@1.2`.
+    /// Interfaces of the manifest, such as `execution@1` and `agents@1.2`.
     pub fn interfaces(&self) -> Vec<String> {
         self.generation()
             .map(|generation| generation.facts.manifest.interfaces.clone())
             .unwrap_or_default()
     }
 
-    /// Whether an interface is there in any version: `agents`.
+    /// True if the manifest lists the interface, such as `agents`, in any version.
     pub fn has_interface(&self, name: &str) -> bool {
         self.generation().is_some_and(|generation| {
             let mut interfaces = generation.facts.manifest.interfaces.iter();
@@ -240,23 +238,23 @@ impl Adapter {
         })
     }
 
-    /// 0 when it cannot serve.
+    /// Limit of concurrent executions; 0 if the adapter cannot serve.
     pub fn max_concurrent(&self) -> usize {
         self.board().max_concurrent()
     }
 
-    /// Executions on the edition that serves and on those that it replaced.
+    /// Executions on the serving and the draining generations.
     pub fn running(&self) -> usize {
         self.board().running()
     }
 
-    /// How calls into the edition that serves went; `None` when there is none.
+    /// Call counters of the serving generation; `None` if there is none.
     pub fn meters(&self) -> Option<&'static Meters> {
         let board = self.board();
         board.serving.as_ref().map(|generation| generation.meters())
     }
 
-    /// Bytes of what it said and nobody has read, and of what waits for its thread.
+    /// Bytes of output not yet read, and bytes of requests that wait for the adapter's thread.
     pub fn buffered(&self) -> (usize, usize) {
         let board = self.board();
         let editions = board.leaving.iter().chain(&board.serving);
@@ -266,7 +264,7 @@ impl Adapter {
         })
     }
 
-    /// Editions that were replaced and on which something still runs, the oldest first.
+    /// Draining generations, oldest first.
     pub fn leaving(&self) -> Vec<Draining> {
         let board = self.board();
         let leaving = board.leaving.iter().map(|generation| Draining {
@@ -277,7 +275,7 @@ impl Adapter {
         leaving.collect()
     }
 
-    /// One running execution; none when as many run as may, or when nothing may start.
+    /// Reserves one execution; `None` at the limit, during a pause, or if the instance cannot be reached.
     pub fn reserve(&self) -> Option<Permit> {
         let board = self.board();
         if board.paused.is_some() || board.running() >= board.max_concurrent() {
@@ -287,12 +285,11 @@ impl Adapter {
         serving.is_there().then(|| serving.admit())
     }
 
-    /// Since when nothing starts.
     pub fn paused(&self) -> Option<Timestamp> {
         self.board().paused
     }
 
-    /// Starts nothing more, after a restart neither; what runs goes on. On disk when it returns.
+    /// Stops starting executions, also after a restart; running ones continue. Durable on return.
     pub async fn pause(&self) -> Result<(), PauseError> {
         failpoint::point("pause.before");
         let since = self.mark(Mark::set).await?;
@@ -306,7 +303,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Lets executions start again. Whoever starts them has to be told.
+    /// Lets executions start again. The caller must notify the scheduler.
     pub async fn resume(&self) -> Result<(), PauseError> {
         failpoint::point("resume.before");
         self.mark(Mark::remove).await?;
@@ -314,7 +311,7 @@ impl Adapter {
         self.board().paused = None;
         tracing::info!(
             adapter.id = self.provider(),
-            "adapter {} goes on",
+            "adapter {} is resumed",
             self.provider()
         );
         Ok(())
@@ -326,7 +323,7 @@ impl Adapter {
     ) -> Result<T, PauseError> {
         let mark = self.shared.plan.mark.clone();
         let changed = tokio::task::spawn_blocking(move || change(&mark)).await;
-        // A task that panicked has changed nothing that is known of.
+        // After a panic the state of the marker is unknown.
         let changed = changed.unwrap_or_else(|error| Err(std::io::Error::other(error)));
         changed.map_err(|source| PauseError {
             folder: self.shared.plan.mark.folder().to_owned(),
@@ -334,7 +331,7 @@ impl Adapter {
         })
     }
 
-    /// One management op; its events, if any, are left out.
+    /// Runs one management op; its events are discarded.
     pub async fn call(
         &self,
         op: &str,
@@ -359,7 +356,7 @@ impl Adapter {
             .filter(|generation| generation.ready().is_some())
     }
 
-    /// Asks for its health when the last answer is old; at most one question is under way.
+    /// Asks for health if the cached report is stale; at most one request is in flight.
     pub(super) async fn refresh_health(&self) {
         let Some(generation) = self.ready() else {
             return;
@@ -373,16 +370,15 @@ impl Adapter {
         }
     }
 
-    /// Lets it send events outside executions.
+    /// Enables events outside executions.
     pub(super) async fn start_relay(&self) {
         if let Some(generation) = self.ready() {
             generation.start_relay().await;
         }
     }
 
-    /// Puts another edition in the place of the one that serves: of the file as it is now. What runs ends
-    /// on the edition that it began on. One that cannot be loaded, is not initialised or is offline
-    /// changes nothing. Goes on to its end even when nobody waits for it any more.
+    /// Replaces the serving generation by one opened from the current file, unless that fails or is offline. Executions
+    /// finish on the generation that they began on. Runs to completion even if the caller stops waiting.
     pub async fn reload(&self) -> Result<(), ReloadError> {
         let adapter = self.clone();
         let reload = async move {
@@ -417,11 +413,11 @@ impl Adapter {
         tracing::info!(
             adapter.id = provider,
             adapter.digest = next.facts.digest,
-            "adapter {provider} was reloaded and is {version} now"
+            "adapter {provider} was reloaded, now version {version}"
         );
         let adapter = self.clone();
         post.tracker.spawn(async move {
-            // The new one first: an event may come twice, none is missed.
+            // The new generation first: an event can arrive twice, but none is missed.
             next.start_relay().await;
             if let Some(before) = before {
                 adapter.drain(&before).await;
@@ -436,7 +432,7 @@ impl Adapter {
         health: Health,
     ) -> Result<Option<Arc<Generation>>, ReloadError> {
         let mut board = self.board();
-        // From here on it is seen by whoever shuts down.
+        // Checked under the lock: from here on `shutdown` finds the new generation.
         if self.shared.closing.is_cancelled() {
             return Err(ReloadError::Closing);
         }
@@ -447,7 +443,7 @@ impl Adapter {
         Ok(before)
     }
 
-    /// Ends an edition when nothing runs on it any more, or when that takes too long.
+    /// Shuts a generation down once no call is in flight, or after `plugin.reload_drain`.
     async fn drain(&self, generation: &Arc<Generation>) {
         let Shared { post, closing, .. } = &*self.shared;
         if generation.ready().is_some() {
@@ -461,8 +457,7 @@ impl Adapter {
         if !idle {
             tracing::warn!(
                 adapter.id = post.provider,
-                "{} executions on the earlier generation of adapter {} did not end within {limit:?} \
-                 (plugin.reload_drain) and are ended",
+                "ending {} executions of adapter {} that outlived plugin.reload_drain ({limit:?})",
                 generation.executions(),
                 post.provider,
             );
@@ -477,7 +472,7 @@ impl Adapter {
             .retain(|other| !Arc::ptr_eq(other, generation));
     }
 
-    /// Ends all its editions in order, and without order those that do not answer in time.
+    /// Shuts all generations down, by force after `grace`.
     pub(super) async fn shutdown(&self, grace: Duration) {
         self.shared.closing.cancel();
         let editions: Vec<_> = {

@@ -1,5 +1,5 @@
-//! Where an instance comes from and where it is: a library in this process, the same in a child, or a
-//! program. Whoever calls it need not know.
+//! Origin and backend of an instance: a library in this process, a library in a child, or a program. Callers need not
+//! know which.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::process::launch::Launcher;
 use super::process::remote::Remote;
 use super::trust::{self, Rules, Trust, Vetted};
 
-/// Where an instance comes from.
+/// Origin of an instance.
 pub(super) enum Source {
-    /// A file that was found: a library, or a program that speaks lines.
+    /// A file that was found: a library, or a program that speaks the line protocol.
     Found(Box<Found>),
-    /// A library that the bridge has checked and copied; for its child.
+    /// A library that the bridge has checked and copied, for its child to load.
     Verified {
         path: PathBuf,
         copy: PathBuf,
@@ -35,11 +35,11 @@ pub(super) struct Found {
     pub digest: Option<String>,
     pub images: Arc<LoadedImages>,
     pub isolation: Isolation,
-    /// Absent when there is no program that could hold an adapter: then nothing is probed either.
+    /// `None` without a supervisor: then no child can be started, and libraries are not probed.
     pub launcher: Option<Launcher>,
 }
 
-/// What is known of a loaded library.
+/// Facts about a loaded library or program.
 pub(super) struct Facts {
     pub manifest: Manifest,
     pub path: PathBuf,
@@ -47,7 +47,7 @@ pub(super) struct Facts {
     pub isolation: Isolation,
 }
 
-/// Where the instance is.
+/// Location of an instance.
 #[derive(Clone)]
 pub(super) enum Backend {
     InProcess(Instance),
@@ -57,7 +57,7 @@ pub(super) enum Backend {
 impl Backend {
     pub(super) fn start(&self, call_id: CallId, op: &str, payload: Vec<u8>) {
         match self {
-            // A refusal is an answer, which was given.
+            // A refusal was already delivered as the answer.
             Self::InProcess(instance) => drop(instance.start(call_id, op, payload)),
             Self::Child(remote) => remote.start(call_id, op, &payload),
         }
@@ -78,13 +78,13 @@ impl Backend {
     }
 }
 
-/// Makes the instance. Blocks.
+/// Creates the instance. Blocks.
 pub(super) fn make(boot: &Boot, host: &'static Host) -> Result<(Backend, Facts), LoadError> {
     match &boot.source {
         Source::Verified { path, copy, digest } => {
             let vetted = Vetted::known(copy, digest).ok_or_else(|| {
                 LoadError::Refused(format!(
-                    "{} was changed since it was checked",
+                    "{} was changed after it was checked",
                     copy.display()
                 ))
             })?;
@@ -95,13 +95,13 @@ pub(super) fn make(boot: &Boot, host: &'static Host) -> Result<(Backend, Facts),
     }
 }
 
-/// Whether the file speaks lines; libraries are told by their names.
+/// True if the file is a program, which lacks the extension of a library.
 pub(super) fn is_program(path: &Path) -> bool {
     path.extension()
         .is_none_or(|end| end != std::env::consts::DLL_EXTENSION)
 }
 
-/// Loads a copy into this process.
+/// Loads a private copy into this process.
 fn open(
     boot: &Boot,
     host: &'static Host,
@@ -167,6 +167,6 @@ impl Found {
 }
 
 fn no_launcher() -> LoadError {
-    let text = "there is no supervisor that could start a process for it; see process.supervisor";
+    let text = "no supervisor is configured to start its process; see process.supervisor";
     LoadError::Process(text.to_owned())
 }

@@ -1,22 +1,22 @@
-//! Telling an emitter that comes back after `Full` from one that does not care. Pure.
+//! Distinguishes emitters that retry after `Full` from those that ignore it. Pure.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-/// How many different refused events are remembered, to tell a retry from a loss.
+/// Limit of refused events that are remembered, to tell a retry from a loss.
 const REMEMBERED: usize = 1024;
 
-/// Several times the longest wait of the SDK between two attempts.
+/// Time within which a retry is expected: several times the longest wait of the SDK between two attempts.
 pub(super) const COMES_BACK_WITHIN: Duration = Duration::from_millis(250);
 
-/// The events that were answered `Full` and have not been taken since. An emitter that takes the answer
-/// seriously comes back soon with the same bytes; one that does not has lost them.
+/// Events that were answered `Full` and not accepted since. An emitter that respects the answer retries soon with the
+/// same bytes; an event that is not retried is lost.
 #[derive(Default)]
 pub(super) struct Backpressure {
     prints: HashMap<u64, Attempt>,
     unremembered: u64,
-    /// No attempt is older.
+    /// Lower bound of the times of all attempts.
     oldest: Option<Instant>,
     hasher: RandomState,
 }
@@ -50,7 +50,7 @@ impl Backpressure {
         }
     }
 
-    /// Whether this event was refused before.
+    /// True if this event was refused before.
     pub(super) fn knows(&self, event: &[u8]) -> bool {
         self.prints.contains_key(&self.hasher.hash_one(event))
     }
@@ -62,7 +62,7 @@ impl Backpressure {
         }
     }
 
-    /// Whether somebody has not come back in time, so that what was refused once may count as lost.
+    /// True if a retry is overdue, so that events refused only once can count as lost.
     pub(super) fn is_stale(&mut self, now: Instant) -> bool {
         let stale = |last: Instant| now.saturating_duration_since(last) >= COMES_BACK_WITHIN;
         if !self.oldest.is_some_and(stale) {
@@ -72,7 +72,7 @@ impl Backpressure {
         self.oldest.is_none_or(stale)
     }
 
-    /// How many are lost, leaving those whose emitter keeps coming back.
+    /// Forgets and counts the lost events; those whose emitter keeps retrying stay.
     pub(super) fn take_lost(&mut self, now: Instant) -> u64 {
         let before = self.prints.len();
         self.prints.retain(|_, attempt| {

@@ -1,6 +1,6 @@
-//! The boundary in motion: the functions the adapter calls, the functions of the adapter that we call,
-//! and the bytes between. What they mean is decided elsewhere; nothing here waits or holds a lock while
-//! foreign code runs.
+//! The ABI boundary at run time: the functions that the adapter calls, the adapter's functions that the bridge calls,
+//! and the buffers between them. Policy is decided elsewhere; nothing here waits or holds a lock while foreign code
+//! runs.
 
 #![expect(unsafe_code, reason = "the boundary to adapter libraries")]
 
@@ -22,25 +22,25 @@ use super::meters::Meters;
 use super::queue::{Answer, Emitted, Queue};
 use super::truncated_answer;
 
-/// A completion that was refused.
+/// Return value of a completion that was refused.
 const NOT_TAKEN: i32 = -1;
-/// Longer messages of adapters are cut.
+/// Longest error message of an adapter; longer ones are truncated.
 const MESSAGE_BYTES: usize = 8 * 1024;
 
-/// What the second thread of an instance is told.
+/// Command for the cancel thread of an instance.
 pub(super) enum Cancel {
     Call(CallId),
     Stop(tokio::sync::oneshot::Sender<()>),
 }
 
-/// What an instance may reach of us. Leaked on purpose: a callback after `destroy` must find it.
+/// State of the bridge that an instance can reach. Leaked on purpose: a callback after `destroy` must find it.
 pub(super) struct Host {
     pub provider: String,
     pub tickets: CallIds,
     /// Events outside any call.
     pub news: Queue,
     pub logs: Logs,
-    /// At most one entry for each call that was given up, so bounded by the calls there are.
+    /// At most one entry for each abandoned call, so bounded by the number of calls.
     pub cancels: UnboundedSender<Cancel>,
     /// The largest answer that is copied.
     pub payload_bytes: usize,
@@ -48,7 +48,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Ends a call from our side and has the adapter told, once it has been told of the call.
+    /// Abandons a call; cancels it in the adapter if that has received it.
     pub(super) fn give_up(&self, call_id: CallId, queue: &Queue) {
         self.tickets.give_up(call_id);
         if queue.has_begun() {
@@ -56,13 +56,13 @@ impl Host {
         }
     }
 
-    /// Asks the second thread to drop a call in the adapter.
+    /// Asks the cancel thread to cancel a call in the adapter.
     pub(super) fn cancel(&self, call_id: CallId) {
         // The receiver is gone only after the instance was destroyed: nothing is left to cancel.
         let _ = self.cancels.send(Cancel::Call(call_id));
     }
 
-    /// An event of a call, or of the instance itself when the ticket is 0.
+    /// Queues an event of a call, or of the instance itself if the call id is 0.
     pub(super) fn emit(&self, call_id: CallId, event: &[u8]) -> Emitted {
         if call_id.0 == 0 {
             return self.news.emit(event, Instant::now());
@@ -74,14 +74,14 @@ impl Host {
         if emitted == Emitted::TooMuch {
             queue.answer(Err(AdapterError::new(
                 "output_too_large",
-                "the execution emitted more events than it may",
+                "the execution emitted more than plugin.execution_bytes of events",
             )));
             self.give_up(call_id, &queue);
         }
         emitted
     }
 
-    /// `answer` is made only for the one who spends the ticket.
+    /// Completes a call. `answer` is evaluated only for the first completion of an open call.
     pub(super) fn complete(
         &self,
         call_id: CallId,
@@ -101,7 +101,7 @@ impl Host {
             Used::GivenUp => NOT_TAKEN,
             Used::Never => {
                 self.logs.breach(&format!(
-                    "{what} of call {:#x}, which was answered before or never made",
+                    "{what} of call {:#x}, which was already answered or never issued",
                     call_id.0
                 ));
                 NOT_TAKEN
@@ -109,7 +109,7 @@ impl Host {
         }
     }
 
-    /// Reads what `complete` was given.
+    /// Reads the status and payload given to `complete`.
     ///
     /// # Safety
     ///
@@ -129,7 +129,7 @@ impl Host {
         }
         // SAFETY: passed on from the caller.
         let bytes = unsafe { payload.into_vec() }.map_err(|_| {
-            breach("the answer's bytes contradict themselves (length, capacity, pointer or free)")
+            breach("the answer's buffer is inconsistent (length, capacity, pointer or free)")
         })?;
         match status {
             STATUS_OK => self.judge(Ok(bytes)),
@@ -138,7 +138,7 @@ impl Host {
         }
     }
 
-    /// What these bytes of an answer, or of an error, mean.
+    /// Checks the size of an answer or error, and parses the error.
     pub(super) fn judge(&self, said: Result<Vec<u8>, Vec<u8>>) -> Answer {
         let (Ok(bytes) | Err(bytes)) = &said;
         if bytes.len() > self.payload_bytes {
@@ -148,21 +148,21 @@ impl Host {
         said.map_err(|bytes| read_error(&bytes))
     }
 
-    /// The error about an answer of `found` bytes that begins like this.
+    /// The error for an answer of `found` bytes that begins with `head`.
     pub(super) fn too_large(&self, head: &[u8], found: usize) -> AdapterError {
         AdapterError {
             details: Some(truncated_answer::details(head, found)),
             ..AdapterError::new(
                 "output_too_large",
                 format!(
-                    "the answer has {found} bytes, at most {} are taken",
+                    "the answer has {found} bytes, at most {} are accepted",
                     self.payload_bytes
                 ),
             )
         }
     }
 
-    /// Ends a call that the adapter will not answer any more.
+    /// Ends a call that the adapter will never answer.
     pub(super) fn fail(&self, call_id: CallId, error: AdapterError) {
         if let Some(queue) = self.tickets.find(call_id) {
             queue.answer(Err(error));
@@ -175,7 +175,7 @@ fn breach(message: &str) -> AdapterError {
     AdapterError::new("protocol_violation", message)
 }
 
-/// An error as the adapter wrote it; what cannot be read is a breach.
+/// Parses an adapter's error; an unreadable one is a `protocol_violation`.
 pub(super) fn read_error(bytes: &[u8]) -> AdapterError {
     let Ok(mut error) = serde_json::from_slice::<AdapterError>(bytes) else {
         return breach("an error answer that is not {\"code\", \"message\"} as JSON");
@@ -194,12 +194,12 @@ pub(super) fn read_error(bytes: &[u8]) -> AdapterError {
 ///
 /// `ctx` is the one that [`Instance::create`] or [`Instance::start`] handed out.
 unsafe fn host(ctx: *const ()) -> &'static Host {
-    // SAFETY: those contexts are leaked hosts.
+    // SAFETY: both contexts are leaked hosts.
     unsafe { &*ctx.cast::<Host>() }
 }
 
 unsafe extern "C" fn emit(ctx: *const (), call: u64, event: FSlice) -> i32 {
-    // SAFETY: the contract of the table: our context, and bytes lent for this call.
+    // SAFETY: by the contract of the table, the context is the bridge's and the bytes are lent for this call.
     let (host, event) = unsafe { (host(ctx), event.as_bytes()) };
     match host.emit(CallId(call), event) {
         Emitted::Taken => EMIT_OK,
@@ -219,28 +219,28 @@ unsafe extern "C" fn query(_ctx: *const (), _name: FSlice, _version: u32) -> *co
 }
 
 unsafe extern "C" fn complete(ctx: *const (), call: u64, status: i32, payload: FBytes) -> i32 {
-    // SAFETY: our context.
+    // SAFETY: the bridge's own context.
     let host = unsafe { host(ctx) };
     let mut payload = Some(payload);
     let taken = host.complete(CallId(call), "completion", || {
         let payload = payload.take().expect("asked for once");
-        // SAFETY: the contract of the table: bytes that are ours now.
+        // SAFETY: by the contract of the table, the bytes belong to the bridge now.
         unsafe { host.read_answer(status, payload) }
     });
     if let Some(unread) = payload {
-        // SAFETY: the same; a refused payload is consumed too.
+        // SAFETY: the same contract; a refused payload is consumed too.
         unsafe { unread.release() };
     }
     taken
 }
 
 unsafe extern "C" fn abandon(ctx: *const (), call: u64) -> i32 {
-    // SAFETY: our context.
+    // SAFETY: the bridge's own context.
     let host = unsafe { host(ctx) };
     host.complete(CallId(call), "abandonment", || {
         Err(AdapterError::new(
             "adapter_error",
-            "the adapter gave the call up without an answer",
+            "the adapter abandoned the call without an answer",
         ))
     })
 }
@@ -249,7 +249,7 @@ type Start = unsafe extern "C" fn(*mut (), u64, FSlice, FBytes, Completion) -> i
 type CancelCall = unsafe extern "C" fn(*mut (), u64) -> i32;
 type Destroy = unsafe extern "C" fn(*mut ());
 
-/// `InstanceV1` before it is believed: a C adapter may leave functions out.
+/// Unvalidated `InstanceV1`: a C adapter might leave functions out.
 #[repr(C)]
 pub(super) struct RawInstance {
     size: usize,
@@ -259,7 +259,7 @@ pub(super) struct RawInstance {
     destroy: Option<Destroy>,
 }
 
-/// `CreateResult` before it is believed.
+/// Unvalidated `CreateResult`.
 #[repr(C)]
 pub(super) struct RawCreateResult {
     status: i32,
@@ -273,7 +273,7 @@ const _: () = assert!(
     "an optional function is a nullable pointer"
 );
 
-/// One instance of an adapter. `start` and `destroy` belong to its first thread, `cancel` to its second.
+/// One instance of an adapter. `start` and `destroy` belong to its call thread, `cancel` to its cancel thread.
 #[derive(Clone, Copy)]
 pub(super) struct Instance {
     host: &'static Host,
@@ -283,12 +283,11 @@ pub(super) struct Instance {
     destroy: Destroy,
 }
 
-// SAFETY: the table says that its functions may be called from any thread; which thread calls what is
-// the order kept by `instance.rs`.
+// SAFETY: the contract of the table permits calls from any thread; `instance.rs` decides which thread calls what.
 unsafe impl Send for Instance {}
 
 impl Instance {
-    /// Makes an instance of a library that passed all checks.
+    /// Creates an instance of a library that passed all checks.
     pub(super) fn create(
         create: RawCreate,
         host: &'static Host,
@@ -301,13 +300,13 @@ impl Instance {
             log,
             query,
         }));
-        // SAFETY: a checked library's own function; the table lives for ever, the bytes are handed over.
+        // SAFETY: a checked library's own function; the table is leaked, the bytes are handed over.
         let result = unsafe { create(table, FBytes::from_vec(payload)) };
         if result.status != STATUS_OK {
-            // SAFETY: the contract of the table: with a status, the error's bytes are ours.
+            // SAFETY: by the contract of the table, a failed call hands the error's bytes over.
             let bytes = unsafe { result.error.into_vec() };
             let error = bytes.map_or_else(
-                |_| breach("create failed with bytes that contradict themselves"),
+                |_| breach("create failed, and its error's buffer is inconsistent"),
                 |bytes| read_error(&bytes),
             );
             return Err(LoadError::Create(error));
@@ -335,7 +334,7 @@ impl Instance {
         })
     }
 
-    /// Whether the adapter took the call.
+    /// Starts a call; true if the adapter accepted it.
     pub(super) fn start(&self, call_id: CallId, op: &str, payload: Vec<u8>) -> bool {
         let completion = Completion {
             ctx: ptr::from_ref(self.host).cast(),
@@ -376,7 +375,7 @@ impl Instance {
     }
 }
 
-/// What an adapter does on its own threads, for tests of what happens here.
+/// Tests that act as the adapter's own threads.
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

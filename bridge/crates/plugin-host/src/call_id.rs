@@ -1,15 +1,16 @@
-//! The numbers that calls have on the other side of the boundary. A number is never used twice, and a
-//! stale one is harmless: it is looked up here, never followed.
+//! Call ids: the numbers that identify calls across the boundary. An id is never reused, and a stale one is harmless:
+//! it is looked up here, never dereferenced.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::queue::Queue;
 
-/// A freed slot waits until so many others are free, so that "just ended" can be told from "unknown".
+/// Number of free slots held back: a freed slot is reused only after this many others, so that a late use of its id can
+/// be told from an unknown id.
 const REST: usize = 64;
 
-/// Slot in the low half, generation (from 1) in the high half. 0 is the instance itself.
+/// Id of a call: slot in the low half, generation of the slot (from 1) in the high half. 0 is the instance itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CallId(pub u64);
 
@@ -27,17 +28,17 @@ impl CallId {
     }
 }
 
-/// What the adapter's use of a ticket means.
+/// Result of a completion by the adapter.
 pub(super) enum Used {
-    /// It was open; now it is spent.
+    /// The call was open and is now completed.
     Now(Arc<Queue>),
-    /// The bridge had given the call up: the adapter cannot have known.
+    /// The bridge had abandoned the call, which the adapter cannot have known.
     GivenUp,
-    /// It was used before, or never issued.
+    /// Completed before, or never issued.
     Never,
 }
 
-/// All tickets of one instance.
+/// All call ids of one instance.
 #[derive(Default)]
 pub(super) struct CallIds(Mutex<Table>);
 
@@ -94,7 +95,7 @@ impl CallIds {
         }
     }
 
-    /// The adapter answers: whoever gets `Now` is the only one.
+    /// Completes a call for the adapter; `Now` is returned once only.
     pub(super) fn spend(&self, call_id: CallId) -> Used {
         let mut table = self.lock();
         let Some(slot) = table
@@ -114,7 +115,7 @@ impl CallIds {
         }
     }
 
-    /// The bridge gives the call up; one late answer is then no breach.
+    /// Abandons a call for the bridge; one late answer is then no breach.
     pub(super) fn give_up(&self, call_id: CallId) {
         let mut table = self.lock();
         let open = table.slots.get_mut(call_id.slot()).filter(|slot| {
@@ -151,7 +152,7 @@ impl CallIds {
 
 impl Table {
     fn rest(&mut self, call_id: CallId) {
-        // A slot whose generations are used up is never issued again.
+        // A slot whose generations are exhausted is never reused.
         if call_id.generation() < u32::MAX {
             self.free.push_back(call_id.slot() as u32);
         }

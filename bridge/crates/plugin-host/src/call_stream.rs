@@ -1,4 +1,4 @@
-//! What a call says, as its reader gets it: events read from their JSON, gaps, and the answer.
+//! Output of a call as its reader receives it: parsed events, gaps, and the answer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use super::call_id::CallId;
 use super::meters::Op;
 use super::queue::{Answer, CallMessage, Queue};
 
-/// Longer names of event types are refused.
+/// Longest event type; longer ones are refused.
 const KIND_BYTES: usize = 128;
 
-/// One call under way. Dropping it drops the call in the adapter.
+/// One call in flight. Dropping it cancels the call in the adapter.
 pub struct Call {
     pub(super) queue: Arc<Queue>,
     pub(super) call_id: CallId,
@@ -27,11 +27,11 @@ impl fmt::Debug for Call {
     }
 }
 
-/// What a call says.
+/// One item of a call's output.
 #[derive(Debug, PartialEq)]
 pub enum Item {
     Event(AdapterEvent),
-    /// So many events are missing here, because the adapter did not wait for us to take them.
+    /// Number of events lost at this point: too large, or not retried after `Full`.
     Dropped(u64),
     /// The last item, exactly once.
     Done(Answer),
@@ -58,15 +58,15 @@ impl Drop for Call {
 }
 
 impl Host {
-    /// The next readable thing said in a queue of this adapter.
+    /// The next readable message in a queue of this adapter; unreadable events are logged as breaches.
     pub(super) async fn hear(&self, queue: &Queue) -> Item {
         loop {
-            // A flood of unreadable events must not keep the other tasks of this worker waiting.
+            // A flood of unreadable events must not starve the other tasks of this worker thread.
             tokio::task::coop::consume_budget().await;
             match queue.next().await {
                 CallMessage::Event(bytes) => match read_event(&bytes) {
                     Ok(event) => return Item::Event(event),
-                    // The first of a call, then ever fewer: a flood is one line, not one each.
+                    // Logged at counts that are powers of two, so that a flood costs few lines.
                     Err(why) if queue.unreadable().is_power_of_two() => {
                         self.logs.breach(&format!("an event that {why}"));
                     }
@@ -81,7 +81,7 @@ impl Host {
 
 pub(super) fn read_event(bytes: &[u8]) -> Result<AdapterEvent, String> {
     let event: AdapterEvent = serde_json::from_slice(bytes)
-        .map_err(|error| format!("is no JSON object with a type ({error})"))?;
+        .map_err(|error| format!("is not a JSON object with a type ({error})"))?;
     let named = !event.kind.is_empty()
         && event.kind.len() <= KIND_BYTES
         && !event.kind.chars().any(char::is_control);

@@ -1,5 +1,5 @@
-//! The conformance checks on an adapter in a file. A library is called as the bridge does it, in this
-//! process; a program is spoken to.
+//! Conformance checks of an adapter file. A library is called in this process, as the bridge does; a program is run as
+//! a child and exchanges lines.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::loaded_images::LoadedImages;
 use super::process;
 use super::trust::{Rules, Trust};
 
-/// Holds the library against every rule; it may end the process. Blocks.
+/// Checks the adapter against every rule. Blocks. A faulty library can end this process.
 pub fn conform(
     path: &Path,
     options: Options,
@@ -31,8 +31,8 @@ pub fn conform(
     };
     let provider = provider(&path).ok_or_else(|| {
         LoadError::NotFound(format!(
-            "{} is not named libforge_adapter_<name>.{} or forge-adapter-<name>, as the bridge would \
-             look for it",
+            "{} is not named libforge_adapter_<name>.{} or forge-adapter-<name>, which the \
+             bridge looks for",
             path.display(),
             std::env::consts::DLL_EXTENSION
         ))
@@ -43,7 +43,7 @@ pub fn conform(
     load::conform(&path, &provider, &rules, options, watch)
 }
 
-/// What the adapter in a file of this name has to call itself.
+/// The name that the adapter in this file must declare.
 fn provider(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     if let Some(program) = name.strip_prefix("forge-adapter-") {

@@ -1,7 +1,6 @@
-//! What kind of file lies where a library should, told from its first bytes, so that the answer is
-//! better than the dynamic loader's. Pure.
+//! Recognises the kind of a file by its first bytes, for clearer errors than the dynamic loader's. Pure.
 
-/// How many bytes [`check`] wants to see.
+/// Number of first bytes that [`check`] needs.
 pub(super) const HEAD: usize = 4096;
 
 const ET_DYN: u16 = 3;
@@ -17,8 +16,8 @@ const MACHINES: [(u16, &str); 7] = [
     (22, "s390x"),
 ];
 
-/// Whether these are the first bytes of a shared library of this length for `arch` (as
-/// `std::env::consts::ARCH` spells it); else what was found instead.
+/// Checks that `head` begins a shared library of `length` bytes for `arch` (as `std::env::consts::ARCH` spells it). The
+/// error names the kind of file found instead.
 pub(super) fn check(head: &[u8], length: u64, arch: &str) -> Result<(), String> {
     if cfg!(target_os = "macos") {
         return mach(head);
@@ -51,10 +50,10 @@ pub(super) fn check(head: &[u8], length: u64, arch: &str) -> Result<(), String> 
         return Err("a library of another word size".to_owned());
     }
     if number(kind) != ET_DYN {
-        return Err("an ELF file that is no shared library".to_owned());
+        return Err("an ELF file but not a shared library".to_owned());
     }
     match extent(head, *order == 2) {
-        // The loader would map what is not there, and the first touch of it would end the process.
+        // The loader would map pages beyond the end of the file, and the first access would kill the process.
         Some(wanted) if wanted > length => Err(format!(
             "a library that was cut off ({length} of at least {wanted} bytes)"
         )),
@@ -62,7 +61,7 @@ pub(super) fn check(head: &[u8], length: u64, arch: &str) -> Result<(), String> 
     }
 }
 
-/// Where the last loaded segment of a 64-bit ELF file ends; `None` when its table is not in `head`.
+/// End of the last loaded segment of a 64-bit ELF file; `None` if the table of segments is not in `head`.
 fn extent(head: &[u8], big_endian: bool) -> Option<u64> {
     const LOAD: u64 = 1;
     const ENTRY: usize = 56;
@@ -113,7 +112,7 @@ fn describe(head: &[u8]) -> String {
         return "an empty file".to_owned();
     }
     if let Some((_, kind)) = kinds.iter().find(|(magic, _)| {
-        // The head may be shorter than a long magic: as much of it as there is decides.
+        // A head shorter than the magic is compared as far as it goes.
         head.len() >= 2 && (head.starts_with(magic) || magic.starts_with(head))
     }) {
         return (*kind).to_owned();
@@ -147,7 +146,7 @@ mod tests {
             (elf(2, 3, 62), None),
             (elf(2, 3, 183), Some("a library for aarch64")),
             (elf(2, 3, 999), Some("a library for machine 999")),
-            (elf(2, 2, 62), Some("an ELF file that is no shared library")),
+            (elf(2, 2, 62), Some("an ELF file but not a shared library")),
             (elf(1, 3, 62), Some("a library of another word size")),
             (
                 b"\x7fELF\x02".to_vec(),

@@ -1,4 +1,4 @@
-//! Readers that are private to this component, opened to `tests/fuzz`.
+//! Access to private parsers of this component for `tests/fuzz`.
 
 use std::path::Path;
 

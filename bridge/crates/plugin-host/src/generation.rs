@@ -1,5 +1,5 @@
-//! One loaded edition of an adapter: its library's facts, its instance, its profile and what runs on it. An
-//! adapter that is reloaded has two for a while, each with executions of its own.
+//! One loaded generation of an adapter: facts of its library, instance, profile and calls in flight. After a reload an
+//! adapter has several for a while, each with executions of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,16 +22,16 @@ use super::{Config, Relayed};
 use forge_base::failpoint;
 use forge_base::tasks::Tasks;
 
-/// The op that runs a request.
+/// The op that runs an execution.
 const EXECUTE: &str = "execute";
-/// The adapter's own cancel has this long to say whether it knows the execution.
+/// Limit for the op `cancel`, which reports whether the adapter knows the execution.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 const CAPABILITIES_TIMEOUT: Duration = Duration::from_secs(5);
 const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Even at the very end an instance gets this long for `destroy`.
+/// Minimum time for `destroy`, even if the grace period is used up.
 const DESTROY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// An adapter's post in the bridge, whichever edition holds it.
+/// Context of an adapter, shared by all its generations.
 pub(super) struct AdapterContext {
     pub provider: String,
     pub config: Arc<Config>,
@@ -45,22 +45,22 @@ pub(super) struct Generation {
     pub facts: Facts,
     pub source: SourceId,
     handle: Handle,
-    /// Absent when `initialize` or `capabilities` failed: then nothing is ever asked of it again.
+    /// `None` if `initialize` or `capabilities` failed; no further op is then called.
     ready: Option<Ready>,
     traffic: watch::Sender<Traffic>,
     ended: OnceCell<()>,
-    /// Ends what runs beside the instance, at the latest when nobody has the edition any more.
+    /// Stops the background tasks of the instance, at the latest when the generation is dropped.
     attended: CancellationToken,
     _guard: DropGuard,
 }
 
 pub(super) struct Ready {
     pub profile: Arc<Profile>,
-    /// As the profile says, or the lower bound of the table.
+    /// The lower of the profile's limit and the table's.
     pub max_concurrent: usize,
 }
 
-/// What is under way on an edition.
+/// Calls in flight on a generation.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Traffic {
     executions: usize,
@@ -68,17 +68,17 @@ struct Traffic {
     calls: usize,
 }
 
-/// What an edition is started with.
+/// Inputs for initialising a generation.
 pub(super) struct Start {
-    /// What `initialize` receives is made of it.
+    /// Source of the `initialize` payload.
     pub settings: Settings,
-    /// The table's bound, which can only lower the profile's.
+    /// Limit from the adapter's table, which can only lower the profile's.
     pub max_concurrent: Option<u32>,
 }
 
 impl Generation {
-    /// Loads, initialises, and asks for capabilities and health: the edition, and how it is. One that
-    /// did not come so far is not ready and says why.
+    /// Loads and initialises an instance, then asks for capabilities and health. If `initialize` or `capabilities`
+    /// fails, the generation is not ready and its health says why.
     pub(super) async fn open(
         boot: Boot,
         start: Start,
@@ -136,7 +136,7 @@ impl Generation {
         self.ready.as_ref()
     }
 
-    /// Whether a call would reach it, as far as is known.
+    /// True if a call would reach the instance, as far as is known.
     pub(super) fn is_there(&self) -> bool {
         self.handle.is_there()
     }
@@ -145,7 +145,7 @@ impl Generation {
         self.traffic.borrow().executions
     }
 
-    /// One execution more. Whether there is room for it is the caller's to know.
+    /// Counts one more execution. The caller checks the limit.
     pub(super) fn admit(self: &Arc<Self>) -> Permit {
         self.traffic.send_modify(|traffic| traffic.executions += 1);
         Permit {
@@ -153,10 +153,10 @@ impl Generation {
         }
     }
 
-    /// Waits until nothing is under way on it.
+    /// Waits until no call is in flight.
     pub(super) async fn idle(&self) {
         let mut traffic = self.traffic.subscribe();
-        // The sender is part of this edition, so it is there.
+        // Cannot fail: the sender is a field of `self`.
         let _ = traffic.wait_for(|now| *now == Traffic::default()).await;
     }
 
@@ -171,12 +171,12 @@ impl Generation {
         answer(&self.handle, op, payload, timeout).await
     }
 
-    /// How calls into it went.
+    /// Call counters of the instance.
     pub(super) fn meters(&self) -> &'static Meters {
         self.handle.meters()
     }
 
-    /// Bytes of what it said and nobody has read, and of what waits for its thread.
+    /// Bytes of output not yet read, and bytes of requests that wait for the instance's thread.
     pub(super) fn buffered(&self) -> (usize, usize) {
         (self.handle.said_bytes(), self.handle.waiting_bytes())
     }
@@ -185,7 +185,7 @@ impl Generation {
         ask(&self.handle, timeout).await
     }
 
-    /// Lets it send events outside executions.
+    /// Enables events outside executions.
     pub(super) async fn start_relay(&self) {
         failpoint::point("adapter.relay.before");
         let answered = answer(&self.handle, "events.start", empty(), RELAY_TIMEOUT).await;
@@ -201,18 +201,18 @@ impl Generation {
         }
     }
 
-    /// Has it send no more events outside executions.
+    /// Disables events outside executions.
     pub(super) async fn stop_relay(&self) {
         self.tell("events.stop", RELAY_TIMEOUT).await;
     }
 
-    /// Ends what is under way on it as `adapter_unavailable`.
+    /// Ends all calls in flight as `adapter_unavailable`.
     pub(super) fn cut_off(&self, why: &str) {
         self.handle.cut_off(why);
     }
 
-    /// Ends it in order, and without order when it does not answer in time; what is under way on it ends
-    /// as `adapter_unavailable`. Whoever comes second waits for the first.
+    /// Calls `events.stop` and `shutdown`, then destroys the instance, within `grace` or by force; calls in flight end
+    /// as `adapter_unavailable`. A second caller waits for the first.
     pub(super) async fn end(&self, grace: Duration) {
         let end = async {
             let deadline = Instant::now() + grace;
@@ -224,7 +224,7 @@ impl Generation {
             if !self.handle.end(left().max(DESTROY_TIMEOUT)).await {
                 tracing::warn!(
                     adapter.id = self.provider,
-                    "adapter {} did not end in time and is left behind",
+                    "adapter {} did not shut down in time and is abandoned",
                     self.provider
                 );
             }
@@ -246,8 +246,7 @@ impl Generation {
     }
 }
 
-/// The right to one running execution, and the edition that it runs on to its end, whatever is loaded
-/// meanwhile. Given back when dropped.
+/// The right to one running execution on one generation, even if a reload replaces that. Released on drop.
 pub struct Permit {
     generation: Arc<Generation>,
 }
@@ -280,7 +279,7 @@ impl Permit {
         self.generation.handle.call(EXECUTE, request)
     }
 
-    /// Asks the adapter to stop an execution; false when it knows none of that name.
+    /// Asks the adapter to stop an execution; false if it knows no such execution.
     pub async fn cancel(&self, execution_id: &str, task_id: &str) -> Result<bool, AdapterError> {
         let payload = json!({"executionId": execution_id, "taskId": task_id});
         let payload = payload.to_string().into_bytes();
@@ -304,7 +303,7 @@ impl Permit {
     }
 }
 
-/// A call under way; dropping it ends it.
+/// Counts a management call as in flight until dropped.
 struct CallGuard<'a>(&'a watch::Sender<Traffic>);
 
 impl Drop for CallGuard<'_> {
@@ -313,7 +312,7 @@ impl Drop for CallGuard<'_> {
     }
 }
 
-/// The adapter's start; the error says why it is offline.
+/// Calls `initialize` and `capabilities`; the error says why the adapter is offline.
 async fn initialize(
     handle: &Handle,
     settings: Map<String, Value>,
@@ -328,7 +327,7 @@ async fn initialize(
         .await
         .map_err(|error| format!("capabilities failed: {error}"))?;
     let profile: Profile = serde_json::from_slice(&profile)
-        .map_err(|error| format!("capabilities answered no profile: {error}"))?;
+        .map_err(|error| format!("capabilities returned no valid profile: {error}"))?;
     if profile.max_concurrent == 0 {
         return Err("its profile says maxConcurrent 0; wanted at least 1".to_owned());
     }

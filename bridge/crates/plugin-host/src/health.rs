@@ -1,5 +1,5 @@
-//! How each adapter is, as last heard: cached, with a bounded history, and told when it changes. Nobody
-//! waits here for an adapter.
+//! Health of each adapter: the last report, cached, with a bounded history; changes are logged and emitted as events.
+//! Nothing here waits for an adapter.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +15,12 @@ use tokio::sync::mpsc;
 use super::Relayed;
 use forge_base::event::kind;
 
-/// How many changes are remembered.
+/// Number of changes in the history.
 const REMEMBERED: usize = 32;
-/// Longer messages are cut.
+/// Longest health message; longer ones are truncated.
 const MESSAGE_BYTES: usize = 2 * 1024;
 
-/// How an adapter was at a moment.
+/// Health of an adapter at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthReport {
@@ -31,44 +31,44 @@ pub struct HealthReport {
     pub checked_at: Timestamp,
 }
 
-/// An adapter whose process ended so often that it is not started again.
+/// Quarantine of an adapter whose process crashed too often: it is not restarted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Quarantine {
     #[serde(serialize_with = "forge_base::time::millis")]
     pub since: Timestamp,
-    /// How often it ended within `plugin.restart.crash_window`.
+    /// Number of crashes within `plugin.restart.crash_window`.
     pub crashes: usize,
-    /// Why it ended the last time.
+    /// Reason of the last crash.
     pub reason: String,
 }
 
-/// An edition of an adapter, to its monitor.
+/// Id of a generation at its adapter's monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SourceId(u64);
 
-/// The health of one adapter.
+/// Health of one adapter.
 pub(super) struct Monitor {
     provider: String,
     board: Mutex<Board>,
-    /// An answer is being waited for.
+    /// True while a health request is in flight.
     asking: AtomicBool,
     relay: mpsc::Sender<Relayed>,
 }
 
 struct Board {
     current: HealthReport,
-    /// The only one whose word counts.
+    /// The active generation; reports of others are ignored.
     source: SourceId,
     newcomers: u64,
-    /// Until another one is appointed.
+    /// Cleared when another generation becomes active.
     quarantine: Option<Quarantine>,
-    /// When each status and message was first seen; the newest last.
+    /// Reports that changed the status or the message, newest last.
     history: VecDeque<HealthReport>,
 }
 
 impl Monitor {
-    /// Before anything was heard.
+    /// Offline with the message `starting` until the first report.
     pub(super) fn new(provider: String, relay: mpsc::Sender<Relayed>) -> Self {
         let current = HealthReport {
             status: HealthStatus::Offline,
@@ -101,21 +101,21 @@ impl Monitor {
         self.lock().history.iter().cloned().collect()
     }
 
-    /// A right to ask, when the last answer is older than `age` and nobody else asks.
+    /// Permit for a health request, if the last report is at least `age` old and no request is in flight.
     pub(super) fn ask(&self, age: Duration, now: Timestamp) -> Option<Asking<'_>> {
         let since = now.duration_since(self.lock().current.checked_at);
         let stale = Duration::try_from(since).is_ok_and(|since| since >= age);
         (stale && !self.asking.swap(true, Ordering::AcqRel)).then_some(Asking(self))
     }
 
-    /// Somebody whose word will count once appointed.
+    /// Allocates the id of a new generation, which is not active yet.
     pub(super) fn new_source(&self) -> SourceId {
         let mut board = self.lock();
         board.newcomers += 1;
         SourceId(board.newcomers)
     }
 
-    /// From now on this one's word counts and nobody else's; this is how it is.
+    /// Makes this generation the only one whose reports count, and records its health.
     pub(super) fn set_active(&self, source: SourceId, health: Health) {
         {
             let mut board = self.lock();
@@ -125,7 +125,7 @@ impl Monitor {
         self.record(source, health, Timestamp::now());
     }
 
-    /// Nothing is started of this one any more.
+    /// Records a quarantine; ignored unless `source` is active.
     pub(super) fn quarantine(&self, source: SourceId, quarantine: Quarantine) {
         let mut board = self.lock();
         if board.source == source {
@@ -137,12 +137,12 @@ impl Monitor {
         self.lock().quarantine.clone()
     }
 
-    /// Whether this one's word counts.
+    /// True if reports of this generation count.
     pub(super) fn is_active(&self, source: SourceId) -> bool {
         self.lock().source == source
     }
 
-    /// What was heard. A change is told.
+    /// Records a report of the active generation; logs and emits a change.
     pub(super) fn record(&self, source: SourceId, health: Health, now: Timestamp) {
         let report = HealthReport {
             status: health.status,
@@ -199,13 +199,13 @@ impl Monitor {
         if self.relay.try_send(relayed).is_err() {
             tracing::warn!(
                 adapter.id = provider,
-                "a health change of {provider} is missing from the event log: its reader is behind"
+                "a health change of {provider} is missing from the event log: the receiver is behind"
             );
         }
     }
 }
 
-/// The one question under way; dropping it ends it.
+/// The health request in flight; dropping it permits the next one.
 pub(super) struct Asking<'a>(&'a Monitor);
 
 impl Drop for Asking<'_> {

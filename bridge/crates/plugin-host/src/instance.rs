@@ -1,6 +1,6 @@
-//! One instance of an adapter and its two threads: the first makes every call into it, from a bounded
-//! queue; the second only cancels. What the adapter does to them is never felt elsewhere. Where the
-//! instance is, in this process or another, only `side` knows.
+//! One instance of an adapter and its two threads: the first, the call thread, makes every call into it from a bounded
+//! queue; the second, the cancel thread, only cancels. An adapter that blocks them blocks no other thread. The location
+//! of the instance, in this process or another, is known to `backend` alone.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,17 +21,17 @@ use super::process::remote::{ConnectionState, Remote};
 use super::queue::{Bounds, CallMessage, Queue};
 use super::watchdog::Watchdog;
 
-/// Calls that wait for the first thread.
+/// Limit of the calls that wait for the call thread.
 const WAITING: usize = 256;
-const FULL: &str = "too much waits for the adapter's thread";
+const FULL: &str = "the adapter's call queue is full";
 const ENDED: &str = "the bridge has shut the adapter down";
-/// What a new process may be asked before it serves.
+/// Ops that are permitted on a new process before it serves.
 const BEFORE_SERVING: [&str; 3] = ["initialize", "events.start", "health"];
 
-/// What an instance is made of.
+/// Parameters for creating an instance.
 pub(super) struct Boot {
     pub id: String,
-    /// What the library has to call itself.
+    /// Name that the library must declare.
     pub library: String,
     pub source: Source,
     /// The payload of `create`.
@@ -41,12 +41,12 @@ pub(super) struct Boot {
     pub deadline: Duration,
 }
 
-/// The bounds of everything an instance may hand over, in bytes.
+/// Limits of everything that an instance exchanges with the bridge, in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     pub payload: usize,
     pub execution: Bounds,
-    /// Requests that wait for the first thread.
+    /// Requests that wait for the call thread.
     pub waiting: usize,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Limits {
 #[derive(Clone)]
 pub(super) struct Handle {
     shared: Arc<Shared>,
-    /// Not the standard library's channel: that one wakes its receiver while it holds the lock that the receiver
+    /// Channel of tokio, since the standard library's wakes its receiver while it holds the lock that the receiver
     /// needs next.
     work: mpsc::Sender<Work>,
 }
@@ -66,7 +66,7 @@ struct Shared {
     ended: AtomicBool,
     first: Watchdog,
     second: Watchdog,
-    /// When it is in another process.
+    /// Set if the instance is in another process.
     remote: OnceLock<Arc<Remote>>,
 }
 
@@ -81,12 +81,12 @@ enum Work {
 }
 
 impl Handle {
-    /// Loads the library and makes the instance, all on the instance's own thread.
+    /// Loads the library and creates the instance, both on the call thread.
     pub(super) async fn boot(boot: Boot) -> Result<(Self, Facts), LoadError> {
         let (cancels, canceller) = mpsc::unbounded_channel();
         let (work, inbox) = mpsc::channel(WAITING);
         let (ready, booted) = oneshot::channel();
-        // Late callbacks must find it, so it lives as long as the process.
+        // Leaked, since late callbacks must find it.
         let host: &'static Host = Box::leak(Box::new(Host {
             provider: boot.id.clone(),
             tickets: CallIds::default(),
@@ -121,7 +121,7 @@ impl Handle {
         match tokio::time::timeout(deadline, booted).await {
             Ok(Ok(Ok(facts))) => Ok((Self { shared, work }, facts)),
             Ok(Ok(Err(error))) => {
-                // What it logged on its way may say more.
+                // The log records of the failed start can explain the error.
                 host.logs.write_rest(&host.provider);
                 Err(error)
             }
@@ -133,7 +133,7 @@ impl Handle {
         }
     }
 
-    /// Hands a call to the first thread. Events are kept only up to `events`.
+    /// Queues a call for the call thread. Fails if the instance is unavailable or the queue is full.
     pub(super) fn call(&self, op: &str, payload: Vec<u8>) -> Result<Call, AdapterError> {
         let shared = &self.shared;
         let meter = shared.host.meters.calls.row(op);
@@ -168,19 +168,19 @@ impl Handle {
             op: op.to_owned(),
             payload,
         };
-        // A call that was not sent is given up when `call` is dropped.
+        // A call that was not sent is abandoned when `call` is dropped.
         self.work.try_send(work).map_err(|error| match error {
             TrySendError::Full(_) => refused(FULL),
             TrySendError::Closed(_) => refused(ENDED),
         })?;
-        // It may have gone away in between, after it had failed what waited then.
+        // The instance might have become unavailable in between, after the calls waiting then were failed.
         if let Some(error) = self.away(op) {
             self.fail_waiting(&error);
         }
         Ok(call)
     }
 
-    /// Why this call is not taken now.
+    /// Error for a call that cannot be accepted now; `None` if it can.
     fn away(&self, op: &str) -> Option<AdapterError> {
         if self.shared.ended.load(Ordering::SeqCst) {
             return Some(unavailable(ENDED));
@@ -191,19 +191,19 @@ impl Handle {
                 return Some(unavailable(&why));
             }
             Some(ConnectionState::Ending) => {
-                return Some(unavailable("the adapter's process ends"));
+                return Some(unavailable("the adapter's process is exiting"));
             }
             Some(ConnectionState::Starting(_) | ConnectionState::Up) | None => {}
         }
         self.blocked().map(blocked_in)
     }
 
-    /// How calls went.
+    /// Call counters.
     pub(super) fn meters(&self) -> &'static Meters {
         &self.shared.host.meters
     }
 
-    /// What waits to be read of all that the adapter said, in bytes.
+    /// Bytes of output that is not read yet.
     pub(super) fn said_bytes(&self) -> usize {
         let host = self.shared.host;
         let calls = host.tickets.all();
@@ -211,35 +211,36 @@ impl Handle {
         said + host.news.bytes()
     }
 
-    /// What waits for the adapter's thread, in bytes.
+    /// Bytes of requests that wait for the call thread.
     pub(super) fn waiting_bytes(&self) -> usize {
         self.shared.waiting.load(Ordering::Acquire)
     }
 
-    /// It came to serve: from now on it is brought back when its process ends.
+    /// Marks the instance as serving: from now on its process is restarted when it ends.
     pub(super) fn settle(&self) {
         if let Some(remote) = self.remote() {
             remote.settle();
         }
     }
 
-    /// Whether a call would reach it, as far as is known.
+    /// True if a call would reach the instance, as far as is known.
     pub(super) fn is_there(&self) -> bool {
         let remote = self.remote();
         remote.is_none_or(|remote| remote.connection_state() == ConnectionState::Up)
     }
 
-    /// The instance in another process, when it is in one.
+    /// The instance in another process, if it is in one.
     pub(super) fn remote(&self) -> Option<&Arc<Remote>> {
         self.shared.remote.get()
     }
 
-    /// The function of the adapter that does not return.
+    /// The adapter's function that a thread is blocked in.
     pub(super) fn blocked(&self) -> Option<&'static str> {
         self.shared.first.blocked().or(self.shared.second.blocked())
     }
 
-    /// Waits for a thread of ours to be kept longer than `call_timeout`; the calls that wait for it fail.
+    /// Waits until the adapter holds a thread longer than `call_timeout`, then fails the calls that wait. Returns the
+    /// adapter's function.
     pub(super) async fn overdue(&self, call_timeout: Duration) -> &'static str {
         let what = tokio::select! {
             what = self.shared.first.overdue(call_timeout) => what,
@@ -264,12 +265,12 @@ impl Handle {
         self.shared.host.hear(&self.shared.host.news).await
     }
 
-    /// The same as it was said. For one reader.
+    /// The next message outside any call, unparsed. For one reader.
     pub(super) async fn next_news(&self) -> CallMessage {
         self.shared.host.news.next().await
     }
 
-    /// The next record of the adapter's log, for who does not write it here. For one reader.
+    /// The next record of the adapter's log, for a reader that passes it on. For one reader.
     pub(super) async fn next_log(&self) -> Line {
         self.shared.host.logs.next().await
     }
@@ -280,7 +281,7 @@ impl Handle {
         host.logs.write(&host.provider).await;
     }
 
-    /// Writes what is left of the adapter's log.
+    /// Writes the rest of the adapter's log.
     pub(super) fn write_rest_of_logs(&self) {
         self.shared.host.logs.write_rest(&self.shared.host.provider);
     }
@@ -295,7 +296,7 @@ impl Handle {
         }
     }
 
-    /// Ends every call under way with this reason; the adapter is told of each.
+    /// Ends every call in flight with this reason and cancels it in the adapter.
     pub(super) fn cut_off(&self, why: &str) {
         let host = self.shared.host;
         for (call_id, queue) in host.tickets.all() {
@@ -304,7 +305,7 @@ impl Handle {
         }
     }
 
-    /// Ends every call, then the instance; false when it did not return in time and was left behind.
+    /// Ends every call, then the instance; false if it did not return in time and was abandoned.
     pub(super) async fn end(&self, grace: Duration) -> bool {
         let host = self.shared.host;
         self.shared.ended.store(true, Ordering::SeqCst);
@@ -342,7 +343,7 @@ impl FirstThread {
         let (backend, facts) = match backend::make(boot, host) {
             Ok(made) => made,
             Err(error) => {
-                // Nobody waits any more when the deadline has passed: then it was reported as that.
+                // The receiver is gone if the deadline has passed, which was reported instead.
                 let _ = ready.send(Err(error));
                 return;
             }
@@ -381,7 +382,7 @@ impl FirstThread {
                 }
             }
         }
-        // Nobody is left who could call or shut it down: too late, or dropped.
+        // The handle is gone, so no caller is left: the start took too long, or the handle was dropped.
         let (stop, _) = oneshot::channel();
         if host.cancels.send(Cancel::Stop(stop)).is_ok() && thread.join().is_ok() {
             backend.destroy();
@@ -399,7 +400,7 @@ impl Shared {
         backend.start(call_id, op, payload);
         self.first.leave();
         queue.begin();
-        // Given up while the adapter did not know it yet: now it can be told.
+        // Abandoned before the adapter had received the call: cancel it now.
         if self.host.tickets.is_given_up(call_id) {
             self.host.cancel(call_id);
         }
@@ -419,7 +420,7 @@ fn cancel_calls(
                 watchdog.leave();
             }
             Cancel::Stop(stopped) => {
-                // Whoever asked may have stopped waiting.
+                // The requester might have stopped waiting.
                 let _ = stopped.send(());
                 return;
             }

@@ -1,5 +1,5 @@
-//! What runs beside an instance: its log, its events outside calls, and an eye on its threads; and how its
-//! health is asked for.
+//! Per-instance background tasks: log forwarding, events outside calls, thread watchdog, restarts; and the health
+//! request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use super::instance::Handle;
 use super::process::Restart;
 use forge_base::event::kind;
 
-/// What runs beside an instance: its log, its news, and an eye on its threads.
+/// Background tasks of one instance.
 pub(super) struct InstanceMonitor {
     pub handle: Handle,
-    /// Its health counts only while it serves.
+    /// Id of the generation; its health counts only while it is active.
     pub source: SourceId,
     pub monitor: Arc<Monitor>,
     pub relay: mpsc::Sender<Relayed>,
@@ -49,7 +49,7 @@ impl InstanceMonitor {
                     data: Some(json!({"count": count})),
                     timestamp: None,
                 },
-                // Only calls are answered.
+                // Only calls have an answer.
                 Item::Done(_) => return,
             };
             let relayed = Relayed {
@@ -66,7 +66,7 @@ impl InstanceMonitor {
         loop {
             let what = self.handle.overdue(self.call_timeout).await;
             self.tell(Health::offline(format!("blocked in {what}")));
-            // In a process of its own it need not be waited for, unless it is we who do not listen.
+            // A child process is killed instead of waited for, unless the bridge itself is slow to take its events.
             if let Some(remote) = self.handle.remote()
                 && !remote.is_held_back()
             {
@@ -85,7 +85,7 @@ impl InstanceMonitor {
     }
 }
 
-/// An event of the adapter itself, as the log has it.
+/// Wraps an event of the adapter itself for the event log.
 fn wrap(event: AdapterEvent) -> AdapterEvent {
     AdapterEvent {
         kind: kind::ADAPTER_EVENT.to_owned(),
@@ -94,13 +94,13 @@ fn wrap(event: AdapterEvent) -> AdapterEvent {
     }
 }
 
-/// What the adapter says of its health; no answer is one too.
+/// Asks the adapter for its health. No answer counts as offline, an unreadable one as degraded.
 pub(super) async fn ask(handle: &Handle, timeout: Duration) -> Health {
     match answer(handle, "health", empty(), timeout).await {
         Ok(answer) => serde_json::from_slice(&answer).unwrap_or_else(|error| {
-            Health::degraded(format!("health was answered with something else: {error}"))
+            Health::degraded(format!("health returned an unreadable answer: {error}"))
         }),
-        // An adapter that does not judge itself works until it shows otherwise.
+        // An adapter without the op is healthy until a call fails.
         Err(error) if error.code == "unsupported_op" => Health::healthy(),
         Err(error) if error.code == "timeout" => {
             if let Some(remote) = handle.remote() {
@@ -115,7 +115,7 @@ pub(super) async fn ask(handle: &Handle, timeout: Duration) -> Health {
     }
 }
 
-/// Waits for the answer of one call.
+/// Makes one call and waits for its answer.
 pub(super) async fn answer(
     handle: &Handle,
     op: &str,

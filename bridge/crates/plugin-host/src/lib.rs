@@ -1,5 +1,5 @@
-//! The plugin host: finds adapter libraries, loads them, calls them and bounds what they can do to us.
-//! Knows the boundary of `forge-adapter-abi` and nothing of dispatches, the store or HTTP.
+//! The plugin host: finds, loads and calls adapter libraries, and bounds the harm that they can do to the bridge.
+//! Depends on `forge-adapter-abi`; knows nothing of dispatches, the store or HTTP.
 
 mod adapter;
 mod backend;
@@ -61,9 +61,9 @@ use pause::Mark;
 use process::Restart;
 use spec::AdapterSpec;
 
-/// Events and health changes that wait for whoever records them.
+/// Capacity of the relay channel: events and health changes that its receiver has not recorded yet.
 const RELAYED: usize = 256;
-/// What the bridge serves when nothing is named.
+/// The adapter to load when the configuration names none.
 pub const DEFAULT_ADAPTER: &str = "echo";
 
 /// `[plugin]` of the configuration.
@@ -75,38 +75,38 @@ pub struct Config {
     /// The provider of dispatches that name none (`GATEWAY_PROVIDER`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_provider: Option<String>,
-    /// Folders that are searched, in order, before the binary's own (`BRIDGE_PLUGIN_PATH`).
+    /// Folders searched in order, before those beside the binary (`BRIDGE_PLUGIN_PATH`). Default: `plugins`.
     pub path: Vec<PathBuf>,
-    /// Refuse to start when an adapter cannot be loaded. The configuration has it at its top.
+    /// Refuse to start when an adapter cannot be loaded. Set by the top-level setting `strict`.
     #[serde(skip)]
     pub strict: bool,
-    /// What to do with libraries that others could have written.
+    /// Policy for libraries that other users can write. Default: refuse them.
     pub trust: Trust,
-    /// When not empty, only these libraries are loaded.
+    /// Allow-list: unless empty, only these libraries are loaded.
     pub allow: Vec<Allowed>,
-    /// For loading and for `initialize`, each.
+    /// Limit for loading and for `initialize`, each. Default: 30 s.
     #[serde(with = "forge_base::duration")]
     pub initialize_timeout: Duration,
     #[serde(with = "forge_base::duration")]
     pub health_timeout: Duration,
-    /// An answer younger than this is not asked for again.
+    /// Age below which the cached health is used without asking again. Default: 5 s.
     #[serde(with = "forge_base::duration")]
     pub health_age: Duration,
-    /// An adapter that keeps our thread longer is blocked.
+    /// Time that an adapter function can hold a bridge thread before the adapter counts as blocked. Default: 1 s.
     #[serde(with = "forge_base::duration")]
     pub call_timeout: Duration,
-    /// What runs on an edition that was replaced has this long; then it is ended.
+    /// Time for calls on a replaced generation to finish before they are ended. Default: 24 h.
     #[serde(with = "forge_base::duration")]
     pub reload_drain: Duration,
-    /// The largest answer that is taken.
+    /// The largest answer that is accepted. Default: 32 MiB.
     pub payload_bytes: usize,
-    /// The largest event; longer ones are dropped and counted.
+    /// The largest event; larger ones are dropped and counted. Default: 1 MiB.
     pub event_bytes: usize,
-    /// Events of one execution that wait to be recorded; beyond it the adapter is slowed.
+    /// Limit of an execution's events that wait to be recorded; beyond it the adapter is slowed. Default: 4 MiB.
     pub queue_bytes: usize,
-    /// All events of one execution; beyond it the execution ends as `output_too_large`.
+    /// Limit of all events of one execution; beyond it the execution ends as `output_too_large`. Default: 256 MiB.
     pub execution_bytes: usize,
-    /// For adapters with a process of their own.
+    /// Restart policy of adapters that have a process of their own.
     pub restart: Restart,
 }
 
@@ -133,32 +133,32 @@ impl Default for Config {
     }
 }
 
-/// A library that may be loaded.
+/// An entry of the allow-list.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allowed {
     /// The library's name.
     pub name: String,
-    /// Its SHA-256 in hexadecimal digits; absent: any file of that name.
+    /// SHA-256 in hexadecimal digits; absent: any file of that name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
 
-/// What a registry is started from.
+/// Inputs of [`Registry::start`].
 pub struct Setup {
     pub config: Config,
-    /// `[adapters.<id>]`.
+    /// The tables `[adapters.<id>]`, by id.
     pub tables: BTreeMap<String, AdapterTable>,
     /// The process environment; the bridge's own secrets in it are not passed on.
     pub env: BTreeMap<String, String>,
     pub store_id: String,
-    /// Of the store; 0 where it does not last.
+    /// Epoch of the store; 0 if the store is not persistent.
     pub epoch: u64,
-    /// Where private copies of libraries lie, and which adapters are paused.
+    /// Folder of the private copies of libraries and of the pause markers.
     pub state_dir: PathBuf,
-    /// The command that starts a child process under our supervisor.
+    /// The command that starts a child process under the supervisor.
     pub supervisor: Vec<String>,
-    /// The command that joins its stdin and stdout with the Unix socket that is named behind it.
+    /// The command that connects its stdin and stdout to the Unix socket given as its argument.
     pub relay: Vec<String>,
     pub tracker: Tasks,
 }
@@ -170,7 +170,7 @@ pub struct Relayed {
     pub event: AdapterEvent,
 }
 
-/// Every adapter that was named, loaded or not.
+/// All configured adapters, loaded or not.
 #[derive(Clone)]
 pub struct Registry {
     shared: Arc<Shared>,
@@ -181,7 +181,7 @@ struct Shared {
     adapters: Vec<Adapter>,
 }
 
-/// Why there is no registry.
+/// Reason why the registry cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{0:?} is no adapter name; wanted 1 to 64 lower-case letters, digits, \"-\" and \"_\"")]
@@ -207,8 +207,8 @@ pub enum Error {
 }
 
 impl Registry {
-    /// Loads and initialises all adapters at once. The receiver gets what they tell outside executions;
-    /// it has to be read, or instance events wait and health changes are lost.
+    /// Loads and initialises all adapters concurrently. The receiver yields events outside executions and health
+    /// changes; unless it is read, the former wait and the latter are lost.
     pub async fn start(setup: Setup) -> Result<(Self, mpsc::Receiver<Relayed>), Error> {
         let config = Arc::new(setup.config.clone());
         let ids = ids(&config);
@@ -267,12 +267,12 @@ impl Registry {
         }
     }
 
-    /// Keeps only the copies that its adapters run from.
+    /// Removes the copies of libraries that no adapter runs from.
     async fn clear(&self, copies: PathBuf) {
         let adapters = self.shared.adapters.iter();
         let digests: BTreeSet<_> = adapters.filter_map(Adapter::digest).collect();
         let cleared = spawn_blocking(move || staging::clear(&copies, &digests)).await;
-        // A panic there has said why; what was left stays.
+        // A panic was reported where it happened; the remaining copies stay until the next start.
         drop(cleared);
     }
 
@@ -296,7 +296,7 @@ impl Registry {
         }
     }
 
-    /// In the configured order.
+    /// All adapters, in the configured order.
     pub fn adapters(&self) -> Vec<Adapter> {
         self.shared.adapters.clone()
     }
@@ -312,18 +312,18 @@ impl Registry {
         self.shared.config.default_provider.as_deref()
     }
 
-    /// Asks those whose last answer is old, all at once; returns when all have answered or had their time.
+    /// Asks all adapters whose cached health is stale, concurrently; returns once each has answered or timed out.
     pub async fn refresh_health(&self) {
         let adapters = self.shared.adapters.iter();
         join_all(adapters.map(Adapter::refresh_health)).await;
     }
 
-    /// Lets adapters send events outside executions; called once the bridge listens.
+    /// Enables events outside executions; called once the bridge listens.
     pub async fn start_relays(&self) {
         join_all(self.shared.adapters.iter().map(Adapter::start_relay)).await;
     }
 
-    /// Ends all adapters at once; what runs in them ends as `adapter_unavailable`.
+    /// Shuts all adapters down concurrently; calls in flight end as `adapter_unavailable`.
     pub async fn shutdown(&self, grace: Duration) {
         let adapters = self.shared.adapters.iter();
         join_all(adapters.map(|adapter| adapter.shutdown(grace))).await;
@@ -338,7 +338,8 @@ fn ids(config: &Config) -> Vec<String> {
     vec![only.unwrap_or(DEFAULT_ADAPTER).to_owned()]
 }
 
-/// Absolute, in order; last `plugins` beside the binary, as a release has it, and the binary's own folder.
+/// The search path, absolute and in order: the configured folders, `plugins` beside the binary (the layout of a
+/// release), the binary's folder.
 fn folders(config: &Config) -> Result<Vec<PathBuf>, Error> {
     let mut folders = Vec::new();
     for path in &config.path {
@@ -348,7 +349,7 @@ fn folders(config: &Config) -> Result<Vec<PathBuf>, Error> {
         })?;
         folders.push(absolute);
     }
-    // Without a path of our own there is nothing beside it.
+    // Without a known path of the binary there is no folder beside it.
     if let Ok(binary) = std::env::current_exe()
         && let Some(beside) = binary.parent()
     {
@@ -357,7 +358,7 @@ fn folders(config: &Config) -> Result<Vec<PathBuf>, Error> {
     Ok(folders)
 }
 
-/// What outlives the process; the dynamic loader wants an absolute path.
+/// The state folder as an absolute path, which the dynamic loader requires.
 fn state(setup: &Setup) -> Result<PathBuf, Error> {
     let path = setup.state_dir.clone();
     std::path::absolute(&path).map_err(|source| Error::StateFolder { path, source })

@@ -1,5 +1,5 @@
-//! From a file to the two functions of an adapter library, with one clear line for each way it can fail
-//! to fit. An image stays mapped until the process ends: nothing here is ever unloaded.
+//! Opens a library and finds the two functions of an adapter, with a one-line error for each way this can fail. An
+//! image stays mapped until the process ends: no library is ever unloaded.
 
 #![expect(unsafe_code, reason = "the boundary to adapter libraries")]
 
@@ -21,14 +21,14 @@ use super::loaded_images::Full;
 use super::manifest;
 use super::trust::{self, Rules, Vetted};
 
-/// The library stays in memory although nobody holds it. The same number on Linux, musl included;
-/// `libloading` does not name it.
+/// Flag that keeps a library mapped after its handle is closed. The same number on Linux, musl included; `libloading`
+/// does not define it.
 #[cfg(target_os = "linux")]
 const RTLD_NODELETE: i32 = 0x1000;
 #[cfg(target_os = "macos")]
 const RTLD_NODELETE: i32 = 0x80;
 
-/// A manifest beyond this is a mistake.
+/// Limit of a manifest.
 const MANIFEST_BYTES: usize = 256 * 1024;
 
 pub(super) type RawCreate = unsafe extern "C" fn(*const HostV1, FBytes) -> RawCreateResult;
@@ -43,7 +43,7 @@ pub(super) struct Image {
     pub create: RawCreate,
 }
 
-/// Why a library cannot serve. Each is one line: what was found, what was wanted, what to do.
+/// Reason why a library cannot serve, in one line: what was found, what was wanted, what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("{0}")]
@@ -52,7 +52,7 @@ pub enum LoadError {
     NotAllowed { name: String },
     #[error("{0} is a symbolic link; put the library itself there")]
     Symlink(PathBuf),
-    #[error("{0} may not be executed; make it a program (chmod +x)")]
+    #[error("{0} is not executable; make it a program (chmod +x)")]
     NoProgram(PathBuf),
     #[error("{0} is not a regular file")]
     NoRegularFile(PathBuf),
@@ -84,14 +84,14 @@ pub enum LoadError {
     )]
     Platform { path: PathBuf, found: String },
     #[error(
-        "{path} would be another library beside the {most} that this process has loaded for the \
-         adapter and cannot unload; restart the bridge, or set isolation = \"process\" for it"
+        "{path} cannot be loaded beside the {most} libraries that this process holds for the adapter and \
+         cannot unload; restart the bridge, or set isolation = \"process\" for the adapter"
     )]
     TooManyImages { path: PathBuf, most: usize },
     #[error("{path} cannot be opened by the dynamic loader: {message}")]
     Open { path: PathBuf, message: String },
     #[error(
-        "{path} is a shared library but no adapter: it exports neither {ROOT_MODULE_SYMBOL} nor \
+        "{path} is a shared library but not an adapter: it exports neither {ROOT_MODULE_SYMBOL} nor \
          {C_ENTRY_SYMBOL}; build it with export_adapter! or forge_adapter.h"
     )]
     NoEntry { path: PathBuf },
@@ -105,7 +105,7 @@ pub enum LoadError {
         wanted: String,
     },
     #[error(
-        "{path} has another layout at the boundary: {summary}; rebuild it against this \
+        "{path} has an incompatible ABI layout: {summary}; rebuild it against this \
          forge-adapter-api"
     )]
     Layout {
@@ -149,23 +149,23 @@ pub enum LoadError {
     },
     #[error("create failed: {0}")]
     Create(AdapterError),
-    #[error("loading it took longer than {0:?}; it blocks in its initialisers, manifest or create")]
+    #[error("loading took longer than {0:?}; it blocks in its initialisers, manifest or create")]
     Timeout(Duration),
     #[error(
-        "{path} did not survive its first look, made in a process of its own, so it was not loaded: \
-         {message}; mend it, or use another build of it"
+        "{path} failed its probe in a separate process and was not loaded: {message}; fix it, or use \
+         another build of it"
     )]
     Probe { path: PathBuf, message: String },
     #[error("{0}")]
     Process(String),
-    /// What the process that was to hold it says.
+    /// Message of the child process that refused the library.
     #[error("{0}")]
     Refused(String),
-    #[error("no thread could be started for it")]
+    #[error("cannot start a thread for the adapter")]
     Thread(#[source] io::Error),
 }
 
-/// Holds a library against every rule of the boundary, in this process, which it may end.
+/// Checks a library against every rule of the boundary, in this process, which a faulty one can end.
 pub(super) fn conform(
     path: &Path,
     provider: &str,
@@ -174,8 +174,8 @@ pub(super) fn conform(
     watch: &mut dyn FnMut(conformance::Step<'_>),
 ) -> Result<conformance::Report, LoadError> {
     let image = open(path, provider, rules)?;
-    // SAFETY: the same function with the same ABI, declared as a library that keeps the contract has it;
-    // the image is never unloaded. Whether it keeps the contract is what is to be found out.
+    // SAFETY: the same function with the same ABI, declared as in a library that keeps the contract, which the checks
+    // are to find out; the image is never unloaded.
     let entry = unsafe {
         let create = mem::transmute::<
             RawCreate,
@@ -187,14 +187,14 @@ pub(super) fn conform(
     Ok(conformance::check_library(manifest, entry, options, watch))
 }
 
-/// Checks, copies and opens the library at `path`, which has to call itself `provider`.
+/// Checks, copies and opens the library at `path`, which must declare the name `provider`.
 pub(super) fn open(path: &Path, provider: &str, rules: &Rules<'_>) -> Result<Image, LoadError> {
     let vetted = trust::vet(path, rules)?;
     admit(path, rules, &vetted)?;
     open_vetted(path, provider, vetted)
 }
 
-/// Counts an image that is about to be loaded into this process.
+/// Counts an image that is about to be loaded into this process; fails at the limit.
 pub(super) fn admit(path: &Path, rules: &Rules<'_>, vetted: &Vetted) -> Result<(), LoadError> {
     let admitted = rules.images.admit(&vetted.digest);
     admitted.map_err(|Full(most)| LoadError::TooManyImages {
@@ -205,8 +205,8 @@ pub(super) fn admit(path: &Path, rules: &Rules<'_>, vetted: &Vetted) -> Result<(
 
 /// Opens the private copy of the library that was found at `path`.
 pub(super) fn open_vetted(path: &Path, provider: &str, vetted: Vetted) -> Result<Image, LoadError> {
-    // SAFETY: this runs the library's initialisers. That is what naming an adapter allows; the file was
-    // checked first and the copy cannot be exchanged.
+    // SAFETY: this runs the library's initialisers, which configuring an adapter permits; the file was checked first
+    // and the copy cannot be exchanged.
     let library =
         unsafe { Library::open(Some(&vetted.copy), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) }
             .map_err(|error| LoadError::Open {
@@ -214,7 +214,7 @@ pub(super) fn open_vetted(path: &Path, provider: &str, vetted: Vetted) -> Result
                 message: one_line(&chain(&error)),
             })?;
     let found = entry(&library, path);
-    // Its threads and its destructors of thread-locals may outlive every instance.
+    // Threads and thread-local destructors of the library can outlive every instance.
     mem::forget(library);
     let entry = found?;
 
@@ -223,10 +223,10 @@ pub(super) fn open_vetted(path: &Path, provider: &str, vetted: Vetted) -> Result
     if bytes.len > MANIFEST_BYTES {
         return Err(LoadError::Manifest {
             path: path.to_owned(),
-            message: format!("{} bytes, at most {MANIFEST_BYTES} are taken", bytes.len),
+            message: format!("{} bytes, at most {MANIFEST_BYTES} are accepted", bytes.len),
         });
     }
-    // SAFETY: the contract of the table: bytes that are ours now.
+    // SAFETY: by the contract of the table, the bytes belong to the bridge now.
     let bytes = unsafe { bytes.into_vec() }.map_err(|malformed| LoadError::Manifest {
         path: path.to_owned(),
         message: malformed.to_string(),
@@ -247,8 +247,7 @@ struct Entry {
     language: manifest::Language,
 }
 
-/// The typed entry where there is one: a library that has it and fails its check is not given the
-/// second chance of the plain one.
+/// Finds the typed entry or, only if that is not exported, the plain one: a typed entry that fails its check is final.
 fn entry(library: &Library, path: &Path) -> Result<Entry, LoadError> {
     // SAFETY: the symbol is a static that begins with an `AbiHeader`; `AbiHeaderRef` is its address.
     let header = unsafe { library.get::<AbiHeaderRef>(ROOT_MODULE_SYMBOL) };
@@ -272,8 +271,8 @@ fn typed_entry(header: AbiHeaderRef, path: &Path) -> Result<Entry, LoadError> {
     let create = module.create();
     Ok(Entry {
         manifest: module.manifest(),
-        // SAFETY: the same function with the same ABI; its result is declared as it may really be, with
-        // function pointers that can be null. `call.rs` asserts the sizes.
+        // SAFETY: the same function with the same ABI; its result is declared unvalidated, with function pointers that
+        // can be null. `call.rs` asserts the sizes.
         create: unsafe {
             mem::transmute::<
                 unsafe extern "C" fn(*const HostV1, FBytes) -> forge_adapter_abi::CreateResult,
@@ -284,7 +283,7 @@ fn typed_entry(header: AbiHeaderRef, path: &Path) -> Result<Entry, LoadError> {
     })
 }
 
-/// `CEntryV1` before it is believed.
+/// Unvalidated `CEntryV1`.
 #[repr(C)]
 struct RawEntry {
     abi_major: u32,
@@ -301,7 +300,7 @@ fn plain_entry(entry: *const RawEntry, path: &Path) -> Result<Entry, LoadError> 
         found,
         wanted: ABI_MAJOR.to_string(),
     };
-    // SAFETY: an exported static has at least these two numbers whatever its version.
+    // SAFETY: an exported static has at least these two numbers in every version.
     let (abi_major, size) = unsafe { ((*entry).abi_major, (*entry).size) };
     if abi_major != ABI_MAJOR {
         return Err(version(abi_major.to_string()));
@@ -316,7 +315,7 @@ fn plain_entry(entry: *const RawEntry, path: &Path) -> Result<Entry, LoadError> 
             full: String::new(),
         });
     }
-    // SAFETY: of the size that it should have.
+    // SAFETY: the size was checked above.
     let (manifest, create) = unsafe { ((*entry).manifest, (*entry).create) };
     match (manifest, create) {
         (Some(manifest), Some(create)) => Ok(Entry {
@@ -366,7 +365,7 @@ fn header_text(header: &AbiHeader) -> String {
     format!("{magic:?} {}.{}", header.abi_major, header.abi_minor)
 }
 
-/// The layout checker writes 16 KB; what matters begins at its first `Error:`.
+/// The first 300 characters of the layout checker's report of 16 KB, from its first `Error:`.
 fn summary(full: &str) -> String {
     let start = full.find("Error:").map_or(0, |at| at + "Error:".len());
     let text = one_line(&full[start..]);

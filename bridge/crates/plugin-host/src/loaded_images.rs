@@ -1,22 +1,21 @@
-//! The images that one adapter has brought into this process. None ever leaves it, so their number is
-//! bounded.
+//! Library images that one adapter has loaded into this process. No image is ever unloaded, so their number is bounded.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// About 1 to 3 MiB each.
+/// Limit of images for one adapter, about 1 to 3 MiB each.
 const MOST: usize = 20;
 
-/// By digest.
+/// Loaded images, by digest.
 #[derive(Default)]
 pub(super) struct LoadedImages(Mutex<BTreeSet<String>>);
 
-/// There are as many as may be.
+/// The limit is reached; carries the limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Full(pub usize);
 
 impl LoadedImages {
-    /// Counts an image that is about to be loaded; one that is there already costs nothing.
+    /// Counts an image that is about to be loaded; one that is loaded already is free.
     pub(super) fn admit(&self, digest: &str) -> Result<(), Full> {
         let mut images = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if images.len() >= MOST && !images.contains(digest) {

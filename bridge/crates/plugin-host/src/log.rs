@@ -1,5 +1,5 @@
-//! What adapters log, on its way into our log: copied on their threads, written on ours, bounded in
-//! bytes and in rate. A breach of the contract is logged the same way, because it is noticed there.
+//! Log records of adapters: copied on their threads, written on the bridge's, bounded in bytes and in rate. A breach of
+//! the contract is logged the same way, because it is noticed on an adapter's thread.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,11 +9,11 @@ use tokio::sync::Notify;
 
 use forge_base::trace::{TraceContext, TraceId};
 
-/// Waiting records, in bytes.
+/// Limit of records that wait to be written.
 const QUEUED_BYTES: usize = 256 * 1024;
-/// One record; the rest is cut off.
+/// Limit of one record; the rest is cut off.
 const RECORD_BYTES: usize = 8 * 1024;
-/// Records a second that are written; bursts of as many.
+/// Records written per second; also the size of a burst.
 const RATE: f64 = 200.0;
 
 #[derive(Default)]
@@ -29,7 +29,7 @@ struct Inner {
     suppressed: u64,
 }
 
-/// One record on its way.
+/// One queued record.
 #[derive(Debug)]
 pub(super) struct Line {
     pub origin: Origin,
@@ -38,9 +38,9 @@ pub(super) struct Line {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Origin {
-    /// Written by the adapter, at this level of the table.
+    /// Written by the adapter, at this level of `HostV1::log`.
     Adapter { level: i32 },
-    /// What we have against it.
+    /// A breach of the contract, noticed by the bridge.
     Breach,
 }
 
@@ -49,12 +49,12 @@ impl Logs {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A record of the adapter. Never waits.
+    /// Queues a record of the adapter. Never waits.
     pub(super) fn push(&self, level: i32, record: &[u8]) {
         self.queue(Origin::Adapter { level }, record);
     }
 
-    /// Something the adapter must not do.
+    /// Queues a breach of the contract by the adapter.
     pub(super) fn breach(&self, message: &str) {
         self.queue(Origin::Breach, message.as_bytes());
     }
@@ -75,7 +75,7 @@ impl Logs {
         self.changed.notify_one();
     }
 
-    /// Writes what comes, until dropped. For one task.
+    /// Writes records as they come, until dropped. For one task.
     pub(super) async fn write(&self, provider: &str) {
         let mut rate = Rate::starting(Instant::now());
         loop {
@@ -84,7 +84,7 @@ impl Logs {
         }
     }
 
-    /// The next record, to be written elsewhere. For one reader.
+    /// The next record, for a reader that passes it on. For one reader.
     pub(super) async fn next(&self) -> Line {
         loop {
             if let Some(line) = self.pop() {
@@ -94,7 +94,7 @@ impl Logs {
         }
     }
 
-    /// What is there and not yet written.
+    /// Takes the next record that is not yet written.
     pub(super) fn pop(&self) -> Option<Line> {
         let mut inner = self.lock();
         let line = inner.lines.pop_front()?;
@@ -102,7 +102,7 @@ impl Logs {
         Some(line)
     }
 
-    /// Writes what is there, at the end.
+    /// Writes the remaining records.
     pub(super) fn write_rest(&self, provider: &str) {
         self.flush(provider, &mut Rate::starting(Instant::now()));
     }
@@ -124,7 +124,7 @@ impl Logs {
             tracing::warn!(
                 target: "adapter",
                 { adapter.id = provider, count = held_back },
-                "the adapter logs too much: {held_back} records of it were left out"
+                "the adapter logs too much: {held_back} records were dropped"
             );
         }
     }
@@ -141,7 +141,7 @@ impl Line {
             ),
             Origin::Adapter { level } => {
                 let (message, fields, of) = read(&text);
-                // Its own lines about a dispatch stand with ours.
+                // Lines about a dispatch get the same span as the bridge's.
                 let _dispatch = of.map(|of| of.log_span().entered());
                 let fields = fields.map(tracing::field::display);
                 match level {
@@ -166,7 +166,7 @@ impl Line {
     }
 }
 
-/// The dispatch that a record is about, as the fields say that every execution of an adapter has.
+/// The dispatch that a record is about, from the fields that each record of an execution has.
 #[derive(Debug, PartialEq)]
 pub(super) struct About {
     dispatch: String,
@@ -190,8 +190,8 @@ impl About {
     }
 }
 
-/// The message of a JSON record and the rest of it, its `fields` unwrapped and without what the line says
-/// anyway, and the dispatch it is about; a record that is no JSON object is a message.
+/// Splits a JSON record into its message, the other fields (`fields` unwrapped, without those that the line shows
+/// anyway) and its dispatch. A record that is not a JSON object is a message.
 pub(super) fn read(record: &str) -> (String, Option<String>, Option<About>) {
     let Ok(serde_json::Value::Object(mut object)) = serde_json::from_str(record) else {
         return (record.to_owned(), None, None);

@@ -1,4 +1,4 @@
-//! What a library says of itself, held against what this bridge can serve. Pure.
+//! Checks a library's manifest against what this bridge can serve. Pure.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::load::LoadError;
 /// The JSON schema version that this bridge speaks.
 pub(super) const SCHEMA: u32 = 1;
 
-/// Through which entry the library came: only Rust code can panic.
+/// Language of the library, known from its entry symbol: only Rust code can panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Language {
     Rust,

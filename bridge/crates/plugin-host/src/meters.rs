@@ -1,8 +1,8 @@
-//! What is counted of the calls into one instance of an adapter.
+//! Counters of the calls into one instance of an adapter.
 
 use forge_base::metrics::{Counter, Table};
 
-/// Ops that have a row of their own; there are fewer.
+/// Capacity of the table of ops; there are fewer ops.
 const OPS: usize = 64;
 
 #[derive(Debug)]
@@ -19,14 +19,14 @@ impl Default for Meters {
     }
 }
 
-/// How calls of one op went.
+/// Outcomes of the calls of one op.
 #[derive(Debug, Default)]
 pub struct Op {
     ok: Counter,
     error: Counter,
-    /// Given up before there was an answer.
+    /// Abandoned by the bridge before an answer.
     dropped: Counter,
-    /// The adapter was not even asked.
+    /// Refused before reaching the adapter.
     pub(super) refused: Counter,
 }
 
@@ -42,7 +42,7 @@ impl Op {
         self.dropped.inc();
     }
 
-    /// How often it went how.
+    /// Number of calls by outcome.
     pub fn outcomes(&self) -> [(&'static str, u64); 4] {
         [
             ("ok", self.ok.get()),

@@ -1,5 +1,5 @@
-//! Which adapters are paused: an empty file each, so that a pause outlives the process. When the file was
-//! made is when the pause began.
+//! Pause markers: one empty file for each paused adapter, so that a pause survives a restart. The file's modification
+//! time is the start of the pause.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 
-/// The mark of one adapter.
+/// The pause marker of one adapter.
 #[derive(Clone)]
 pub(super) struct Mark {
     folder: PathBuf,
@@ -17,7 +17,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Below the folder that holds all marks.
+    /// The marker in `folder`, which holds those of all adapters.
     pub(super) fn of(provider: &str, folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -29,18 +29,18 @@ impl Mark {
         &self.folder
     }
 
-    /// Since when it is paused.
+    /// Start of the pause; `None` if the adapter is not paused.
     pub(super) fn since(&self) -> Option<Timestamp> {
         match fs::symlink_metadata(&self.file) {
             Ok(metadata) => {
-                // Where the time is not known, that it is paused still is.
+                // Without a known time the adapter is paused all the same.
                 let made = metadata.modified().unwrap_or_else(|_| SystemTime::now());
                 Some(Timestamp::try_from(made).unwrap_or_else(|_| Timestamp::now()))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
                 tracing::error!(
-                    "whether {} is there cannot be told: {error}",
+                    "cannot check the pause marker {}: {error}",
                     self.file.display()
                 );
                 None
@@ -48,7 +48,7 @@ impl Mark {
         }
     }
 
-    /// On disk when it returns. Since when, which is the first time.
+    /// Creates the marker, durable on return. Returns the start of the pause; a repeated call does not change it.
     pub(super) fn set(&self) -> io::Result<Timestamp> {
         DirBuilder::new()
             .recursive(true)
@@ -63,7 +63,7 @@ impl Mark {
         Ok(self.since().unwrap_or_else(Timestamp::now))
     }
 
-    /// Gone from disk when it returns.
+    /// Removes the marker, durable on return.
     pub(super) fn remove(&self) -> io::Result<()> {
         match fs::remove_file(&self.file) {
             Ok(()) => self.sync(),

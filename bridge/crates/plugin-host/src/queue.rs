@@ -1,5 +1,5 @@
-//! What one call says, in order: its events and, last, its answer. Bounded in bytes; filled from the
-//! adapter's threads, emptied by one reader. Knows no pointers and no JSON.
+//! Output queue of one call: events in order and, last, the answer. Bounded in bytes; filled by the adapter's threads,
+//! drained by one reader. Knows no pointers and no JSON.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::backpressure::Backpressure;
 
-/// What one queued entry costs beyond its bytes.
+/// Bytes charged for a queued entry beyond its content.
 const ENTRY_COST: usize = 64;
 
 pub(super) type Answer = Result<Vec<u8>, AdapterError>;
@@ -18,31 +18,31 @@ pub(super) type Answer = Result<Vec<u8>, AdapterError>;
 /// The bounds of one queue, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// What waits for the reader.
+    /// Limit of the entries that wait for the reader.
     pub queued: usize,
-    /// One event.
+    /// Limit of one event.
     pub event: usize,
-    /// All events of the call together; `None` where there is no end.
+    /// Limit of all events of the call together; `None`: unlimited.
     pub total: Option<usize>,
 }
 
-/// What became of an event.
+/// Result of emitting an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Emitted {
     Taken,
-    /// Nothing was kept; the emitter may try again.
+    /// Not queued; the emitter can retry.
     Full,
     /// The call has ended.
     Closed,
-    /// This event would pass the call's total: the call has to end.
+    /// The event would exceed the call's total: the call must end.
     TooMuch,
 }
 
-/// What the reader gets.
+/// A message for the reader.
 #[derive(Debug, PartialEq)]
 pub(super) enum CallMessage {
     Event(Box<[u8]>),
-    /// So many events are missing here.
+    /// Number of events lost at this point.
     Dropped(u64),
     Answer(Answer),
 }
@@ -59,7 +59,7 @@ struct Inner {
     total: usize,
     refused: Backpressure,
     phase: Phase,
-    /// `start` has returned.
+    /// True once `start` has returned.
     begun: bool,
     unreadable: u64,
 }
@@ -67,9 +67,9 @@ struct Inner {
 #[derive(PartialEq, Eq)]
 enum Phase {
     Open,
-    /// The answer stands at the end of `entries`.
+    /// The answer is the last of `entries`.
     Answered,
-    /// Nobody reads any more, or the answer was read.
+    /// The reader is gone, or the answer was read.
     Closed,
 }
 
@@ -91,19 +91,19 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing panics while it is held; an adapter's thread must not die of it either way.
+        // Nothing panics while the lock is held; an adapter's thread must not panic at a poisoned lock either.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one event, or says why not. Never waits for the reader. While refused events are expected
-    /// back, new ones are refused too, so that a gap is told where it is.
+    /// Queues one event, or returns why not. Never waits for the reader. While retries of refused events are expected,
+    /// new events are refused too, so that a gap is reported at its place.
     pub(super) fn emit(&self, event: &[u8], now: Instant) -> Emitted {
         let mut inner = self.lock();
         if inner.phase != Phase::Open {
             return Emitted::Closed;
         }
         if event.len() > self.bounds.event {
-            // It would never fit: trying again cannot help, so it counts as lost on the spot.
+            // A retry cannot help, since the event would never fit: count it as lost at once.
             inner.drop_here(1);
             drop(inner);
             self.changed.notify_one();
@@ -135,7 +135,7 @@ impl Queue {
         Emitted::Taken
     }
 
-    /// Events were lost before they came here.
+    /// Records events that were lost before they reached this queue.
     pub(super) fn lose(&self, count: u64) {
         let mut inner = self.lock();
         if inner.phase == Phase::Open {
@@ -145,7 +145,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// The one answer; false when there was one already or nobody reads.
+    /// Queues the answer; false if there was one already or the reader is gone.
     pub(super) fn answer(&self, answer: Answer) -> bool {
         let mut inner = self.lock();
         if inner.phase != Phase::Open {
@@ -160,7 +160,7 @@ impl Queue {
         true
     }
 
-    /// The reader goes away; true when the call had not been answered.
+    /// Closes the queue for the reader; true if the call had not been answered.
     pub(super) fn close(&self) -> bool {
         let mut inner = self.lock();
         let open = inner.phase == Phase::Open;
@@ -174,12 +174,12 @@ impl Queue {
         self.lock().phase == Phase::Open
     }
 
-    /// What waits for the reader.
+    /// Bytes that wait for the reader.
     pub(super) fn bytes(&self) -> usize {
         self.lock().queued
     }
 
-    /// `start` has returned for this call.
+    /// Records that `start` has returned for this call.
     pub(super) fn begin(&self) {
         self.lock().begun = true;
     }
@@ -188,14 +188,14 @@ impl Queue {
         self.lock().begun
     }
 
-    /// Counts an unreadable event: how many there are now.
+    /// Counts an unreadable event; returns the count so far.
     pub(super) fn unreadable(&self) -> u64 {
         let mut inner = self.lock();
         inner.unreadable += 1;
         inner.unreadable
     }
 
-    /// The next thing said. Cancel-safe; for one reader. Never resolves after the answer.
+    /// The next message. Cancel-safe; for one reader. Never resolves after the answer.
     pub(super) async fn next(&self) -> CallMessage {
         loop {
             if let Some(said) = self.pop() {
@@ -218,7 +218,7 @@ impl Queue {
 }
 
 impl Inner {
-    /// Marks a gap; neighbouring gaps are one, so that they cannot fill the queue.
+    /// Records a gap; adjacent gaps are merged, so that they cannot fill the queue.
     fn drop_here(&mut self, count: u64) {
         if count == 0 {
             return;
@@ -276,7 +276,7 @@ mod tests {
         let (queue, start) = (Queue::new(SMALL), Instant::now());
         assert_eq!(queue.emit(b"a", start), Emitted::Taken);
         assert_eq!(queue.emit(b"b", start), Emitted::Taken);
-        // Two of them wait for longer than anybody is expected back.
+        // Two emitters retry for longer than one retry can take.
         for attempt in 0..20 {
             let now = start + attempt * COMES_BACK_WITHIN / 5;
             assert_eq!(queue.emit(b"c", now), Emitted::Full);
@@ -310,7 +310,7 @@ mod tests {
         }
         assert_eq!(queue.pop(), Some(event("a")));
         assert_eq!(queue.pop(), Some(event("b")));
-        assert_eq!(queue.emit(b"f", start), Emitted::Full, "c may come back");
+        assert_eq!(queue.emit(b"f", start), Emitted::Full, "c can be retried");
         assert_eq!(queue.emit(b"g", start + COMES_BACK_WITHIN), Emitted::Taken);
         assert_eq!(drain(&queue), [CallMessage::Dropped(4), event("g")]);
     }

@@ -1,4 +1,4 @@
-//! From the names that the configuration gives to library files. Looks at folders, opens nothing.
+//! Resolves the adapter ids of the configuration to library files. Looks at folders, opens nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::load::LoadError;
 use super::{AdapterTable, Error};
 
-/// What serves one id.
+/// An adapter id and the library that serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     /// The provider id that the bridge serves.
@@ -15,7 +15,7 @@ pub(super) struct Named {
     pub library: String,
 }
 
-/// The ids to load and the library of each, or the first that is not unique or no name.
+/// The ids to load and the library of each. Fails at the first id that is a duplicate or not a valid name.
 pub(super) fn names(
     ids: &[String],
     tables: &BTreeMap<String, AdapterTable>,
@@ -51,7 +51,7 @@ pub(super) fn names(
         .collect()
 }
 
-/// The file of a library: the first folder that has one. Two candidates in one folder stop the start.
+/// The file of a library, from the first folder that has one. The outer error is two candidates in one folder.
 pub(super) fn find(
     library: &str,
     folders: &[PathBuf],
@@ -84,12 +84,12 @@ pub(super) fn find(
     Ok(Err(LoadError::NotFound(format!(
         "no {file} in {}, and no program {program}; put one there, or name its folder in \
          BRIDGE_PLUGIN_PATH (adapters are in `plugins` of a release archive, or in target/release after \
-         `cargo build --release` in the sources; `cargo install` brings none)",
+         `cargo build --release` in the sources; `cargo install` installs none)",
         folders.join(" or ")
     ))))
 }
 
-/// A broken symbolic link is found too: it is refused later, by name.
+/// True for a broken symbolic link too: it is refused later, by name.
 fn exists(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }

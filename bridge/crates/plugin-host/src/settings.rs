@@ -1,5 +1,4 @@
-//! The object that `initialize` receives: the environment without the bridge's own part, overlaid by the
-//! adapter's table. Pure.
+//! Payload of `initialize`: the environment without the bridge's own variables, overlaid by the adapter's table. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,33 +8,33 @@ use serde_json::{Map, Value};
 
 use super::process::Isolation;
 
-/// What every process of an adapter sees besides its own variables: a program has to be found, and to
-/// know where it is.
+/// Variables that every process of an adapter gets besides its own, for finding programs, folders and the locale.
 const EVERYWHERE: [&str; 6] = ["HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ"];
 
 /// `[adapters.<id>]` of the configuration.
 #[derive(Clone, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct AdapterTable {
-    /// The library that serves this id, where it is not named like it.
+    /// Name of the library that serves this id. Default: the id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<String>,
-    /// Given to the adapter as well; what its profile then declares is never exceeded.
+    /// Limit of concurrent executions, also passed to the adapter. The limit that its profile then declares is never
+    /// exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u32>,
-    /// Where the library runs. A program always has a process of its own.
+    /// Process that the library runs in. A program always has a process of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// The data of the adapter's process, in bytes; what it starts has the same limit each. Without a
-    /// process of its own it has none.
+    /// Limit of the data of the adapter's process, in bytes; each process that it starts has the same limit. No effect
+    /// on a library in the bridge's process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
-    /// Everything else is the adapter's own and given to it.
+    /// All other keys: the adapter's own settings, passed to it.
     #[serde(flatten)]
     pub own: Map<String, Value>,
 }
 
-/// The values may be secrets.
+/// Prints only the keys of `own`: its values can be secrets.
 impl fmt::Debug for AdapterTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdapterTable")
@@ -48,18 +47,18 @@ impl fmt::Debug for AdapterTable {
     }
 }
 
-/// What one adapter is configured from.
+/// Configuration sources of one adapter.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub id: String,
     pub env: BTreeMap<String, String>,
     pub table: AdapterTable,
-    /// It has a process of its own.
+    /// True if the adapter has a process of its own.
     pub apart: bool,
 }
 
 impl Settings {
-    /// What `initialize` receives. `named` are the variables that the library asks for.
+    /// The payload of `initialize`. `named` are the variables that the library asks for.
     pub(super) fn object(&self, named: &[String]) -> Map<String, Value> {
         let variables = self.env.iter().filter(|(name, _)| match self.apart {
             true => self.is_its_own(name, named),
@@ -73,7 +72,7 @@ impl Settings {
             own.filter(|(name, value)| !is_list_of_names(name, value))
                 .map(|(name, value)| (name.clone(), value.clone())),
         );
-        // The bridge keeps to it, and an adapter that has the setting may go up to it.
+        // Enforced by the bridge; an adapter that has the setting may use it in full.
         object.extend(
             self.table
                 .max_concurrent
@@ -82,7 +81,7 @@ impl Settings {
         object
     }
 
-    /// The environment of its process.
+    /// The environment of the adapter's process.
     pub(super) fn environment(&self, named: &[String]) -> BTreeMap<String, String> {
         let variables = self.env.iter().filter(|(name, _)| {
             EVERYWHERE.contains(&name.as_str()) || self.is_its_own(name, named)
@@ -92,7 +91,8 @@ impl Settings {
             .collect()
     }
 
-    /// `acme-ai` owns `ACME_AI_…`, what its library asks for and what its table lists.
+    /// True if the variable is the adapter's: `acme-ai` owns `ACME_AI_…`, those that its library asks for and those
+    /// that its table lists.
     fn is_its_own(&self, name: &str, named: &[String]) -> bool {
         let prefix = format!("{}_", self.id.replace('-', "_").to_uppercase());
         let listed = || match self.table.own.get(ENV) {
@@ -104,14 +104,14 @@ impl Settings {
     }
 }
 
-/// In an adapter's table: a list of names is the bridge's, a table of variables the adapter's own.
+/// Key in an adapter's table: a list of names is for the bridge, a table of variables for the adapter.
 const ENV: &str = "env";
 
 fn is_list_of_names(name: &str, value: &Value) -> bool {
     name == ENV && value.is_array()
 }
 
-/// The bridge's own secrets, by the words in their names, and the tables of other adapters.
+/// True for the bridge's own secrets, recognised by words in their names, and for the tables of adapters.
 fn is_ours(name: &str) -> bool {
     const SECRET: [&str; 10] = [
         "KEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "STORE", "BEARER", "MCP", "OTLP",
@@ -170,7 +170,7 @@ mod tests {
             ("OPENAI_API_KEY", "named by the library"),
             ("HTTPS_PROXY", "named by the table"),
             ("BRIDGE_SECRET_KEY", "named, and refused all the same"),
-            ("AWS_SECRET_ACCESS_KEY", "of somebody else"),
+            ("AWS_SECRET_ACCESS_KEY", "of another program"),
             ("PATH", "/bin"),
         ];
         let env = env

@@ -1,4 +1,4 @@
-//! Where an adapter comes from: everything that finds and starts it, at first and again at each reload.
+//! Specification of an adapter: everything needed to find and start it, at first and at each reload.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,9 +22,9 @@ use super::{AdapterTable, Allowed, Config, Error, manifest};
 pub(super) struct AdapterSpec {
     pub named: Named,
     pub config: Arc<Config>,
-    /// Absolute, in order.
+    /// Search path: absolute, in order.
     pub folders: Arc<[PathBuf]>,
-    /// Where private copies of libraries lie.
+    /// Folder of the private copies of libraries.
     pub copies: PathBuf,
     pub store_id: String,
     pub epoch: u64,
@@ -32,15 +32,15 @@ pub(super) struct AdapterSpec {
     pub relay: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub table: AdapterTable,
-    /// All that this adapter has brought into the process.
+    /// Images that this adapter has loaded into the process.
     pub images: Arc<LoadedImages>,
-    /// Whether it is paused.
+    /// Pause marker.
     pub mark: Mark,
 }
 
 impl AdapterSpec {
-    /// What the file that is there now would be started from. The outer error is one of the operator's,
-    /// two files for one adapter.
+    /// Parameters for starting an instance of the file found now. The outer error is the operator's: two files for one
+    /// adapter.
     pub(super) fn boot(&self) -> Result<Result<(Boot, Start), LoadError>, Error> {
         let (named, config) = (&self.named, &self.config);
         let found = resolve::find(&named.library, &self.folders)?;

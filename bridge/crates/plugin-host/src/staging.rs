@@ -1,5 +1,5 @@
-//! Clears the private copies of libraries that no adapter runs from: those of earlier editions, and what a
-//! kill left half done. A copy is made anew whenever it is missing, so nothing is lost.
+//! Removes private copies of libraries that no adapter runs from: those of earlier generations, and partial files left
+//! by a kill. A missing copy is created again when needed, so nothing is lost.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,17 +8,17 @@ use std::path::Path;
 
 use forge_base::failpoint;
 
-/// Removes everything in the folders below `folder` that is not named by one of these digests. Blocks;
-/// before anything can be reloaded. What cannot be removed is said and stays.
+/// Removes every file in the sub-folders of `folder` that is not named by one of these digests. Blocks; must run before
+/// a reload is possible. A failure is logged, and the remaining files stay.
 pub(super) fn clear(folder: &Path, digests: &BTreeSet<String>) {
     match remove_unnamed(folder, digests) {
         Ok(0) => {}
         Ok(count) => tracing::info!(
-            "{count} copies of earlier editions were removed below {}",
+            "removed {count} library copies of earlier generations from {}",
             folder.display()
         ),
         Err(error) => tracing::warn!(
-            "copies of earlier editions stay below {}: {error}",
+            "cannot remove library copies of earlier generations from {}: {error}",
             folder.display()
         ),
     }
@@ -28,7 +28,7 @@ pub(super) fn clear(folder: &Path, digests: &BTreeSet<String>) {
 fn remove_unnamed(folder: &Path, digests: &BTreeSet<String>) -> io::Result<usize> {
     let mut removed = 0;
     let libraries = match fs::read_dir(folder) {
-        // Nothing was ever copied.
+        // No library was ever copied.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         libraries => libraries?,
     };
@@ -80,7 +80,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         }
-        fs::write(folder.join("note"), "somebody else's").unwrap();
+        fs::write(folder.join("note"), "not a copy").unwrap();
         assert_eq!(remove_unnamed(&folder, &digests).unwrap(), 4);
         let names = |folder: &Path| {
             let entries = fs::read_dir(folder).unwrap();

@@ -1,20 +1,20 @@
-//! The beginning of the output in an answer that is too large to be taken whole. Pure.
+//! Extracts the beginning of `output` from an answer that is too large to be accepted. Pure.
 
 use serde_json::{Value, json};
 
-/// So much of the output is kept.
+/// Limit of the output that is kept.
 const KEPT_BYTES: usize = 1024 * 1024;
-/// So much of the answer is looked at: escapes make JSON longer than what it says.
+/// Limit of the answer that is scanned: escapes make JSON longer than its content.
 pub(super) const LOOKED_AT_BYTES: usize = 2 * KEPT_BYTES;
-/// The longest thing that a cut can split: two escapes that are one character.
+/// Longest sequence that a cut can split, in bytes: two escapes that form one character.
 const SPLIT: usize = 12;
 
-/// What the error about an answer of `bytes` bytes carries: its size and the first of its `output`.
+/// Details of the error for an answer of `bytes` bytes: its size and the beginning of its `output`.
 pub(super) fn details(head: &[u8], bytes: usize) -> Value {
     json!({"bytes": bytes, "output": output(head)})
 }
 
-/// The member `output` of a JSON object whose end may be missing.
+/// The member `output` of a JSON object whose end can be missing.
 fn output(head: &[u8]) -> Option<String> {
     let mut at = skip(head, 0, b"{")?;
     loop {
@@ -28,7 +28,7 @@ fn output(head: &[u8]) -> Option<String> {
     }
 }
 
-/// The position after white space, this byte and white space again.
+/// The position after white space, this byte and white space again; `None` without the byte.
 fn skip(head: &[u8], at: usize, byte: &[u8]) -> Option<usize> {
     let blank = |at: usize| {
         let rest = head.get(at..).unwrap_or_default();
@@ -38,7 +38,7 @@ fn skip(head: &[u8], at: usize, byte: &[u8]) -> Option<usize> {
     (head.get(at..at + 1)? == byte).then(|| blank(at + 1))
 }
 
-/// The position after the string that begins here, or the end of what there is.
+/// The position after the string that begins at `at`, or the end of `head`.
 fn string_end(head: &[u8], at: usize) -> usize {
     let mut escaped = false;
     for (offset, byte) in head.iter().enumerate().skip(at + 1) {
@@ -52,7 +52,7 @@ fn string_end(head: &[u8], at: usize) -> usize {
     head.len()
 }
 
-/// The position after the value that begins here.
+/// The position of the comma after the value that begins at `at`; `None` if there is none.
 fn value_end(head: &[u8], mut at: usize) -> Option<usize> {
     let mut depth = 0_usize;
     loop {
@@ -72,7 +72,7 @@ fn value_end(head: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// As much of a JSON string as there is and as is kept, whatever the cut has split.
+/// The content of a JSON string, up to `KEPT_BYTES`, without a character or escape that the cut has split.
 fn text(literal: &[u8]) -> Option<String> {
     let inner = literal.strip_prefix(b"\"")?;
     let inner = inner.strip_suffix(b"\"").unwrap_or(inner);

@@ -1,5 +1,5 @@
-//! Whether a library file may be run at all, and the private copy that is run instead of it, so that
-//! nobody can exchange it between the check and the use.
+//! Trust checks of adapter files, and the private copy of a library that is loaded instead, so that the file cannot be
+//! exchanged between check and use.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -16,37 +16,37 @@ use super::loaded_images::LoadedImages;
 use forge_base::digest::{hex, sha256_of};
 use forge_base::failpoint;
 
-/// What to do with a library that others could have written.
+/// Policy for a file that other users can write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trust {
     /// Refuse it.
     #[default]
     Enforce,
-    /// Say so and go on; for `dev` and `demo`.
+    /// Log a warning and load it; for `dev` and `demo`.
     Warn,
 }
 
-/// A library that may be loaded: a private copy of what was checked.
+/// A library that passed the checks, as a private copy.
 pub(super) struct Vetted {
     pub copy: PathBuf,
     /// SHA-256 in lower-case hexadecimal digits.
     pub digest: String,
 }
 
-/// What a library is checked against.
+/// Rules that a library is checked against.
 pub(super) struct Rules<'a> {
     pub trust: Trust,
-    /// The digest that the allow-list names, in hexadecimal digits.
+    /// SHA-256 from the allow-list, in hexadecimal digits.
     pub digest: Option<&'a str>,
-    /// Where private copies lie.
+    /// Folder of the private copies.
     pub copies: &'a Path,
-    /// What is loaded already.
+    /// Images that are loaded already.
     pub images: &'a LoadedImages,
 }
 
 impl Vetted {
-    /// A copy that was made before, if it still is what its digest says.
+    /// An earlier copy, if its content still matches the digest.
     pub(super) fn known(copy: &Path, digest: &str) -> Option<Self> {
         is_same(copy, digest).then(|| Self {
             copy: copy.to_owned(),
@@ -55,7 +55,7 @@ impl Vetted {
     }
 }
 
-/// Checks the file at an absolute path and copies it. Everything is done on one open file.
+/// Checks the file at an absolute path and copies it. Every step uses the same open file.
 pub(super) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
     let unreadable = |source: io::Error| LoadError::Read {
         path: path.to_owned(),
@@ -82,7 +82,7 @@ pub(super) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
     Ok(vetted)
 }
 
-/// Checks a program, which runs where it lies: it may need what lies beside it. Gives its SHA-256.
+/// Checks a program and returns its SHA-256. A program is not copied: it might need the files beside it.
 pub(super) fn vet_program(path: &Path, rules: &Rules<'_>) -> Result<String, LoadError> {
     let (mut file, metadata) = open_trusted(path, rules)?;
     if metadata.mode() & 0o111 == 0 {
@@ -107,7 +107,7 @@ fn check_digest(path: &Path, rules: &Rules<'_>, found: &str) -> Result<(), LoadE
     }
 }
 
-/// Opens a file that nobody else could have written, or warns of it.
+/// Opens a file that no other user can write; logs a warning for any other file if the policy is `Warn`.
 fn open_trusted(path: &Path, rules: &Rules<'_>) -> Result<(File, Metadata), LoadError> {
     let unreadable = |source: io::Error| LoadError::Read {
         path: path.to_owned(),
@@ -132,7 +132,7 @@ fn open_trusted(path: &Path, rules: &Rules<'_>) -> Result<(File, Metadata), Load
             };
             match rules.trust {
                 Trust::Enforce => return Err(error),
-                Trust::Warn => tracing::warn!("{error} (loaded all the same: trust = \"warn\")"),
+                Trust::Warn => tracing::warn!("{error} (loaded anyway: trust = \"warn\")"),
             }
         }
     }
@@ -168,7 +168,7 @@ fn read_head(file: &mut File, head: &mut [u8]) -> io::Result<usize> {
     Ok(read)
 }
 
-/// Who could change a file.
+/// Mode and owners of a file: who can change it.
 struct Owner {
     mode: u32,
     uid: u32,
@@ -185,21 +185,21 @@ impl Owner {
     }
 }
 
-/// Why a file or folder of this owner is not to be trusted by the user `us`.
+/// Reason why the user `us` must not trust a file or folder of this owner; `None` if it is trusted.
 fn objection(owner: &Owner, us: u32, groups: &Groups) -> Option<&'static str> {
     if owner.uid != 0 && owner.uid != us {
-        return Some("it belongs to another user; make it root's or the bridge's own (chown)");
+        return Some("it belongs to another user; give it to root or to the bridge's user (chown)");
     }
     if owner.mode & 0o002 != 0 {
-        return Some("others may write it; take that away (chmod o-w)");
+        return Some("it is writable by others; remove that permission (chmod o-w)");
     }
     if owner.mode & 0o020 != 0 && !groups.is_own(owner.gid, owner.uid) {
-        return Some("a group may write it; take that away (chmod g-w)");
+        return Some("it is writable by a group; remove that permission (chmod g-w)");
     }
     None
 }
 
-/// The local user and group names, to know a user's private group.
+/// Local user and group names, to recognise a user's private group.
 struct Groups {
     passwd: String,
     group: String,
@@ -215,7 +215,7 @@ impl Groups {
         }
     }
 
-    /// Whether the group is the user's private one: the same number, or the same name and no members.
+    /// True if the group is the user's private one: same number or same name, and no other members.
     fn is_own(&self, gid: u32, uid: u32) -> bool {
         let user = line_of(&self.passwd, uid);
         let group = line_of(&self.group, gid);
@@ -229,7 +229,7 @@ impl Groups {
     }
 }
 
-/// The line whose third field is this number.
+/// The line whose third field is `id`.
 fn line_of(table: &str, id: u32) -> Option<&str> {
     let id = id.to_string();
     table
@@ -237,7 +237,7 @@ fn line_of(table: &str, id: u32) -> Option<&str> {
         .find(|line| line.split(':').nth(2) == Some(id.as_str()))
 }
 
-/// Copies an open file into a folder of 0700, where it has no name yet, hashing what is written.
+/// Copies an open file to a temporary file in `folder` (mode 0700) and returns its SHA-256.
 fn copy(file: &mut File, path: &Path, folder: &Path) -> Result<(NamedTempFile, String), LoadError> {
     let failed = |source: io::Error| not_copied(path, folder, source);
     DirBuilder::new()
@@ -252,7 +252,7 @@ fn copy(file: &mut File, path: &Path, folder: &Path) -> Result<(NamedTempFile, S
     Ok((temporary, hex(&digest)))
 }
 
-/// Names a copy `<folder>/<sha256>.<ext>`, 0444.
+/// Renames a copy to `<folder>/<sha256>.<ext>`, mode 0444, unless an identical one exists.
 fn keep(
     temporary: NamedTempFile,
     digest: String,
@@ -279,7 +279,7 @@ fn not_copied(path: &Path, folder: &Path, source: io::Error) -> LoadError {
     }
 }
 
-/// Whether an earlier copy holds the same as the new one, which is told quicker than its digest.
+/// True if an earlier copy equals the new one; comparing is faster than hashing.
 fn has_copy(copy: &Path, new: &Path) -> bool {
     const PIECE_BYTES: usize = 16 * 1024;
     let is_same = || {
@@ -296,11 +296,11 @@ fn has_copy(copy: &Path, new: &Path) -> bool {
             }
         }
     };
-    // A copy that is missing or unreadable is made anew.
+    // A missing or unreadable copy is replaced.
     !copy.is_symlink() && is_same().unwrap_or(false)
 }
 
-/// Whether an earlier copy still is what its name says.
+/// True if an earlier copy still matches its digest.
 fn is_same(copy: &Path, digest: &str) -> bool {
     let found = || hash(&mut File::open(copy)?);
     !copy.is_symlink() && found().is_ok_and(|found| found == digest)

@@ -1,4 +1,4 @@
-//! Whether a thread is inside the adapter, and for how long. A thread that does not come back in time is
+//! Watchdog of one thread: records since when it is inside the adapter. A thread that does not return in time counts as
 //! blocked until it does.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ pub(super) struct Watchdog {
 #[derive(Default)]
 struct State {
     inside: Option<Inside>,
-    /// Counts the entries, to tell one from the next.
+    /// Number of entries so far, to tell one from the next.
     entries: u64,
     blocked: Option<&'static str>,
 }
@@ -33,7 +33,7 @@ impl Watchdog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread goes into the adapter.
+    /// Records that the thread enters the adapter's function `what`.
     pub(super) fn enter(&self, what: &'static str) {
         let mut state = self.lock();
         state.entries += 1;
@@ -46,7 +46,7 @@ impl Watchdog {
         self.entered.notify_one();
     }
 
-    /// The thread came back.
+    /// Records that the thread has returned.
     pub(super) fn leave(&self) {
         let mut state = self.lock();
         state.inside = None;
@@ -57,7 +57,7 @@ impl Watchdog {
         }
     }
 
-    /// Where the thread is blocked.
+    /// The adapter's function that the thread is blocked in.
     pub(super) fn blocked(&self) -> Option<&'static str> {
         self.lock().blocked
     }
@@ -74,7 +74,7 @@ impl Watchdog {
                 tokio::time::sleep(left).await;
                 continue;
             }
-            // When the whole process was stopped, its time is up before it could go on.
+            // After a stop of the whole process the time is up before the thread could continue: wait a little more.
             tokio::time::sleep(call_timeout / 10).await;
             let mut state = self.lock();
             if state.inside.is_some_and(|now| now.entry == inside.entry) {
@@ -84,7 +84,7 @@ impl Watchdog {
         }
     }
 
-    /// Resolves when a blocked thread came back.
+    /// Resolves when a blocked thread has returned.
     pub(super) async fn back(&self) {
         self.left.notified().await;
     }

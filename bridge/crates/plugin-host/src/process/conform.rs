@@ -1,4 +1,4 @@
-//! The conformance checks on a program: each instance is a process of it, spoken to in lines.
+//! Conformance checks of a program: each instance is a process of it that speaks the line protocol.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,12 +17,12 @@ use crate::settings::Settings;
 use crate::trust::{self, Rules};
 use crate::{AdapterTable, Config};
 
-/// Until the manifest.
+/// Limit until the manifest.
 const READY: Duration = Duration::from_secs(15);
 const END_WAIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Holds the program against every rule. Blocks.
+/// Checks the program against every rule. Blocks.
 pub(crate) fn conform(
     path: &Path,
     provider: &str,
@@ -52,7 +52,7 @@ pub(crate) fn conform(
     Ok(check_peer(&manifest, Box::new(candidate), options, watch))
 }
 
-/// Under the supervisor that this program is, so that whatever it starts goes with it.
+/// Command of the program under the supervisor, which is this binary, so that everything it starts ends with it.
 fn supervised(path: &Path) -> Result<Vec<OsString>> {
     let us = std::env::current_exe().map_err(|error| internal(&error.to_string()))?;
     Ok(vec![us.into(), "exec".into(), "--".into(), path.into()])
@@ -68,7 +68,7 @@ struct Candidate {
     manifest: Vec<u8>,
 }
 
-/// Who hears what an instance says.
+/// Receiver of an instance's messages.
 enum Ears {
     Deaf,
     Of(Heard),
@@ -80,7 +80,7 @@ struct Process {
 }
 
 impl Candidate {
-    /// Starts a process and gives it, and its manifest, when it has said who it is.
+    /// Starts a process and waits for its manifest; returns both.
     fn begin(&self, payload: &[u8], ears: Ears) -> Result<(Process, Vec<u8>)> {
         let start = Start {
             command: self.command.clone(),
@@ -93,7 +93,7 @@ impl Candidate {
         let mut reader =
             MessageReader::new(reader, Channel::Pipes, Config::default().payload_bytes);
         let mut writer = Writer::new(to, Channel::Pipes);
-        // What cannot be written is told by the end that is read.
+        // A failed write shows as the end of the reader.
         let _ = writer.open(payload);
         let process = Process {
             program: Arc::clone(&program),
@@ -109,7 +109,7 @@ impl Candidate {
                     }
                 }
                 Ok(Some(other)) => {
-                    let text = format!("it said something before its manifest: {other:?}");
+                    let text = format!("it sent a message before its manifest: {other:?}");
                     return Err(internal(&text));
                 }
                 Ok(None) => return Err(internal(&program.epitaph())),
@@ -153,7 +153,7 @@ fn listen(mut reader: MessageReader, heard: &Heard, program: &Program) {
             ChildMessage::Log { record, .. } => heard.log(&record),
             ChildMessage::Breach(why) | ChildMessage::Failed(why) => heard.fault(&why),
             ChildMessage::Ready(_) | ChildMessage::Refused(_) => {
-                heard.fault("it said twice who it is")
+                heard.fault("it sent its manifest twice")
             }
             ChildMessage::Dropped { .. } => {}
         }
@@ -165,7 +165,7 @@ impl Process {
     fn write(&self, what: impl FnOnce(&mut Writer) -> std::io::Result<()>) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(writer) = writer.as_mut() {
-            // It has ended: then nothing is answered, which the checks see.
+            // An error means that it has ended; the checks notice the missing answer.
             let _ = what(writer);
         }
     }

@@ -1,4 +1,4 @@
-//! Whether a process that ended is started again, and when. Pure but for the jitter of the `backoff` crate.
+//! Decision about the restart of a process that ended. Pure but for the jitter of the `backoff` crate.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 
 use super::Restart;
 
-/// The ends of one adapter's process.
+/// Recent crashes of one adapter's process, and the waits between restarts.
 pub(crate) struct Crashes {
     limit: usize,
     window: Duration,
@@ -16,12 +16,12 @@ pub(crate) struct Crashes {
     recent: VecDeque<Instant>,
 }
 
-/// What to do after an end.
+/// Action after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Start it again after this time.
+    /// Restart after this time.
     Restart(Duration),
-    /// It ended so many times within the window.
+    /// No restart: carries the number of crashes within the window.
     Quarantine(usize),
 }
 
@@ -41,7 +41,7 @@ impl Crashes {
         }
     }
 
-    /// It ended.
+    /// Records a crash and returns the action to take.
     pub(crate) fn note(&mut self, now: Instant) -> Next {
         let window = self.window;
         self.recent

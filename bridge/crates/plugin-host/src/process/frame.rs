@@ -1,5 +1,5 @@
-//! The frames between the bridge and its own child: a header of 16 bytes (number of the call, kind,
-//! length, little-endian) and so many bytes. Pure.
+//! Frames between the bridge and its own child: a header of 16 bytes (call id, kind, length of the body;
+//! little-endian), then the body. Pure.
 
 use std::io::{self, Read, Write};
 
@@ -11,25 +11,25 @@ pub(super) struct Frame {
     pub(super) body: Vec<u8>,
 }
 
-/// What a frame is. The numbers are the wire's.
+/// Kind of a frame. The numbers are those of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Kind {
     /// To the child, first: an `Order` as JSON.
     Order = 1,
-    /// To the child: a call; the length of the op in two bytes, the op, the payload.
+    /// To the child: start a call; the length of the op in two bytes, the op, the payload.
     Start = 2,
     /// To the child: drop this call.
     Drop = 3,
     /// To the child: end the instance and the process.
     End = 4,
-    /// To the bridge: the instance stands; the manifest.
+    /// To the bridge: the instance is ready; its manifest.
     Ready = 16,
-    /// To the bridge: there is no instance; why, as a line of text.
+    /// To the bridge: there is no instance; the reason as a line of text.
     Refused = 17,
-    /// To the bridge: an event of a call, of the instance when the number is 0.
+    /// To the bridge: an event of a call, or of the instance if the call id is 0.
     Event = 18,
-    /// To the bridge: so many events are missing here, in eight bytes.
+    /// To the bridge: number of events lost at this point, in eight bytes.
     Dropped = 19,
     /// To the bridge: the answer of a call.
     Answer = 20,
@@ -37,9 +37,9 @@ pub(super) enum Kind {
     Error = 21,
     /// To the bridge: a record of the log; the level in four bytes, then the record.
     Log = 22,
-    /// To the bridge: what the adapter did against the contract, as text.
+    /// To the bridge: a breach of the contract by the adapter, as text.
     Breach = 23,
-    /// To the bridge: the child cannot go on; why, as text.
+    /// To the bridge: the child cannot continue; the reason as text.
     Failed = 24,
 }
 
@@ -117,8 +117,8 @@ impl Frame {
         to.write_all(&bytes)
     }
 
-    /// The next frame; `None` at the end. What is longer than `most` or of no kind is an error, and the
-    /// stream of no further use.
+    /// The next frame; `None` at the end. A frame longer than `most` or of unknown kind is an error, after which the
+    /// stream is unusable.
     pub(super) fn read(from: &mut impl Read, most: usize) -> io::Result<Option<Self>> {
         let mut header = [0; HEADER];
         let mut filled = 0;
@@ -138,10 +138,10 @@ impl Frame {
         let kind = Kind::ALL.into_iter().find(|kind| *kind as u32 == number(8));
         let kind = kind.ok_or_else(|| wrong(format!("a frame of unknown kind {}", number(8))))?;
         if length > most {
-            let text = format!("a frame of {length} bytes, at most {most} are taken");
+            let text = format!("a frame of {length} bytes, at most {most} are accepted");
             return Err(wrong(text));
         }
-        // What was announced is not believed before it comes.
+        // Grows with the bytes received, since the announced length is not trusted.
         let mut body = Vec::new();
         from.take(length as u64).read_to_end(&mut body)?;
         if body.len() < length {

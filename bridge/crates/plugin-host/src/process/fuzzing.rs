@@ -1,12 +1,12 @@
-//! Readers that are private to this module, opened to `tests/fuzz`.
+//! Access to private parsers of this module for `tests/fuzz`.
 
 use super::frame::Frame;
 use super::lines::{self, Line};
 
-/// What a line carries: the number of its call, and the payload.
+/// Call id and payload of a line.
 pub type Carried = (u64, Vec<u8>);
 
-/// The frames in these bytes written again, up to what is none, and why it is none.
+/// Reads the frames in these bytes and writes them again, up to the first invalid one; returns its error, too.
 pub fn frames(mut bytes: &[u8], most: usize) -> (Vec<u8>, Option<String>) {
     let mut again = Vec::new();
     loop {
@@ -23,7 +23,7 @@ pub fn frames(mut bytes: &[u8], most: usize) -> (Vec<u8>, Option<String>) {
     }
 }
 
-/// What a program's line says; `None` for what carries no JSON.
+/// Call id and payload of a program's line; `None` for a log record.
 pub fn line(bytes: &[u8]) -> Result<Option<Carried>, String> {
     Ok(match lines::read(bytes)? {
         Line::Manifest(payload) => Some((0, payload)),
@@ -34,12 +34,12 @@ pub fn line(bytes: &[u8]) -> Result<Option<Carried>, String> {
     })
 }
 
-/// The line that begins a call.
+/// The line that starts a call.
 pub fn start(id: u64, op: &str, payload: &[u8]) -> Vec<u8> {
     lines::start(id, op, payload)
 }
 
-/// The number in the beginning of a line.
+/// The call id at the beginning of a line.
 pub fn id_of(head: &[u8]) -> Option<u64> {
     lines::id_of(head)
 }

@@ -1,6 +1,6 @@
-//! The child: `forge-bridge adapter-host`. It loads one library, as the bridge would, and passes on what
-//! is said between the two; everything the bridge bounds is bounded here already, by the same code. Ends
-//! with the bridge, whose socket is its stdin.
+//! The child: `forge-bridge adapter-host`. Loads one library as the bridge would, and relays messages between the two.
+//! Every limit of the bridge is enforced here already, by the same code. Ends with the bridge, whose socket is its
+//! stdin.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -27,21 +27,21 @@ use crate::instance::{Boot, Handle, Limits};
 use crate::log::Origin;
 use crate::queue::{Bounds, CallMessage};
 
-/// Frames that wait in either direction.
+/// Limit of frames that wait, in each direction.
 const WAITING: usize = 16;
 const ORDER_BYTES: usize = 1024 * 1024;
-/// What the instance gets to end; the bridge waits a little longer.
+/// Time for the instance to shut down; the bridge waits a little longer.
 const END_WAIT: Duration = Duration::from_millis(800);
 
-/// What the bridge wants held.
+/// Order of the bridge: the library to load, and its limits.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) id: String,
-    /// What the library has to call itself.
+    /// Name that the library must declare.
     pub(super) library: String,
-    /// Where it was found, for messages.
+    /// Path that the library was found at, for messages.
     pub(super) path: PathBuf,
-    /// The private copy of what was checked there.
+    /// Private copy of the checked file.
     pub(super) copy: PathBuf,
     pub(super) digest: String,
     /// The payload of `create`.
@@ -53,12 +53,12 @@ pub(super) struct Order {
     pub(super) waiting_bytes: usize,
     pub(super) deadline_ms: u64,
     pub(super) call_timeout_ms: u64,
-    /// For the data that the library adds: heap, stacks of threads, private mappings.
+    /// Limit of the data that the library adds: heap, stacks of threads, private mappings.
     pub(super) memory_limit_bytes: Option<u64>,
 }
 
-/// Runs the child to its end. `args` are those behind `adapter-host`: nothing, `--probe`, or
-/// `--memory=<bytes> -- program args…`, which limits itself and becomes that program.
+/// Runs the child to its end. `args` are those after `adapter-host`: nothing, `--probe`, or `--memory=<bytes> --
+/// program args…`, which sets the limit and executes the program in its place.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args = args.into_iter();
     let first = args.next();
@@ -70,7 +70,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing is left to tell when even stderr is gone.
+            // Without stderr the error cannot be reported.
             let _ = writeln!(io::stderr(), "forge-bridge adapter-host: {error}");
             ExitCode::FAILURE
         }
@@ -80,7 +80,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Serve,
-    /// Only to see whether it can.
+    /// Loads the library and ends, to find out if it can be loaded.
     Probe,
 }
 
@@ -89,7 +89,7 @@ fn become_program(limit: &str, mut args: impl Iterator<Item = OsString>) -> io::
     let rest = args.next().filter(|rest| rest == "--");
     let (Some(bytes), Some(_), Some(program)) = (bytes, rest, args.next()) else {
         return Err(io::Error::other(
-            "this command is the bridge's own; use: adapter-host --memory=<bytes> -- program args…",
+            "only the bridge runs this command; usage: adapter-host --memory=<bytes> -- program args…",
         ));
     };
     limit_data(bytes)?;
@@ -98,7 +98,7 @@ fn become_program(limit: &str, mut args: impl Iterator<Item = OsString>) -> io::
     Err(io::Error::new(error.kind(), text))
 }
 
-/// What the library may add to what this process has by itself: an allocator reserves much at once.
+/// Limits the data of this process to its present size and `bytes`, since the allocator has reserved much already.
 fn limit_growth(bytes: u64) -> io::Result<()> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
@@ -122,7 +122,7 @@ fn hold(purpose: Purpose) -> io::Result<()> {
     let order = match Frame::read(&mut from, ORDER_BYTES)? {
         Some(frame) if frame.kind == Kind::Order => frame,
         Some(_) | None => {
-            let text = "this command is the bridge's own, which tells it on stdin what to hold";
+            let text = "only the bridge runs this command, and sends its order on stdin";
             return Err(io::Error::other(text));
         }
     };
@@ -130,7 +130,7 @@ fn hold(purpose: Purpose) -> io::Result<()> {
     if let Some(bytes) = order.memory_limit_bytes {
         limit_growth(bytes)?;
     }
-    // What the plugin host itself says goes to stderr, and from there to the bridge's log.
+    // Log lines of the plugin host itself go to stderr, and from there to the bridge's log.
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_ansi(false)
@@ -144,15 +144,15 @@ fn hold(purpose: Purpose) -> io::Result<()> {
         .name("to bridge".to_owned())
         .spawn(move || write(frames, socket))?;
     let served = runtime.block_on(serve(order, purpose, from, out));
-    // Tasks hold the way out, too.
+    // The runtime's tasks hold senders too; without them the writer thread ends.
     drop(runtime);
     served?;
-    // What was said last is still on its way.
+    // Waits until the last frames are written.
     let _ = writing.join();
     Ok(())
 }
 
-/// The adapter and what it starts shall not find our socket where they look for an input.
+/// Moves the socket away from stdin, where the adapter and its children would find it.
 fn take_stdin() -> io::Result<File> {
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let null = OpenOptions::new().read(true).open("/dev/null")?;
@@ -163,7 +163,7 @@ fn take_stdin() -> io::Result<File> {
 fn write(mut frames: mpsc::Receiver<Frame>, mut socket: File) {
     while let Some(frame) = frames.blocking_recv() {
         if frame.write(&mut socket).is_err() {
-            // The bridge is gone, which its end of the socket tells those who read.
+            // The bridge is gone; the reader thread sees that as the end of the socket.
             return;
         }
     }
@@ -208,7 +208,7 @@ async fn serve(
     Ok(())
 }
 
-/// What cannot be told is told to nobody: the bridge is gone.
+/// Sends a frame; drops it if the bridge is gone.
 async fn tell(out: &mpsc::Sender<Frame>, frame: Frame) {
     let _ = out.send(frame).await;
 }
@@ -236,7 +236,7 @@ fn boot(order: Order) -> Boot {
     }
 }
 
-/// The bridge's frames, read on a thread of their own.
+/// Reads the bridge's frames on a thread of its own.
 fn listen(mut from: BufReader<File>, most: usize) -> io::Result<mpsc::Receiver<Frame>> {
     let (to, frames) = mpsc::channel(WAITING);
     std::thread::Builder::new()
@@ -254,13 +254,13 @@ fn listen(mut from: BufReader<File>, most: usize) -> io::Result<mpsc::Receiver<F
 struct Held {
     handle: Handle,
     out: mpsc::Sender<Frame>,
-    /// By the bridge's numbers.
+    /// Calls in flight, by the bridge's call id.
     running: Arc<Mutex<HashMap<u64, AbortHandle>>>,
     tracker: TaskTracker,
 }
 
 impl Held {
-    /// What goes on beside calls: the log, events outside of calls, and an eye on the threads.
+    /// Starts the background tasks: log, events outside calls, thread watchdog.
     fn attend(&self, call_timeout: Duration) {
         let (handle, out) = (self.handle.clone(), self.out.clone());
         self.tracker.spawn(async move {
@@ -281,7 +281,7 @@ impl Held {
                         tell(&out, Frame::new(0, Kind::Event, event)).await
                     }
                     CallMessage::Dropped(count) => tell(&out, dropped(0, count)).await,
-                    // Only calls are answered.
+                    // Only calls have an answer.
                     CallMessage::Answer(_) => return,
                 }
             }
@@ -294,7 +294,7 @@ impl Held {
         });
     }
 
-    /// Does what the bridge says, until it says the end or is gone.
+    /// Executes the bridge's frames until `End`, the end of the socket, or an invalid frame.
     async fn follow(&self, mut frames: mpsc::Receiver<Frame>) {
         while let Some(frame) = frames.recv().await {
             match frame.kind {
@@ -334,7 +334,7 @@ impl Held {
             }
         };
         let (running, out) = (Arc::clone(&self.running), self.out.clone());
-        // Held until the entry is in, so that a call that ends at once finds it.
+        // Locked until the entry is inserted, so that a call that ends at once finds it.
         let mut entries = self.running();
         let task = self.tracker.spawn(async move {
             relay(id, call, &out).await;
@@ -345,7 +345,7 @@ impl Held {
     }
 }
 
-/// Passes on what a call says. Dropped before its end, it drops the call in the adapter.
+/// Relays the output of a call. Dropping this future before its end cancels the call in the adapter.
 async fn relay(id: u64, call: Call, out: &mpsc::Sender<Frame>) {
     loop {
         let frame = match call.queue.next().await {

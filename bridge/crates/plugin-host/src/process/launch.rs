@@ -1,4 +1,4 @@
-//! How the processes of one adapter are started: under the supervisor, with few variables, within limits.
+//! Starts the processes of one adapter: under the supervisor, with few variables, within limits.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::manifest::{self, Language};
 use crate::settings::Settings;
 use crate::trust::Vetted;
 
-/// What is needed to start processes for one adapter.
+/// Parameters for starting processes for one adapter.
 pub(crate) struct Launcher {
     /// The command that starts a program under the supervisor. Its first part is a `forge-bridge`.
     pub supervisor: Vec<String>,
     pub settings: Settings,
     pub memory_limit_bytes: Option<u64>,
-    /// How long the adapter may keep a thread.
+    /// Time that the adapter can hold a thread before it counts as blocked.
     pub call_timeout: Duration,
 }
 
 impl Launcher {
-    /// The manifest of a library, which is probed when it was never seen.
+    /// The manifest of a library, which is probed unless its manifest is remembered.
     pub(crate) fn probe(
         &self,
         boot: &Boot,
@@ -52,7 +52,7 @@ impl Launcher {
         })
     }
 
-    /// A library in a child of this binary.
+    /// Starts a library in a child of this binary.
     pub(crate) fn hold(
         &self,
         boot: &Boot,
@@ -73,7 +73,7 @@ impl Launcher {
         open(boot, host, found, spec)
     }
 
-    /// A program that speaks lines.
+    /// Starts a program that speaks the line protocol.
     pub(crate) fn run(
         &self,
         boot: &Boot,
@@ -103,7 +103,7 @@ impl Launcher {
         open(boot, host, found, spec)
     }
 
-    /// A command of our own binary, under the supervisor that it is, too.
+    /// A command of this binary, under the supervisor, which is the same binary.
     fn command(&self, arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         let supervisor = self.supervisor.iter().map(OsString::from);
         let program = self.supervisor.first().map(OsString::from);
@@ -128,7 +128,7 @@ impl Launcher {
             memory_limit_bytes: self.memory_limit_bytes,
         };
         serde_json::to_vec(&order)
-            .map_err(|error| LoadError::Process(format!("its path cannot be told: {error}")))
+            .map_err(|error| LoadError::Process(format!("its path cannot be sent: {error}")))
     }
 }
 

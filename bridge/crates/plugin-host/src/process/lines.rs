@@ -1,5 +1,4 @@
-//! The lines between the bridge and a program: one JSON object each, as `adapter-api/STDIO.md` has them.
-//! Pure.
+//! Line protocol between the bridge and a program: one JSON object per line, as in `adapter-api/STDIO.md`. Pure.
 
 use std::borrow::Cow;
 
@@ -7,16 +6,16 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// So much of a line stands beside its payload.
+/// Limit of a line beside its payload.
 pub(super) const AROUND: usize = 64 * 1024;
-/// So much of a line that is none is told.
+/// Limit of an invalid line that is quoted in the error.
 const SHOWN: usize = 80;
 
-/// What a program's line says.
+/// A message of a program.
 #[derive(Debug, PartialEq)]
 pub(super) enum Line {
     Manifest(Vec<u8>),
-    /// The number is 0 for events outside calls.
+    /// An event of a call, or outside calls if the call id is 0.
     Event {
         id: u64,
         event: Vec<u8>,
@@ -29,14 +28,14 @@ pub(super) enum Line {
         id: u64,
         error: Vec<u8>,
     },
-    /// The level as `HostV1::log` has it.
+    /// A log record; the level is that of `HostV1::log`.
     Log {
         level: i32,
         record: Vec<u8>,
     },
 }
 
-/// The first line a program gets.
+/// The first line to a program.
 pub(super) fn create(payload: &[u8]) -> Vec<u8> {
     line(&json!({"op": "create"}), Some(payload))
 }
@@ -49,7 +48,7 @@ pub(super) fn drop(id: u64) -> Vec<u8> {
     line(&json!({"drop": id.to_string()}), None)
 }
 
-/// A payload is put in as it is: a line break in JSON that is no escape is only white space.
+/// Builds one line. The payload is inserted unchanged but for raw line breaks, which are only white space in JSON.
 fn line(head: &Value, payload: Option<&[u8]>) -> Vec<u8> {
     let mut line = head.to_string().into_bytes();
     if let Some(payload) = payload.filter(|payload| !payload.is_empty()) {
@@ -81,20 +80,20 @@ struct Members<'a> {
     manifest: Option<&'a RawValue>,
 }
 
-/// `null` is an answer, too.
+/// Keeps `null`, which is an answer too, distinct from a missing member.
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
     Deserialize::deserialize(from).map(Some)
 }
 
-/// Reads one line; the error says what is wrong with it.
+/// Parses one line; the error says what is wrong with it.
 pub(super) fn read(line: &[u8]) -> Result<Line, String> {
     let mut members: Members<'_> = serde_json::from_slice(line).map_err(|error| {
         let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN)]);
-        format!("a line that is no message ({error}): {shown:?}")
+        format!("a line that is not a message ({error}): {shown:?}")
     })?;
     let bytes = |raw: &RawValue| raw.get().as_bytes().to_vec();
     let id = members.id.take().map(|id| match id.parse() {
-        Ok(0) | Err(_) => Err(format!("a line with the id {id:?}, which was never given")),
+        Ok(0) | Err(_) => Err(format!("a line with the id {id:?}, which was never issued")),
         Ok(id) => Ok(id),
     });
     let id = id.transpose()?;
@@ -138,7 +137,7 @@ fn log_line(log: &Value) -> Line {
     }
 }
 
-/// The id in the beginning of a line that is too long to be read, where it stands first.
+/// The call id of a line that is too long to be read, if it is the first member.
 pub(super) fn id_of(head: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(head.get(..head.len().min(64))?).ok()?;
     let rest = text.trim_start().strip_prefix('{')?.trim_start();
@@ -214,13 +213,13 @@ mod tests {
                     record: br#"{"level":"error"}"#.to_vec(),
                 }),
             ),
-            ("", Err("no message")),
+            ("", Err("not a message")),
             ("hello", Err("\"hello\"")),
-            ("[1]", Err("no message")),
+            ("[1]", Err("not a message")),
             ("{}", Err("without one of")),
-            (r#"{"id":7,"ok":{}}"#, Err("no message")),
-            (r#"{"id":"0","ok":{}}"#, Err("never given")),
-            (r#"{"id":"x","ok":{}}"#, Err("never given")),
+            (r#"{"id":7,"ok":{}}"#, Err("not a message")),
+            (r#"{"id":"0","ok":{}}"#, Err("never issued")),
+            (r#"{"id":"x","ok":{}}"#, Err("never issued")),
             (r#"{"id":"7","ok":{},"error":{}}"#, Err("without one of")),
             (r#"{"ok":{}}"#, Err("without one of")),
         ];

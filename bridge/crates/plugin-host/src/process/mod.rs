@@ -1,6 +1,6 @@
-//! Adapters in processes of their own: a library in a child of this binary, or any program that speaks
-//! lines of JSON. The instance above does not notice: the same calls, events and answers, on a socket or
-//! on pipes. What ends with the process is one adapter's; it is started again, up to a point.
+//! Adapters in processes of their own: a library in a child of this binary, or a program that speaks lines of JSON. An
+//! instance has the same calls, events and answers, over a socket or pipes. A crash affects one adapter only; its
+//! process is restarted, up to a limit.
 
 pub(super) mod conform;
 mod crashes;
@@ -21,28 +21,28 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a library runs.
+/// Process that a library runs in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// In the bridge. What ends the process ends the bridge.
+    /// In the bridge. A crash ends the bridge.
     #[default]
     InProcess,
-    /// In a child of the bridge. What ends the process ends what runs in this adapter.
+    /// In a child of the bridge. A crash ends the executions of this adapter.
     Process,
 }
 
-/// `[plugin.restart]` of the configuration: what happens to adapters whose process ends.
+/// `[plugin.restart]` of the configuration: restart policy for adapters whose process ends.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Restart {
-    /// The wait before the second start within the window, doubled each time. The first is not waited for.
+    /// Wait before the second restart within the window, doubled each time. The first is immediate. Default: 100 ms.
     #[serde(with = "forge_base::duration")]
     pub backoff: Duration,
-    /// The longest wait.
+    /// Longest wait. Default: 30 s.
     #[serde(with = "forge_base::duration")]
     pub backoff_max: Duration,
-    /// So many ends within the window, and it is not started again.
+    /// Number of crashes within the window that quarantines the adapter. Default: 5.
     pub crash_limit: usize,
     #[serde(with = "forge_base::duration")]
     pub crash_window: Duration,

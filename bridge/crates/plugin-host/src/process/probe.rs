@@ -1,5 +1,5 @@
-//! The first look at a library that was never seen: in a child, because opening one already runs its code.
-//! What passed is remembered by its digest.
+//! Probe of a library that was never loaded: in a child, because opening a library already runs its code. A passed
+//! probe is remembered by digest.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::call::Host;
 use crate::load::LoadError;
 use forge_base::failpoint;
 
-/// The manifest of the library with this digest: remembered in `folder`, else found out by a probe. Blocks.
+/// The manifest of the library with this digest: from the note in `folder`, else by a probe. Blocks.
 pub(crate) fn manifest(
     host: &'static Host,
     path: &Path,
@@ -20,7 +20,7 @@ pub(crate) fn manifest(
     probe: impl FnOnce() -> Result<Spec, LoadError>,
 ) -> Result<Manifest, LoadError> {
     let note = folder.join(format!("{digest}.json"));
-    // A note that is missing or unreadable is made anew.
+    // A missing or unreadable note is written again.
     let known = std::fs::read(&note).ok();
     if let Some(manifest) = known.and_then(|known| serde_json::from_slice(&known).ok()) {
         return Ok(manifest);
@@ -32,7 +32,7 @@ pub(crate) fn manifest(
     failpoint::point("probe.before");
     let manifest = Remote::probe(host, probe()?).map_err(|error| match error {
         LoadError::Process(why) => failed(why),
-        LoadError::Timeout(limit) => failed(format!("it did not come back within {limit:?}")),
+        LoadError::Timeout(limit) => failed(format!("it did not respond within {limit:?}")),
         other => other,
     })?;
     let manifest = serde_json::from_slice(&manifest)

@@ -1,5 +1,5 @@
-//! A process of an adapter: started under the supervisor, read and written, waited for, killed. Knows
-//! nothing of what is said.
+//! A process of an adapter: started under the supervisor, read, written, waited for and killed. Knows nothing of the
+//! messages.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,42 +17,42 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// One line on stderr; the rest is cut off.
+/// Limit of one line on stderr; a longer line is split.
 const LINE_BYTES: usize = 8 * 1024;
-/// What a process that has closed its side gets until it is killed.
+/// Time for a process that has closed its end to exit before it is killed.
 const LAST_MOMENT: Duration = Duration::from_millis(20);
-/// How long its end is waited for before it is told without its status.
+/// Wait for the exit status before the end is reported without it.
 const STATUS_WAIT: Duration = Duration::from_secs(3);
-/// How long the last words of an ended process are waited for.
+/// Wait for the last stderr line of an ended process.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// What is started.
+/// Parameters for starting a process.
 pub(super) struct Start {
     /// The supervisor's command, the program and its arguments.
     pub(super) command: Vec<OsString>,
-    /// All of its environment.
+    /// The complete environment.
     pub(super) environment: BTreeMap<String, String>,
     pub(super) channel: Channel,
 }
 
-/// What it is spoken to through.
+/// Channel for messages to and from a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Channel {
-    /// One socket as its stdin, for both ways.
+    /// One socket as stdin, for both directions.
     Socket,
-    /// Its stdin and stdout.
+    /// A pipe each for stdin and stdout.
     Pipes,
 }
 
-/// A process that was started.
+/// A started process.
 pub(super) struct Program {
     child: Mutex<Child>,
     pidfd: OwnedFd,
-    /// The last line on stderr, once that is closed.
+    /// The last line on stderr, sent once stderr is closed.
     last_words: Mutex<Receiver<String>>,
 }
 
-/// Starts it. Every line on its stderr goes to `log`.
+/// Starts a process. Every line on its stderr goes to `log`.
 pub(super) fn start(
     start: &Start,
     log: impl Fn(&[u8]) + Send + 'static,
@@ -61,7 +61,7 @@ pub(super) fn start(
         return Err(io::Error::other("no command"));
     };
     let mut command = Command::new(program);
-    // Its path may be a link into /proc, which says nothing in a list of processes.
+    // The path can be a link into /proc, which is meaningless in a list of processes.
     command
         .arg0("forge-bridge")
         .args(arguments)
@@ -95,7 +95,7 @@ pub(super) fn start(
             }
         }
     };
-    // It holds the writing end of stderr, without which that would never end.
+    // Closes the write end of stderr, which would keep the reader from reaching the end.
     drop(command);
     let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
     let pidfds =
@@ -103,7 +103,7 @@ pub(super) fn start(
     let (pidfd, watched) = match pidfds {
         Ok(pidfds) => pidfds,
         Err(error) => {
-            // Without a handle it cannot be watched.
+            // Without a pidfd the process cannot be watched.
             let _ = child.kill();
             let _ = child.wait();
             return Err(error.into());
@@ -114,7 +114,7 @@ pub(super) fn start(
         .name("adapter stderr".to_owned())
         .spawn(move || {
             let last = read_lines(stderr, log);
-            // Nobody listens any more when its end was told before.
+            // The receiver is gone if the end was reported before.
             let _ = said.send(last);
         })?;
     let program = Program {
@@ -134,7 +134,7 @@ fn io_errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::MFILE)
 }
 
-/// Tells each line, and gives the last that says anything.
+/// Passes each line to `log`; returns the last one that is not blank.
 fn read_lines(from: impl Read, log: impl Fn(&[u8])) -> String {
     let mut from = BufReader::new(from);
     let mut last = String::new();
@@ -155,28 +155,28 @@ fn read_lines(from: impl Read, log: impl Fn(&[u8])) -> String {
 }
 
 impl Program {
-    /// Kills it and everything it started: at SIGINT the supervisor does that.
+    /// Kills the process and everything that it started: the supervisor does that at SIGINT.
     pub(super) fn kill(&self) {
-        // An error says that it has ended.
+        // An error means that the process has ended.
         let _ = pidfd_send_signal(&self.pidfd, Signal::INT);
     }
 
-    /// Kills it unless it is about to end by itself.
+    /// Kills the process unless it is about to exit by itself.
     pub(super) fn end_now(&self) {
         if !self.ends_within(LAST_MOMENT) {
             self.kill();
         }
     }
 
-    /// Whether it ends within this time.
+    /// True if the process exits within `limit`.
     pub(super) fn ends_within(&self, limit: Duration) -> bool {
         wait_for(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(limit)).unwrap_or(true)
     }
 
-    /// How it ended, and what it said last, as part of a sentence.
+    /// Exit status and last stderr line, as part of a sentence.
     pub(super) fn epitaph(&self) -> String {
         if !self.ends_within(STATUS_WAIT) {
-            return "the adapter's process does not end".to_owned();
+            return "the adapter's process does not exit".to_owned();
         }
         let status = {
             let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
@@ -199,16 +199,16 @@ impl Program {
         }
     }
 
-    /// Waits until it is gone, so that no zombie is left.
+    /// Waits until the process has exited and reaps it.
     pub(super) fn bury(&self) {
         let _ = wait_for(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], None);
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever else waited for it has done it for us.
+        // An error means that it was reaped before.
         let _ = child.wait();
     }
 }
 
-/// The supervisor passes the code on, and a signal as 128 and its number.
+/// Describes an exit status. The supervisor passes an exit code on, and a signal as 128 plus its number.
 fn describe(status: ExitStatus) -> String {
     let signal = match (status.code(), status.signal()) {
         (Some(code @ 129..=192), _) => code - 128,
@@ -225,14 +225,14 @@ fn describe(status: ExitStatus) -> String {
         15 => " (SIGTERM)",
         _ => "",
     };
-    format!("the adapter's process was ended by signal {signal}{name}")
+    format!("the adapter's process was killed by signal {signal}{name}")
 }
 
-/// What it says. At its end, or that of its supervisor, nothing more comes.
+/// Reader of a process's output. Ends with the output, or with the supervisor.
 pub(super) struct Reader {
     from: File,
     process: OwnedFd,
-    /// Reading ends with `TimedOut` then.
+    /// Time at which reading fails with `TimedOut`.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -250,18 +250,18 @@ impl Read for Reader {
             return Err(io::ErrorKind::TimedOut.into());
         }
         if fds[0].revents().is_empty() {
-            // It has ended, and all it said was read.
+            // The process has ended, and all its output was read.
             return Ok(0);
         }
         match self.from.read(into) {
-            // So does a socket end whose other side did not read everything.
+            // A socket ends like this if its other side did not read everything.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(0),
             read => read,
         }
     }
 }
 
-/// False when the time is over.
+/// Waits until a descriptor is ready; false after `limit`.
 fn wait_for(fds: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<bool> {
     let until = limit.map(|limit| Instant::now() + limit);
     loop {

@@ -1,6 +1,5 @@
-//! An instance in another process, as the instance's threads and its attendant use it. It stays the same
-//! while processes come and go below it: whoever has a handle need not know. Bringing it back is decided
-//! elsewhere.
+//! An instance in another process, as used by the instance's threads and its monitor. The instance stays the same while
+//! its processes come and go; holders of a handle need not know. `restart` decides about restarts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,33 +16,33 @@ use crate::load::LoadError;
 use crate::queue::Emitted;
 use forge_base::failpoint;
 
-/// How long a full queue is left alone before the same event is offered again.
+/// Wait before an event is offered again to a full queue.
 const PAUSE: Duration = Duration::from_millis(2);
-/// What a process gets to end by itself.
+/// Time for a process to exit before it is killed.
 const END_WAIT: Duration = Duration::from_secs(1);
 const UNREACHED: &str = "the adapter's process ended before the call reached it";
-/// The level at which what it writes to stderr is logged.
+/// Log level of lines from stderr: info.
 const STDERR_LEVEL: i32 = 3;
 const STDERR_TEXT_BYTES: usize = 8 * 1024;
 
-/// How processes of this instance are made.
+/// Parameters for starting the processes of an instance.
 pub(crate) struct Spec {
     pub(super) start: Start,
-    /// What it is told first.
+    /// First message to the process.
     pub(super) opening: Vec<u8>,
-    /// Until it is ready.
+    /// Limit until the process is ready.
     pub(super) deadline: Duration,
 }
 
-/// Whether calls can be made.
+/// State of the connection to the process, which decides if calls are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionState {
     Up,
-    /// A new process is there and not yet initialised; why the last one ended.
+    /// A new process runs and is not yet initialised; carries the reason why the last one ended.
     Starting(String),
-    /// Its process ends or is gone; how is not known yet.
+    /// The process is ending or gone; the reason is not known yet.
     Ending,
-    /// Why there is no process.
+    /// No process runs; carries the reason.
     Down(String),
 }
 
@@ -59,9 +58,9 @@ pub(crate) struct Remote {
 #[derive(Default)]
 struct State {
     connection: Option<Arc<Connection>>,
-    /// No process shall be there any more.
+    /// True once no process must run any more.
     closing: bool,
-    /// What a new process has to be told as the first one was.
+    /// Payload of `initialize`, to be sent again to each new process.
     initialize: Option<Vec<u8>>,
     relaying: bool,
 }
@@ -75,11 +74,11 @@ impl State {
 
 struct Connection {
     program: Program,
-    /// Absent once its end was asked for.
+    /// `None` once the process was asked to end.
     writer: Mutex<Option<Writer>>,
-    /// Its events are not taken just now, so that it may have to wait.
+    /// True while the process might have to wait, because the bridge does not accept its events.
     held_back: AtomicBool,
-    /// Why we killed it.
+    /// Reason why the bridge killed the process.
     killed: Mutex<Option<String>>,
 }
 
@@ -88,15 +87,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Remote {
-    /// Starts the first process. Blocks. Gives the manifest, too.
+    /// Starts the first process; returns the manifest, too. Blocks.
     pub(crate) fn open(host: &'static Host, spec: Spec) -> Result<(Arc<Self>, Vec<u8>), LoadError> {
         let remote = Self::new(host, spec);
         let manifest = remote.connect()?;
         Ok((remote, manifest))
     }
 
-    /// The manifest of a process that is then ended. That it may end before it is told to concerns nobody:
-    /// the calls of the host are not its own. Blocks.
+    /// Starts a process for its manifest, then ends it. An early exit fails no calls, since those of `host` are not
+    /// sent to this process. Blocks.
     pub(super) fn probe(host: &'static Host, spec: Spec) -> Result<Vec<u8>, LoadError> {
         let remote = Self::new(host, spec);
         lock(&remote.state).closing = true;
@@ -116,7 +115,7 @@ impl Remote {
         })
     }
 
-    /// Starts a process and waits until its instance stands. Blocks.
+    /// Starts a process and waits until its instance is ready; returns the manifest. Blocks.
     pub(super) fn connect(self: &Arc<Self>) -> Result<Vec<u8>, LoadError> {
         let failed = |why: String| LoadError::Process(why);
         let channel = self.spec.start.channel;
@@ -132,7 +131,7 @@ impl Remote {
         failpoint::point("child.start.after");
         let mut reader = MessageReader::new(reader, channel, host.payload_bytes);
         let mut writer = Writer::new(to, channel);
-        // What cannot be written is told by the end that is read.
+        // A failed write shows as the end of the reader.
         let _ = writer.open(&self.spec.opening);
         reader.reader().deadline = Some(Instant::now() + self.spec.deadline);
         let manifest = loop {
@@ -140,14 +139,14 @@ impl Remote {
                 Ok(Some(told)) => told,
                 Ok(None) => {
                     let why = program.epitaph();
-                    return Err(failed(format!("it was not ready: {why}")));
+                    return Err(failed(format!("it did not become ready: {why}")));
                 }
                 Err(error) => {
                     program.kill();
                     program.bury();
                     return Err(match error.kind() {
                         std::io::ErrorKind::TimedOut => LoadError::Timeout(self.spec.deadline),
-                        _ => failed(format!("it was not ready: {error}")),
+                        _ => failed(format!("it did not become ready: {error}")),
                     });
                 }
             };
@@ -162,7 +161,7 @@ impl Remote {
                 ChildMessage::Failed(why) => {
                     program.kill();
                     program.bury();
-                    return Err(failed(format!("it was not ready: {why}")));
+                    return Err(failed(format!("it did not become ready: {why}")));
                 }
                 ChildMessage::Event { .. }
                 | ChildMessage::Dropped { .. }
@@ -170,7 +169,7 @@ impl Remote {
                 | ChildMessage::TooLarge { .. } => {
                     program.kill();
                     program.bury();
-                    let why = "it spoke before it said who it is (its manifest)";
+                    let why = "it sent a message before its manifest";
                     return Err(failed(why.to_owned()));
                 }
             }
@@ -206,7 +205,7 @@ impl Remote {
         lock(&self.state).connection.clone()
     }
 
-    /// Sends a call. It fails when there is nobody to send it to.
+    /// Sends a call; the call fails if it cannot be sent.
     pub(crate) fn start(&self, call_id: CallId, op: &str, payload: &[u8]) {
         let connection = self.connection();
         let sent = connection.as_ref().is_some_and(|connection| {
@@ -220,7 +219,7 @@ impl Remote {
             return;
         }
         if let Some(connection) = &connection {
-            // First of all: a call that is made again shall not come here again.
+            // Done first, so that a retry of the call does not reach this process again.
             self.leave_service(connection);
         }
         self.host.fail(call_id, crashed(UNREACHED));
@@ -229,7 +228,7 @@ impl Remote {
         }
     }
 
-    /// Nothing more starts on a process that does not take what it is told.
+    /// Takes a process out of service that does not accept its messages.
     fn leave_service(&self, connection: &Arc<Connection>) {
         let state = lock(&self.state);
         if state.is_current(connection) {
@@ -237,17 +236,17 @@ impl Remote {
         }
     }
 
-    /// Tells it to drop a call.
+    /// Asks the process to drop a call.
     pub(crate) fn cancel(&self, call_id: CallId) {
         if let Some(connection) = self.connection()
             && let Some(writer) = lock(&connection.writer).as_mut()
         {
-            // It has ended: then the call has, too.
+            // An error means that the process has ended, and the call with it.
             let _ = writer.drop_call(call_id.0);
         }
     }
 
-    /// Ends the process, by force when it does not end soon. Blocks.
+    /// Ends the process, by force if it does not exit soon. Blocks.
     pub(crate) fn destroy(&self) {
         failpoint::point("child.end.before");
         self.end();
@@ -264,7 +263,7 @@ impl Remote {
             return;
         };
         if let Some(mut writer) = lock(&connection.writer).take() {
-            // It has ended: which is what is wanted.
+            // An error means that the process has ended already.
             let _ = writer.end();
         }
         if !connection.program.ends_within(END_WAIT) {
@@ -273,7 +272,7 @@ impl Remote {
         }
     }
 
-    /// Kills the process, as if it had crashed; `why` is what is told then.
+    /// Kills the process as if it had crashed; `why` is the reason reported then.
     pub(crate) fn kill(&self, why: &str) {
         if let Some(connection) = self.connection() {
             *lock(&connection.killed) = Some(why.to_owned());
@@ -281,19 +280,19 @@ impl Remote {
         }
     }
 
-    /// Kills the process without further notice.
+    /// Kills the process without reporting a crash.
     pub(super) fn abandon(&self) {
         let connection = lock(&self.state).connection.take();
         connection.inspect(|connection| connection.program.kill());
     }
 
-    /// Whether it may have reason to be slow: we do not take its events just now.
+    /// True if the process might be slow because the bridge does not accept its events.
     pub(crate) fn is_held_back(&self) -> bool {
         let connection = self.connection();
         connection.is_some_and(|connection| connection.held_back.load(Ordering::Acquire))
     }
 
-    /// Everything it says, until its end.
+    /// Handles the messages of a process until its end.
     fn listen(&self, connection: &Arc<Connection>, mut reader: MessageReader) {
         let why = loop {
             match reader.next() {
@@ -303,7 +302,7 @@ impl Remote {
                     }
                 }
                 Ok(None) => break None,
-                Err(error) => break Some(format!("it was stopped, because it sent {error}")),
+                Err(error) => break Some(format!("it was stopped because it sent {error}")),
             }
         };
         if let Some(why) = why {
@@ -318,7 +317,7 @@ impl Remote {
             }
             current && !state.closing
         };
-        // A writer may be waiting for it to read.
+        // A writer might be blocked until the process reads.
         connection.program.end_now();
         if missed {
             failpoint::point("child.ended");
@@ -334,7 +333,7 @@ impl Remote {
         connection.program.bury();
     }
 
-    /// The error says why nothing more is taken from it.
+    /// Handles one message. The error is the reason to stop the process.
     fn take(&self, connection: &Connection, told: ChildMessage) -> Result<(), String> {
         let host = self.host;
         match told {
@@ -363,7 +362,7 @@ impl Remote {
             ChildMessage::Breach(why) => host.logs.breach(&why),
             ChildMessage::Failed(why) => return Err(format!("it was stopped: {why}")),
             ChildMessage::Ready(_) | ChildMessage::Refused(_) => {
-                host.logs.breach("it said twice who it is");
+                host.logs.breach("it sent its manifest twice");
             }
         }
         Ok(())
@@ -377,7 +376,7 @@ impl Remote {
         self.connection_state.send_replace(connection_state);
     }
 
-    /// From now on calls can be made again, unless the process has ended meanwhile: then why.
+    /// Accepts calls again. The error is the reason why the process has ended meanwhile.
     pub(super) fn serve(&self) -> Result<(), String> {
         let mut served = Ok(());
         self.connection_state
@@ -385,13 +384,13 @@ impl Remote {
                 ConnectionState::Starting(_) | ConnectionState::Up => {
                     *connection_state = ConnectionState::Up
                 }
-                ConnectionState::Ending => served = Err("it ended again at once".to_owned()),
+                ConnectionState::Ending => served = Err("it exited again at once".to_owned()),
                 ConnectionState::Down(why) => served = Err(why.clone()),
             });
         served
     }
 
-    /// Resolves when there is no process, and says why.
+    /// Resolves with the reason once no process runs.
     pub(super) async fn ended(&self) -> String {
         let mut connection_state = self.connection_state.subscribe();
         let down = connection_state
@@ -399,13 +398,13 @@ impl Remote {
             .await;
         match down.as_deref() {
             Ok(ConnectionState::Down(why)) => why.clone(),
-            // The sender is ours.
+            // Cannot fail: the sender is a field of `self`.
             Ok(ConnectionState::Up | ConnectionState::Starting(_) | ConnectionState::Ending)
             | Err(_) => String::new(),
         }
     }
 
-    /// From now on there is something to bring back.
+    /// Marks the instance as serving: from now on its process is restarted when it ends.
     pub(crate) fn settle(&self) {
         self.settled.store(true, Ordering::Release);
     }
@@ -414,7 +413,7 @@ impl Remote {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// A question about its health was not answered.
+    /// Records that a health request was not answered.
     pub(crate) fn is_silent(&self) {
         self.silent.notify_one();
     }
@@ -423,7 +422,7 @@ impl Remote {
         self.silent.notified().await;
     }
 
-    /// Notes what the next process has to be told, too.
+    /// Remembers the state that the next process must be given, too.
     pub(crate) fn remember(&self, op: &str, payload: &[u8]) {
         match op {
             "initialize" => lock(&self.state).initialize = Some(payload.to_vec()),
@@ -433,7 +432,7 @@ impl Remote {
         }
     }
 
-    /// The payload of `initialize`, and whether its events are wanted.
+    /// The payload of `initialize`, and true if events outside executions are enabled.
     pub(super) fn remembered(&self) -> (Option<Vec<u8>>, bool) {
         let state = lock(&self.state);
         (state.initialize.clone(), state.relaying)

@@ -1,5 +1,5 @@
-//! Brings an adapter back whose process ended: told in its health at once, started again ever later, and
-//! given up when it ends too often.
+//! Restarts an adapter whose process ended: reports its health as offline at once, restarts it with growing waits, and
+//! quarantines it if it crashes too often.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use forge_base::failpoint;
 const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl InstanceMonitor {
-    /// Keeps a process there, as far as the adapter has one of its own.
+    /// Keeps the adapter's process running, if it has one of its own.
     pub(crate) async fn keep_running(&self) {
         if let Some(remote) = self.handle.remote() {
             tokio::join!(self.restart(remote), self.listen_for_life(remote));
@@ -31,14 +31,14 @@ impl InstanceMonitor {
             let why = remote.ended().await;
             self.tell(Health::offline(&why));
             if !remote.is_settled() || !self.monitor.is_active(self.source) {
-                // It never came to serve, or another edition does: nobody will ask anything of it.
+                // The instance never served, or another generation does: no call will be made to it.
                 return;
             }
             match crashes.note(Instant::now()) {
                 Next::Restart(wait) => {
                     tracing::warn!(
                         adapter.id = provider,
-                        "adapter {provider} is started again in {wait:?}: {why}"
+                        "restarting adapter {provider} in {wait:?}: {why}"
                     );
                     sleep(wait).await;
                 }
@@ -57,7 +57,7 @@ impl InstanceMonitor {
                     };
                     self.monitor.quarantine(self.source, quarantine);
                     remote.set_state(ConnectionState::Down(line.clone()));
-                    // A reload puts another edition in its place.
+                    // Final for this generation: a reload replaces it.
                     return self.tell(Health::offline(&line));
                 }
             }
@@ -68,7 +68,7 @@ impl InstanceMonitor {
         }
     }
 
-    /// A new process, told what the first one was. Until it stands calls are refused with `why`.
+    /// Starts a new process and initialises it like the first one. Until it serves, calls are refused with `why`.
     async fn begin_again(&self, remote: &Arc<Remote>, why: String) -> Result<(), String> {
         remote.set_state(ConnectionState::Starting(why));
         failpoint::point("restart.before");
@@ -77,8 +77,8 @@ impl InstanceMonitor {
         failpoint::point("restart.connected");
         match connected {
             Ok(Ok(_manifest)) => {}
-            Ok(Err(error)) => return Err(format!("it could not be started again: {error}")),
-            Err(_) => return Err("it could not be started again".to_owned()),
+            Ok(Err(error)) => return Err(format!("it could not be restarted: {error}")),
+            Err(_) => return Err("it could not be restarted".to_owned()),
         }
         let (initialize, relaying) = remote.remembered();
         let initialize = initialize.unwrap_or_else(empty);
@@ -103,7 +103,8 @@ impl InstanceMonitor {
         Ok(())
     }
 
-    /// Kills a process that says nothing about its health twice, unless it is we who do not listen.
+    /// Kills a process that leaves two health requests in a row unanswered, unless the bridge itself does not accept
+    /// its events.
     async fn listen_for_life(&self, remote: &Remote) {
         loop {
             remote.silence().await;
@@ -112,7 +113,7 @@ impl InstanceMonitor {
             if silent && !remote.is_held_back() {
                 let timeout = self.health_timeout;
                 remote.kill(&format!(
-                    "it did not answer health twice, for {timeout:?} each"
+                    "it left two health requests unanswered, {timeout:?} each"
                 ));
             }
         }

@@ -1,5 +1,4 @@
-//! What is said through a channel, in either of its two forms: frames to our own child, lines to a
-//! program.
+//! Messages over a channel in either of its two forms: frames to the bridge's own child, lines to a program.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
@@ -9,15 +8,15 @@ use super::lines::{self, Line};
 use super::program::{Channel, Reader};
 use crate::truncated_answer;
 
-/// Lines that are no messages, after which a program is not believed to speak the contract.
+/// Limit of invalid lines, at which a program is stopped.
 const MOST_BREACHES: u32 = 100;
 
-/// What the other side says.
+/// A message of the child or program.
 #[derive(Debug)]
 pub(super) enum ChildMessage {
-    /// There is an instance; its manifest.
+    /// The instance is ready; carries its manifest.
     Ready(Vec<u8>),
-    /// There will be none; why.
+    /// There is no instance; carries the reason.
     Refused(String),
     Event {
         id: u64,
@@ -27,12 +26,12 @@ pub(super) enum ChildMessage {
         id: u64,
         count: u64,
     },
-    /// Ended well or with an error.
+    /// A call has ended, with an answer or an error.
     Done {
         id: u64,
         answer: Result<Vec<u8>, Vec<u8>>,
     },
-    /// An answer that is too long to be read: its beginning and its length.
+    /// An answer that is too long to be read; carries its beginning and its length.
     TooLarge {
         id: u64,
         head: Vec<u8>,
@@ -42,13 +41,13 @@ pub(super) enum ChildMessage {
         level: i32,
         record: Vec<u8>,
     },
-    /// It did what it must not do.
+    /// A breach of the contract.
     Breach(String),
-    /// It cannot go on; why.
+    /// The child or program cannot continue; carries the reason.
     Failed(String),
 }
 
-/// The way there.
+/// Writer of messages to the child or program.
 pub(super) struct Writer {
     to: File,
     channel: Channel,
@@ -59,7 +58,7 @@ impl Writer {
         Self { to, channel }
     }
 
-    /// The first thing said: an order to our child, the payload of `create` to a program.
+    /// Sends the first message: an order to the child, the payload of `create` to a program.
     pub(super) fn open(&mut self, payload: &[u8]) -> io::Result<()> {
         match self.channel {
             Channel::Socket => Frame::new(0, Kind::Order, payload).write(&mut self.to),
@@ -81,7 +80,7 @@ impl Writer {
         }
     }
 
-    /// Asks for its end. A program is asked by the end of its stdin, which the caller brings about.
+    /// Asks the child to end. A program is asked by closing its stdin, which the caller does.
     pub(super) fn end(&mut self) -> io::Result<()> {
         match self.channel {
             Channel::Socket => Frame::new(0, Kind::End, "").write(&mut self.to),
@@ -90,11 +89,11 @@ impl Writer {
     }
 }
 
-/// The way back.
+/// Reader of messages from the child or program.
 pub(super) struct MessageReader {
     from: BufReader<Reader>,
     channel: Channel,
-    /// The longest payload that is read.
+    /// Limit of a frame's body or of a line.
     most: usize,
     breaches: u32,
 }
@@ -113,7 +112,7 @@ impl MessageReader {
         self.from.get_mut()
     }
 
-    /// The next thing; `None` at the end. An error is the end, too.
+    /// The next message; `None` at the end. An error is the end, too.
     pub(super) fn next(&mut self) -> io::Result<Option<ChildMessage>> {
         match self.channel {
             Channel::Socket => {
@@ -140,7 +139,7 @@ impl MessageReader {
                 match self.breaches {
                     ..MOST_BREACHES => ChildMessage::Breach(why),
                     _ => ChildMessage::Failed(format!(
-                        "it wrote {} lines that are no messages",
+                        "it wrote {} lines that are not messages",
                         self.breaches
                     )),
                 }
@@ -149,7 +148,7 @@ impl MessageReader {
         Ok(Some(told))
     }
 
-    /// Reads on to the end of a line that is too long; as far again and again as it is long, no further.
+    /// Skips the rest of a line that is too long, up to eight times the limit.
     fn skip(&mut self, mut line: Vec<u8>) -> io::Result<Option<ChildMessage>> {
         let mut bytes = line.len();
         loop {
@@ -166,7 +165,8 @@ impl MessageReader {
             }
             if bytes > 8 * self.most {
                 let most = self.most;
-                let text = format!("it wrote a line without end; at most {most} bytes are taken");
+                let text =
+                    format!("it wrote a line without end; at most {most} bytes are accepted");
                 return Ok(Some(ChildMessage::Failed(text)));
             }
         }
@@ -184,7 +184,7 @@ impl MessageReader {
                 }
             }
             None => ChildMessage::Failed(format!(
-                "it wrote a line of {bytes} bytes that does not begin with its \"id\"; at most {} are taken",
+                "it wrote a line of {bytes} bytes that does not begin with its \"id\"; at most {} are accepted",
                 self.most
             )),
         }))
