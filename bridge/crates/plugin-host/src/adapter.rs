@@ -377,7 +377,7 @@ impl Adapter {
         }
     }
 
-    /// Replaces the serving generation by one opened from the current file, unless that fails or is offline. Executions
+    /// Replaces the serving generation with one opened from the current file; on an error nothing changes. Executions
     /// finish on the generation that they began on. Runs to completion even if the caller stops waiting.
     pub async fn reload(&self) -> Result<(), ReloadError> {
         let adapter = self.clone();
@@ -472,7 +472,7 @@ impl Adapter {
             .retain(|other| !Arc::ptr_eq(other, generation));
     }
 
-    /// Shuts all generations down, by force after `grace`.
+    /// Shuts all generations down; an instance that takes longer than `grace` is abandoned.
     pub(super) async fn shutdown(&self, grace: Duration) {
         self.shared.closing.cancel();
         let editions: Vec<_> = {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::queue::Queue;
 
 /// Number of free slots held back: a freed slot is reused only after this many others, so that a late use of its id can
-/// be told from an unknown id.
+/// be distinguished from an unknown id.
 const REST: usize = 64;
 
 /// Id of a call: slot in the low half, generation of the slot (from 1) in the high half. 0 is the instance itself.

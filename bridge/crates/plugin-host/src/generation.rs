@@ -211,8 +211,8 @@ impl Generation {
         self.handle.cut_off(why);
     }
 
-    /// Calls `events.stop` and `shutdown`, then destroys the instance, within `grace` or by force; calls in flight end
-    /// as `adapter_unavailable`. A second caller waits for the first.
+    /// Calls `events.stop` and `shutdown`, then destroys the instance; one that takes longer than `grace` is abandoned.
+    /// Calls in flight end as `adapter_unavailable`. A second caller waits for the first.
     pub(super) async fn end(&self, grace: Duration) {
         let end = async {
             let deadline = Instant::now() + grace;

@@ -37,7 +37,7 @@ pub(super) struct Boot {
     /// The payload of `create`.
     pub create: Vec<u8>,
     pub bounds: Limits,
-    /// For loading and `create` together.
+    /// Time limit for loading and `create` together.
     pub deadline: Duration,
 }
 

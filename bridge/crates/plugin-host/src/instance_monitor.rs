@@ -100,7 +100,7 @@ pub(super) async fn ask(handle: &Handle, timeout: Duration) -> Health {
         Ok(answer) => serde_json::from_slice(&answer).unwrap_or_else(|error| {
             Health::degraded(format!("health returned an unreadable answer: {error}"))
         }),
-        // An adapter without the op is healthy until a call fails.
+        // An adapter without the op counts as healthy.
         Err(error) if error.code == "unsupported_op" => Health::healthy(),
         Err(error) if error.code == "timeout" => {
             if let Some(remote) = handle.remote() {

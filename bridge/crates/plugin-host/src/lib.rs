@@ -184,9 +184,9 @@ struct Shared {
 /// Reason why the registry cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{0:?} is no adapter name; wanted 1 to 64 lower-case letters, digits, \"-\" and \"_\"")]
+    #[error("invalid adapter name {0:?}; use 1 to 64 lower-case letters, digits, \"-\" and \"_\"")]
     BadName(String),
-    #[error("the adapter ids {first:?} and {second:?} are the same; keep one of them")]
+    #[error("the adapter ids {first:?} and {second:?} collide; keep one of them")]
     DuplicateId { first: String, second: String },
     #[error("two files serve the adapter {id:?}: {first} and {second}; keep one of them")]
     DuplicateFile {

@@ -7,7 +7,7 @@ const OPS: usize = 64;
 
 #[derive(Debug)]
 pub struct Meters {
-    /// By op.
+    /// Outcomes by op.
     pub calls: Table<Op>,
 }
 

@@ -17,7 +17,7 @@ use crate::settings::Settings;
 use crate::trust::{self, Rules};
 use crate::{AdapterTable, Config};
 
-/// Limit until the manifest.
+/// Time limit for the manifest.
 const READY: Duration = Duration::from_secs(15);
 const END_WAIT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);

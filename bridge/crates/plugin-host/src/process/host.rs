@@ -1,5 +1,5 @@
 //! The child: `forge-bridge adapter-host`. Loads one library as the bridge would, and relays messages between the two.
-//! Every limit of the bridge is enforced here already, by the same code. Ends with the bridge, whose socket is its
+//! The bridge's size limits are enforced here already, by the same code. Ends with the bridge, whose socket is its
 //! stdin.
 
 use std::collections::HashMap;

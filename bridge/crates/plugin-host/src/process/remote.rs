@@ -1,5 +1,5 @@
 //! An instance in another process, as used by the instance's threads and its monitor. The instance stays the same while
-//! its processes come and go; holders of a handle need not know. `restart` decides about restarts.
+//! its processes come and go; callers need not know. Restarts are decided in `restart`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ pub(crate) struct Spec {
     pub(super) start: Start,
     /// First message to the process.
     pub(super) opening: Vec<u8>,
-    /// Limit until the process is ready.
+    /// Time limit for the process to become ready.
     pub(super) deadline: Duration,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Remote {
 #[derive(Default)]
 struct State {
     connection: Option<Arc<Connection>>,
-    /// True once no process must run any more.
+    /// True once no process is permitted to run.
     closing: bool,
     /// Payload of `initialize`, to be sent again to each new process.
     initialize: Option<Vec<u8>>,
