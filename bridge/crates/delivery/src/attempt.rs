@@ -1,5 +1,5 @@
-//! One attempt that was made: what came of it for the delivery, for the receiver's breaker, and for
-//! those who look at it later.
+//! Report of one completed attempt: its outcome for the delivery, for the receiver's circuit breaker, and for
+//! the attempt history.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use super::verdict::{Outcome, Verdict};
 
 pub(super) struct AttemptReport {
     pub(super) outcome: Outcome,
-    /// What it says of the receiver; nothing when the receiver was never asked.
+    /// Health of the receiver; `None` if no request reached it.
     pub(super) sign: Option<Health>,
-    /// The outcome in a few words.
+    /// Short description of the outcome.
     pub(super) reason: String,
     pub(super) record: DeliveryAttempt,
-    /// Exactly, where the record has milliseconds.
+    /// Exact duration; the record has milliseconds.
     pub(super) took: Duration,
-    /// The dispatch's own place in its trace.
+    /// Trace context of the dispatch.
     pub(super) trace: Option<TraceContext>,
 }
 
@@ -60,7 +60,7 @@ impl AttemptReport {
             }
             Err(error) => {
                 let sign = match &error {
-                    // Our rule, not its state.
+                    // Refused by the bridge's own guard: no evidence about the receiver.
                     SendError::Refused(_) => None,
                     SendError::Resolve(_)
                     | SendError::Connect(_)
@@ -83,7 +83,7 @@ impl AttemptReport {
         }
     }
 
-    /// It could not even be put together.
+    /// Report of an attempt whose request could not be built.
     pub(super) fn unsent(attempt: &Attempt<'_>, error: &send::Error) -> Self {
         let reason = error.to_string();
         let mut record = record(attempt);
@@ -110,7 +110,7 @@ fn record(attempt: &Attempt<'_>) -> DeliveryAttempt {
     }
 }
 
-/// What the log is told of an attempt.
+/// Event data of an attempt.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct AttemptEvent<'a> {
@@ -122,7 +122,7 @@ struct AttemptEvent<'a> {
     status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
-    /// Why it was the last one.
+    /// Reason of a dead letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
 }
@@ -140,7 +140,7 @@ impl AttemptEvent<'_> {
     }
 }
 
-/// That a delivery is given up after so many attempts.
+/// `callback.dead` event of a delivery that is given up after this number of attempts.
 pub(super) fn dead(id: DeliveryId, attempts: u32, reason: &str, now: Timestamp) -> NewEvent {
     let reason = Some(reason);
     NewEvent::new(kind::CALLBACK_DEAD, now).with(&AttemptEvent {

@@ -1,5 +1,5 @@
-//! Whether one receiver is called: a sliding window of outcomes opens its breaker, and after a wait a
-//! few probes decide whether it closes. Pure: time is passed in, and nobody is told.
+//! Circuit breaker of one receiver: a sliding window of outcomes opens it, and after a wait a few probes
+//! decide if it closes. Pure: the caller passes the time in, and changes are only returned.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -10,31 +10,33 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use forge_base::time;
 
-/// The window moves by this part of itself.
+/// Number of slots that the window is divided into.
 const SLOTS: usize = 10;
-/// Half open and not tried for so long: nothing is sent there any more, and it is forgotten.
+/// Time in half open after which a breaker is dropped: no deliveries are left for this receiver.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// When a receiver counts as down, and how it is tried again.
+/// Settings of the circuit breakers (`[callback.breaker]`).
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Outcomes are looked at for so long. At least as long as one attempt may take, else a receiver
-    /// that hangs never has two failures in one window.
+    /// Length of the sliding window. At least the timeout of one attempt, or a receiver that hangs never has
+    /// two failures in one window.
     #[serde(with = "forge_base::duration")]
     pub window: Duration,
-    /// Fewer outcomes in the window say nothing. More than the retries of a single delivery in it.
+    /// Minimum number of outcomes in the window before the breaker can open. Set it above the number of
+    /// retries that a single delivery makes in one window.
     pub min_samples: NonZeroU32,
-    /// This part of them failed: more than 0, at most 1. Below it somebody is still served.
+    /// Share of failed outcomes that opens the breaker: more than 0, at most 1. Below it, some requests still
+    /// succeed.
     #[serde(deserialize_with = "ratio")]
     pub failure_ratio: f64,
-    /// How long nothing is sent then; doubles each time that the probes fail.
+    /// Time that the breaker stays open; doubled each time that the probes fail.
     #[serde(with = "forge_base::duration")]
     pub open: Duration,
-    /// The longest of these waits, and so the longest that a receiver waits which is back.
+    /// Upper bound of the doubled `open` time, and so the longest delay for a receiver that has recovered.
     #[serde(with = "forge_base::duration")]
     pub open_max: Duration,
-    /// Attempts at once while it is half open, and how many of them have to succeed.
+    /// Number of concurrent attempts while half open, and number of successes that close the breaker.
     pub probes: NonZeroU32,
 }
 
@@ -55,22 +57,22 @@ fn ratio<'de, D: Deserializer<'de>>(input: D) -> Result<f64, D::Error> {
     let ratio = f64::deserialize(input)?;
     match ratio > 0.0 && ratio <= 1.0 {
         true => Ok(ratio),
-        false => Err(D::Error::custom("a ratio is more than 0 and at most 1")),
+        false => Err(D::Error::custom("a ratio must be in the range (0, 1]")),
     }
 }
 
-/// What an attempt says of the receiver, whatever it says of the delivery.
+/// Health of a receiver as seen by one attempt, independent of the delivery's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It answers, if only that it does not want this one.
+    /// The receiver answered, including a rejection of this callback.
     Up,
-    /// Not reached, no answer, or an answer that says "not now".
+    /// Unreachable, no answer, or an answer that asks to retry later.
     Down,
 }
 
 impl Health {
-    /// 5xx is a receiver in trouble and 429 one that asks for less; any other status comes from a
-    /// receiver that works.
+    /// `Down` for 5xx (receiver failure) and 429 (rate limit); `Up` for any other status, which a working
+    /// receiver sent.
     pub fn of_status(status: u16) -> Self {
         match status {
             429 | 500.. => Health::Down,
@@ -79,11 +81,11 @@ impl Health {
     }
 }
 
-/// One receiver's.
+/// Breaker state of one receiver.
 #[derive(Clone, Debug)]
 pub struct Breaker {
     phase: Phase,
-    /// Counts the phases; an attempt that began in an earlier one says nothing about this one.
+    /// Phase counter. Outcomes of attempts that began in an earlier phase are ignored.
     turn: u64,
     window: Window,
 }
@@ -92,22 +94,22 @@ pub struct Breaker {
 pub enum Phase {
     Closed,
     Open(Trip),
-    /// Its wait is over, and so many probes have succeeded.
+    /// The wait is over; holds the number of successful probes.
     HalfOpen(Trip, u32),
 }
 
-/// How it came to be open.
+/// Record of an opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trip {
-    /// When the receiver was given up; later openings without a success between do not change it.
+    /// Time of the first opening; later openings without a close between them do not change it.
     pub opened_at: Timestamp,
-    /// Nothing is sent before.
+    /// End of the open phase: no attempt starts before.
     pub until: Timestamp,
-    /// 1 for the first opening.
+    /// Number of openings, starting at 1.
     pub times: u32,
 }
 
-/// What an outcome changed.
+/// Phase change caused by an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Opened(Trip),
@@ -123,7 +125,8 @@ impl Breaker {
         }
     }
 
-    /// As an earlier process left it. A wait that is longer than any is one of another clock.
+    /// Open breaker as stored by an earlier process. The wait is capped at `open_max`, in case the clock was
+    /// set in between.
     pub fn restored(trip: Trip, now: Timestamp, config: &Config) -> Self {
         let trip = Trip {
             until: trip.until.min(time::after(now, config.open_max)),
@@ -143,7 +146,7 @@ impl Breaker {
         self.turn
     }
 
-    /// Half open once its wait is over.
+    /// Moves an open breaker to half open once its wait is over.
     pub fn pass(&mut self, now: Timestamp) {
         if let Phase::Open(trip) = self.phase
             && trip.until <= now
@@ -152,7 +155,7 @@ impl Breaker {
         }
     }
 
-    /// Whether nothing is known that is worth keeping.
+    /// True if the state can be dropped without losing information.
     pub fn is_idle(&self, now: Timestamp, config: &Config) -> bool {
         match self.phase {
             Phase::Closed => self.window.totals(now, config.window).1 == 0,
@@ -161,7 +164,7 @@ impl Breaker {
         }
     }
 
-    /// How many attempts may be under way at once, if a closed one may have `most`.
+    /// Number of attempts allowed at once; `most` is the limit of a closed breaker.
     pub fn room(&self, most: usize, config: &Config) -> usize {
         match self.phase {
             Phase::Closed => most,
@@ -170,7 +173,8 @@ impl Breaker {
         }
     }
 
-    /// The outcome of an attempt that began in this turn.
+    /// Records the outcome of an attempt that began in phase number `turn`. Outcomes of earlier phases are
+    /// ignored.
     pub fn report(
         &mut self,
         sign: Health,
@@ -232,7 +236,7 @@ impl Breaker {
     }
 }
 
-/// Outcomes by the tenth of the window in which they came.
+/// Outcome counters, one slot per tenth of the window.
 #[derive(Clone, Debug, Default)]
 struct Window {
     slots: [Slot; SLOTS],
@@ -240,7 +244,7 @@ struct Window {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    /// Tenths of the window since 1970.
+    /// Slot number: tenths of the window since 1970.
     at: i128,
     up: u32,
     down: u32,
@@ -263,7 +267,7 @@ impl Window {
         }
     }
 
-    /// Up and down.
+    /// Number of up and down outcomes in the window.
     fn totals(&self, now: Timestamp, window: Duration) -> (u32, u32) {
         let last = tenth(now, window);
         let first = last - SLOTS as i128;
@@ -314,7 +318,7 @@ mod tests {
 
     #[test]
     fn it_opens_when_enough_outcomes_in_the_window_failed() {
-        // Seconds, up and down.
+        // Seconds, number of up and of down outcomes.
         type Outcomes = [(u64, u32, u32)];
         let cases: [(&Outcomes, &str); 8] = [
             (&[(0, 0, 9)], "closed"),

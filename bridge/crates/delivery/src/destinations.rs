@@ -1,5 +1,5 @@
-//! The breakers of all receivers that something is known of. Bounded; a receiver that is not here is
-//! called. Says what has changed, so that the worker can store it.
+//! Circuit breakers by receiver. Bounded: a receiver without an entry counts as closed. Tracks changes for
+//! the worker to store.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -13,27 +13,27 @@ use forge_base::time;
 
 use super::breaker::{Breaker, Change, Config, Health, Phase, Trip};
 
-/// When all are down that fit, nobody is looked for who could go before so long.
+/// Time until eviction is tried again after all entries were found to be open or half open.
 const FULL_FOR: Duration = Duration::from_secs(1);
-/// What stands as the reason, in bytes.
+/// Maximum length of a stored reason, in bytes.
 const REASON_BYTES: usize = 200;
 
 pub(super) struct Destinations {
     config: Config,
     known: HashMap<String, Breaker>,
-    /// Those that are not closed, and what went wrong last.
+    /// Origins whose breaker is open or half open, with the reason of the last opening.
     tripped: BTreeMap<String, String>,
-    /// Whose stored state is behind.
+    /// Origins whose stored state is out of date.
     changed: BTreeSet<String>,
-    /// Whose deliveries may have waited beyond their end.
+    /// Origins whose deliveries might be past their deadline.
     overdue: BTreeSet<String>,
-    /// When the first of those that are open is tried.
+    /// Earliest probe time of the open breakers.
     next_probe: Option<Timestamp>,
-    /// No further one fits before.
+    /// Time until which no new entry is added, since the table is full.
     full_until: Timestamp,
 }
 
-/// A receiver whose breaker is not closed.
+/// Receiver whose breaker is open or half open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Destination {
@@ -41,21 +41,21 @@ pub struct Destination {
     pub state: State,
     #[serde(serialize_with = "forge_base::time::millis")]
     pub opened_at: Timestamp,
-    /// When it is tried, or could be since.
+    /// Time of the next probe; in the past if half open.
     #[serde(serialize_with = "forge_base::time::millis")]
     pub probe_at: Timestamp,
-    /// How often it was tried in vain, the opening included.
+    /// Number of openings without a close between them, the first one included.
     pub openings: u32,
-    /// What went wrong last.
+    /// Reason of the last opening.
     pub reason: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Nothing is sent.
+    /// No attempts are made.
     Open,
-    /// A few attempts are let through.
+    /// A few probes are allowed.
     HalfOpen,
 }
 
@@ -72,7 +72,7 @@ impl Destinations {
         }
     }
 
-    /// What an earlier process left.
+    /// Loads the breakers stored by an earlier process.
     pub(super) fn restore(&mut self, stored: Vec<OpenBreaker>, now: Timestamp) {
         for OpenBreaker {
             origin,
@@ -95,7 +95,7 @@ impl Destinations {
         self.next_probe = self.first_probe();
     }
 
-    /// Half open are those whose wait is over.
+    /// Moves breakers whose wait is over to half open.
     pub(super) fn pass(&mut self, now: Timestamp) {
         if self.next_probe.is_none_or(|next| now < next) {
             return;
@@ -108,7 +108,7 @@ impl Destinations {
         self.next_probe = self.first_probe();
     }
 
-    /// Those that nobody tries.
+    /// Drops breakers that have been half open for a day.
     pub(super) fn forget_idle(&mut self, now: Timestamp) {
         let Self { config, known, .. } = self;
         let idle = |origin: &str| known.get(origin).is_none_or(|b| b.is_idle(now, config));
@@ -120,13 +120,13 @@ impl Destinations {
         }
     }
 
-    /// How many attempts may be under way at once.
+    /// Number of attempts to this origin allowed at once.
     pub(super) fn room(&self, origin: &str, most: usize) -> usize {
         let breaker = self.known.get(origin);
         breaker.map_or(most, |breaker| breaker.room(most, &self.config))
     }
 
-    /// What an attempt that begins now is reported with.
+    /// Phase number of the origin's breaker, which an attempt that begins now passes to `report`.
     pub(super) fn turn(&self, origin: &str) -> u64 {
         self.known.get(origin).map_or(0, Breaker::turn)
     }
@@ -135,12 +135,12 @@ impl Destinations {
         self.tripped.contains_key(origin) && self.room(origin, 1) == 0
     }
 
-    /// Those that nothing is sent to.
+    /// Origins whose breaker is open.
     pub(super) fn open(&self) -> impl Iterator<Item = &String> {
         self.tripped.keys().filter(|origin| self.is_open(origin))
     }
 
-    /// When the first of them is tried.
+    /// Earliest probe time of the open breakers.
     pub(super) fn next_probe(&self) -> Option<Timestamp> {
         self.next_probe
     }
@@ -155,7 +155,7 @@ impl Destinations {
             .min()
     }
 
-    /// Whether it made the breaker open or close.
+    /// Records an outcome; returns the breaker's change if it opened or closed.
     pub(super) fn report(
         &mut self,
         origin: &str,
@@ -189,7 +189,8 @@ impl Destinations {
         Some(change)
     }
 
-    /// Forgets receivers of which little is lost. One that is not called is never forgotten for another.
+    /// Makes room for one more entry: evicts idle closed breakers first, then all closed ones. Open and
+    /// half-open breakers are never evicted.
     fn has_room(&mut self, now: Timestamp) -> bool {
         if now < self.full_until {
             return false;
@@ -213,7 +214,8 @@ impl Destinations {
         has_room
     }
 
-    /// What is to be stored: those that are open, and those that are not any more.
+    /// Takes the changes to store: the breakers that are open or half open, and the origins whose breaker has
+    /// closed.
     pub(super) fn take_changed(&mut self) -> (Vec<OpenBreaker>, Vec<String>) {
         let changed = std::mem::take(&mut self.changed);
         let (mut open, mut closed) = (Vec::new(), Vec::new());
@@ -226,12 +228,12 @@ impl Destinations {
         (open, closed)
     }
 
-    /// It could not be stored.
+    /// Puts back changes that could not be stored.
     pub(super) fn still_changed(&mut self, origins: impl Iterator<Item = String>) {
         self.changed.extend(origins);
     }
 
-    /// Those whose deliveries are to be looked through for some whose time is over.
+    /// Takes the origins to check for deliveries past their deadline.
     pub(super) fn take_overdue(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.overdue)
     }
@@ -327,7 +329,7 @@ mod tests {
         assert_eq!(all.take_changed(), (vec![], vec![]));
         assert_eq!(all.next_probe(), Some(open[0].until));
 
-        // Another process takes it from there.
+        // A later process restores the state.
         let mut all = Destinations::new(Config::default());
         all.restore(open.clone(), NOW);
         assert!(all.is_open(&one));

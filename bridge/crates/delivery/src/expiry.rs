@@ -1,5 +1,6 @@
-//! Deliveries whose time is over while nothing is sent to their receiver: they are dead letters without
-//! a further attempt, so that a receiver that never comes back keeps nothing pending for ever.
+//! Expiry of deliveries whose deadline passes while the receiver's breaker is open: each becomes a dead
+//! letter without a further attempt, so a receiver that never recovers does not keep deliveries pending for
+//! ever.
 
 use std::time::Duration;
 
@@ -12,11 +13,11 @@ use forge_store::record::{AfterAttempt, DueDelivery, Settlement};
 
 use super::{Deliverer, attempt};
 
-/// Ended in one go; others are sent before the next.
+/// Deliveries ended per step; other deliveries are sent between steps.
 const STEP: usize = 256;
 
 impl Deliverer {
-    /// A step for each receiver that was given up, or given up again, since the last time.
+    /// Runs one step for each receiver whose breaker has opened since the last call.
     pub(super) async fn end_overdue(&self) -> store::Result<()> {
         let in_flight = &self.shared.in_flight;
         for origin in in_flight.destinations(|all| all.take_overdue()) {
@@ -30,7 +31,7 @@ impl Deliverer {
         Ok(())
     }
 
-    /// Whether there may be more.
+    /// Ends one batch; returns true if more might be left.
     async fn end_overdue_at(&self, origin: &str) -> store::Result<bool> {
         let setup = &self.shared.setup;
         let now = setup.clock.now();
@@ -47,10 +48,10 @@ impl Deliverer {
             tracing::warn!(
                 delivery.origin = origin,
                 count,
-                "{count} deliveries to {origin} are dead letters: their time is over and it does not answer"
+                "{count} deliveries to {origin} are dead letters: their deadline passed while its circuit breaker was open"
             );
         }
-        // Of what is under way there may be a whole step: then the next time is early enough.
+        // A batch can consist of deliveries in flight only; the next opening checks these again.
         Ok(more && !ended.is_empty())
     }
 
@@ -62,7 +63,7 @@ impl Deliverer {
     ) -> store::Result<()> {
         let after = time::between(due.since, now).as_secs();
         let reason = format!(
-            "given up after {} attempts and {after} s: its receiver is not called for the time being",
+            "given up after {} attempts and {after} s: the receiver's circuit breaker is open",
             due.attempts
         );
         let settlement = Settlement {
@@ -74,7 +75,7 @@ impl Deliverer {
         };
         match self.shared.setup.store.settle(due.id, settlement).await {
             Err(error @ store::Error::Unavailable(_)) => Err(error),
-            // Superseded or removed meanwhile: there is nothing left to end.
+            // Superseded or removed meanwhile: nothing left to end.
             Ok(())
             | Err(
                 store::Error::InvalidState(_)

@@ -1,6 +1,6 @@
-//! Which deliveries this process has in hand: what waits for room, what is being sent, what is being
-//! settled. Says what may be taken on, and that nothing is taken twice. Bounded; the store's rows are the
-//! truth, and what does not fit here stays there.
+//! Deliveries held by this process: waiting for a slot, being sent, being settled. Decides how many more to
+//! load, and prevents loading one twice. Bounded: the store's rows are authoritative, and deliveries beyond
+//! the bounds stay there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
@@ -18,22 +18,22 @@ use super::destinations::{Destination, Destinations};
 use super::send::CallbackPayload;
 use super::{Config, Deliverer};
 
-/// Attempts whose outcome is being written; above it nothing new is begun.
+/// Maximum number of attempts whose outcome is being written; at this number no new attempt starts.
 const SETTLING: usize = 256;
-/// What may wait here for one origin, as long as there is room for many; below half of it the store is
-/// asked for more.
+/// Maximum length of one origin's queue while there is room for many; below half of it, more are loaded from
+/// the store.
 const LINE: usize = 64;
-/// An origin takes at most this part of the room that is left, so that however many do not move, there is
-/// some for the next.
+/// An origin's queue gets at most 1/SHARE of the room left, so blocked origins always leave room for the next
+/// one.
 const SHARE: usize = 4;
-/// What may wait here in all.
+/// Maximum number of waiting deliveries.
 const WAITING: usize = 1024;
-/// What the payloads that wait may hold, in bytes.
+/// Maximum size of the waiting payloads, in bytes.
 const WAITING_BYTES: usize = 8 << 20;
 
 pub(super) struct InFlight {
     table: Mutex<Table>,
-    /// How many there are in all.
+    /// Number of deliveries in all phases.
     count: watch::Sender<usize>,
     concurrency: usize,
     per_origin: usize,
@@ -41,16 +41,16 @@ pub(super) struct InFlight {
 
 struct Table {
     phases: HashMap<DeliveryId, Phase>,
-    /// By origin; only those with at least one.
+    /// Number of attempts being sent, by origin; no zero entries.
     sending: HashMap<String, usize>,
     sending_in_all: usize,
-    /// By origin; only those with at least one.
+    /// Waiting deliveries by origin; no empty queues.
     waiting: BTreeMap<String, VecDeque<Waiting>>,
     waiting_in_all: usize,
     waiting_bytes: usize,
-    /// Origins of which the store may hold more than waits here.
+    /// Origins for which the store might hold more due deliveries than wait here.
     overflowed: BTreeSet<String>,
-    /// The origin that was served last.
+    /// Origin served last, for round-robin.
     served: String,
     destinations: Destinations,
 }
@@ -59,28 +59,29 @@ struct Table {
 enum Phase {
     Waiting,
     Sending,
-    /// The receiver's slot is free again.
+    /// The outcome is being written; the receiver's slot is free again.
     Settling,
 }
 
-/// A delivery that is due and has no room yet.
+/// Due delivery that waits for a slot.
 pub(super) struct Waiting {
     pub(super) due: DueDelivery,
-    /// What it sends, when that need not be read from the store.
+    /// Payload, if it need not be read from the store.
     pub(super) payload: Option<CallbackPayload>,
 }
 
-/// One delivery that is under way; its end is the end of this value, however that comes.
+/// Guard of one delivery in flight: dropping it removes the delivery from the table, however the attempt
+/// ends.
 pub(super) struct InFlightDelivery {
     deliverer: Deliverer,
     id: DeliveryId,
     origin: String,
-    /// Of the origin's breaker when this began.
+    /// Phase number of the origin's breaker when the attempt began.
     turn: u64,
     settled: bool,
 }
 
-/// What an attempt tells of its receiver.
+/// Evidence about the receiver from one attempt.
 pub(super) struct Report<'a> {
     pub(super) sign: Health,
     pub(super) reason: &'a str,
@@ -108,7 +109,7 @@ impl InFlight {
         }
     }
 
-    /// What to ask the store for; `None` while no more fits here.
+    /// Query for due deliveries; `None` if no more fit here.
     pub(super) fn query(&self, now: Timestamp) -> Option<DueQuery> {
         let mut table = self.table();
         table.destinations.pass(now);
@@ -118,7 +119,7 @@ impl InFlight {
             return None;
         }
         let exclude = table.not_wanted();
-        // Of the others the answer will tell.
+        // The result of this query shows if the other origins overflow.
         table.overflowed.retain(|origin| exclude.contains(origin));
         Some(DueQuery {
             now,
@@ -129,7 +130,8 @@ impl InFlight {
         })
     }
 
-    /// Takes the store's answer to a question for so many of each origin. How many of it are new here.
+    /// Adds the result of a query for `asked_for` deliveries per origin; returns the number that were not
+    /// here yet.
     pub(super) fn add(&self, found: Vec<DueDelivery>, asked_for: usize) -> usize {
         let mut table = self.table();
         let mut per_origin: HashMap<String, usize> = HashMap::new();
@@ -142,7 +144,7 @@ impl InFlight {
                 table.overflowed.insert(origin.clone());
             }
             if table.destinations.is_open(origin) {
-                // It opened while the store was asked.
+                // The breaker opened during the query.
                 continue;
             }
             if table.line(origin) >= table.line_limit() {
@@ -156,14 +158,14 @@ impl InFlight {
         new
     }
 
-    /// Takes on what has just become due, unless others wait for its origin in the store.
+    /// Adds a delivery that has just become due, unless its origin has more in the store, which go first.
     pub(super) fn offer(&self, due: DueDelivery, payload: CallbackPayload) {
         let mut table = self.table();
         let payload = Some(payload);
         let waiting = Waiting { due, payload };
         let origin = &waiting.due.callback.origin;
         if table.destinations.is_open(origin) {
-            // It is found in the store when the receiver is tried again.
+            // Loaded from the store when the breaker allows attempts again.
             return;
         }
         let full = table.line(origin) >= table.line_limit()
@@ -177,7 +179,7 @@ impl InFlight {
         self.count.send_replace(table.phases.len());
     }
 
-    /// The next one that has room, each origin in its turn.
+    /// Next delivery with a free slot, round-robin over the origins.
     pub(super) fn next(&self, deliverer: &Deliverer) -> Option<(Waiting, InFlightDelivery)> {
         let mut table = self.table();
         table.destinations.pass(deliverer.shared.setup.clock.now());
@@ -202,7 +204,7 @@ impl InFlight {
         Some((waiting, flight))
     }
 
-    /// Whether the store may hold more for an origin that has little left here.
+    /// True if an overflowed origin's queue has run low, so more should be loaded from the store.
     pub(super) fn runs_low(&self) -> bool {
         let table = self.table();
         let mut behind = table.overflowed.iter();
@@ -210,17 +212,17 @@ impl InFlight {
             && behind.any(|origin| table.waiting.get(origin).is_none_or(|l| !table.is_long(l)))
     }
 
-    /// Origins of which enough waits here, and those that are not called.
+    /// Origins to exclude from the query: enough deliveries wait here, or the breaker is open.
     pub(super) fn not_wanted(&self) -> Vec<String> {
         self.table().not_wanted()
     }
 
-    /// Origins that are not called.
+    /// Origins whose breaker is open.
     pub(super) fn open(&self) -> Vec<String> {
         self.table().destinations.open().cloned().collect()
     }
 
-    /// Asks or changes what is known of the receivers.
+    /// Runs `ask` on the circuit breakers, under the lock.
     pub(super) fn destinations<T>(&self, ask: impl FnOnce(&mut Destinations) -> T) -> T {
         ask(&mut self.table().destinations)
     }
@@ -233,7 +235,7 @@ impl InFlight {
         self.table().phases.contains_key(&id)
     }
 
-    /// How many there are, and the bytes of those that wait.
+    /// Number of deliveries held, and size of the waiting payloads in bytes.
     pub(super) fn in_hand(&self) -> (usize, usize) {
         let table = self.table();
         (table.phases.len(), table.waiting_bytes)
@@ -243,7 +245,7 @@ impl InFlight {
         self.table().phases.is_empty()
     }
 
-    /// Leaves what waits to the store.
+    /// Drops all waiting deliveries; they stay due in the store.
     pub(super) fn forget_waiting(&self) {
         let mut table = self.table();
         table.phases.retain(|_, phase| *phase != Phase::Waiting);
@@ -254,7 +256,7 @@ impl InFlight {
 
     pub(super) async fn none_left(&self) {
         let mut count = self.count.subscribe();
-        // The sender is in `self`, so it cannot go away meanwhile.
+        // Cannot fail: the sender is in `self`.
         let _ = count.wait_for(|count| *count == 0).await;
     }
 
@@ -266,12 +268,12 @@ impl InFlight {
 }
 
 impl Table {
-    /// How many wait for this origin.
+    /// Number of deliveries that wait for this origin.
     fn line(&self, origin: &str) -> usize {
         self.waiting.get(origin).map_or(0, VecDeque::len)
     }
 
-    /// How many may wait for one origin.
+    /// Maximum number of deliveries that wait for one origin.
     fn line_limit(&self) -> usize {
         let left = WAITING.saturating_sub(self.waiting_in_all);
         (left / SHARE).clamp(1, LINE)
@@ -288,7 +290,7 @@ impl Table {
         long.map(|(origin, _)| origin.clone()).chain(open).collect()
     }
 
-    /// Leaves to the store what waits for this origin.
+    /// Drops the deliveries that wait for this origin; they stay due in the store.
     fn forget_line(&mut self, origin: &str) {
         while let Some(waiting) = self.dequeue(origin) {
             self.phases.remove(&waiting.due.id);
@@ -296,7 +298,7 @@ impl Table {
         self.overflowed.remove(origin);
     }
 
-    /// False when it is here already.
+    /// False if the delivery is here already.
     fn enqueue(&mut self, waiting: Waiting) -> bool {
         if self.phases.contains_key(&waiting.due.id) {
             return false;
@@ -343,7 +345,7 @@ impl Table {
 }
 
 impl Waiting {
-    /// In bytes.
+    /// Size of the payload, in bytes.
     fn size(&self) -> usize {
         self.payload
             .as_ref()
@@ -352,8 +354,8 @@ impl Waiting {
 }
 
 impl InFlightDelivery {
-    /// The receiver is done; its slot goes to the next while the outcome is written. Says whether the
-    /// report changed the receiver's breaker.
+    /// Frees the receiver's slot for the next delivery while the outcome is written, and reports to the
+    /// circuit breaker; returns the breaker's change, if any.
     pub(super) fn record_outcome(&self, report: Option<Report<'_>>) -> Option<Change> {
         let in_flight = &self.deliverer.shared.in_flight;
         let mut table = in_flight.table();
@@ -374,13 +376,13 @@ impl InFlightDelivery {
             self.deliverer.shared.room.notify_one();
         }
         if change.is_some() {
-            // It is to be stored, and what is due has become less or more.
+            // The worker stores the change; the set of due deliveries has changed as well.
             self.deliverer.shared.wake.notify_one();
         }
         change
     }
 
-    /// It has ended for good: the store need not be asked when it is due again.
+    /// Marks the delivery as ended, so the worker is not woken to look for its next due time.
     pub(super) fn settled(mut self) {
         self.settled = true;
     }

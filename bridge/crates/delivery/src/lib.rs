@@ -1,6 +1,6 @@
-//! Owes every finished dispatch its callback and pays it: takes what is due from the store's outbox,
-//! sends it signed, settles each attempt, at least once and with the same id each time. Must not know
-//! how a result comes about.
+//! Delivers the callback of every finished dispatch: reads due deliveries from the store's outbox, sends each
+//! one signed, and settles each attempt. At least once, with the same delivery id each time. Knows nothing
+//! about how a result is produced.
 #![forbid(unsafe_code)]
 
 mod attempt;
@@ -41,27 +41,27 @@ use in_flight::InFlight;
 use meters::Meters;
 use sign::Signer;
 
-/// How callbacks are delivered.
+/// Settings of callback delivery (`[callback]`).
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Hosts and networks that may be called although they are not public, in the words of
+    /// Hosts and networks that callbacks may reach although they are not public; syntax of
     /// `net::guard::Guard::new`.
     pub allow: Vec<String>,
-    /// Attempts under way at once.
+    /// Maximum number of concurrent attempts, over all receivers.
     pub concurrency: NonZeroUsize,
-    /// Attempts under way at once to one scheme, host and port.
+    /// Maximum number of concurrent attempts to one origin (scheme, host and port).
     pub per_origin: NonZeroUsize,
-    /// When a scheme, host and port is left alone for a while.
+    /// Circuit breaker of each origin.
     pub breaker: breaker::Config,
-    /// Of one attempt.
+    /// Timeout of one attempt.
     #[serde(with = "forge_base::duration")]
     pub timeout: Duration,
-    /// Sign every callback whose origin has no secrets of its own; several during rotation. Without
-    /// any, one is generated at the first start.
+    /// Secrets that sign callbacks to origins without their own; several during a rotation. If empty, one is
+    /// generated at the first start.
     #[serde(with = "forge_base::secret::list")]
     pub secrets: Vec<SecretString>,
-    /// By origin, such as `https://example.com`.
+    /// Settings per origin; the key is an origin such as `https://example.com`.
     pub origins: BTreeMap<String, Origin>,
 }
 
@@ -79,19 +79,19 @@ impl Default for Config {
     }
 }
 
-/// What one receiver knows us by.
+/// Credentials for one receiver.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Origin {
-    /// Sign its callbacks; several during rotation.
+    /// Secrets that sign callbacks to this origin; several during a rotation.
     #[serde(with = "forge_base::secret::list")]
     pub secrets: Vec<SecretString>,
-    /// Sent as `Authorization: Bearer` unless the dispatch gave its own.
+    /// Bearer token sent in `Authorization`, unless the dispatch has its own.
     #[serde(with = "forge_base::secret")]
     pub bearer: Option<SecretString>,
 }
 
-/// What a deliverer works with.
+/// Dependencies of a deliverer.
 pub struct Setup {
     pub store: Arc<dyn Store>,
     pub client: Client,
@@ -99,12 +99,12 @@ pub struct Setup {
     pub vault: Vault,
     pub clock: Clock,
     pub config: Config,
-    /// How long a dispatch is kept after its delivery has ended.
+    /// Retention of a dispatch after its delivery has ended.
     pub retention: Reloadable<Duration>,
     pub spans: Spans,
 }
 
-/// The outbox's worker. Cheap to clone.
+/// Outbox worker. Cheap to clone.
 #[derive(Clone)]
 pub struct Deliverer {
     shared: Arc<Shared>,
@@ -115,29 +115,31 @@ struct Shared {
     meters: Meters,
     in_flight: InFlight,
     wake: Notify,
-    /// Something waits in `flights` and may have room.
+    /// Notified when a waiting delivery in `in_flight` might have a free slot.
     room: Notify,
-    /// How often the worker has looked for what is due.
+    /// Number of completed rounds of the worker.
     rounds: watch::Sender<u64>,
-    /// Whether the breakers that an earlier process stored have been read.
+    /// Set once the breakers stored by an earlier process have been read.
     restored: OnceCell<()>,
-    /// Gives up what is still under way.
+    /// Cancels the attempts that are still in flight.
     abandon: CancellationToken,
 }
 
-/// Why a deliverer could not be set up.
+/// Errors of deliverer setup.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{place} is not a signing secret: it takes whsec_ and the base64 of 24 to 64 bytes")]
+    #[error("{place} is not a signing secret: expected whsec_ and the base64 of 24 to 64 bytes")]
     MalformedSecret { place: String },
     #[error("callback.origins.{0:?} is not an origin such as https://example.com")]
     MalformedOrigin(String),
-    #[error("the bearer token of callback.origins.{0:?} cannot stand in a header")]
+    #[error(
+        "the bearer token of callback.origins.{0:?} contains characters that a header does not allow"
+    )]
     MalformedToken(String),
     #[error("the default signing secret could not be read from the store")]
     ReadSecret(#[source] store::Error),
     #[error(
-        "the default signing secret in the store cannot be opened; bring back the key that this store was made with (secret.key_file or BRIDGE_SECRET_KEY)"
+        "the default signing secret in the store cannot be decrypted: restore the key that this store was created with (secret.key_file or BRIDGE_SECRET_KEY)"
     )]
     UnsealSecret(#[source] vault::Error),
 }

@@ -1,4 +1,4 @@
-//! What is counted of deliveries: by where they go and how they went, never by address.
+//! Delivery metrics, labelled by network and answer class, never by address.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use forge_base::metrics::{Counter, Histogram};
 
 use super::verdict::{Outcome, Verdict};
 
-/// Where a receiver is, as its address tells.
+/// Network of a receiver, derived from the host in its URL.
 pub const PLACES: [&str; 3] = ["loopback", "private", "public"];
-/// What an attempt brought: the class of the status, or no answer at all.
+/// Answer of an attempt: the status class, or no answer.
 pub const ANSWERS: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "none"];
-/// Names that lead nowhere in public.
+/// Name suffixes that do not resolve in public DNS.
 const PRIVATE_SUFFIXES: [&str; 5] = [".local", ".internal", ".lan", ".home.arpa", ".svc"];
 
 #[derive(Debug)]
 pub struct Meters {
     /// By `PLACES`, then `ANSWERS`.
     attempts: [[Counter; ANSWERS.len()]; PLACES.len()],
-    /// Of one attempt.
+    /// Duration of one attempt.
     pub attempt: Histogram,
-    /// From the finish of the dispatch, or the replay, to the answer that ended the delivery well.
+    /// Time from the finish of the dispatch, or from the replay, to the successful delivery.
     pub delay: Histogram,
     pub delivered: Counter,
     pub dead: Counter,
@@ -39,7 +39,7 @@ impl Default for Meters {
 }
 
 impl Meters {
-    /// One attempt at an origin, such as `https://example.com:443`.
+    /// Counts one attempt to an origin such as `https://example.com:443`.
     pub(super) fn attempted(&self, origin: &str, outcome: &Outcome, took: Duration) {
         let answer = match outcome {
             Outcome::Answered { status, .. } => match status {
@@ -54,7 +54,7 @@ impl Meters {
         self.attempt.time(took);
     }
 
-    /// Its verdict is on disk.
+    /// Counts a delivery whose verdict has been written.
     pub(super) fn settled(&self, verdict: &Verdict, since: Duration) {
         match verdict {
             Verdict::Delivered => {
@@ -66,7 +66,7 @@ impl Meters {
         }
     }
 
-    /// Place, answer and how often.
+    /// Network, answer and count of attempts.
     pub fn attempts(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         let places = PLACES.into_iter().zip(&self.attempts);
         places.flat_map(|(place, row)| {
@@ -76,7 +76,7 @@ impl Meters {
     }
 }
 
-/// In `PLACES`. A name is not looked up: one without a dot or of a private zone is private.
+/// Index into `PLACES`. Names are not resolved: one without a dot or in a private zone is private.
 fn place(origin: &str) -> usize {
     let host = origin.split("://").last().unwrap_or_default();
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host);

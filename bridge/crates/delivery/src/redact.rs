@@ -1,17 +1,16 @@
-//! Takes what we sent in confidence out of an answer that is kept and shown: a receiver may echo the
-//! request.
+//! Redacts secret header values from a stored answer: a receiver might echo the request.
 
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, USER_AGENT};
 
 const MARK: &str = "[REDACTED]";
-/// Shorter values are no secrets, and would be found everywhere.
+/// Minimum length of a redacted value, in bytes: shorter ones are no secrets and would match everywhere.
 const SHORTEST: usize = 6;
 
-/// What must not be shown, longest first.
+/// Values to redact, longest first.
 pub(super) struct Confidential(Vec<String>);
 
 impl Confidential {
-    /// Every header that is not one of those that say who calls and what is sent.
+    /// Collects the values of all headers that the bridge does not set itself.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         let given = headers.iter().filter(|(name, _)| !is_ours(name));
         let mut values: Vec<String> = given
@@ -38,7 +37,7 @@ impl Confidential {
                 text = text.replace(value, MARK);
             }
         }
-        // What is kept may end in the middle of one.
+        // The stored answer can be cut off inside a value.
         for value in &self.0 {
             let beginnings = (SHORTEST..value.len()).rev();
             let mut ends = beginnings.filter_map(|end| value.get(..end));
@@ -51,7 +50,7 @@ impl Confidential {
     }
 }
 
-/// As it stands between the quotes of a JSON string.
+/// JSON escape of the text, without the quotes.
 fn json_text(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()

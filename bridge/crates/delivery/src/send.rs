@@ -1,5 +1,5 @@
-//! Makes the POST of one attempt out of what the store keeps: headers, signature, body. Reads only
-//! the part of the dispatch that concerns its callback.
+//! Builds the POST of one attempt from stored data: headers, signature, body. Reads only the part of the
+//! dispatch that concerns its callback.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -29,32 +29,32 @@ use super::sign::{Message, Signer, SigningSecret};
 
 const AGENT: &str = concat!("forge-bridge/", env!("CARGO_PKG_VERSION"));
 
-/// Why an attempt could not even be sent.
+/// Errors of building a request.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the callback's URL cannot be read: {0}")]
+    #[error("the callback URL cannot be parsed: {0}")]
     Url(url::ParseError),
-    #[error("the dispatch's request cannot be read: {0}")]
+    #[error("the stored request cannot be parsed: {0}")]
     Request(serde_json::Error),
     #[error("{0}")]
     Unseal(vault::Error),
-    #[error("the dispatch's secrets are not what was sealed")]
+    #[error("the decrypted secrets of the dispatch are malformed")]
     Secrets,
-    #[error("a callback header has an impossible name: {0}")]
+    #[error("a callback header has an invalid name: {0}")]
     HeaderName(InvalidHeaderName),
-    #[error("a callback header has an impossible value: {0}")]
+    #[error("a callback header has an invalid value: {0}")]
     HeaderValue(InvalidHeaderValue),
 }
 
-/// What a dispatch says about its callback.
+/// Callback options of a dispatch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallbackOptions {
     pub policy: Policy,
-    /// The dispatch's own span.
+    /// Span of the dispatch.
     pub context: Option<TraceContext>,
 }
 
-/// The same as it stands in the store.
+/// Stored form of `CallbackOptions`.
 #[derive(Deserialize)]
 struct Stored {
     #[serde(default)]
@@ -83,12 +83,12 @@ impl CallbackOptions {
     }
 }
 
-/// What a delivery sends.
+/// Payload of a delivery.
 #[derive(Debug)]
 pub struct CallbackPayload {
     pub body: Vec<u8>,
     pub trace_id: String,
-    /// As the store keeps them.
+    /// Sealed, as stored.
     pub secrets: Option<Vec<u8>>,
     pub wishes: CallbackOptions,
 }
@@ -105,17 +105,17 @@ impl CallbackPayload {
     }
 }
 
-/// One attempt to be made.
+/// Parameters of one attempt.
 #[derive(Debug)]
 pub struct Attempt<'a> {
     pub due: &'a DueDelivery,
-    /// 1 for the first ever, also when it was replayed since.
+    /// Attempt number over the whole life of the delivery, starting at 1; a replay does not reset it.
     pub number: u32,
     pub at: Timestamp,
     pub timeout: Duration,
 }
 
-/// What the dispatch gave for its own callback.
+/// Secrets of the dispatch for its callback.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Secrets {
@@ -185,7 +185,7 @@ impl Attempt<'_> {
         })
     }
 
-    /// The dispatch's own headers, and the token of the origin.
+    /// Headers of the dispatch, and the bearer token of the origin.
     fn own_headers(
         &self,
         given: &BTreeMap<String, SecretString>,
@@ -208,7 +208,7 @@ impl Secrets {
         let plain = vault
             .unseal(&sealed::of_dispatch(dispatch), bytes)
             .map_err(Error::Unseal)?;
-        // The error would quote what it could not read.
+        // The serde error could quote the secret.
         serde_json::from_slice(plain.expose_secret()).map_err(|_| Error::Secrets)
     }
 }
@@ -221,14 +221,14 @@ fn authorization(bearer: &SecretString) -> Result<HeaderValue, Error> {
     hidden(&format!("Bearer {}", bearer.expose_secret()))
 }
 
-/// A value that logs do not show.
+/// Header value that debug output hides.
 fn hidden(text: &str) -> Result<HeaderValue, Error> {
     let mut value = value(text)?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// This trace, a span of our own.
+/// `traceparent` with this trace id and a new span id.
 fn traceparent(trace_id: &str) -> String {
     format!("00-{trace_id}-{:016x}-01", rand::random::<u64>().max(1))
 }

@@ -1,5 +1,5 @@
-//! What proves to a receiver that a callback is ours: Standard Webhooks signatures (`v1`), and the
-//! bearer token that the operator bound to its origin.
+//! Authentication of callbacks towards the receiver: Standard Webhooks signatures (`v1`), and the bearer
+//! token configured for the origin.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,20 +20,20 @@ use forge_store::Store;
 use super::{Config, Error};
 
 const PREFIX: &str = "whsec_";
-/// The name and the sealing context of the generated secret in the store.
+/// Name and sealing context of the generated secret in the store.
 pub const STORED: &str = "webhook-secret";
 const GENERATED_BYTES: usize = 32;
 
-/// A key that signs callbacks.
+/// Secret that signs callbacks.
 #[derive(Clone)]
 pub struct SigningSecret {
     bytes: SecretSlice<u8>,
-    /// The same, ready to sign with.
+    /// MAC key prepared from `bytes`.
     key: MacKey,
 }
 
 impl SigningSecret {
-    /// Reads `whsec_` and the base64 of 24 to 64 bytes; the prefix may be missing.
+    /// Parses `whsec_` and the base64 of 24 to 64 bytes; the prefix is optional.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix(PREFIX).unwrap_or(text);
         let key = SecretSlice::from(BASE64_STANDARD.decode(text).ok()?);
@@ -41,13 +41,13 @@ impl SigningSecret {
         fits.then(|| Self::from(key))
     }
 
-    /// A new one, which nobody knows.
+    /// Generates a random secret.
     pub fn generate() -> Self {
         let key: [u8; GENERATED_BYTES] = rand::random();
         Self::from(SecretSlice::from(key.to_vec()))
     }
 
-    /// As receivers are given it.
+    /// Text form for receivers: `whsec_` and base64.
     pub fn to_text(&self) -> SecretString {
         let key = BASE64_STANDARD.encode(self.bytes.expose_secret());
         SecretString::from(format!("{PREFIX}{key}"))
@@ -72,7 +72,7 @@ impl fmt::Debug for SigningSecret {
     }
 }
 
-/// All secrets by the origin they are for. Cheap to clone.
+/// Signing secrets and bearer tokens by origin. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Signer {
     keys: Reloadable<Keys>,
@@ -86,26 +86,26 @@ struct Keys {
     bearers: BTreeMap<String, SecretString>,
 }
 
-/// One line of `forge-bridge secrets`.
+/// One entry in the output of `forge-bridge secrets`.
 #[derive(Debug)]
 pub struct Described {
-    /// `None`: for every origin that has none of its own.
+    /// `None`: used for every origin without its own secrets.
     pub origin: Option<String>,
     pub source: Source,
-    /// All of them sign; more than one during a rotation.
+    /// Secrets that all sign; more than one during a rotation.
     pub secrets: Vec<SecretString>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Configured,
-    /// Made at the first start and sealed in the store.
+    /// Generated at the first start and sealed in the store.
     Generated,
 }
 
 impl Signer {
-    /// What the configuration says, and where it gives no default secret the one in the store, which
-    /// is generated when it is missing.
+    /// Reads the secrets from the configuration. Without a configured default secret, uses the one in the
+    /// store, which is generated if missing.
     pub async fn open(config: &Config, store: &dyn Store, vault: &Vault) -> Result<Self, Error> {
         let mut keys = Keys::read(config)?;
         if keys.default.is_empty() {
@@ -115,7 +115,8 @@ impl Signer {
         Ok(Self { keys: keys.into() })
     }
 
-    /// The same with a default secret that was read already; `None` where none was made yet.
+    /// Same as `open`, with a stored default secret that the caller has read; `None` if none has been
+    /// generated yet.
     pub fn with_sealed(
         config: &Config,
         sealed: Option<&[u8]>,
@@ -129,18 +130,18 @@ impl Signer {
         Ok(Self { keys: keys.into() })
     }
 
-    /// Says whether `open` would take these settings, without a store.
+    /// Validates these settings as `open` does, without a store.
     pub fn check(config: &Config) -> Result<(), Error> {
         Keys::read(config).map(drop)
     }
 
-    /// From now on these secrets and tokens are the ones in force.
+    /// Replaces the secrets and tokens in force with those of `other`.
     pub fn adopt(&self, other: &Signer) {
         self.keys.replace(other.keys.get());
     }
 
-    /// The `webhook-signature` of one attempt. The dispatch's own secret goes before the origin's,
-    /// that before the default.
+    /// Computes the `webhook-signature` header. The dispatch's own secret takes precedence over the origin's,
+    /// and that over the default.
     pub fn sign(&self, message: Message<'_>, own: Option<&SigningSecret>) -> String {
         let keys = self.keys.get();
         let secrets = match own {
@@ -159,12 +160,12 @@ impl Signer {
         signatures.join(" ")
     }
 
-    /// The token that the operator bound to this origin.
+    /// Bearer token configured for this origin.
     pub fn bearer(&self, origin: &str) -> Option<SecretString> {
         self.keys.get().bearers.get(origin).cloned()
     }
 
-    /// The signing secrets in force, the default first.
+    /// Signing secrets in force, the default first.
     pub fn describe(&self) -> Vec<Described> {
         let keys = self.keys.get();
         let texts =
@@ -186,7 +187,7 @@ impl Signer {
     }
 }
 
-/// What is signed.
+/// Signed content of one attempt, and the origin that selects the secret.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     pub origin: &'a str,
@@ -285,7 +286,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Whether the public library, which receivers use, takes a signature.
+    /// Returns true if the `standardwebhooks` library, which receivers use, accepts the signature.
     fn verifies(secret: &SecretString, message: Message<'_>, signature: &str) -> bool {
         let mut headers = HeaderMap::new();
         for (name, value) in [

@@ -1,4 +1,4 @@
-//! An attempt as its trace has it: of the address only the host, of an answer only its status.
+//! Trace span of a delivery attempt. Of the address it records only the host, of an answer only its status.
 
 use jiff::Timestamp;
 
@@ -8,14 +8,14 @@ use super::send::Attempt;
 use super::verdict::Outcome;
 
 impl Attempt<'_> {
-    /// This attempt's own place in the trace, the same as often as it is asked for.
+    /// Trace context of this attempt; deterministic, so each call returns the same span id.
     pub(super) fn context(&self, dispatch: TraceContext) -> TraceContext {
         let [_, _, _, _, _, _, _, _, low @ ..] = *self.due.id.as_bytes();
         dispatch.stage(Stage::Deliver(u64::from_be_bytes(low), self.number))
     }
 }
 
-/// The span of an attempt that was made.
+/// Span of a completed attempt.
 pub(super) fn span(
     attempt: &Attempt<'_>,
     dispatch: TraceContext,
@@ -42,7 +42,7 @@ pub(super) fn span(
         .failed(error.as_deref())
 }
 
-/// `example.com` of `https://example.com:443`.
+/// Host of an origin: `example.com` in `https://example.com:443`.
 fn host(origin: &str) -> &str {
     let (_, rest) = origin.split_once("://").unwrap_or_default();
     rest.rsplit_once(':').map_or(rest, |(host, _)| host)

@@ -1,4 +1,4 @@
-//! What an attempt's outcome means: delivered, dead, or another attempt and when. Pure.
+//! Retry decision: maps an attempt's outcome to delivered, dead, or another attempt at a given time. Pure.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use forge_base::time;
 use forge_net::backoff::{self, Policy};
 use forge_store::record::AfterAttempt;
 
-/// What a receiver did, as far as it matters.
+/// Outcome of an attempt, as far as the retry decision needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Answered {
         status: u16,
-        /// The `Retry-After` header as it came.
+        /// Raw `Retry-After` header.
         retry_after: Option<String>,
     },
-    /// No answer: refused, not connected, closed, timed out, or not even sent.
+    /// No answer: refused, not connected, closed, timed out, or not sent at all.
     Failed,
 }
 
-/// Where the present series of attempts stands after this one.
+/// State of the current series of attempts, including this one.
 #[derive(Clone, Copy, Debug)]
 pub struct Series {
-    /// 1 for the first attempt since it was made due or replayed.
+    /// Attempt number since the delivery became due or was replayed, starting at 1.
     pub attempt: u32,
     pub since: Timestamp,
     pub policy: Policy,
 }
 
-/// What follows, and for a dead one why.
+/// Decision after an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Delivered,
@@ -47,7 +47,7 @@ impl Verdict {
     }
 }
 
-/// The rule of `contract.md` §2. `random` is from 0 to 1.
+/// Applies the retry rule of `contract.md` §2. `random` is from 0 to 1.
 pub fn decide_retry(outcome: &Outcome, series: Series, now: Timestamp, random: f64) -> Verdict {
     let asked = match outcome {
         Outcome::Answered { status, .. } if (200..300).contains(status) => {

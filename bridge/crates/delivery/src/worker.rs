@@ -1,5 +1,5 @@
-//! The loop around the outbox: takes what is due, attempts it, settles it. A wake-up is a hint; what
-//! is due stands in the store. Nothing is held in the store while a receiver is called.
+//! Worker loop of the outbox: loads due deliveries, attempts and settles them. A wake-up is only a hint: the
+//! due deliveries are in the store. No store lock or transaction is held while a receiver is called.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,14 +28,14 @@ use super::trace;
 use super::verdict::{self, Series, Verdict};
 use super::{Deliverer, Destination, Setup, Shared};
 
-/// How long the worker sleeps at most, so that it notices a clock that was set or a machine that slept.
+/// Longest sleep of the worker, so that it notices a changed clock or a suspended machine.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// The next due time may be that of a delivery under way; then it is asked for again so soon.
+/// Wait before the store is queried again if the next due delivery might be one in flight.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 const AT_ONCE: Duration = Duration::from_millis(5);
-/// The first and the longest wait while the store refuses.
+/// First and longest wait while the store fails; doubled in between.
 const STORE_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// A delivery whose record cannot be found is left alone for so long.
+/// Wait before a delivery with a missing or unreadable record is tried again.
 const MISSING: Duration = Duration::from_secs(60);
 
 impl Deliverer {
@@ -55,34 +55,34 @@ impl Deliverer {
         }
     }
 
-    /// What it did so far.
+    /// Delivery metrics.
     pub fn meters(&self) -> &Meters {
         &self.shared.meters
     }
 
-    /// How many deliveries are in hand, and what those that wait for room hold, in bytes.
+    /// Number of deliveries held in memory, and size of their waiting payloads in bytes.
     pub fn in_hand(&self) -> (usize, usize) {
         self.shared.in_flight.in_hand()
     }
 
-    /// Something may be due.
+    /// Wakes the worker because a delivery might be due.
     pub fn wake(&self) {
         self.shared.wake.notify_one();
     }
 
-    /// What has just become due, as the store recorded it, with what it sends: it goes out without
-    /// being read again. A hint like `wake`, which does as well.
+    /// Hands over a delivery that has just become due, with its payload, so that it need not be read from the
+    /// store. A hint like `wake`: if the offer is not taken, the delivery is loaded later.
     pub fn offer(&self, due: DueDelivery, payload: CallbackPayload) {
         self.shared.in_flight.offer(due, payload);
         self.shared.room.notify_one();
     }
 
-    /// The receivers that are not called for now, or only tried. Cheap: nothing is read from the store.
+    /// Receivers whose circuit breaker is open or half open. Cheap: does not read the store.
     pub fn snapshot(&self) -> Vec<Destination> {
         self.shared.in_flight.snapshot()
     }
 
-    /// Works until the shutdown; attempts that are under way then go on, see `drain`.
+    /// Runs until the shutdown; attempts in flight then continue, see `drain`.
     pub async fn run(self, shutdown: CancellationToken, tracker: Tasks) {
         let mut refusals = 0;
         while let Some(round) = shutdown.run_until_cancelled(self.tick(&tracker)).await {
@@ -97,7 +97,7 @@ impl Deliverer {
                 }
                 Err(error) => {
                     refusals += 1;
-                    tracing::warn!(%error, "deliveries wait for the store");
+                    tracing::warn!(%error, "store unavailable, deliveries are delayed");
                     shutdown
                         .run_until_cancelled(sleep(store_retry_delay(refusals)))
                         .await
@@ -110,8 +110,8 @@ impl Deliverer {
         self.shared.in_flight.forget_waiting();
     }
 
-    /// Takes on what is due and begins every attempt that has room. Says when the next one will be.
-    /// Called by one task at a time: what the store calls due must not end before it is taken on.
+    /// Loads due deliveries and starts every attempt with a free slot; returns the next due time. Called by
+    /// one task at a time: a delivery in the store's result must not end before it is added here.
     pub async fn tick(&self, tracker: &Tasks) -> store::Result<Option<Timestamp>> {
         let Shared {
             setup, in_flight, ..
@@ -122,7 +122,7 @@ impl Deliverer {
             .await?;
         self.end_overdue().await?;
         let mut next = None;
-        // Where nothing fits there is nothing to look for: what leaves makes the worker look again.
+        // With no room there is nothing to load; a delivery that leaves wakes the worker again.
         while let Some(query) = in_flight.query(setup.clock.now()) {
             let (limit, per_origin) = (query.limit, query.per_origin);
             let found = setup.store.due(query).await?;
@@ -138,12 +138,12 @@ impl Deliverer {
         self.begin(tracker);
         self.store_changes().await?;
         let probe = in_flight.destinations(|all| all.next_probe());
-        // However many receivers are down: they are tried a few times a second.
+        // Caps the probe rounds at a few a second, however many breakers are open.
         let probe = probe.map(|at| at.max(time::after(setup.clock.now(), LOOK_AGAIN)));
         Ok(next.into_iter().chain(probe).min())
     }
 
-    /// What an earlier process knew of receivers goes on.
+    /// Restores the breakers stored by an earlier process.
     async fn restore(&self) -> store::Result<()> {
         let Shared {
             setup, in_flight, ..
@@ -154,7 +154,7 @@ impl Deliverer {
         Ok(())
     }
 
-    /// What is not written before a crash is learned again.
+    /// Stores breaker changes. A change lost in a crash is learned again from new attempts.
     async fn store_changes(&self) -> store::Result<()> {
         let Shared {
             setup, in_flight, ..
@@ -171,7 +171,7 @@ impl Deliverer {
         Ok(())
     }
 
-    /// Begins what waits and has room.
+    /// Starts the waiting deliveries that have a free slot.
     fn begin(&self, tracker: &Tasks) {
         let in_flight = &self.shared.in_flight;
         while let Some((waiting, flight)) = in_flight.next(self) {
@@ -182,7 +182,7 @@ impl Deliverer {
         }
     }
 
-    /// Waits until nothing is due and nothing under way, at most until the deadline; for a shutdown,
+    /// Waits until nothing is due and nothing is in flight, at most until the deadline. Used at shutdown
     /// while `run` still works.
     pub async fn finish_due(&self, deadline: Instant) {
         let Shared {
@@ -193,30 +193,31 @@ impl Deliverer {
             loop {
                 rounds.borrow_and_update();
                 in_flight.none_left().await;
-                // What waits for a receiver that is not called stays due.
+                // Deliveries behind an open breaker stay due.
                 match setup.store.next_due(&in_flight.open()).await {
                     Ok(Some(due)) if due <= setup.clock.now() => self.wake(),
                     Ok(Some(_) | None) => return,
-                    // The store is gone; what is due stays due.
+                    // The store is unavailable; due deliveries stay due.
                     Err(_) => return,
                 }
-                // The sender is in `self`, so it cannot go away meanwhile.
+                // Cannot fail: the sender is in `self`.
                 let _ = rounds.changed().await;
             }
         };
-        // At the deadline, what is due stays due.
+        // At the deadline, due deliveries stay due.
         let _ = timeout_at(deadline, all).await;
     }
 
-    /// After the shutdown: waits for the attempts that are under way and gives up those that are not
-    /// settled at the deadline. They are made again at the next start.
+    /// Waits, after the shutdown, for the attempts in flight and cancels those not settled at the deadline.
+    /// They are repeated at the next start.
     pub async fn drain(&self, deadline: Instant) {
-        // Whether they made it or not, what is left now is given up.
+        // Cancels the remaining attempts in either case.
         let _ = timeout_at(deadline, self.shared.in_flight.none_left()).await;
         self.shared.abandon.cancel();
     }
 
-    /// Until the store is to be asked again. What waits here goes out meanwhile.
+    /// Waits until the store should be queried again; meanwhile starts waiting deliveries when slots become
+    /// free.
     async fn wait_for_work(&self, at_most: Duration, tracker: &Tasks) {
         let end = sleep(at_most);
         tokio::pin!(end);
@@ -234,7 +235,7 @@ impl Deliverer {
             return LONGEST_PAUSE;
         };
         match time::between(self.shared.setup.clock.now(), next) {
-            // It became due while the store was asked.
+            // Became due during the query.
             Duration::ZERO if self.shared.in_flight.is_empty() => AT_ONCE,
             Duration::ZERO => LOOK_AGAIN,
             wait => wait.min(LONGEST_PAUSE),
@@ -244,11 +245,11 @@ impl Deliverer {
     async fn attempt(self, waiting: Waiting, flight: InFlightDelivery) {
         let abandon = self.shared.abandon.clone();
         let Waiting { due, payload } = waiting;
-        // Large; where it lies it is not copied.
+        // Boxed: the future is large, and moving it would copy it.
         let attempt = Box::pin(self.attempt_and_settle(&due, payload, &flight));
         match abandon.run_until_cancelled(attempt).await {
             Some(Ended::Settled) => flight.settled(),
-            // Abandoned: nothing was settled, so it is still due at the next start.
+            // Cancelled before it was settled: still due at the next start.
             Some(Ended::Due) | None => drop(flight),
         }
     }
@@ -344,20 +345,20 @@ impl Deliverer {
         (made, wishes.policy)
     }
 
-    /// Which attempt this is since the delivery was first made due or replayed.
+    /// Number of this attempt since the delivery first became due or was replayed, starting at 1.
     async fn in_series(&self, due: &DueDelivery) -> u32 {
         if due.attempts == 0 {
             return 1;
         }
         match self.shared.setup.store.delivery(due.id).await {
             Ok(Some(delivery)) => {
-                // Recorded times are cut to the millisecond.
+                // Recorded times are truncated to milliseconds.
                 let since = due.since.as_millisecond();
                 let earlier = delivery.attempts.iter();
                 let count = earlier.filter(|a| a.at.as_millisecond() >= since).count();
                 u32::try_from(count).unwrap_or(u32::MAX).saturating_add(1)
             }
-            // Then settling fails as well and says so.
+            // Settling fails as well and reports it.
             Ok(None) | Err(_) => due.attempts + 1,
         }
     }
@@ -387,7 +388,7 @@ impl Deliverer {
                     refusals += 1;
                     sleep(store_retry_delay(refusals)).await;
                 }
-                // Superseded or removed meanwhile: there is nothing left to settle.
+                // Superseded or removed meanwhile: nothing left to settle.
                 Err(
                     store::Error::InvalidState(_)
                     | store::Error::NotFound
@@ -399,10 +400,10 @@ impl Deliverer {
     }
 }
 
-/// What an attempt leaves behind.
+/// State of a delivery after an attempt.
 enum Ended {
     Settled,
-    /// It is due again, now or later.
+    /// Due again, now or later.
     Due,
 }
 
@@ -417,10 +418,10 @@ fn log(due: &DueDelivery, made: &AttemptReport, verdict: &Verdict) {
     let error = record.error.as_deref();
     match verdict {
         Verdict::Delivered => {
-            tracing::debug!(dispatch.id = %dispatch, trace.id = trace, delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, "delivery {id} is done");
+            tracing::debug!(dispatch.id = %dispatch, trace.id = trace, delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, "delivery {id} succeeded");
         }
         Verdict::Retry { due } => {
-            tracing::info!(dispatch.id = %dispatch, trace.id = trace, delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, status, error, %due, "delivery {id} failed and is tried again");
+            tracing::info!(dispatch.id = %dispatch, trace.id = trace, delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, status, error, %due, "delivery {id} failed and will be retried");
         }
         Verdict::Dead { reason } => {
             tracing::warn!(dispatch.id = %dispatch, trace.id = trace, delivery.id = %id, delivery.origin = origin, delivery.attempt = attempt, status, error, reason, "delivery {id} is a dead letter");
@@ -428,20 +429,24 @@ fn log(due: &DueDelivery, made: &AttemptReport, verdict: &Verdict) {
     }
 }
 
-/// Told once for each change, where it is noticed.
+/// Logs a breaker change, once, at the attempt that caused it.
 fn log_change(origin: &str, change: Change, reason: &str) {
     match change {
         Change::Opened(trip) => {
             let until = time::format(trip.until);
-            tracing::warn!(delivery.origin = origin, breaker.openings = trip.times, reason, %until, "{origin} does not take deliveries ({reason}): nothing is sent there until {until}");
+            tracing::warn!(delivery.origin = origin, breaker.openings = trip.times, reason, %until, "circuit breaker of {origin} opened ({reason}): nothing is sent until {until}");
         }
         Change::Closed => {
-            tracing::info!(delivery.origin = origin, "{origin} takes deliveries again");
+            tracing::info!(
+                delivery.origin = origin,
+                "circuit breaker of {origin} closed"
+            );
         }
     }
 }
 
-/// Changes of breakers on their way to the store. Dropped unwritten, they are to be written again.
+/// Breaker changes being written to the store. Marks them as changed again if dropped before the write
+/// succeeds.
 struct Unwritten<'a> {
     in_flight: &'a InFlight,
     changed: Vec<String>,

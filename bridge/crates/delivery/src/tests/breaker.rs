@@ -1,4 +1,4 @@
-//! A receiver that is down: left alone, tried again, and what waits for it meanwhile.
+//! Circuit breaker of a receiver that is down: open, probed, and the deliveries that wait meanwhile.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use forge_test_support::callback::{Answer, CallbackSink};
 
 const OWED: usize = 20;
 
-/// A worker that ends with the test.
+/// Worker that stops at the end of the test.
 struct Worker {
     shutdown: CancellationToken,
 }
@@ -36,7 +36,7 @@ impl Drop for Worker {
     }
 }
 
-/// Lets everything happen that needs no time.
+/// Yields with paused time until the condition is true; panics if it never is.
 async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     held(async {
         let mut rounds = 0_u64;
@@ -66,7 +66,7 @@ async fn is_stored(rig: &Rig, openings: u32) -> bool {
     stored.first().map_or(0, |breaker| breaker.times) == openings
 }
 
-/// Everything owed was tried once, and the breaker is open.
+/// Fails one attempt of each delivery, until the breaker is open.
 async fn give_up_on(rig: &Rig, sink: &CallbackSink) -> Vec<DeliveryId> {
     sink.answer(Answer::status(503));
     let owed = owe(rig, sink).await;
@@ -91,7 +91,7 @@ async fn a_receiver_that_fails_is_left_alone_and_then_tried_with_a_few() {
     assert_eq!((destination.state, destination.openings), (State::Open, 1));
     assert_eq!(destination.reason, "answered 503");
 
-    // Their retries are due by now, and new ones come.
+    // Their retries are due by now, and a new delivery is added.
     tokio::time::advance(Duration::from_secs(20)).await;
     owed.push(rig.owe(&sink.url("/"), json!({})).await);
     rig.round().await;
@@ -156,7 +156,7 @@ async fn answers_that_come_from_a_working_receiver_never_open_it() {
         rig.round().await;
         assert_eq!(state(&rig), None, "{status}");
     }
-    // Nor do addresses that we do not call: that says nothing of whoever is there.
+    // An address that the guard refuses is no evidence about the receiver.
     let ours = "http://192.0.2.1/";
     for _ in 0..OWED {
         rig.owe(ours, json!({})).await;
@@ -195,7 +195,7 @@ async fn what_waits_beyond_its_time_is_a_dead_letter_without_another_attempt() {
             let (name, data) = events.last().unwrap();
             assert_eq!(name, kind::CALLBACK_DEAD);
             assert_eq!(data["attempt"], attempts);
-            assert!(data["reason"].as_str().unwrap().contains("not called"));
+            assert!(data["reason"].as_str().unwrap().contains("breaker is open"));
         }
     }
     assert!(dead >= OWED - 3, "{dead}");
@@ -215,7 +215,7 @@ async fn many_receivers_that_hang_leave_room_for_others_to_wait() {
     for _ in 0..20 {
         let sink = CallbackSink::start().await;
         sink.answer(Answer::hang());
-        // Twenty full lines are more than fits into the waiting room.
+        // Twenty full queues exceed the number of deliveries that can wait.
         for _ in 0..70 {
             rig.owe(&sink.url("/"), json!({})).await;
         }

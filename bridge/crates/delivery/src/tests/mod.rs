@@ -1,4 +1,4 @@
-//! The worker against the model store and a real receiver, on virtual time.
+//! Worker tests with the in-memory store and a real receiver, on virtual time.
 
 mod breaker;
 mod retries;
@@ -42,7 +42,7 @@ struct Rig {
     vault: Vault,
     clock: Clock,
     config: Config,
-    /// What is owed from now on ends so late at the latest.
+    /// Deadline of new deliveries, from the finish of the dispatch.
     give_up_after: Duration,
     deliverer: Deliverer,
     tracker: Tasks,
@@ -71,7 +71,7 @@ impl Rig {
         rig
     }
 
-    /// Another deliverer over the same store, as after a restart.
+    /// Replaces the deliverer, over the same store, as after a restart.
     fn restart(&mut self) {
         self.deliverer = Deliverer::new(Setup {
             store: Arc::clone(&self.store) as Arc<dyn Store>,
@@ -85,7 +85,7 @@ impl Rig {
         });
     }
 
-    /// A finished dispatch that owes its result to this URL.
+    /// Stores a finished dispatch whose result is to be delivered to this URL.
     async fn owe(&self, url: &str, callback: Value) -> DeliveryId {
         self.owe_with_secrets(url, callback, None).await
     }
@@ -153,7 +153,7 @@ impl Rig {
         DeliveryId::of(id)
     }
 
-    /// Attempts what is due and waits until all of it is settled.
+    /// Attempts all due deliveries and waits until they are settled.
     async fn round(&self) {
         held(async {
             self.deliverer.tick(&self.tracker).await.unwrap();
@@ -162,11 +162,11 @@ impl Rig {
         .await;
     }
 
-    /// Moves time to the next attempt, makes it, and says how long the wait was.
+    /// Advances time to the next attempt, runs it, and returns the length of the wait.
     async fn next_round(&self) -> Duration {
         let due = self.store.next_due(&[]).await.unwrap().unwrap();
         let wait = time::between(self.clock.now(), due);
-        // Timers go by milliseconds.
+        // Timers have a resolution of one millisecond.
         tokio::time::advance(wait + Duration::from_millis(1)).await;
         self.round().await;
         wait
@@ -193,7 +193,7 @@ impl Rig {
     }
 }
 
-/// A deliverer that nobody has started, for the tests of those who hold one.
+/// Deliverer whose worker is not running, for tests of components that hold one.
 pub(crate) fn idle(store: Arc<dyn Store>) -> Deliverer {
     let vault = vault(7);
     let config = Config::default();
@@ -226,8 +226,8 @@ fn raw(value: &Value) -> Box<RawValue> {
     serde_json::value::to_raw_value(value).unwrap()
 }
 
-/// Runs this while paused time stands still: a runtime with a blocking task at work does not move
-/// it, so real sockets never lose against virtual timeouts.
+/// Runs `work` while paused time does not advance: the runtime stops auto-advance while a blocking task runs,
+/// so real sockets never lose against virtual timeouts.
 async fn held<T>(work: impl Future<Output = T>) -> T {
     let (release, released) = mpsc::channel::<()>();
     let holder = tokio::task::spawn_blocking(move || {

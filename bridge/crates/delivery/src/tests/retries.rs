@@ -1,4 +1,4 @@
-//! What follows an attempt that failed, on the wire.
+//! Retries after a failed attempt, observed by the receiver.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The loop: who goes when, waking up, shutting down.
+//! Worker loop: order of receivers, wake-up, shutdown.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn a_dead_receiver_delays_nobody_else() {
     alive.until(40).await;
     assert_eq!(dead.received().len(), 32, "no more than its own slots");
 
-    // The next attempt of a living receiver is not hidden behind those that hang.
+    // Retries to a working receiver are not held up by those that hang.
     alive.script(vec![Answer::status(500)]);
     let id = rig.owe(&alive.url("/"), json!({})).await;
     rig.deliverer.wake();
@@ -122,7 +122,7 @@ async fn the_worker_wakes_itself_when_a_retry_is_due() {
         rig.deliverer.shared.in_flight.none_left().await;
     })
     .await;
-    // Nothing holds time now: it moves to the worker's own timer.
+    // Time advances now, to the worker's own timer.
     while sink.received().len() < 2 {
         tokio::task::yield_now().await;
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -1,4 +1,4 @@
-//! What stands in the request that a receiver gets.
+//! Contents of the request that a receiver gets.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
