@@ -162,7 +162,7 @@ async fn what_goes_wrong_in_a_tool_is_told_to_the_run() {
         (
             "die",
             json!({"mcp__fixture__die": {}}),
-            "failed: MCP server \"fixture\": it has ended",
+            "failed: MCP server \"fixture\": connection closed",
         ),
         (
             "hang",
@@ -177,7 +177,7 @@ async fn what_goes_wrong_in_a_tool_is_told_to_the_run() {
         (
             "args",
             json!({"mcp__fixture__add": [1]}),
-            "failed: the arguments of a tool are a JSON object",
+            "failed: tool arguments must be a JSON object",
         ),
     ] {
         let id = bridge

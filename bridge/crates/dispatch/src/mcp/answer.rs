@@ -1,11 +1,12 @@
-//! The result of a call as MCP has it, made into one value that a model can be told. Pure.
+//! Conversion of an MCP call result into one value for the model. Pure.
 
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::Value;
 
 use super::Answer;
 
-/// Text stays text; structured content goes before its text form; everything else stays as MCP has it.
+/// Converts a call result: structured content if present, else text blocks joined by newlines, else the
+/// content blocks as MCP JSON. A value longer than `limit` bytes becomes an error.
 pub(super) fn of(result: CallToolResult, limit: usize) -> Answer {
     let is_error = result.is_error.unwrap_or(false);
     let output = match result.structured_content {
@@ -32,7 +33,7 @@ fn content(blocks: &[ContentBlock]) -> Value {
         .collect();
     match texts {
         Some(texts) => texts.join("\n").into(),
-        // The library's own types; none of them can fail to be JSON.
+        // Types of the MCP library, which always serialise.
         None => serde_json::to_value(blocks).unwrap_or_default(),
     }
 }

@@ -1,4 +1,4 @@
-//! A server that is a URL, reached through the bridge's guarded client.
+//! MCP server at a URL, called through the bridge's guarded client.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,7 +23,7 @@ const RESERVED: [&str; 7] = [
     "mcp-session-id",
 ];
 
-/// Where a server is and what it wants to see.
+/// URL and headers of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Remote {
     url: Url,
@@ -34,25 +34,25 @@ impl Remote {
     pub(super) fn new(url: Url, headers: &BTreeMap<String, SecretString>) -> Result<Self, String> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!(
-                "url: only http and https are called, not {}",
+                "url: only http and https are supported, not {}",
                 url.scheme()
             ));
         }
         let mut read = HashMap::new();
         for (name, value) in headers {
-            let unfit = || format!("header {name:?} cannot be sent");
+            let unfit = || format!("header {name:?} has an invalid name or value");
             let header: HeaderName = name.parse().map_err(|_| unfit())?;
             let mut value = HeaderValue::from_str(value.expose_secret()).map_err(|_| unfit())?;
             value.set_sensitive(true);
             if RESERVED.contains(&header.as_str()) {
-                return Err(format!("header {name:?} is the protocol's own"));
+                return Err(format!("header {name:?} is reserved by the protocol"));
             }
             read.insert(header, value);
         }
         Ok(Self { url, headers: read })
     }
 
-    /// Nothing is sent yet. The library sets no limit of time; whoever waits has to.
+    /// Creates the transport; sends nothing yet. The library sets no timeout, so the caller has to.
     pub(super) fn transport(
         &self,
         client: &net::Client,

@@ -1,5 +1,5 @@
-//! Clients of the MCP servers that the operator configured, for the tool loop: started or called for one
-//! attempt, asked for their tools, ended with it. Knows nothing of adapters and dispatches.
+//! Clients of the configured MCP servers, for the tool loop. A server is started or connected for one
+//! attempt, lists its tools, and ends with the attempt. Knows nothing of adapters and dispatches.
 
 mod answer;
 #[cfg(feature = "fuzzing")]
@@ -25,19 +25,19 @@ use forge_net::guard::Refused;
 pub(crate) use self::session::prefix;
 pub use self::session::{Answer, Session};
 
-/// MCP servers and what they may take.
+/// Settings of the MCP servers (`[mcp]`).
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// By the name that dispatches ask for them with.
+    /// Servers by name, as dispatches list them in `mcpServers`.
     pub servers: BTreeMap<String, Server>,
-    /// From the start of a server to the list of its tools.
+    /// Timeout from the start of a server to its list of tools.
     #[serde(with = "forge_base::duration")]
     pub start_timeout: Duration,
-    /// Of one call.
+    /// Timeout of one tool call.
     #[serde(with = "forge_base::duration")]
     pub call_timeout: Duration,
-    /// The longest result of a call, as compact JSON.
+    /// Maximum length of a call result, as compact JSON.
     pub result_bytes: usize,
 }
 
@@ -52,28 +52,28 @@ impl Default for Config {
     }
 }
 
-/// One server: a program that speaks over its standard streams, or a URL.
+/// One server: a program that uses its standard streams, or a URL.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Server {
-    /// A path, or a name to look for in `PATH`.
+    /// Path of a program, or a name to find in `PATH`.
     pub command: Option<String>,
     pub args: Vec<String>,
-    /// Added to the few variables that every program is given.
+    /// Variables added to the few that every program is given.
     #[serde(with = "forge_base::secret::map")]
     pub env: BTreeMap<String, SecretString>,
-    /// Of a server that speaks streamable HTTP.
+    /// URL of a streamable HTTP server.
     pub url: Option<String>,
-    /// Sent with every request to `url`.
+    /// Headers sent with every request to `url`.
     #[serde(with = "forge_base::secret::map")]
     pub headers: BTreeMap<String, SecretString>,
 }
 
-/// What the clients are made of.
+/// Dependencies of the clients.
 pub struct Setup {
     pub config: Config,
     pub client: net::Client,
-    /// What stands before the arguments of a program.
+    /// Command of the supervisor, placed before a server's program; empty: none.
     pub supervisor: Vec<String>,
     pub store_id: String,
     pub tracker: Tasks,
@@ -90,14 +90,15 @@ struct Inner {
     endpoints: BTreeMap<String, Endpoint>,
 }
 
-/// How a server is reached.
+/// Connection parameters of a server.
 #[derive(Clone, Debug)]
 enum Endpoint {
     Program(stdio::Program),
     Url(http::Remote),
 }
 
-/// Why servers cannot be used. Reasons are texts: they come from the MCP library and from programs.
+/// Errors of configuring and opening servers. Reasons are texts, since they come from the MCP library and
+/// from programs.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("mcp.servers.{name}: {problem}")]
@@ -108,7 +109,7 @@ pub enum Error {
     Start { name: String, reason: String },
     #[error("MCP server {name:?} may not be called: {reason}")]
     Refused { name: String, reason: Refused },
-    #[error("MCP server {name:?} did not introduce itself: {reason}")]
+    #[error("MCP server {name:?} failed the handshake: {reason}")]
     Introduce { name: String, reason: String },
     #[error("MCP server {name:?} did not list its tools: {reason}")]
     List { name: String, reason: String },
@@ -128,13 +129,13 @@ impl Servers {
         })
     }
 
-    /// Whether this configuration could be used.
+    /// Validates this configuration.
     pub fn check(config: &Config) -> Result<(), Error> {
         endpoints(config).map(drop)
     }
 
-    /// Every server by its name, in the words of the `mcpServers` files that runtimes read. Holds
-    /// secrets.
+    /// All servers by name, in the format of the `mcpServers` files that runtimes read. Contains secrets in
+    /// plain text.
     pub fn described(&self) -> BTreeMap<String, Value> {
         let servers = self.inner.setup.config.servers.iter();
         servers
@@ -142,8 +143,8 @@ impl Servers {
             .collect()
     }
 
-    /// Reaches these servers for one execution and asks for their tools. Dropping the future or the
-    /// session ends them.
+    /// Connects to these servers for one execution and lists their tools. Dropping the future or the session
+    /// ends them.
     pub async fn open<'a>(
         &self,
         names: impl Iterator<Item = &'a String>,
@@ -159,12 +160,12 @@ impl Servers {
     }
 }
 
-/// Whom a server works for.
+/// Execution that uses a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     /// `<dispatch>/<attempt>`.
     pub execution: &'a str,
-    /// The execution's place in its trace.
+    /// Trace context of the execution.
     pub traceparent: Option<&'a str>,
 }
 
@@ -228,13 +229,15 @@ fn endpoints(config: &Config) -> Result<BTreeMap<String, Endpoint>, Error> {
     each.collect()
 }
 
-/// The name becomes part of tool names, which models take in few characters only.
+/// Checks a server name. It becomes part of tool names, for which models accept few characters.
 fn check_name(name: &str) -> Result<(), String> {
     let plain = name
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
     if !plain || !(1..=32).contains(&name.len()) || name.contains("__") {
-        return Err("a name has 1 to 32 letters, digits, - and _, no two _ together".to_owned());
+        return Err(
+            "a name has 1 to 32 letters, digits, - and _, without two _ in a row".to_owned(),
+        );
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The servers of one execution, their tools under names of the bridge, and calls of them.
+//! MCP servers of one execution: their tools under bridge-wide names, and tool calls.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use tokio::time::timeout;
 
 use super::{Caller, Endpoint, Error, Setup, answer, stdio};
 
-/// Tools of one server beyond this are a mistake, and no model could choose among them.
+/// Maximum number of tools of one server. More is a mistake, and no model could choose among them.
 const MOST_TOOLS: usize = 512;
-/// Longer lines of a program are no messages.
+/// Maximum length of one message line from a program, in bytes.
 const LINE_BYTES: usize = 16 * 1024 * 1024;
-/// How long a server may take to be told that it is over.
+/// Time for the transport to close.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// Servers that are up. Dropping it ends them at once, `close` in good order.
+/// Connected servers. Dropping it kills them at once; `close` ends them in order.
 pub struct Session {
     connections: Vec<Connection>,
     tools: Vec<Tool>,
-    /// By the name that `tools` has.
+    /// Origin of each tool, by its name in `tools`.
     origins: HashMap<String, Origin>,
     call_timeout: Duration,
     result_bytes: usize,
@@ -39,13 +39,13 @@ struct Connection {
 }
 
 struct Origin {
-    /// Into `connections`.
+    /// Index into `connections`.
     connection: usize,
-    /// What the server calls it.
+    /// Tool name at the server.
     tool: String,
 }
 
-/// What a call gave.
+/// Result of a tool call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     pub output: Value,
@@ -75,7 +75,7 @@ impl Session {
             result_bytes: setup.config.result_bytes,
         };
         for (name, endpoint) in named {
-            // Of its own, so that what sweeps up after one program leaves the others alone.
+            // An execution name per server, so that cleanup after one program does not affect the others.
             let caller = Caller {
                 execution: &format!("{}/mcp/{name}", caller.execution),
                 ..caller
@@ -95,7 +95,7 @@ impl Session {
                 connection,
                 tool: tool.name.into_owned(),
             };
-            // A server that lists a tool twice means one.
+            // A tool that the server lists twice is added once.
             if self.origins.insert(name.clone(), origin).is_none() {
                 self.tools.push(Tool {
                     name,
@@ -106,27 +106,27 @@ impl Session {
         }
     }
 
-    /// All tools of all servers, as `mcp__<server>__<tool>`.
+    /// Tools of all servers, named `mcp__<server>__<tool>`.
     pub fn tools(&self) -> &[Tool] {
         &self.tools
     }
 
-    /// Whether a call of this name is ours to make.
+    /// True if this tool belongs to one of the servers.
     pub fn owns(&self, tool: &str) -> bool {
         self.origins.contains_key(tool)
     }
 
-    /// Makes one call. Whatever goes wrong is an answer too: a model can go on from it.
+    /// Calls one tool. Every failure is returned as an answer with `is_error`, so the model can continue.
     pub async fn call(&self, tool: &str, input: &Value) -> Answer {
         let Some(origin) = self.origins.get(tool) else {
-            return Answer::failed(format!("there is no tool {tool:?}"));
+            return Answer::failed(format!("unknown tool {tool:?}"));
         };
         let mut params = CallToolRequestParams::new(origin.tool.clone());
         match input {
             Value::Object(arguments) => params = params.with_arguments(arguments.clone()),
             Value::Null => {}
             Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-                return Answer::failed("the arguments of a tool are a JSON object");
+                return Answer::failed("tool arguments must be a JSON object");
             }
         }
         let Connection { name, service, .. } = &self.connections[origin.connection];
@@ -135,11 +135,11 @@ impl Session {
             Ok(Ok(result)) => answer::of(result, self.result_bytes),
             Ok(Err(error)) => {
                 let reason = reason(&error);
-                tracing::warn!(mcp.server = %name, "a call of {tool} failed: {reason}");
+                tracing::warn!(mcp.server = %name, "call of {tool} failed: {reason}");
                 Answer::failed(format!("MCP server {name:?}: {reason}"))
             }
             Err(_) => {
-                tracing::warn!(mcp.server = %name, "a call of {tool} gave nothing within {limit:?}");
+                tracing::warn!(mcp.server = %name, "call of {tool} timed out after {limit:?}");
                 Answer::failed(format!(
                     "MCP server {name:?} gave no answer within {limit:?}"
                 ))
@@ -147,7 +147,7 @@ impl Session {
         }
     }
 
-    /// Ends the servers in good order; what does not end is killed.
+    /// Closes the servers in order; one that does not end is killed.
     pub async fn close(self) {
         let each = self.connections.into_iter().map(Connection::close);
         futures_util::future::join_all(each).await;
@@ -156,7 +156,7 @@ impl Session {
 
 impl Connection {
     async fn close(mut self) {
-        // A transport that does not end is dropped, and so is its program below.
+        // A transport that does not close is dropped; its program is ended below.
         let _ = self.service.close_with_timeout(GOODBYE).await;
         if let Some(program) = self.program.take() {
             program.end().await;
@@ -164,7 +164,7 @@ impl Connection {
     }
 }
 
-/// What the names of a server's tools begin with.
+/// Prefix of a server's tool names.
 pub(crate) fn prefix(server: &str) -> String {
     format!("mcp__{server}__")
 }
@@ -219,14 +219,14 @@ enum Transport {
     Http(rmcp::transport::StreamableHttpClientTransport<reqwest::Client>),
 }
 
-/// The handshake and the list of tools.
+/// Runs the MCP handshake and lists the tools.
 async fn introduce(
     name: &str,
     transport: Transport,
 ) -> Result<(RunningService<RoleClient, ClientConfig>, Vec<model::Tool>), Error> {
     let us = Implementation::new("forge-bridge", env!("CARGO_PKG_VERSION"));
     let client = ClientConfig::new(ClientCapabilities::default(), us);
-    // The library spawns the task that reads; it ends with the service, which we own.
+    // The library spawns the reader task; it ends with the service, which the session owns.
     let served = match transport {
         Transport::Stdio(stdout, stdin) => {
             let transport = AsyncRwTransport::new_client(stdout, stdin);
@@ -260,12 +260,12 @@ async fn list(
         let before = tools.len();
         tools.extend(listed.tools);
         if tools.len() > MOST_TOOLS {
-            return Err(format!("it has more than {MOST_TOOLS}"));
+            return Err(format!("more than {MOST_TOOLS} tools"));
         }
         match listed.next_cursor {
             None => return Ok(tools),
             Some(_) if tools.len() == before => {
-                return Err("a page of its list is empty and not the last".to_owned());
+                return Err("a page of the tool list is empty but not the last".to_owned());
             }
             Some(cursor) => page = PaginatedRequestParams::default().with_cursor(Some(cursor)),
         }
@@ -275,13 +275,13 @@ async fn list(
 fn reason(error: &ServiceError) -> String {
     match error {
         ServiceError::McpError(error) => format!("{} ({})", error.message, error.code.0),
-        ServiceError::TransportClosed => "it has ended".to_owned(),
+        ServiceError::TransportClosed => "connection closed".to_owned(),
         other => other.to_string(),
     }
 }
 
 impl Error {
-    /// Adds what the program said.
+    /// Appends the end of the program's stderr.
     fn with(mut self, said: &str) -> Self {
         match &mut self {
             Self::Start { reason, .. }

@@ -1,5 +1,5 @@
-//! A server that is a program: started under the supervisor, so that neither it nor what it starts
-//! outlives the execution or the bridge. Knows its streams, not what is said on them.
+//! MCP server run as a program. It starts under the supervisor, so neither the program nor its children
+//! outlive the execution or the bridge. Handles processes and streams, not the protocol.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,14 +20,14 @@ use forge_process::{EXECUTION_VARIABLE, STORE_VARIABLE};
 
 use super::{Caller, Setup};
 
-/// So much of the end of its stderr is kept for error texts.
+/// Number of bytes kept from the end of stderr, for error texts.
 const TAIL_BYTES: usize = 4 * 1024;
-/// How long the stderr of a program that is ending may take to end as well.
+/// Wait for the end of stderr after a failure.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How long a program may take to end when its stdin is closed, and again when it is told to.
+/// Time for a program to exit after its stdin is closed, and again after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How a server is started.
+/// Command line and environment of a server.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub(super) command: PathBuf,
@@ -35,7 +35,7 @@ pub(super) struct Program {
     pub(super) env: BTreeMap<String, SecretString>,
 }
 
-/// A running server. Dropping it kills it and all that it started.
+/// Running server. Dropping it kills the program and all its children.
 pub(super) struct Running {
     process: Child,
     pid: Option<Pid>,
@@ -44,7 +44,7 @@ pub(super) struct Running {
 }
 
 impl Program {
-    /// Starts it with a name in the environment that tells it from others: `caller.execution` is its own.
+    /// Starts the program. `caller.execution` is set in its environment, so its processes can be identified.
     pub(super) fn start(
         &self,
         setup: &Setup,
@@ -70,7 +70,7 @@ impl Program {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A key pressed in the bridge's terminal is the bridge's affair.
+            // Own process group, so that signals from the bridge's terminal do not reach it.
             .process_group(0)
             .kill_on_drop(false);
         let mut process = command.spawn()?;
@@ -102,7 +102,7 @@ impl Program {
             [] => Command::new(program),
             [supervisor, rest @ ..] => {
                 let mut command = Command::new(supervisor);
-                // Its path is a link into /proc, which says nothing in a list of processes.
+                // The supervisor's path is a link into /proc, which is unreadable in a process list.
                 command.arg0("forge-bridge").args(rest).arg(program);
                 command
             }
@@ -113,18 +113,18 @@ impl Program {
 }
 
 impl Running {
-    /// What it said to stderr last, as an end of a sentence; nothing when it said nothing.
+    /// End of the program's stderr, as the end of a sentence; empty if it wrote nothing.
     pub(super) async fn last_words(&mut self) -> String {
-        // What is not read by then is not told.
+        // Output not read by then is left out.
         let _ = timeout(LAST_WORDS, &mut self.stderr).await;
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         match String::from_utf8_lossy(&tail).trim() {
             "" => String::new(),
-            said => format!("; it said: {said}"),
+            said => format!("; stderr: {said}"),
         }
     }
 
-    /// Waits for its end, which its closed stdin should bring about; else brings it about.
+    /// Waits for the program to exit after its stdin was closed, then sends SIGTERM; dropping kills it.
     pub(super) async fn end(mut self) {
         if timeout(PATIENCE, self.process.wait()).await.is_ok() {
             self.pid = None;
@@ -138,7 +138,7 @@ impl Running {
 
     fn signal(&self, signal: Signal) {
         if let Some(pid) = self.pid {
-            // An error says that it has ended.
+            // An error means that it has already exited.
             let _ = kill_process(pid, signal);
         }
     }
@@ -146,7 +146,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The supervisor kills the whole tree; killing itself would leave that to the sweep.
+        // SIGINT makes the supervisor kill the whole process tree; killing the supervisor would leave that to
+        // the sweep.
         self.signal(Signal::INT);
     }
 }
