@@ -1,5 +1,5 @@
-//! The registry's address and how it is spoken to: `POST <url>` registers, and (ours; no document says
-//! how) `DELETE <url>/<gatewayId>?instanceId=<id>` takes back what that instance registered.
+//! Client of the registry: `POST <url>` registers, `DELETE <url>/<gatewayId>?instanceId=<id>` removes the
+//! registration made by that instance. The second is this project's own convention; no document defines it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::{Config, Error};
 
 const AGENT: &str = concat!("forge-bridge/", env!("CARGO_PKG_VERSION"));
 
-/// Where the registry is. Cheap to clone.
+/// Registry URL with its client and headers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     url: Url,
@@ -29,13 +29,13 @@ pub struct Endpoint {
     timeout: Duration,
 }
 
-/// What the registry said to one request.
+/// Answer of the registry to one request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Reply {
     Done,
-    /// It will say the same until somebody changes something.
+    /// Rejected with this status; a retry will not help until a setting changes.
     Refused(u16),
-    /// It may say something else soon; after so long, if it said when.
+    /// Temporarily unavailable; `retry_after` is from the `Retry-After` header.
     Away {
         why: String,
         retry_after: Option<Duration>,
@@ -43,7 +43,7 @@ pub(super) enum Reply {
 }
 
 impl Endpoint {
-    /// `None` when nothing is to be registered. `listen` is the fallback for how others find us.
+    /// Returns `None` if no URL is configured. `listen` is the public address if `public_url` is absent.
     pub fn open(
         config: &Config,
         listen: SocketAddr,
@@ -77,8 +77,8 @@ impl Endpoint {
         if let Some(token) = &config.token {
             headers.insert(AUTHORIZATION, bearer(token)?);
         }
-        // The operator named this host by configuring it. Only this client takes it as named: what
-        // a dispatch asks to be called is still checked against `callback.allow` alone.
+        // The operator configured this host, so this client may call it. URLs in dispatches are still checked
+        // against `callback.allow` alone.
         let guard = Guard::new(&[host_and_port(&url)]).map_err(Error::Host)?;
         Ok(Some(Self {
             client: Client::new(net, guard).map_err(Error::Client)?,
@@ -88,7 +88,7 @@ impl Endpoint {
         }))
     }
 
-    /// For the log: the rest of the URL may hold a token.
+    /// Origin for logs: the rest of the URL might contain a token.
     pub(super) fn origin(&self) -> String {
         net::origin(&self.url)
     }
@@ -110,7 +110,7 @@ impl Endpoint {
         }
     }
 
-    /// `Done` also when there is nothing of this instance left to take back.
+    /// Removes a registration. Returns `Done` also if this instance has none left.
     pub(super) async fn deregister(&self, gateway: &str, instance: &str, limit: Duration) -> Reply {
         let answer = self.client.send(Outgoing {
             method: Method::DELETE,
@@ -120,7 +120,7 @@ impl Endpoint {
             timeout: limit.min(self.timeout),
         });
         match answer.await {
-            // Unknown there, or another instance's by now.
+            // Unknown, or owned by another instance by now.
             Ok(answer) if matches!(answer.status, 404 | 409 | 410 | 412) => Reply::Done,
             Ok(answer) => reply(answer.status, retry_after(&answer.headers)),
             Err(error) => away(&error),
@@ -134,7 +134,7 @@ fn callable(text: &str) -> Option<Url> {
     (plain && matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
 }
 
-/// As the guard reads it; an IPv6 address keeps its brackets.
+/// Host and port in the guard's syntax; an IPv6 address keeps its brackets.
 fn host_and_port(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     let port = url.port_or_known_default().unwrap_or_default();

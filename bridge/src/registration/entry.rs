@@ -1,20 +1,20 @@
-//! What is told about one gateway, and how many gateways a bridge is: one for each adapter, because a
-//! capability profile belongs to one gateway. Pure.
+//! Registration body of a gateway. A bridge registers one gateway for each adapter, because a capability
+//! profile belongs to one gateway. Pure.
 
 use std::sync::Arc;
 
 use forge_adapter_api::Profile;
 use serde::Serialize;
 
-/// An adapter as the registry sees it.
+/// Adapter to register as a gateway.
 #[derive(Clone, Debug)]
 pub struct Gateway {
     pub provider: String,
-    /// `None` for an adapter that was never loaded. Its bound is what the bridge will really run.
+    /// `None` for an adapter that was never loaded. `max_concurrent` is the limit that the bridge enforces.
     pub profile: Option<Profile>,
 }
 
-/// What all gateways of this process have in common.
+/// Fields shared by all gateways of this process.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub(super) gateway_id: String,
@@ -24,8 +24,8 @@ pub(super) struct Identity {
     pub(super) instance_id: Arc<str>,
 }
 
-/// The body of a registration. It holds these members and no other: registries with a closed schema
-/// refuse what they do not know.
+/// Body of a registration. Contains these members and no others: registries with a closed schema reject
+/// unknown ones.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Entry {
@@ -47,8 +47,8 @@ enum Source {
     Bridge,
 }
 
-/// One entry for each gateway that can say what it can do; one that was never loaded is not offered to
-/// anybody. The ids depend on what is configured alone, so that they survive an adapter that is away.
+/// Builds one entry for each gateway with a profile; an adapter that was never loaded is not registered. Ids
+/// depend only on the configuration, so they stay the same while an adapter is offline.
 pub(super) fn entries(
     identity: &Identity,
     gateways: Vec<Gateway>,

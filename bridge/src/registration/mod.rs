@@ -1,6 +1,6 @@
-//! Tells a gateway registry where this bridge is, what its adapters can do and by which token it is
-//! called; again and again while it serves, and takes it back when it stops. A registry that is away
-//! is waited for and never stops the bridge. Must not know how adapters are loaded.
+//! Registration at a gateway registry: reports this bridge's address, the capabilities of its adapters and
+//! the hash of its token, repeats that while the bridge serves, and deregisters at shutdown. An unavailable
+//! registry is retried and never stops the bridge. Knows nothing about how adapters are loaded.
 
 mod endpoint;
 mod entry;
@@ -31,24 +31,24 @@ use worker::Worker;
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The registry. Nothing is registered without it. Its host may be called wherever it leads.
+    /// URL of the registry; absent: nothing is registered. Its host may be called although it is not public.
     pub url: Option<String>,
-    /// Sent to the registry as `Authorization: Bearer`.
+    /// Bearer token sent to the registry in `Authorization`.
     #[serde(with = "forge_base::secret")]
     pub token: Option<SecretString>,
-    /// What the registry knows this bridge by, the same over restarts and for all instances of a
-    /// rolling deploy. Absent: the store's id.
+    /// Identity of this bridge at the registry, the same over restarts and for all instances of a rolling
+    /// deploy. Absent: the store's id.
     pub gateway_id: Option<String>,
-    /// What people see.
+    /// Display name.
     pub name: String,
-    /// `production`, `staging`, `dev` or a word of their own.
+    /// Environment: `production`, `staging`, `dev` or any other word.
     pub environment: String,
-    /// Where the registry's side finds this bridge. Absent: the address it listens on.
+    /// URL at which clients of the registry reach this bridge. Absent: the address it listens on.
     pub public_url: Option<String>,
-    /// How often the registration is repeated; also the longest wait while the registry is away.
+    /// Interval between registrations; also the longest wait while the registry is unavailable.
     #[serde(with = "forge_base::duration")]
     pub every: Duration,
-    /// Of one request.
+    /// Timeout of one request.
     #[serde(with = "forge_base::duration")]
     pub timeout: Duration,
 }
@@ -68,28 +68,28 @@ impl Default for Config {
     }
 }
 
-/// What a registrar works with.
+/// Dependencies of a registrar.
 pub struct Setup {
     pub endpoint: Endpoint,
     pub store_id: String,
-    /// Of this process: a registration is only taken back by the instance that made it.
+    /// Id of this process. Only the instance that made a registration removes it.
     pub instance_id: Arc<str>,
-    /// Where the bridge listens.
+    /// Address on which the bridge listens.
     pub address: SocketAddr,
-    /// Every adapter that was named, asked before each round: what an adapter can do may change.
+    /// Returns all configured adapters. Called before each round, since their capabilities can change.
     pub gateways: Box<dyn Fn() -> Vec<Gateway> + Send + Sync>,
-    /// SHA-256 of the token by which this bridge is called, in hexadecimal digits; `None` when
-    /// nobody is asked for one. A change is registered at once.
+    /// SHA-256 of the token for calls to this bridge, as hex; `None` if no token is required. A change
+    /// triggers a registration at once.
     pub token_hash: watch::Receiver<Option<String>>,
     pub config: Config,
 }
 
-/// Keeps this bridge's registrations.
+/// Task that keeps this bridge registered.
 pub struct Registrar {
     worker: Worker,
 }
 
-/// Why nothing can be registered as configured.
+/// Errors in the registration settings.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("registration.url is not an http or https URL without user name and password")]
@@ -98,15 +98,17 @@ pub enum Error {
     Host(#[source] BadRule),
     #[error("registration.public_url is not an http or https URL without user name and password")]
     MalformedPublicUrl,
-    #[error("nobody can call {0}; set registration.public_url to where this bridge is found")]
+    #[error(
+        "{0} is not an address that others can call; set registration.public_url to the URL of this bridge"
+    )]
     PublicUrl(SocketAddr),
-    #[error("registration.token cannot stand in a header")]
+    #[error("registration.token is empty or contains characters that a header does not allow")]
     MalformedToken,
     #[error("registration.{0} is empty; leave it out or give it a value")]
     Empty(&'static str),
-    #[error("registration.{0} has to be longer than nothing")]
+    #[error("registration.{0} must be longer than 0")]
     NoTime(&'static str),
-    #[error("the HTTP client for the registry could not be made")]
+    #[error("the HTTP client for the registry could not be created")]
     Client(#[source] net::Error),
 }
 
@@ -135,8 +137,8 @@ impl Registrar {
         }
     }
 
-    /// Registers until the shutdown, then takes the registrations back; ends within a few seconds
-    /// of the shutdown whatever the registry does.
+    /// Registers until the shutdown, then deregisters; ends within a few seconds of the shutdown even if the
+    /// registry hangs.
     pub async fn run(self, shutdown: CancellationToken) {
         self.worker.run(shutdown).await;
     }

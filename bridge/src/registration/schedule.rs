@@ -1,5 +1,5 @@
-//! When the next round is: regularly while the registry answers, sooner and then ever later while it
-//! is away, never later than regularly. Pure but for the jitter of the `backoff` crate.
+//! Schedule of registration rounds: a fixed interval while the registry answers, exponential backoff up to
+//! that interval while it is unavailable. Pure except for the jitter of the `backoff` crate.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 
 use super::endpoint::Reply;
 
-/// The first wait after a failure.
+/// First wait after a failure.
 const FIRST: Duration = Duration::from_secs(1);
 
 pub(super) struct Schedule {
@@ -24,11 +24,11 @@ impl Schedule {
         }
     }
 
-    /// How long to rest after a round with these answers.
+    /// Wait after a round with these answers.
     pub(super) fn after(&mut self, replies: &[Reply]) -> Duration {
         let away = replies.iter().filter_map(|reply| match reply {
             Reply::Away { retry_after, .. } => Some(retry_after.unwrap_or_default()),
-            // Asking sooner does not change its mind.
+            // An earlier retry would get the same answer.
             Reply::Done | Reply::Refused(_) => None,
         });
         let Some(asked_for) = away.max() else {
@@ -40,7 +40,7 @@ impl Schedule {
     }
 }
 
-/// Waits that double from `first` to `longest` and never end by themselves.
+/// Backoff that doubles from `first` to `longest`, without a limit on the number of attempts.
 pub(super) fn waits(first: Duration, longest: Duration) -> ExponentialBackoff {
     ExponentialBackoffBuilder::new()
         .with_initial_interval(first)

@@ -1,5 +1,5 @@
-//! The loop around the registrations: a round tells the registry about every gateway, whatever it was
-//! told before; the end takes back what may have arrived there.
+//! Registration loop: each round registers every gateway, whatever was registered before; at the end it
+//! deregisters all of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::endpoint::{Endpoint, Reply};
 use super::entry::{self, Gateway, Identity};
 use super::schedule::{self, Schedule};
 
-/// What a round under way still gets after the shutdown: a registration that is cut off could arrive
-/// after it was taken back.
+/// Time that a round in flight gets after the shutdown: a registration cut off could arrive after the
+/// deregistration.
 const LAST_ROUND: Duration = Duration::from_secs(1);
-/// What taking the registrations back gets in all.
+/// Total time for deregistration.
 const LEAVE: Duration = Duration::from_secs(2);
-/// The first and the longest wait between attempts to take one back.
+/// First and longest wait between attempts to deregister.
 const LEAVE_WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
 pub(super) struct Worker {
@@ -28,7 +28,7 @@ pub(super) struct Worker {
     pub(super) gateways: Box<dyn Fn() -> Vec<Gateway> + Send + Sync>,
     pub(super) token_hash: watch::Receiver<Option<String>>,
     pub(super) schedule: Schedule,
-    /// How the registry last answered about each gateway it was told of; `None` while it has not.
+    /// Last answer of the registry for each gateway sent to it; `None` before the first one.
     pub(super) standing: BTreeMap<String, Option<Reply>>,
 }
 
@@ -41,7 +41,7 @@ impl Worker {
                 tokio::select! {
                     rest = &mut round => rest,
                     () = shutdown.cancelled() => {
-                        // Whether it came to an end or not, it is taken back now.
+                        // Finished or not, the gateways are deregistered next.
                         let _ = timeout(LAST_ROUND, round).await;
                         break;
                     }
@@ -56,7 +56,7 @@ impl Worker {
         self.leave().await;
     }
 
-    /// Tells the registry about every gateway. Says when to do it again.
+    /// Registers every gateway; returns the wait until the next round.
     async fn tick(&mut self) -> Duration {
         let token_hash = self.token_hash.borrow().clone();
         let entries = entry::entries(&self.identity, (self.gateways)(), token_hash.as_deref());
@@ -73,7 +73,7 @@ impl Worker {
         self.schedule.after(&replies)
     }
 
-    /// Once for each change, not for each repetition.
+    /// Logs a changed answer; repetitions are not logged.
     fn tell(&self, gateway: &str, before: Option<&Reply>, now: &Reply) {
         let registry = self.endpoint.origin();
         match (before, now) {
@@ -91,12 +91,12 @@ impl Worker {
             ),
             (_, Reply::Away { why, .. }) => tracing::warn!(
                 gateway.id = gateway,
-                "{gateway} could not be registered at {registry} and is tried again: {why}",
+                "{gateway} could not be registered at {registry}, will retry: {why}",
             ),
         }
     }
 
-    /// Takes back whatever the registry was told of, also when it never answered.
+    /// Deregisters every gateway sent to the registry, even if the registry never answered.
     async fn leave(&self) {
         let deadline = Instant::now() + LEAVE;
         let told = self.standing.keys();
@@ -105,7 +105,7 @@ impl Worker {
 
     async fn take_back(&self, gateway: &str, deadline: Instant) {
         let registry = self.endpoint.origin();
-        let mut why = "it gave no answer".to_owned();
+        let mut why = "no answer".to_owned();
         let attempts = async {
             let mut waits = schedule::waits(LEAVE_WAITS.0, LEAVE_WAITS.1);
             loop {
@@ -132,7 +132,7 @@ impl Worker {
     }
 }
 
-/// Resolves when the token has changed; never, when it cannot change any more.
+/// Resolves when the token has changed; never resolves once it cannot change any more.
 async fn rotated(token_hash: &mut watch::Receiver<Option<String>>) {
     if token_hash.changed().await.is_err() {
         std::future::pending::<()>().await;
