@@ -1,4 +1,4 @@
-//! What can be told without serving: everything that would be wrong, and the signing secrets.
+//! Checks without serving: all problems of a configuration, and the signing secrets.
 
 use forge_adapter_api::HealthStatus;
 
@@ -19,10 +19,10 @@ use forge_store_sqlite::Sqlite;
 use super::secrets::open_vault;
 use super::{HALT, Options};
 
-/// Instead of a store's id: what is started to look at adapters belongs to no store.
+/// Store id of processes started by a check, which belong to no store.
 const CHECK: &str = "check";
 
-/// What receivers check our signatures with; also while a bridge runs on the same store.
+/// Returns the secrets with which receivers verify callbacks. Works while a bridge runs on the same store.
 pub async fn signing_secrets(config: &Config) -> anyhow::Result<Vec<Described>> {
     let vault = open_vault(config).await?;
     let folder = config.data_dir.clone();
@@ -32,7 +32,7 @@ pub async fn signing_secrets(config: &Config) -> anyhow::Result<Vec<Described>> 
     Ok(signer.describe())
 }
 
-/// Everything that would keep a bridge from serving as configured, each as one line.
+/// Finds everything that would prevent a bridge from serving with this configuration, one line per problem.
 pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<String>> {
     let mut problems = Vec::new();
     let mut note = |found: anyhow::Result<()>| {

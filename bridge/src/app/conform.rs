@@ -1,4 +1,4 @@
-//! The conformance checks on a library file, for the command line.
+//! Conformance checks of a library file, for the command line.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use forge_adapter_api::conformance::{Options, Report, Step};
 
 use forge_plugin_host as plugin;
 
-/// Holds the library against every rule, in this process. Blocks.
+/// Checks the library against every rule, in this process. Blocks.
 pub fn conform(
     path: &Path,
     options: Options,

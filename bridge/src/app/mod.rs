@@ -1,5 +1,5 @@
-//! Builds every component and wires them, once, in the order that `contract.md` §5 gives; ends them in
-//! the other order. The only place that knows everything.
+//! Composition root: builds and wires all components once, in the order of `contract.md` §5, and stops them
+//! in reverse order. The only module that knows all of them.
 
 pub mod check;
 pub mod conform;
@@ -53,17 +53,17 @@ use reseal::Resealer;
 use secrets::open_vault;
 use sweep::sweep;
 
-/// How often adapters are asked for their health when nobody else asks.
+/// Interval of background health checks of adapters.
 const HEALTH_EVERY: Duration = Duration::from_secs(15);
-/// What those still running get after their grace, to be told and to write how they ended.
+/// Time after the grace in which cancelled executions can record their end.
 const HALT: Duration = Duration::from_secs(5);
 
-/// What a bridge is started with besides its configuration.
+/// Start parameters besides the configuration.
 #[derive(Debug, Default, Clone)]
 pub struct Options {
-    /// The environment that adapters are configured from.
+    /// Environment from which adapters are configured.
     pub environment: BTreeMap<String, String>,
-    /// Goes before `plugin.trust`: developing warns where serving refuses.
+    /// Overrides `plugin.trust`: development mode warns where `serve` refuses.
     pub trust: Option<Trust>,
 }
 
@@ -76,44 +76,44 @@ impl Options {
     }
 }
 
-/// A bridge that serves. Dropped without [`Bridge::stop`] it ends as in a crash.
+/// Running bridge. Dropping it without [`Bridge::stop`] has the effect of a crash.
 pub struct Bridge {
     pub addr: SocketAddr,
     pub store: Arc<dyn Store>,
     pub registry: Registry,
     pub signer: Signer,
-    /// What is in force; a reload changes some of it.
+    /// Configuration in force; a reload changes parts of it.
     config: Config,
     auth: Auth,
     tls: Option<Tls>,
     guard: Guard,
     vault: Vault,
-    /// The keys of the vault have changed.
+    /// Notified when the keys of the vault have changed.
     key_rotated: Arc<Notify>,
-    /// How long finished work is kept, for those who write its end; the sweep needs all of it.
+    /// Retention of finished records, for the components that write them; the sweep uses `retention`.
     kept: Reloadable<Duration>,
     retention: Reloadable<Retention>,
     dispatcher: Dispatcher,
     deliverer: Deliverer,
     children: Children,
     instance_id: Arc<str>,
-    /// The hash of the token that a gateway registry is told.
+    /// Hash of the token to send to the gateway registry.
     announced: watch::Sender<Option<String>>,
     phase: watch::Sender<Phase>,
-    /// Ends what starts new work.
+    /// Stops the tasks that start new work.
     starting: CancellationToken,
-    /// Closes the socket.
+    /// Closes the listener.
     closing: CancellationToken,
-    /// Ends everything else.
+    /// Stops all other tasks.
     ending: CancellationToken,
-    /// Ends what tells of all the rest.
+    /// Stops the trace exporter, after all other tasks.
     last: CancellationToken,
     tracker: Tasks,
     edge: IoRuntime,
 }
 
 impl Bridge {
-    /// Starts everything; when it returns, requests are answered and work is done.
+    /// Starts all components; on return, requests are answered and queued work is processed.
     pub async fn start(config: Config, options: Options) -> anyhow::Result<Self> {
         let started = SteadyInstant::now();
         let auth = Auth::new(&config.auth)?;
@@ -233,28 +233,28 @@ impl Bridge {
             tracing::warn!("{warning}");
         }
         if bridge.auth.is_open() {
-            tracing::warn!("no token is configured: everybody on this machine may dispatch");
+            tracing::warn!("no token is configured: every local process may dispatch");
         }
         for number in bridge.config.auth.short_tokens() {
-            tracing::warn!("token {number} of auth.tokens is so short that it can be guessed");
+            tracing::warn!("token {number} of auth.tokens is short enough to be guessed");
         }
         Ok(bridge)
     }
 
-    /// Where it is called, by its address.
+    /// Base URL, from the listen address.
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.addr)
     }
 
-    /// What is not as it should be with those who read along.
+    /// Warning if traffic can be read by others: no TLS on a public address, or a problem of the certificate.
     fn exposure(&self) -> Option<String> {
         match &self.tls {
             Some(tls) => tls.warning(),
             None if self.addr.ip().is_loopback() => None,
             None => Some(format!(
-                "{} is open to the network without TLS: tokens and what agents say travel in the clear; set \
-                 tls.cert and tls.key, or let nothing reach it but a proxy that speaks TLS",
+                "{} is reachable from the network without TLS: tokens and agent output are sent unencrypted; set \
+                 tls.cert and tls.key, or allow connections only from a proxy that terminates TLS",
                 self.addr
             )),
         }
@@ -280,7 +280,7 @@ impl Bridge {
             },
         });
         let (closing, tls) = (self.closing.clone(), self.tls.clone());
-        // It belongs to the runtime that it was bound in.
+        // A listener is bound to its runtime, so register it with the I/O runtime.
         let bound = listener.into_std()?;
         let at_the_edge = self.edge.handle().enter();
         let listener = TcpListener::from_std(bound)?;
@@ -296,7 +296,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Starts everything that goes on by itself.
+    /// Starts the background tasks.
     async fn work(&self, relayed: mpsc::Receiver<Relayed>) {
         let (tracker, ending) = (&self.tracker, &self.ending);
         let relay = Relay {
@@ -332,7 +332,7 @@ impl Bridge {
         tracker.spawn(self.dispatcher.clone().run(self.starting.clone()));
     }
 
-    /// Tells the gateway registry of this bridge until it drains.
+    /// Registers this bridge at the gateway registry until it drains.
     fn register(&self, endpoint: Endpoint) {
         let registry = self.registry.clone();
         let mut config = self.config.registration.clone();
@@ -349,8 +349,8 @@ impl Bridge {
         self.tracker.spawn(registrar.run(self.starting.clone()));
     }
 
-    /// Stops as `contract.md` §5 says: unready at once, accepting a little longer, then what runs has
-    /// its grace, then the rest is stopped as its recovery policy says.
+    /// Shuts down as in `contract.md` §5: reports not ready at once, accepts dispatches for `drain.accept`,
+    /// gives executions `drain.grace`, then ends the rest by recovery policy.
     pub async fn stop(self) {
         let drain = &self.config.drain;
         let begun = Instant::now();
@@ -389,7 +389,7 @@ impl Bridge {
     }
 }
 
-/// An adapter as a gateway registry sees it: what it declares, and how much of it the bridge runs.
+/// Gateway of an adapter: its profile, with the concurrency limit that the bridge enforces.
 fn gateway(adapter: &Adapter) -> Gateway {
     let bound = u32::try_from(adapter.max_concurrent()).unwrap_or(u32::MAX);
     let profile = adapter.profile().map(|profile| Profile {
@@ -408,7 +408,7 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     Ok(Arc::new(opened))
 }
 
-/// Kills what an earlier bridge on this store left behind.
+/// Kills processes that an earlier bridge on this store left running.
 async fn reap(children: &Children) -> anyhow::Result<()> {
     let children = children.clone();
     failpoint::point("reap.before");
@@ -427,7 +427,7 @@ async fn settle_interrupted(finisher: &Finisher) -> anyhow::Result<()> {
     let recovered = recover(finisher).await?;
     if recovered.requeued + recovered.ended > 0 {
         tracing::warn!(
-            "the last bridge stopped in the middle of work: {} dispatches are queued again, {} ended",
+            "the previous bridge stopped with work in progress: {} dispatches queued again, {} ended",
             recovered.requeued,
             recovered.ended,
         );

@@ -1,5 +1,5 @@
-//! Callbacks to one receiver without a dispatch behind them, made exactly as the bridge makes them: same
-//! client and guard, same headers, same signature. For trying a receiver out.
+//! Test callbacks to one receiver, without a dispatch. Sent as the bridge sends real ones: same client,
+//! guard, headers and signature.
 
 use std::time::{Duration, Instant};
 
@@ -23,21 +23,21 @@ use forge_store::record::{Callback, DueDelivery};
 use forge_store::sealed;
 use forge_store_sqlite::Sqlite;
 
-/// Beyond what receivers should tolerate between the time that was signed and their own.
+/// Age of an outdated signature: beyond the clock difference that receivers should tolerate.
 const OLD: Duration = Duration::from_secs(600);
 
-/// Somebody who takes callbacks.
+/// Receiver under test.
 pub struct Receiver {
     client: Client,
     signer: Signer,
     vault: Vault,
     callback: Callback,
-    /// Signs instead of what the configuration says.
+    /// Signing secret that overrides the configured ones.
     secret: Option<SecretString>,
     timeout: Duration,
 }
 
-/// One result that is owed, to be sent as often as one likes.
+/// One test delivery; can be sent several times.
 pub struct Owed {
     id: DeliveryId,
     dispatch: DispatchId,
@@ -45,25 +45,25 @@ pub struct Owed {
     sent: u32,
 }
 
-/// How it is signed.
+/// Kind of signature on a test callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signed {
     Rightly,
-    /// With a secret that nobody knows.
+    /// With a random secret.
     Wrongly,
-    /// Rightly, so long ago that somebody may have recorded it.
+    /// Correctly, with an old timestamp, as in a replay attack.
     LongAgo,
 }
 
-/// What came of it.
+/// Result of one test callback.
 #[derive(Debug)]
 pub struct Answer {
-    /// The status, or why there is none.
+    /// HTTP status, or the reason that there is none.
     pub status: Result<u16, String>,
     pub took: Duration,
     pub verdict: Verdict,
     pub retry_after: Option<String>,
-    /// What that header asks for, if it can be read.
+    /// Wait requested by `Retry-After`, if it can be parsed.
     pub comes_after: Option<Duration>,
 }
 
@@ -85,7 +85,8 @@ impl Default for Owed {
 }
 
 impl Receiver {
-    /// Signs with this secret, else with what the configuration has for the receiver.
+    /// Creates a receiver. Callbacks are signed with `secret`, or else with the secrets configured for the
+    /// URL.
     pub fn open(config: &Config, url: &str, secret: Option<String>) -> anyhow::Result<Self> {
         let parsed = Url::parse(url).with_context(|| format!("{url:?} is not a URL"))?;
         let guard = Guard::new(&config.callback.allow)?;
@@ -97,7 +98,7 @@ impl Receiver {
             given => given.map(SecretString::from),
         };
         let (vault, signer) = match &secret {
-            // Neither the store nor its key has to be there.
+            // With a given secret, neither the store nor its key is needed.
             Some(_) => {
                 let vault = Vault::from_key(&rand::random::<[u8; 32]>().to_vec().into())?;
                 let signer = Signer::with_sealed(&config.callback, None, &vault)?;
@@ -112,7 +113,7 @@ impl Receiver {
         });
         if secret.is_none() && !known {
             bail!(
-                "there is no signing secret yet: the bridge makes one at its first start; or give --secret"
+                "there is no signing secret yet: start the bridge once, which generates one, or pass --secret"
             );
         }
         Ok(Self {
@@ -128,12 +129,12 @@ impl Receiver {
         })
     }
 
-    /// How long the bridge waits for an answer.
+    /// Timeout of one attempt.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// One attempt.
+    /// Sends one attempt.
     pub async fn send(&self, owed: &mut Owed, signed: Signed) -> anyhow::Result<Answer> {
         owed.sent += 1;
         let now = Timestamp::now();

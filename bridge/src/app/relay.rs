@@ -1,4 +1,4 @@
-//! What adapters say outside of executions, on its way into the log of events.
+//! Recording of adapter events that belong to no execution.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use forge_dispatch::Dispatcher;
 use forge_plugin_host::Relayed;
 use forge_store::Store;
 
-/// Events of adapters outside of any execution are written in batches of at most so many.
+/// Maximum number of events written in one batch.
 const RELAY_BATCH: usize = 128;
 
-/// Records what adapters say outside of executions.
+/// Task that records adapter events outside executions.
 pub(super) struct Relay {
     pub(super) store: Arc<dyn Store>,
     pub(super) dispatcher: Dispatcher,
@@ -27,7 +27,7 @@ impl Relay {
             let mut by_provider: BTreeMap<String, Vec<NewEvent>> = BTreeMap::new();
             for Relayed { provider, event } in batch.drain(..) {
                 if event.kind == kind::ADAPTER_HEALTH {
-                    // An adapter that came back may have a queue.
+                    // An adapter that is back online might have queued dispatches.
                     self.dispatcher.wake();
                 }
                 let new = NewEvent::new(event.kind, Timestamp::now());

@@ -1,6 +1,5 @@
-//! What a running bridge takes from a configuration that was read again: who may call, what signs
-//! callbacks and where they may go, the certificate, the keys of the store, how long records are kept, how it
-//! ends, how much it logs.
+//! Configuration reload of a running bridge. Takes over tokens, signing secrets, callback rules, the
+//! certificate, the store's keys, retention, drain times and the log level.
 
 use crate::config::{Config, changes};
 use forge_delivery::sign::Signer;
@@ -12,9 +11,8 @@ use super::secrets::open_vault;
 use super::{Bridge, reseal};
 
 impl Bridge {
-    /// Takes all of it or, when something in it cannot be used, nothing. Gives back the keys that
-    /// differ from what is in force and wait for a restart. The level of the logs is the process's:
-    /// the caller sets it.
+    /// Applies all reloadable settings, or none if any of them is invalid. Returns the changed keys that need
+    /// a restart. The caller sets the log level, which belongs to the process.
     pub async fn reload(&mut self, new: Config) -> anyhow::Result<Vec<String>> {
         let auth = Auth::new(&new.auth)?;
         auth.check_listen(self.addr)?;
@@ -36,7 +34,7 @@ impl Bridge {
         self.announced.send_replace(auth.announced());
 
         let running = &mut self.config;
-        // A listener does not begin or cease to speak TLS while it listens.
+        // A listener cannot switch between TLS and plain HTTP.
         if let (Some(shown), Some(tls)) = (&self.tls, &tls) {
             shown.adopt(tls);
             running.tls.cert.clone_from(&new.tls.cert);

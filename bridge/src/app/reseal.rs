@@ -1,5 +1,5 @@
-//! Sealing anew what lies under an older key, a little at a time, while the bridge works. Killed in the
-//! middle it begins again at the next start; what was done stays, and what was not opens under the old key.
+//! Re-encrypts secrets sealed with an older key, in small steps, while the bridge works. If killed, it
+//! restarts at the next start; re-encrypted secrets stay, the others still open with the old key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,21 +15,22 @@ use forge_base::vault::{KeyId, Vault};
 use forge_store::sealed::{Place, Resealed, Sealed};
 use forge_store::{self as store, Store};
 
-/// Dispatches that one step looks at.
+/// Number of dispatches examined per step.
 const STEP: usize = 200;
-/// How long to wait after the store has failed.
+/// Wait after a store error.
 const REST: Duration = Duration::from_secs(60);
 
-/// Says, sealed under the key that seals, whether all the rest is.
+/// Name of the progress mark. Sealed with the current key; its value is `DONE` once all other secrets are
+/// sealed with that key.
 const MARK: &str = "sealed-under";
 const TURNING: &[u8] = b"turning";
 const DONE: &[u8] = b"done";
 
-/// Keys that may not go, since something lies under them.
+/// Keys that cannot be removed, since secrets are still encrypted with them.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "secrets in the store lie under the key {}, which is not among the new ones; keep it until `forge-bridge \
-     secrets keys` shows nothing under it",
+    "secrets in the store are encrypted with the key {}, which is not among the new keys; keep it until `forge-bridge \
+     secrets keys` shows no secrets for it",
     ids(.0)
 )]
 pub(super) struct StillNeeded(Vec<KeyId>);
@@ -39,7 +40,7 @@ fn ids(keys: &[KeyId]) -> String {
     keys.join(", ")
 }
 
-/// Sees that the keys fit the store; a new one is marked with them.
+/// Checks that the keys fit the store; a new store is marked with them.
 pub(super) async fn fit(store: &dyn Store, vault: &Vault) -> anyhow::Result<()> {
     let mark = match store.sealed(MARK).await? {
         Some(mark) => mark,
@@ -49,7 +50,7 @@ pub(super) async fn fit(store: &dyn Store, vault: &Vault) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Whether `new` opens all that may lie in the store.
+/// Checks that `new` can open every secret that might be in the store; the error names the missing keys.
 pub(super) async fn check(store: &dyn Store, old: &Vault, new: &Vault) -> anyhow::Result<()> {
     let mut needed = old.keys();
     if is_done(store, old).await? {
@@ -61,7 +62,7 @@ pub(super) async fn check(store: &dyn Store, old: &Vault, new: &Vault) -> anyhow
     Ok(())
 }
 
-/// Whether everything lies under the key that seals.
+/// True if everything is sealed with the current key.
 async fn is_done(store: &dyn Store, vault: &Vault) -> Result<bool, store::Error> {
     let mark = store.sealed(MARK).await?;
     let mark = mark.filter(|mark| Vault::key_of(mark) == Some(vault.sealing()));
@@ -73,19 +74,19 @@ fn is(vault: &Vault, mark: &[u8], what: &[u8]) -> bool {
     plain.is_ok_and(|plain| plain.expose_secret() == what)
 }
 
-/// The worker.
+/// Re-encryption task.
 pub(super) struct Resealer {
     pub(super) store: Arc<dyn Store>,
     pub(super) vault: Vault,
-    /// Told when the keys have changed.
+    /// Notified when the keys have changed.
     pub(super) key_rotated: Arc<Notify>,
 }
 
-/// What one round found.
+/// Result of one round.
 #[derive(Debug, Default)]
 struct Round {
     resealed: u64,
-    /// What could not be opened, and why.
+    /// Number of secrets that could not be opened, by reason.
     unopened: BTreeMap<String, u64>,
 }
 
@@ -102,7 +103,9 @@ impl Resealer {
                         std::future::pending::<()>().await;
                     }
                     Err(error) => {
-                        tracing::warn!("what lies under an older key stays there for now: {error}");
+                        tracing::warn!(
+                            "re-encrypting secrets of an older key failed, will retry: {error}"
+                        );
                         sleep(REST).await;
                     }
                 }
@@ -137,18 +140,18 @@ impl Resealer {
                 failpoint::point("reseal.after");
             }
             after = page.next;
-            // At most half of the time, so that nobody notices.
+            // At most half of the time, so that other writers are not delayed.
             sleep(begun.elapsed()).await;
         }
         let done = self.vault.seal(MARK, DONE);
-        // When the key was turned meanwhile, what was looked at first lies under the former one.
+        // If the key was rotated meanwhile, the secrets examined first are sealed with the former key.
         if round.unopened.is_empty() && Vault::key_of(&done) == key {
             self.mark(done).await?;
         }
         Ok(round)
     }
 
-    /// The same under the key that seals, if it does not lie there already.
+    /// Seals the value with the current key; `None` if it is already, or cannot be opened.
     fn anew(&self, sealed: Sealed, round: &mut Round) -> Option<Resealed> {
         let Sealed { place, bytes } = sealed;
         if Vault::key_of(&bytes) == Some(self.vault.sealing()) {
@@ -163,8 +166,10 @@ impl Resealer {
             }),
             Err(_) => {
                 let why = match Vault::key_of(&bytes) {
-                    Some(key) => format!("lie under the key {key}, which is not here"),
-                    None => "cannot be opened by any key here".to_owned(),
+                    Some(key) => {
+                        format!("are encrypted with the key {key}, which is not configured")
+                    }
+                    None => "cannot be decrypted with any configured key".to_owned(),
                 };
                 *round.unopened.entry(why).or_default() += 1;
                 None
@@ -184,7 +189,7 @@ impl Round {
     fn tell(&self, key: KeyId) {
         if self.resealed > 0 {
             tracing::info!(
-                "{} secrets were sealed anew under the key {key}",
+                "{} secrets were re-encrypted with the key {key}",
                 self.resealed
             );
         }
@@ -241,7 +246,7 @@ mod tests {
         check(&store, &old, &both).await.unwrap();
         fit(&store, &both).await.unwrap();
         assert!(check(&store, &both, &new).await.is_err(), "not yet");
-        // The mark was made anew before.
+        // The mark is replaced first and is not counted.
         assert_eq!(round(&store, &both).await.resealed, 1);
         assert_eq!(round(&store, &both).await.resealed, 0);
         check(&store, &both, &new).await.unwrap();
@@ -258,7 +263,7 @@ mod tests {
         let sealed = old.seal("name", b"value");
         store.seal_once("name", sealed).await.unwrap();
         let mut resealer = pin!(round(&store, &old));
-        // It has looked at everything, and rests.
+        // It has examined everything, and sleeps.
         assert!(resealer.as_mut().now_or_never().is_none());
         old.adopt(&both);
         resealer.await;

@@ -1,5 +1,4 @@
-//! Making tokens, and turning the keys under which secrets lie in the store. All of it also while a bridge
-//! runs.
+//! Token generation, and rotation of the keys that encrypt secrets in the store. Works while a bridge runs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,17 +16,17 @@ use forge_base::vault::{self, KeyId, KeySource, Vault};
 use forge_server::token::{Scope, TokenHash};
 use forge_store_sqlite::Sqlite;
 
-/// Tells one of ours from other secrets, also for programs that look for leaked ones.
+/// Prefix of the bridge's tokens, which also secret scanners can recognise.
 const PREFIX: &str = "fbt_";
 
-/// A new token, and what a configuration says of it.
+/// New token and its entry for the configuration.
 #[derive(Debug)]
 pub struct Minted {
     pub token: SecretString,
     pub entry: TokenHash,
 }
 
-/// A token that nobody else knows.
+/// Generates a random token. Without scopes it gets all of them.
 pub fn mint(
     name: Option<String>,
     scopes: &[String],
@@ -60,14 +59,14 @@ fn scope(name: &str) -> anyhow::Result<Scope> {
     let known = Scope::all();
     match known.iter().find(|scope| scope.name() == name) {
         Some(scope) => Ok(*scope),
-        None => bail!("there is no scope {name:?}: dispatch, read, admin"),
+        None => bail!("unknown scope {name:?}: use dispatch, read or admin"),
     }
 }
 
-/// How much lies under one key.
+/// Number of secrets sealed with one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// `None`: sealed by a version that did not write down the key.
+    /// `None`: sealed by a version that did not record the key.
     pub key: Option<KeyId>,
     pub role: Role,
     pub sealed: u64,
@@ -75,15 +74,15 @@ pub struct Usage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Seals what is new.
+    /// Seals new secrets.
     Sealing,
-    /// Only opens what it sealed.
+    /// Only opens secrets that it sealed.
     Former,
-    /// Not in the configuration: what lies under it cannot be read.
+    /// Not in the configuration: secrets sealed with it cannot be read.
     Missing,
 }
 
-/// The keys and what lies under each. Reads all of the store.
+/// Returns the keys and the number of secrets sealed with each. Reads the whole store.
 pub async fn keys(config: &Config) -> anyhow::Result<Vec<Usage>> {
     let vault = open_vault(config).await?;
     let folder = config.data_dir.clone();
@@ -115,13 +114,13 @@ pub async fn keys(config: &Config) -> anyhow::Result<Vec<Usage>> {
     Ok(usages)
 }
 
-/// Puts a new key into the key file, before those that are there.
+/// Adds a new key to the key file, before the existing ones.
 pub fn rotate(config: &Config) -> anyhow::Result<KeyId> {
     refuse_configured_key(config)?;
     Ok(vault::file::rotate(&key_source(config))?)
 }
 
-/// Takes the keys out of the key file under which nothing lies any more.
+/// Removes keys from the key file that no secret is sealed with.
 pub async fn retire(config: &Config) -> anyhow::Result<Vec<KeyId>> {
     refuse_configured_key(config)?;
     let usages = keys(config).await?;
@@ -129,7 +128,7 @@ pub async fn retire(config: &Config) -> anyhow::Result<Vec<KeyId>> {
     let used: Option<BTreeSet<KeyId>> = used.map(|usage| usage.key).collect();
     let Some(used) = used else {
         bail!(
-            "some of what is sealed does not say under which key; start a bridge, which seals it anew"
+            "some secrets do not record the key they are encrypted with; start a bridge, which re-encrypts them"
         );
     };
     Ok(vault::file::retire(&key_source(config), &used)?)
@@ -152,8 +151,8 @@ pub(super) async fn open_vault(config: &Config) -> anyhow::Result<Vault> {
 fn refuse_configured_key(config: &Config) -> anyhow::Result<()> {
     if config.secret.key.is_some() {
         bail!(
-            "the key is given by secret.key (BRIDGE_SECRET_KEY): give a new one there, such as of `openssl rand -hex \
-             32`, and the old one in secret.previous (BRIDGE_SECRET_PREVIOUS)"
+            "the key is set by secret.key (BRIDGE_SECRET_KEY): put a new one there, for example from `openssl rand -hex \
+             32`, and the old one into secret.previous (BRIDGE_SECRET_PREVIOUS)"
         );
     }
     Ok(())

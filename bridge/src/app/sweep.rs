@@ -1,4 +1,4 @@
-//! Removes what is past its retention, in steps so small and so far apart that nobody who writes is held up.
+//! Retention sweep: removes expired records in steps short enough, and far enough apart, not to delay writers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use forge_base::failpoint;
 use forge_base::reloadable::Reloadable;
 use forge_store::Store;
 
-/// However often is asked for, what is past its retention is not looked for more often.
+/// Lower bound of `retention.every`.
 const SHORTEST_ROUND: Duration = Duration::from_millis(10);
 
-/// Removes what is past its retention, in small steps.
+/// Removes expired records until the shutdown.
 pub(super) async fn sweep(
     store: Arc<dyn Store>,
     retention: Reloadable<Retention>,
@@ -29,11 +29,11 @@ pub(super) async fn sweep(
             let swept = store.sweep(Timestamp::now(), step).await;
             failpoint::point("sweep.after");
             match swept {
-                // At most half of the time, so that those who write are not held up.
+                // At most half of the time, so that writers are not delayed.
                 Ok(swept) if swept.more && !ending.is_cancelled() => sleep(begun.elapsed()).await,
                 Ok(_) => break,
                 Err(error) => {
-                    tracing::warn!("nothing was removed: {error}");
+                    tracing::warn!("removing expired records failed: {error}");
                     break;
                 }
             }

@@ -1,4 +1,4 @@
-//! Looking after a store without serving it, also while a bridge does.
+//! Store maintenance without serving; works while a bridge runs.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,13 @@ use crate::config::Config;
 use forge_store_sqlite::Sqlite;
 use forge_store_sqlite::maintenance::Checked;
 
-/// Whether the configured store is whole.
+/// Checks the integrity of the configured store.
 pub async fn check(config: &Config) -> anyhow::Result<Checked> {
     let folder = config.data_dir.clone();
     Ok(tokio::task::spawn_blocking(move || Sqlite::check(&folder)).await??)
 }
 
-/// Copies the configured store to a file that is not there yet.
+/// Copies the configured store to a new file.
 pub async fn backup(config: &Config, to: PathBuf) -> anyhow::Result<()> {
     let folder = config.data_dir.clone();
     Ok(tokio::task::spawn_blocking(move || Sqlite::backup(&folder, &to)).await??)
