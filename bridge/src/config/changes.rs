@@ -1,4 +1,4 @@
-//! Which keys differ between two configurations. Values are compared and never shown.
+//! Difference of two configurations, by key. Values are compared but never shown.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Config;
 
-/// The keys, as they are written in a file, whose values differ.
+/// Returns the keys whose values differ, in the notation of the file.
 pub fn between(old: &Config, new: &Config) -> Vec<String> {
     let tree = |config| serde_json::to_value(config).expect("a configuration is plain data");
     let mut keys = Vec::new();
@@ -24,7 +24,7 @@ pub fn between(old: &Config, new: &Config) -> Vec<String> {
     keys
 }
 
-/// Those that a reload does not take. They are never serialised.
+/// Secrets that a reload does not apply. They are never serialised, so they are compared separately.
 fn secrets(config: &Config) -> BTreeMap<String, &SecretString> {
     let mut secrets = BTreeMap::new();
     for (key, secret) in [

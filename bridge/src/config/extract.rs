@@ -1,5 +1,5 @@
-//! Reads a `struct` out of the layers and collects everything that is wrong, not only the first
-//! thing: what does not fit is noted, taken out, and the rest is read again.
+//! Deserialisation of the merged layers that collects all errors, not only the first: an invalid value is
+//! reported and removed, and the rest is read again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +12,14 @@ use serde::de::DeserializeOwned;
 
 use super::layers::{ENVIRONMENT, nearest};
 
-/// One thing that is wrong in the configuration.
+/// One error in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Dotted; empty when it concerns a whole source.
+    /// Dotted key; empty if the error concerns a whole source.
     pub key: String,
     /// `file forge-bridge.toml`, `environment BRIDGE_LISTEN`; empty for a default.
     pub source: String,
-    /// What was found and what is wanted. Never holds the value of a secret.
+    /// Found and expected value. Never contains the value of a secret.
     pub message: String,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Reads `T`; `examples` are the serialised defaults, from which hints are taken.
+/// Reads `T`. `examples` are the serialised defaults, used for hints.
 pub(super) fn extract<T: DeserializeOwned>(
     figment: &Figment,
     examples: &serde_json::Value,
@@ -55,7 +55,7 @@ pub(super) fn extract<T: DeserializeOwned>(
         let Some(found) = find(&tree, &path).filter(|found| found.as_dict().is_none()) else {
             continue;
         };
-        // A list would be read as the values of the keys in their order, which nobody could tell from the file.
+        // Serde would read a list as the values of the keys in order, which the file would not show.
         let error = Kind::InvalidType(found.to_actual(), "a table".to_owned()).into();
         problems.push(problem(&error, &tree, &path));
         remove(&mut tree, &path);
@@ -78,7 +78,7 @@ pub(super) fn extract<T: DeserializeOwned>(
     }
 }
 
-/// Where tables belong, the outer before the inner.
+/// Paths that must be tables, outer ones first.
 fn tables(examples: &serde_json::Value) -> Vec<Vec<String>> {
     fn walk(at: &[String], value: &serde_json::Value, into: &mut Vec<Vec<String>>) {
         for (name, value) in value.as_object().into_iter().flatten() {
@@ -102,7 +102,7 @@ fn whole(message: String) -> Problem {
     }
 }
 
-/// The path of the value that has to go for the rest to be read. A list is one value.
+/// Path of the value to remove so that the rest can be read. A list counts as one value.
 fn blamed(error: &figment::Error, tree: &Value) -> Vec<String> {
     let mut path = Vec::new();
     let mut at = tree;
@@ -123,7 +123,7 @@ fn source(figment: &Figment, tree: &Value, path: &[String]) -> String {
         .unwrap_or_default()
 }
 
-/// Merged tables carry no source of their own; the first value in them does.
+/// Source tag of a value. Merged tables have none of their own; their first value does.
 fn first_tag(value: &Value) -> Tag {
     match value {
         Value::Dict(tag, dict) => dict.values().next().map_or(*tag, first_tag),
@@ -161,14 +161,14 @@ fn remove(tree: &mut Value, path: &[String]) -> bool {
         .is_some()
 }
 
-/// A variable is text; what it stands for is found by trying. Text first, then what it looks like,
-/// then a list with commas.
+/// Interpretations of environment variables. A variable is text and its type unknown, so they are tried in
+/// order: text, then bool or number, then a comma-separated list.
 #[derive(Default)]
 struct Readings(BTreeMap<Vec<String>, Reading>);
 
 struct Reading {
     left: Vec<Value>,
-    /// The error to show when no reading fits: that of the last one which is not a list.
+    /// Error to report if no interpretation fits: that of the last one that is not a list.
     error: figment::Error,
 }
 
@@ -223,7 +223,7 @@ impl Readings {
     }
 }
 
-/// Last first.
+/// Interpretations in reverse order, to be popped from the end.
 fn readings(text: &str) -> Vec<Value> {
     let list: Vec<Value> = text
         .split(',')
@@ -281,7 +281,7 @@ fn describe(
         },
         Kind::UnknownField(name, siblings) => unknown(name, siblings, path, keys),
         Kind::MissingField(name) => format!("{name} is missing"),
-        Kind::Message(_) if hidden => "the value has not the wanted form".to_owned(),
+        Kind::Message(_) if hidden => "the value is malformed".to_owned(),
         Kind::Message(message) => format!("{message}{}", example(examples, path)),
         Kind::InvalidLength(_, _)
         | Kind::DuplicateField(_)
@@ -322,8 +322,8 @@ fn example(examples: &serde_json::Value, path: &[String]) -> String {
     }
 }
 
-/// Whether a value under this key may be a secret. An adapter's own table may hold anything, and so may what
-/// a server of tools is started with.
+/// True if a value under this key can be a secret. An adapter's own table can contain any kind of value, and
+/// so can the settings of an MCP server.
 fn is_secret(path: &[String]) -> bool {
     let named = path.iter().any(|step| {
         let step = step.to_lowercase();

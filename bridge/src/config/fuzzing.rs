@@ -1,4 +1,4 @@
-//! Readers that are private to this component, opened to `tests/fuzz`.
+//! Private parsers of this component, exposed to `tests/fuzz`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,17 +8,17 @@ use super::{Config, DOCUMENTED, Error, Known, layers, read};
 
 static KNOWN: LazyLock<Known> = LazyLock::new(|| Known::of::<Config>(DOCUMENTED));
 
-/// What may be set, each once.
+/// All keys of the configuration.
 pub fn keys() -> BTreeSet<&'static str> {
     KNOWN.keys.iter().map(String::as_str).collect()
 }
 
-/// What sets a key in the environment.
+/// Environment variable of a key.
 pub fn variable(key: &str) -> String {
     layers::variable(key)
 }
 
-/// A file and an environment over the defaults.
+/// Loads a file and an environment over the defaults.
 pub fn load(
     text: &str,
     environment: &BTreeMap<String, String>,

@@ -1,5 +1,5 @@
-//! Where values come from: a TOML text and environment variables, laid over each other as figment
-//! layers whose names say the source. Knows the keys by name only, not what they mean.
+//! Sources of values: a TOML text and environment variables, merged as figment layers named by source.
+//! Handles keys by name only, not their meaning.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use figment::{Figment, Metadata, Profile, Provider};
 
 use forge_plugin_host::DEFAULT_ADAPTER;
 
-/// What each variable of our own sets whose name does not follow from its key.
+/// Variables whose name does not follow from their key.
 const SPECIAL: [(&str, &str); 4] = [
     ("BRIDGE_ADAPTERS", "plugin.adapters"),
     ("GATEWAY_PROVIDER", "plugin.default_provider"),
@@ -17,20 +17,20 @@ const SPECIAL: [(&str, &str); 4] = [
     ("BRIDGE_SECRET_KEY", "secret.key"),
 ];
 
-/// Read by the command line, not by the configuration.
+/// Variables read by the command line, not by the configuration.
 const ELSEWHERE: [&str; 4] = ["BRIDGE_CONFIG", "BRIDGE_URL", "BRIDGE_TOKEN", "BRIDGE_CA"];
 
-/// Tables whose keys are names that the operator chooses; `BRIDGE_ADAPTERS_ACME_AI_LIBRARY`.
+/// Tables whose keys are chosen by the operator. Variables exist for the first: `BRIDGE_ADAPTERS_ACME_AI_LIBRARY`.
 const ADAPTERS: &str = "adapters";
 const FREE_TABLES: [&str; 2] = ["adapters.", "callback.origins."];
 
-/// The layers of one load and the warnings that came up on the way.
+/// Merged layers and the warnings raised while merging.
 pub(super) struct Layers {
     pub(super) figment: Figment,
     pub(super) warnings: Vec<String>,
 }
 
-/// All keys of the configuration, dotted, as its serialised defaults show them.
+/// All keys of the configuration, dotted, from its serialised defaults.
 pub(super) fn keys(defaults: &serde_json::Value) -> Vec<String> {
     fn walk(at: &str, value: &serde_json::Value, into: &mut Vec<String>) {
         match value {
@@ -56,8 +56,8 @@ pub(super) fn keys(defaults: &serde_json::Value) -> Vec<String> {
     keys
 }
 
-/// The keys of a documented file, those that are commented out as well; not the names in tables that
-/// operators fill themselves.
+/// Keys of a documented file, including commented-out ones, but without the entries of tables that operators
+/// fill.
 pub(super) fn documented_keys(text: &str) -> Vec<String> {
     let Ok(layer) = file("the documentation", &uncommented(text)) else {
         return Vec::new();
@@ -70,7 +70,7 @@ pub(super) fn documented_keys(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// A commented key begins its line with `#` and no space after it.
+/// Uncomments keys and tables: lines that begin with `#` and no space.
 pub(super) fn uncommented(text: &str) -> String {
     let lines = text.lines().map(|line| match line.strip_prefix('#') {
         Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => rest,
@@ -79,7 +79,7 @@ pub(super) fn uncommented(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// `retention.records` is `BRIDGE_RETENTION_RECORDS`.
+/// Environment variable of a key: `BRIDGE_RETENTION_RECORDS` for `retention.records`.
 pub(super) fn variable(key: &str) -> String {
     format!("BRIDGE_{}", upper(key))
 }
@@ -88,7 +88,7 @@ fn upper(key: &str) -> String {
     key.replace(['.', '-'], "_").to_uppercase()
 }
 
-/// The key nearest to a misspelt one, if any is near.
+/// Nearest known key for a misspelt one, if any is close enough.
 pub(super) fn nearest<'a>(wanted: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
         .map(|name| (strsim::damerau_levenshtein(wanted, name), name))
@@ -97,7 +97,8 @@ pub(super) fn nearest<'a>(wanted: &str, known: impl Iterator<Item = &'a str>) ->
         .map(|(_, name)| name)
 }
 
-/// A TOML text as a layer. The error names line and column, never the text, which may hold a secret.
+/// Parses a TOML text into a layer. The error contains line and column but no text, which could hold a
+/// secret.
 pub(super) fn file(name: &str, text: &str) -> Result<Named, String> {
     let data = Toml::string(text)
         .data()
@@ -120,7 +121,7 @@ fn without_excerpt(message: &str) -> String {
     lines.join(": ")
 }
 
-/// Where the desktop standard wants data and settings, when it says so; below everything else.
+/// Layer of the XDG base directories, if set; overridden by every other layer.
 pub(super) fn standard_folders(environment: &BTreeMap<String, String>, keys: &[String]) -> Figment {
     let folders = [
         ("XDG_DATA_HOME", "data_dir", "forge-bridge"),
@@ -141,12 +142,12 @@ pub(super) fn standard_folders(environment: &BTreeMap<String, String>, keys: &[S
     figment
 }
 
-/// What OpenTelemetry's own variables say; below everything of ours but the defaults.
+/// Layer of OpenTelemetry's own variables; overrides only the defaults.
 pub(super) fn standard_telemetry(
     environment: &BTreeMap<String, String>,
     keys: &[String],
 ) -> Figment {
-    // A later one goes before an earlier one.
+    // Later entries override earlier ones.
     let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "otlp.endpoint"),
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "otlp.endpoint"),
@@ -179,7 +180,7 @@ pub(super) fn standard_telemetry(
     figment
 }
 
-/// The share that a sampler of OpenTelemetry records. A sampler that we do not have counts as none.
+/// Sampling ratio of an OpenTelemetry sampler; `None` for unsupported samplers.
 fn sample_ratio<'a>(set: impl Fn(&str) -> Option<&'a String>) -> Option<&'a str> {
     let sampler = set("OTEL_TRACES_SAMPLER")?;
     match sampler.trim_start_matches("parentbased_") {
@@ -190,7 +191,7 @@ fn sample_ratio<'a>(set: impl Fn(&str) -> Option<&'a String>) -> Option<&'a str>
     }
 }
 
-/// Lays the environment over a figment. An empty variable counts as not set.
+/// Merges the environment over a figment. An empty variable counts as not set.
 pub(super) fn environment(
     mut figment: Figment,
     environment: &BTreeMap<String, String>,
@@ -221,7 +222,7 @@ pub(super) fn environment(
         } else if let Some((id, key)) = adapter_key(name, &ids) {
             let mut layer = Named::value(name, &[ADAPTERS, id, &key], text);
             if let ("max_concurrent", Ok(number)) = (key.as_str(), text.parse::<u64>()) {
-                // Everything else in the table is the adapter's own, which gets text.
+                // Other keys belong to the adapter, which gets text.
                 layer = Named::at(name, &[ADAPTERS, id, &key], Value::from(number));
             }
             figment = figment.merge(layer);
@@ -236,7 +237,7 @@ pub(super) fn environment(
     Layers { figment, warnings }
 }
 
-/// The adapters that are named anywhere; the longest first, so that `acme-ai` wins over `acme`.
+/// Ids of all adapters named in any layer, longest first, so that `acme-ai` wins over `acme`.
 fn adapter_ids(figment: &Figment, listed: Option<&String>) -> Vec<String> {
     let mut ids: Vec<String> = listed
         .into_iter()
@@ -264,7 +265,7 @@ fn adapter_key<'a>(name: &str, ids: &'a [String]) -> Option<(&'a str, String)> {
     })
 }
 
-/// One layer with the name of its source.
+/// Layer with the name of its source.
 pub(super) struct Named {
     name: String,
     values: Dict,
@@ -290,7 +291,7 @@ impl Named {
     }
 }
 
-/// How the source of a value from the environment begins.
+/// Prefix of source names of environment variables.
 pub(super) const ENVIRONMENT: &str = "environment";
 
 impl Provider for Named {

@@ -1,6 +1,6 @@
-//! The configuration as a whole: one section for each component, whose defaults stand with that
-//! component. Read from defaults, one TOML file and the environment, in this order. Must not know
-//! what a section means.
+//! Complete configuration: one section per component, with its defaults defined in that component. Read from
+//! the defaults, one TOML file and the environment; later sources override earlier ones. Knows nothing about
+//! the meaning of a section.
 
 pub mod changes;
 mod extract;
@@ -32,25 +32,25 @@ use forge_store as store;
 
 pub use extract::Problem;
 
-/// Every key with its default and what it is for, as it lies in `config/`.
+/// Reference file from `config/`: every key with its default and description.
 pub const DOCUMENTED: &str = include_str!("../../../config/forge-bridge.toml");
 
-/// The file that is read when none is named.
+/// Default name of the configuration file.
 const FILE: &str = "forge-bridge.toml";
 
-/// Everything that can be set. A new section is one line here, one in `Default`, and its keys in
+/// All settings. To add a section, add one line here and one in `Default`, and document its keys in
 /// `config/forge-bridge.toml`.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where the HTTP interface listens.
+    /// Listen address of the HTTP interface.
     pub listen: SocketAddr,
-    /// Where the store lies.
+    /// Folder of the store.
     pub data_dir: PathBuf,
-    /// Whether one adapter that cannot be loaded is enough to refuse the start.
+    /// True: refuse to start if any adapter cannot be loaded.
     pub strict: bool,
     pub plugin: plugin::Config,
-    /// By adapter.
+    /// Adapter tables, by adapter id.
     pub adapters: BTreeMap<String, plugin::AdapterTable>,
     pub auth: auth::Config,
     pub http: http::Config,
@@ -98,18 +98,18 @@ impl Default for Config {
     }
 }
 
-/// The key under which secrets lie in the store.
+/// Keys that encrypt secrets in the store.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Secret {
-    /// 32 bytes as hex or base64. Goes before the file.
+    /// 32 bytes as hex or base64. Overrides `key_file`.
     #[serde(with = "forge_base::secret")]
     pub key: Option<SecretString>,
-    /// Former ones, which still open what they sealed.
+    /// Former keys, which only decrypt.
     #[serde(with = "forge_base::secret::list")]
     pub previous: Vec<SecretString>,
-    /// Made at the first start, readable by its owner alone, outside of `data_dir`. A key a line; the first
-    /// one seals.
+    /// Key file, created at the first start, readable only by its owner, outside of `data_dir`. One key per
+    /// line; the first one encrypts.
     pub key_file: PathBuf,
 }
 
@@ -123,17 +123,17 @@ impl Default for Secret {
     }
 }
 
-/// How long finished work is kept.
+/// Retention of finished work.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
-    /// Counts from the later of the finish and the end of the delivery.
+    /// Retention of records, from the later of the finish and the end of the delivery.
     #[serde(with = "forge_base::duration")]
     pub records: Duration,
-    /// How often what is past it is looked for.
+    /// Interval between sweeps.
     #[serde(with = "forge_base::duration")]
     pub every: Duration,
-    /// How many records one step removes at most.
+    /// Maximum number of records removed per step.
     pub step: usize,
 }
 
@@ -147,14 +147,14 @@ impl Default for Retention {
     }
 }
 
-/// What happens between SIGTERM and the end of the process.
+/// Shutdown phases after SIGTERM.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Drain {
-    /// How long dispatches are still accepted.
+    /// Time during which dispatches are still accepted.
     #[serde(with = "forge_base::duration")]
     pub accept: Duration,
-    /// How long running work has in all.
+    /// Total time for running work to finish.
     #[serde(with = "forge_base::duration")]
     pub grace: Duration,
 }
@@ -168,39 +168,39 @@ impl Default for Drain {
     }
 }
 
-/// Which file is read.
+/// Choice of the configuration file.
 #[derive(Debug, Clone)]
 pub enum File {
-    /// `BRIDGE_CONFIG`, else `./forge-bridge.toml` where there is one.
+    /// `BRIDGE_CONFIG`, or else `./forge-bridge.toml` if it exists.
     Search,
-    /// This one; it has to exist.
+    /// This file; it has to exist.
     At(PathBuf),
-    /// None at all.
+    /// No file.
     Nowhere,
 }
 
-/// Where a configuration comes from; kept by `serve` to read it again on SIGHUP.
+/// Sources of a configuration; kept by `serve` to read it again on SIGHUP.
 #[derive(Debug, Clone)]
 pub struct Sources {
     pub file: File,
-    /// By value, so that a test needs no process of its own.
+    /// Environment variables, by value, so that a test needs no separate process.
     pub environment: BTreeMap<String, String>,
 }
 
-/// A configuration and what has to be said about it.
+/// Loaded configuration with its warnings.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     pub config: Config,
-    /// The file that was read, if any.
+    /// File that was read, if any.
     pub file: Option<PathBuf>,
     pub warnings: Vec<String>,
 }
 
-/// Everything that is wrong, at once.
+/// All errors of a configuration.
 #[derive(Debug, thiserror::Error)]
 pub struct Error {
     pub problems: Vec<Problem>,
-    /// Warnings that came up before; one of them may be the reason.
+    /// Warnings raised before; one of them might be the cause.
     pub warnings: Vec<String>,
 }
 
@@ -272,16 +272,16 @@ impl Sources {
     }
 }
 
-/// What may be set.
+/// Known keys.
 struct Known {
-    /// The serialised defaults, from which hints are taken.
+    /// Serialised defaults, used for hints.
     examples: serde_json::Value,
     keys: Vec<String>,
 }
 
 impl Known {
-    /// Of any `struct` that carries its own defaults. Keys whose default is nothing are known from their
-    /// documentation alone.
+    /// Collects the keys of any `struct` with defaults. Keys without a default value are known only from the
+    /// documentation.
     fn of<T: Default + Serialize>(documented: &str) -> Self {
         let examples = serde_json::to_value(T::default())
             .expect("a configuration is plain data and serialises");
@@ -318,7 +318,7 @@ fn read<T: DeserializeOwned>(
     }
 }
 
-/// `~/` is the home folder.
+/// Expands a leading `~` to the home folder.
 fn expand(
     key: &str,
     path: &mut PathBuf,

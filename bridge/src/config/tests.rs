@@ -1,4 +1,4 @@
-//! The loader on a small configuration of its own, and the real one against its documentation.
+//! Tests of the loader with a small configuration, and of the real configuration against its documentation.
 
 use proptest::prelude::*;
 
@@ -133,7 +133,7 @@ fn an_adapters_own_key_is_found_by_the_adapters_name() {
     assert_eq!(config.adapters["acme"].len(), 1);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
 
-    // The one that is loaded when none is named.
+    // Adapter loaded by default.
     let own = [("BRIDGE_ADAPTERS_ECHO_KEY", "1")];
     let (config, warnings) = small("", &own).unwrap();
     assert_eq!(config.adapters["echo"]["key"], "1");
@@ -377,7 +377,7 @@ proptest! {
         let told = match read::<Config>(&known, file, &environment(&[(variable, &secret)])) {
             Ok((mut config, warnings)) => {
                 let shown = format!("{config:?}");
-                // The adapter itself is given what stands there.
+                // The adapter itself gets these values unredacted.
                 config.adapters.clear();
                 let shown = shown + &serde_json::to_string(&config).unwrap();
                 format!("{warnings:?} {shown}")

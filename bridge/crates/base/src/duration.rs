@@ -1,11 +1,11 @@
-//! Durations as people write them in the config file: `"250ms"`, `"30s"`, `"5m"`, `"24h"`, `"7d"`.
-//! For `#[serde(with = "crate::duration")]`.
+//! Durations in the notation of the config file: `"250ms"`, `"30s"`, `"5m"`, `"24h"`, `"7d"`. For
+//! `#[serde(with = "crate::config::duration")]`.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Longest first where one unit's name ends with another's.
+/// Units with their milliseconds, ascending.
 const UNITS: [(&str, u64); 5] = [
     ("ms", 1),
     ("s", 1_000),
@@ -14,7 +14,7 @@ const UNITS: [(&str, u64); 5] = [
     ("d", 86_400_000),
 ];
 
-/// A text is a whole number and a unit; several may follow each other, as in `"1h30m"`.
+/// Parses a whole number and a unit; several can follow each other, as in `"1h30m"`.
 pub fn parse(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     let mut millis: u64 = 0;
@@ -35,7 +35,7 @@ pub fn parse(text: &str) -> Option<Duration> {
     Some(Duration::from_millis(millis))
 }
 
-/// The shortest spelling with one unit; what is below a millisecond is cut.
+/// Formats with the largest unit that divides the duration; fractions of a millisecond are truncated.
 pub fn format(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let exact = UNITS

@@ -1,7 +1,7 @@
-//! Secrets in a config `struct`: read like any text, written as nothing, so that a printed or
-//! serialised configuration never holds one. For `#[serde(with = "crate::secret")]` on an
-//! `Option<SecretString>`, `secret::list` on a `Vec<SecretString>`, `secret::map` on a
-//! `BTreeMap<String, SecretString>`.
+//! Secrets in a config `struct`: read like any text, serialised as nothing, so a printed or serialised
+//! configuration never contains one. For `#[serde(with = "crate::config::secret")]` on an
+//! `Option<SecretString>`, `secret::list` on a `Vec<SecretString>`, `secret::map` on a `BTreeMap<String,
+//! SecretString>`.
 
 use secrecy::SecretString;
 use serde::{Deserialize, Deserializer, Serializer};
@@ -19,7 +19,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(
     Ok(Option::<String>::deserialize(deserializer)?.map(SecretString::from))
 }
 
-/// The same for a list.
+/// Variant for a list.
 pub mod list {
     use super::{Deserialize, Deserializer, SecretString, Serializer};
 
@@ -38,7 +38,7 @@ pub mod list {
     }
 }
 
-/// The same for named ones.
+/// Variant for a map.
 pub mod map {
     use std::collections::BTreeMap;
 
