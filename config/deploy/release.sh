@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes the release archive, forge-bridge-<version>-<target>.tar.gz in cargo's target folder, and its SHA-256 beside it.
+# Builds the release archive forge-bridge-<version>-<target>.tar.gz in cargo's target folder, with its SHA-256 file.
 #
-#   release.sh                 builds with the profile `dist`, and packs
-#   release.sh --lay FROM TO   only lays out in TO what the archive holds, from a program and libraries in FROM
+#   release.sh                 build with the profile `dist` and pack
+#   release.sh --lay FROM TO   only create the archive's layout in TO, from the program and libraries in FROM
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# Every crate below adapters/ that is a shared library.
+# Prints the crates below adapters/ that build a shared library.
 adapters() {
   local manifest
   for manifest in adapters/*/Cargo.toml; do
@@ -37,7 +37,7 @@ lay() {
   "$to/forge-bridge" manual "$to/man"
 }
 
-# The licence texts of everything that is linked in, as most of them ask for.
+# Collects the licence texts of all linked crates, as most licences require.
 licences() {
   cargo metadata --format-version 1 --locked --filter-platform "$2" | python3 -c '
 import json, pathlib, shutil, sys
