@@ -1,7 +1,7 @@
-//! What one receiver that is down costs the others: dispatches at a steady pace to many receivers, by one
-//! bridge with one of them down and by one without, both at the same time, so that whatever else the machine
-//! does hits both. All of it on loopback. Times are of those that are never down, from the moment at which a
-//! dispatch was to be sent, so that waiting to send counts as well.
+//! Fairness: cost of one receiver that is down to the others. Sends dispatches for many receivers at a fixed
+//! rate to two bridges at the same time, one with a receiver down and one without, so that other load on the
+//! machine affects both. All on loopback. Times are those of working receivers, from the planned send time,
+//! so that waiting to send counts as well.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -28,44 +28,44 @@ use super::load;
 use super::report::median;
 use super::target::{Kind, Target};
 
-/// How long callbacks are waited for when the last dispatch has been sent.
+/// Wait for callbacks after the last dispatch.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Args)]
 pub(crate) struct Plan {
-    /// How often it is measured with one down and without.
+    /// Number of measurements with one receiver down and without.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How long each measurement sends.
+    /// Duration of each measurement, in seconds.
     #[arg(long, default_value_t = 10.0, value_parser = load::positive)]
     seconds: f64,
-    /// How long it sends before anything is counted.
+    /// Warm-up before each measurement, in seconds.
     #[arg(long, default_value_t = 3.0)]
     warm_up: f64,
-    /// Dispatches a second.
+    /// Dispatches per second.
     #[arg(long, default_value_t = 200.0, value_parser = load::positive)]
     rate: f64,
     #[arg(long, default_value_t = 1000)]
     destinations: usize,
-    /// Every so-manieth dispatch goes to the one that is down; the others have the rest in turn.
+    /// Every Nth dispatch goes to the receiver that is down; the others share the rest round-robin.
     #[arg(long, default_value_t = 10)]
     every: usize,
-    /// In which way it is down.
+    /// Failure mode of the receiver that is down.
     #[arg(long, value_enum, default_value_t = Manner::Hang)]
     manner: Manner,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Manner {
-    /// It takes the request and never answers.
+    /// Accepts the request and never answers.
     Hang,
-    /// Nobody listens.
+    /// Refuses the connection.
     Refuse,
-    /// It answers 503.
+    /// Answers 503.
     Fail,
 }
 
-/// One of the two bridges, and its receivers.
+/// One of the two bridges with its receivers.
 struct Side {
     target: Target,
     down: Option<Manner>,
@@ -81,7 +81,7 @@ struct Sample {
 
 #[derive(Default)]
 struct Board {
-    /// By task, when it was to be sent.
+    /// Planned send time, by task.
     waiting: RefCell<HashMap<String, Instant>>,
     times: RefCell<Vec<Duration>>,
     refused: Cell<usize>,
@@ -93,7 +93,7 @@ type Http = Client<HttpConnector, Full<Bytes>>;
 pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> anyhow::Result<()> {
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for round in 0..plan.rounds {
-        // In every second round the other way round, so that nobody always comes after the same.
+        // Reverse the order in every second round, so that neither bridge always starts first.
         let mut order = [None, Some(plan.manner)];
         if round % 2 == 1 {
             order.reverse();
@@ -129,7 +129,7 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
 #[expect(clippy::print_stdout, reason = "its output is what it is for")]
 fn report(plan: &Plan, without: &[Sample], with: &[Sample]) -> anyhow::Result<()> {
     println!(
-        "\n| figure (median of {}) | all up | one down | ratio of the medians | median of the ratios | may be |",
+        "\n| figure (median of {}) | all up | one down | ratio of the medians | median of the ratios | limit |",
         plan.rounds
     );
     println!("|---|---|---|---|---|---|");
@@ -147,7 +147,7 @@ fn report(plan: &Plan, without: &[Sample], with: &[Sample]) -> anyhow::Result<()
     }
     ensure!(
         fair,
-        "one receiver that is down costs the others more than it may"
+        "the cost of one receiver that is down exceeds a limit"
     );
     Ok(())
 }
@@ -173,7 +173,7 @@ impl Side {
         })
     }
 
-    /// Does not wait for the answer: the pace is the plan's.
+    /// Sends without waiting for the answer, so the rate stays that of the plan.
     fn send(
         &self,
         client: &Http,
@@ -196,7 +196,7 @@ impl Side {
             let accepted = match client.request(request).await {
                 Ok(response) => {
                     let status = response.status();
-                    // Read to its end, so that the connection is used again.
+                    // Read to the end, so that the connection can be reused.
                     let _ = response.into_body().collect().await;
                     status == 202
                 }
@@ -226,14 +226,14 @@ impl Side {
             time.map(|time| time.as_secs_f64() * 1e6)
         };
         Ok(Sample {
-            p50_us: at(0.5).context("nothing was called back")?,
-            p99_us: at(0.99).context("nothing was called back")?,
+            p50_us: at(0.5).context("no callback arrived")?,
+            p99_us: at(0.99).context("no callback arrived")?,
             count: times.len(),
         })
     }
 }
 
-/// Sends the same to both at the same moments.
+/// Sends the same dispatches to both bridges at the same times.
 async fn measure(plan: &Plan, sides: &[Side]) -> anyhow::Result<Vec<Sample>> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
@@ -271,12 +271,12 @@ async fn measure(plan: &Plan, sides: &[Side]) -> anyhow::Result<Vec<Sample>> {
 
 async fn receive(listener: TcpListener, board: Rc<Board>, down: Option<Manner>) {
     while let Ok((stream, _)) = listener.accept().await {
-        // Without it figures would only be worse.
+        // Without TCP_NODELAY, only the figures would be worse.
         let _ = stream.set_nodelay(true);
         let board = Rc::clone(&board);
         spawn_local(async move {
             let service = service_fn(|request| take(request, &board, down));
-            // A server that ends takes its connections along.
+            // Connections end with their server.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;

@@ -1,4 +1,4 @@
-//! One run that tells as fast as it can, and many who read along: how many events come to readers in a second.
+//! Fan-out throughput: events per second to many readers while one dispatch emits as fast as possible.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::report::say;
 use super::target::Target;
 
 const EVENTS: usize = 1000;
-/// In each event once.
+/// Occurs once in each event.
 const MARK: &[u8] = b"\ndata: ";
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What all readers have seen together.
+/// Totals over all readers.
 #[derive(Default)]
 struct Seen {
     answered: AtomicUsize,
@@ -33,12 +33,12 @@ pub(crate) fn compare(floor: &Target, bridge: &Target, readers: usize) -> anyhow
     let bridge = measure(bridge, readers)?;
     let ratio = bridge / floor;
     say(&format!(
-        "{EVENTS} events of one run to each as fast as may be: floor {floor:.0}/s, bridge {bridge:.0}/s, ratio {ratio:.2}",
+        "{EVENTS} events of one execution to each reader at full speed: floor {floor:.0}/s, bridge {bridge:.0}/s, ratio {ratio:.2}",
     ));
     Ok(())
 }
 
-/// All events to all readers: how many that is in a second.
+/// Sends all events to all readers; returns events per second.
 fn measure(target: &Target, readers: usize) -> anyhow::Result<f64> {
     let seen = Arc::new(Seen::default());
     let (listen, theirs) = (target.listen, Arc::clone(&seen));
@@ -81,7 +81,7 @@ fn until(count: &AtomicUsize, wanted: usize) -> anyhow::Result<()> {
     }
 }
 
-/// Until all have come. What one piece ends with may be half a mark.
+/// Reads until all events have arrived. Keeps the end of each chunk, which could be part of a mark.
 async fn read(listen: SocketAddr, seen: Arc<Seen>) -> anyhow::Result<()> {
     let mut stream = TcpStream::connect(listen).await?;
     let request = "GET /api/v2/events?type=assistant.text HTTP/1.1\r\nhost: 127.0.0.1\r\n\
@@ -95,7 +95,7 @@ async fn read(listen: SocketAddr, seen: Arc<Seen>) -> anyhow::Result<()> {
         text.reserve(PIECE_BYTES);
         ensure!(stream.read_buf(&mut text).await? > 0, "{left} are missing");
         if !is_answered {
-            ensure!(text.starts_with(b"HTTP/1.1 200"), "it is refused");
+            ensure!(text.starts_with(b"HTTP/1.1 200"), "the stream was refused");
             is_answered = true;
             seen.answered.fetch_add(1, Ordering::Relaxed);
         }

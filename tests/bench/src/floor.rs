@@ -1,7 +1,7 @@
-//! What a dispatch costs at least on this machine: a server that reads it, answers 202, and posts an
-//! answer of the usual size. No checks, no signature, and of events the one that it came, told to all who read
-//! along. It keeps nothing, or, with a folder, each dispatch and its result in SQLite: what whoever keeps them there
-//! cannot do without.
+//! Floor: minimal cost of a dispatch on this machine. A server that reads a dispatch, answers 202 and posts a
+//! result of the usual size. No checks and no signature; its only event is the acceptance, sent to all
+//! readers. It stores nothing, or, with a folder, each dispatch and its result in SQLite: the minimum for any
+//! server that stores them there.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -31,7 +31,7 @@ use super::records::Records;
 pub(crate) struct Plan {
     #[arg(long)]
     listen: SocketAddr,
-    /// Where dispatches and results are kept before they are answered and sent.
+    /// Folder in which dispatches are stored before they are answered, and results before they are sent.
     #[arg(long)]
     keep: Option<PathBuf>,
 }
@@ -46,7 +46,7 @@ struct Dispatch {
     callback_url: Option<String>,
 }
 
-/// About as long as an event of the bridge.
+/// Event of about the same length as the bridge's.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Event<'a> {
@@ -55,11 +55,11 @@ struct Event<'a> {
     padding: &'a str,
 }
 
-/// Events that a reader may be behind, and how many it is told together.
+/// Number of events that a reader can lag behind, and maximum number sent in one chunk.
 const BEHIND: usize = 4096;
 const TOGETHER: usize = 64;
 
-/// About as long as a callback of the bridge.
+/// Callback of about the same length as the bridge's.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Answer<'a> {
@@ -105,7 +105,7 @@ async fn serve(listen: SocketAddr, router: &Router) -> anyhow::Result<()> {
         let service = hyper_util::service::TowerToHyperService::new(router.clone());
         runtime.spawn(async move {
             let connection = hyper::server::conn::http1::Builder::new();
-            // A client that goes away is no failure.
+            // A disconnected client is no error.
             let _ = connection
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
@@ -127,7 +127,7 @@ async fn dispatch(State(server): State<Arc<Server>>, body: Bytes) -> Response {
         let model = dispatch.model.as_deref().unwrap_or_default();
         let count = model.strip_prefix("stream:").unwrap_or("1");
         for _ in 0..count.parse().unwrap_or(1) {
-            // They may have gone meanwhile.
+            // The readers might have disconnected.
             let _ = server.events.send(event.clone());
         }
     }
@@ -149,7 +149,7 @@ fn told(dispatch: &Dispatch) -> Bytes {
     format!("id: 1\nevent: execution.accepted\ndata: {data}\n\n").into()
 }
 
-/// All that comes, whatever was asked for.
+/// Streams all events, ignoring the filters in the query.
 async fn events(State(server): State<Arc<Server>>) -> Response {
     let told = stream::unfold(server.events.subscribe(), async |mut events| {
         let mut told = BytesMut::from(events.recv().await.ok()?);
@@ -178,7 +178,7 @@ async fn call_back(server: &Server, dispatch: &Dispatch, url: &str) {
         .body(Full::new(Bytes::from(body)));
     let Ok(request) = request else { return };
     if let Ok(response) = server.client.request(request).await {
-        // Read to its end, so that the connection is used again.
+        // Read to the end, so that the connection can be reused.
         let _ = response.into_body().collect().await;
     }
     if let Some(records) = &server.records {

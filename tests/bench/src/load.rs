@@ -1,5 +1,6 @@
-//! Sends dispatches over so many connections, each the next one when the last was called back, and
-//! takes the callbacks itself. On one thread: it shares the machine with what it measures.
+//! Load generator: sends dispatches over a number of connections, each sending the next one after its last
+//! callback, and receives the callbacks. Single-threaded, since it shares the machine with the server under
+//! test.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -24,11 +25,11 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::target::Target;
 
-/// Sent and awaited before anything is counted.
+/// Number of dispatches for warm-up, not counted.
 const WARM_UP: usize = 300;
 const PATIENCE: Duration = Duration::from_secs(20);
 const MESSAGE_BYTES: usize = 600;
-/// Of one who sends at a pace.
+/// Number of connections when sending at a fixed rate.
 const CONNECTIONS: usize = 64;
 
 static RUNS: AtomicU64 = AtomicU64::new(0);
@@ -43,14 +44,14 @@ pub(crate) struct Plan {
 pub(crate) struct Measured {
     pub(crate) per_second: f64,
     pub(crate) ack: Latency,
-    /// From sending to the callback.
+    /// Time from sending to the callback.
     pub(crate) whole: Latency,
-    /// Of the server, for each dispatch.
+    /// CPU time of the server per dispatch.
     pub(crate) cpu_us: f64,
-    /// Before and after.
+    /// Memory before and after.
     pub(crate) rss_mib: (f64, f64),
     pub(crate) lost: usize,
-    /// What part of the machine neither server nor client used, but somebody else.
+    /// Share of the machine used by processes other than server and client.
     pub(crate) others: f64,
 }
 
@@ -60,7 +61,7 @@ pub(crate) struct Latency {
     pub(crate) p99_us: f64,
 }
 
-/// What the connections and the sink share.
+/// State shared by the connections and the callback sink.
 struct Board {
     authority: String,
     callback: String,
@@ -72,12 +73,12 @@ struct Board {
     lost: Cell<usize>,
 }
 
-/// A dispatch that was called back.
+/// Dispatch with its callback.
 #[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) sent: Instant,
     pub(crate) ack: Duration,
-    /// From sending to the callback.
+    /// Time from sending to the callback.
     pub(crate) whole: Duration,
 }
 
@@ -99,7 +100,7 @@ async fn board(url: &str) -> anyhow::Result<Rc<Board>> {
         authority: url.authority().context("no address")?.to_string(),
         callback: format!("http://{}/callback", listener.local_addr()?),
         message: "lorem ipsum ".repeat(MESSAGE_BYTES / 12),
-        // No two runs against one bridge have the same tasks.
+        // Makes task ids unique over all runs against one bridge.
         run: RUNS.fetch_add(1, Ordering::Relaxed),
         next: Cell::default(),
         waiting: RefCell::default(),
@@ -125,7 +126,7 @@ async fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
     let (host, own) = (Host::now()?.since(&host), own_cpu()? - own);
     let cpu = (used.cpu - cpu).as_secs_f64();
     let times = board.times.borrow();
-    ensure!(!times.is_empty(), "nothing was called back");
+    ensure!(!times.is_empty(), "no callback arrived");
     Ok(Measured {
         per_second: times.len() as f64 / took,
         ack: latency(times.iter().map(|answered| answered.ack)),
@@ -137,7 +138,7 @@ async fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
     })
 }
 
-/// What came of dispatches that were sent at their time, not when those before them were done.
+/// Result of sending at fixed times, independent of earlier answers.
 #[derive(Debug)]
 pub(crate) struct Paced {
     pub(crate) answered: Vec<Answered>,
@@ -162,15 +163,15 @@ pub(crate) fn paced(target: &Target, rate: f64, duration: Duration) -> anyhow::R
     })
 }
 
-/// For arguments: a pace or a time that can be kept.
+/// Parses an argument: a rate or duration from 0.001 to a million.
 pub(crate) fn positive(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(number) if (0.001..=1e6).contains(&number) => Ok(number),
-        _ => Err("has to be a number from 0.001 to a million".to_owned()),
+        _ => Err("must be a number from 0.001 to 1000000".to_owned()),
     }
 }
 
-/// Until the first callback, of a target that was just started.
+/// Waits for the first callback of a target that was just started.
 pub(crate) fn first(target: &Target) -> anyhow::Result<()> {
     local(async {
         let board = board(&target.url).await?;
@@ -178,7 +179,7 @@ pub(crate) fn first(target: &Target) -> anyhow::Result<()> {
     })
 }
 
-/// So many, each as soon as a connection is free, until the time is up.
+/// Schedule of up to `most` dispatches, each as soon as a connection is free, until `end`.
 fn at_once(most: usize, end: Instant) -> impl Fn() -> Option<Instant> {
     let left = Cell::new(most);
     move || {
@@ -190,8 +191,8 @@ fn at_once(most: usize, end: Instant) -> impl Fn() -> Option<Instant> {
     }
 }
 
-/// One after the other on each connection, at the times that `next` says, until it says none and all were
-/// called back.
+/// Sends on each connection one dispatch after the other at the times returned by `next`, until it returns
+/// `None` and all callbacks have arrived.
 async fn send(
     board: &Rc<Board>,
     connections: usize,
@@ -266,12 +267,12 @@ async fn one(board: &Board, connection: &mut SendRequest<Full<Bytes>>) -> anyhow
 
 async fn sink(listener: TcpListener, board: Rc<Board>) {
     while let Ok((stream, _)) = listener.accept().await {
-        // Without it figures would only be worse.
+        // Without TCP_NODELAY, only the figures would be worse.
         let _ = stream.set_nodelay(true);
         let board = Rc::clone(&board);
         spawn_local(async move {
             let service = service_fn(|request| take(request, &board));
-            // A server that ends takes its connections along.
+            // Connections end with their server.
             let _ = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
                 .await;
@@ -294,7 +295,7 @@ async fn take(
         && let Ok(callback) = serde_json::from_slice::<Callback<'_>>(&body.to_bytes())
         && let Some(waiting) = board.waiting.borrow_mut().remove(callback.task_id)
     {
-        // It may have given up.
+        // The sender might have timed out.
         let _ = waiting.send(at);
     }
     Ok(Response::new(Full::default()))
@@ -313,7 +314,7 @@ pub(crate) fn latency(times: impl Iterator<Item = Duration>) -> Latency {
     }
 }
 
-/// Processor seconds of the whole machine.
+/// CPU seconds of the whole machine.
 struct Host {
     busy: f64,
     all: f64,

@@ -1,6 +1,6 @@
-//! What a crowd costs: many dispatches that wait, many that run, many readers of the event log (`readers.rs`). The same load
-//! is measured before and with the crowd, on one bridge, several times each; what one of the crowd takes is
-//! what the bridge's memory grew by.
+//! Cost of background load: many queued dispatches, many running ones, many readers of the event log
+//! (`readers.rs`). The same measurement runs without and with the background load, on one bridge, several
+//! times each. The cost of one item is the growth of the bridge's memory divided by their number.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,28 +19,28 @@ use super::readers::{self, Readers};
 use super::report::{median, say};
 use super::target::{Kind, Target};
 
-/// Connections over which a crowd is made.
+/// Connections that create the background load.
 const CALLERS: usize = 64;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Args)]
 pub(crate) struct Plan {
-    /// Dispatches that wait for a time far away.
+    /// Dispatches queued for a time far in the future.
     #[arg(long, default_value_t = 0)]
     waiting: usize,
-    /// Dispatches that run and never end.
+    /// Dispatches that run without end.
     #[arg(long, default_value_t = 0)]
     running: usize,
-    /// Readers of the event log, each on a connection.
+    /// Readers of the event log, one connection each.
     #[arg(long, default_value_t = 0)]
     readers: usize,
-    /// How often the load is measured before, and how often with the crowd.
+    /// Number of measurements without and with the background load.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// How long each measurement sends.
+    /// Duration of each measurement, in seconds.
     #[arg(long, default_value_t = 3.0, value_parser = load::positive)]
     seconds: f64,
-    /// The pace at which the 202 is timed, a second.
+    /// Dispatches per second while the 202 is timed.
     #[arg(long, default_value_t = 200.0, value_parser = load::positive)]
     rate: f64,
 }
@@ -54,7 +54,7 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
     ]
     .map(|(name, value)| (name, value.to_string()));
     let mut target = Target::start_with(Kind::Bridge, here, bridge, folder, &settings)?;
-    // What the first load makes is there for good, and not to be counted for the crowd.
+    // The first load allocates memory that stays; exclude it from the cost of the background load.
     measure(plan, &target)?;
     let alone = measure(plan, &target)?;
     let later = Timestamp::now() + SignedDuration::from_hours(20 * 24);
@@ -104,7 +104,8 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
         let news = scope.spawn(|| readers::tell(&target, &over));
         let with = measure(plan, &target);
         over.store(true, Ordering::Relaxed);
-        news.join().map_err(|_| anyhow!("the news panicked"))??;
+        news.join()
+            .map_err(|_| anyhow!("the event sender panicked"))??;
         with
     })?;
     report(&alone, &with);
@@ -116,13 +117,13 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
         load::first(&target)?;
         let (listening, called) = (listening.as_millis(), begun.elapsed().as_millis());
         say(&format!(
-            "killed and started again: listens after {listening} ms, the first callback after {called} ms"
+            "killed and restarted: listens after {listening} ms, the first callback after {called} ms"
         ));
     }
     Ok(())
 }
 
-/// Has so many accepted whose bodies end with `rest`, over a few connections.
+/// Sends `count` dispatches with bodies that end with `rest`, over a few connections; returns the time taken.
 fn crowd(target: &Target, count: usize, rest: &str) -> anyhow::Result<Duration> {
     let next = AtomicUsize::new(0);
     let begun = Instant::now();
@@ -146,7 +147,7 @@ fn crowd(target: &Target, count: usize, rest: &str) -> anyhow::Result<Duration> 
     Ok(begun.elapsed())
 }
 
-/// Until the bridge says that so many are there.
+/// Waits until the bridge's metric reaches `count`.
 fn settle(target: &Target, metric: &str, count: usize) -> anyhow::Result<()> {
     let begun = Instant::now();
     loop {
@@ -162,13 +163,13 @@ fn settle(target: &Target, metric: &str, count: usize) -> anyhow::Result<()> {
         }
         ensure!(
             begun.elapsed() < PATIENCE,
-            "{metric} is {there}, not {count}"
+            "{metric} is {there}, expected {count}"
         );
         thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// Of one state of the bridge.
+/// Measurements in one state of the bridge.
 struct Figures {
     load: Vec<Measured>,
     paced: Vec<Latency>,
@@ -194,7 +195,7 @@ fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Figures> {
     Ok(figures)
 }
 
-/// How long the 202 takes when they come at a pace that leaves the bridge mostly idle.
+/// Latency of the 202 at a rate that leaves the bridge mostly idle.
 fn paced(target: &Target, rate: f64, duration: Duration) -> anyhow::Result<Latency> {
     let mut caller = Caller::connect(target)?;
     let mut times = Vec::new();
@@ -205,7 +206,8 @@ fn paced(target: &Target, rate: f64, duration: Duration) -> anyhow::Result<Laten
     Ok(load::latency(times.into_iter()))
 }
 
-/// Calls so often, with the number of the call, and waits for each; so many a second if that is time enough.
+/// Calls `call` `count` times with its number, waiting for each, at `rate` per second or slower if a call
+/// takes longer.
 pub(crate) fn at_pace(
     rate: f64,
     count: usize,
@@ -221,9 +223,8 @@ pub(crate) fn at_pace(
 }
 
 fn report(alone: &Figures, with: &Figures) {
-    let mut lines = String::from(
-        "\n| figure (median) | before | with the crowd | ratio |\n|---|---|---|---|\n",
-    );
+    let mut lines =
+        String::from("\n| figure (median) | unloaded | loaded | ratio |\n|---|---|---|---|\n");
     type Figure = fn(&Figures) -> f64;
     let figures: [(&str, Figure); 4] = [
         ("dispatches per second, 64 in flight", |f| {
@@ -249,7 +250,7 @@ fn report(alone: &Figures, with: &Figures) {
     say(&lines);
 }
 
-/// One connection on which one waits for each answer.
+/// Connection with one request at a time.
 pub(crate) struct Caller {
     stream: TcpStream,
     authority: String,
@@ -268,7 +269,7 @@ impl Caller {
         })
     }
 
-    /// How long the 202 took.
+    /// Sends one dispatch; returns the time until the 202.
     pub(crate) fn dispatch(&mut self, agent: &str, rest: &str) -> anyhow::Result<Duration> {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         self.dispatch_as(&format!("{agent}-{number}"), agent, rest)
@@ -310,7 +311,7 @@ impl Caller {
     }
 }
 
-/// An answer with a length, once it is whole.
+/// Parses an answer with a content length; `None` until it is complete.
 fn parsed(answer: &[u8]) -> anyhow::Result<Option<(u16, String)>> {
     let text = String::from_utf8_lossy(answer);
     let Some((head, body)) = text.split_once("\r\n\r\n") else {
@@ -323,7 +324,7 @@ fn parsed(answer: &[u8]) -> anyhow::Result<Option<(u16, String)>> {
         .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
         .map(|(_, value)| value.trim().parse::<usize>());
     let Some(length) = length.transpose()? else {
-        bail!("an answer without a length: {head}");
+        bail!("an answer without a content length: {head}");
     };
     Ok((body.len() >= length).then(|| (status, body.to_owned())))
 }

@@ -1,4 +1,4 @@
-//! Where it was measured: processor, kernel, and how long the disk takes to keep four KiB.
+//! Description of the test machine: processor, kernel, and the time to sync 4 KiB to disk.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -19,15 +19,15 @@ pub(crate) fn describe(folder: &Path) -> anyhow::Result<String> {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let sync = sync_times(folder).context("measuring the disk")?;
     Ok(format!(
-        "machine: {cores} x {model}, Linux {}\ndisk: 4 KiB kept in {:?}, of a hundred the slowest in {:?}\n\
-         settings: echo adapter, defaults but callback.allow = [\"loopback\"] and log.level = \"warn\"",
+        "machine: {cores} x {model}, Linux {}\ndisk: 4 KiB synced in p50 {:?}, p99 {:?}\n\
+         settings: echo adapter, defaults except callback.allow = [\"loopback\"] and log.level = \"warn\"",
         kernel.trim(),
         sync[WRITES / 2],
         sync[WRITES * 99 / 100],
     ))
 }
 
-/// Of `fdatasync` after writing into a file that is as long as it will be, sorted.
+/// Sorted times of `fdatasync` after a write into a preallocated file.
 fn sync_times(folder: &Path) -> anyhow::Result<Vec<Duration>> {
     let path = folder.join("bench-sync");
     let mut file = OpenOptions::new()

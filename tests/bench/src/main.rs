@@ -1,6 +1,6 @@
-//! One command that measures the bridge as the README tells it: bridge and floor in turn, several
-//! rounds, medians and ratios. What is absolute here depends on the machine; ratios and processor time
-//! for each dispatch are to be compared.
+//! Benchmark command behind the figures in the README: measures bridge and floor alternately over several
+//! rounds, and reports medians and ratios. Absolute values depend on the machine; compare ratios and CPU time
+//! per dispatch.
 
 mod fairness;
 mod flat_out;

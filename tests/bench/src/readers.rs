@@ -1,4 +1,4 @@
-//! Many readers of the event log at once, and how soon they hear of what happens.
+//! Many concurrent readers of the event log, and the latency of events to them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,11 +13,11 @@ use super::loaded::{Caller, PATIENCE, at_pace};
 use super::report::say;
 use super::target::Target;
 
-/// The agent whose acceptances the readers follow, and how the tasks begin whose way to them is timed.
+/// Agent whose acceptances the readers follow, and prefix of the tasks whose latency is measured.
 const NEWS: &str = "news";
 const TIMED: &str = "timed.";
 
-/// One event a second for all readers, until it is over.
+/// Sends one event per second to all readers, until `over` is set.
 pub(crate) fn tell(target: &Target, over: &AtomicBool) -> anyhow::Result<()> {
     let mut caller = Caller::connect(target)?;
     while !over.load(Ordering::Relaxed) {
@@ -27,15 +27,15 @@ pub(crate) fn tell(target: &Target, over: &AtomicBool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the readers have seen of what was timed.
+/// Timed events, as seen by the readers.
 #[derive(Default)]
 struct Seen {
-    /// By number.
+    /// Send time, by number.
     sent: Mutex<Vec<Instant>>,
     lags: Mutex<Vec<Duration>>,
 }
 
-/// Readers of one agent's acceptances, on a thread of their own.
+/// Readers of one agent's acceptances, on their own thread.
 pub(crate) struct Readers {
     count: usize,
     seen: Arc<Seen>,
@@ -59,7 +59,7 @@ impl Readers {
                     let (seen, opened) = (Arc::clone(&theirs), opened.clone());
                     spawn_local(async move { read(stream, &seen, &opened).await });
                 }
-                // Whoever waits for the readers has gone, or is done.
+                // Ends when `Readers` is dropped.
                 let _ = ended.await;
                 anyhow::Ok(())
             })
@@ -67,7 +67,7 @@ impl Readers {
         for number in 0..count {
             all_open
                 .recv_timeout(PATIENCE)
-                .with_context(|| format!("{number} of {count} readers are answered"))?;
+                .with_context(|| format!("only {number} of {count} readers were accepted"))?;
         }
         thread::sleep(Duration::from_secs(2));
         let after = target.used()?.rss_kib;
@@ -82,7 +82,7 @@ impl Readers {
         })
     }
 
-    /// So many events to all of them, ten a second.
+    /// Sends `events` events to all readers, ten per second.
     pub(crate) fn measure(&self, events: usize, target: &Target) -> anyhow::Result<Told> {
         let before = target.used()?.cpu;
         let mut caller = Caller::connect(target)?;
@@ -100,7 +100,7 @@ impl Readers {
         let lags = std::mem::take(&mut *locked(&self.seen.lags));
         ensure!(
             lags.len() == expected,
-            "{} of {expected} events came to the readers",
+            "{} of {expected} events reached the readers",
             lags.len()
         );
         Ok(Told {
@@ -110,24 +110,24 @@ impl Readers {
     }
 }
 
-/// How events came to all readers.
+/// Delivery of events to all readers.
 pub(crate) struct Told {
     lag: Latency,
-    /// Of the server, for one event to one reader.
+    /// CPU time of the server per event and reader.
     cpu_us: f64,
 }
 
 impl Told {
-    /// Beside what those of the bridge took, as the floor.
+    /// Prints these figures as the floor beside those of the bridge.
     pub(crate) fn report(&self, bridge: &Told) {
         let mut lines = String::from(
-            "\n| ten events a second to all readers | floor | bridge | ratio |\n|---|---|---|---|\n",
+            "\n| ten events per second to all readers | floor | bridge | ratio |\n|---|---|---|---|\n",
         );
         type Figure = fn(&Told) -> f64;
         let figures: [(&str, Figure); 3] = [
-            ("after, p50 ms", |told| told.lag.p50_us / 1e3),
-            ("after, p99 ms", |told| told.lag.p99_us / 1e3),
-            ("processor time of one to one, µs", |told| told.cpu_us),
+            ("latency, p50 ms", |told| told.lag.p50_us / 1e3),
+            ("latency, p99 ms", |told| told.lag.p99_us / 1e3),
+            ("CPU time per event and reader, µs", |told| told.cpu_us),
         ];
         for (name, figure) in figures {
             let (floor, bridge) = (figure(self), figure(bridge));
@@ -138,7 +138,7 @@ impl Told {
     }
 }
 
-/// Reads until the bridge ends; says once that it was answered.
+/// Reads until the bridge ends; signals once that the stream was accepted.
 async fn read(
     mut stream: tokio::net::TcpStream,
     seen: &Seen,
@@ -161,7 +161,7 @@ async fn read(
         }
         if !answered && text.starts_with(b"HTTP/1.1 200") {
             answered = true;
-            // Whoever waits has seen enough.
+            // The receiver might have given up.
             let _ = opened.send(());
         }
         while let Some(end) = text.windows(2).position(|two| two == b"\n\n") {
@@ -174,7 +174,7 @@ async fn read(
     }
 }
 
-/// The number of the timed task that an event is about.
+/// Number of the timed task in an event.
 fn timed(event: &[u8]) -> Option<usize> {
     let text = std::str::from_utf8(event).ok()?;
     let (_, rest) = text.split_once(TIMED)?;

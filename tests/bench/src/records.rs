@@ -1,5 +1,5 @@
-//! What it costs at least to keep a dispatch in SQLite: a row that is written when it comes, when its result is
-//! there, and when that was delivered. One thread writes, and all that waits is one commit.
+//! Minimal storage of a dispatch in SQLite: one row, written at acceptance, at the result and at delivery.
+//! One thread writes, with all waiting changes in one commit.
 
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 const BATCH: usize = 1024;
-/// How long what nobody waits for looks for others to share its commit, as in the bridge.
+/// Time that changes without a waiting caller wait for others to share their commit, as in the bridge.
 const RIDE: Duration = Duration::from_millis(5);
 
 const ACCEPTED: &str = "INSERT INTO dispatch (task, text) VALUES (?, ?)";
@@ -23,7 +23,7 @@ struct Change {
     statement: &'static str,
     task: String,
     text: String,
-    /// Waits for the commit.
+    /// Notified after the commit.
     waits: Option<oneshot::Sender<()>>,
 }
 
@@ -40,8 +40,7 @@ impl Records {
         let (changes, inbox) = mpsc::channel();
         thread::spawn(move || {
             while let Some(batch) = next(&inbox) {
-                write(&connection, batch)
-                    .expect("the disk of the benchmark keeps what it is given");
+                write(&connection, batch).expect("writes to the disk succeed");
             }
         });
         Ok(Self(changes))
@@ -55,7 +54,7 @@ impl Records {
         self.keep(FINISHED, task, result).await;
     }
 
-    /// Without waiting.
+    /// Records the delivery without waiting for the commit.
     pub(crate) fn delivered(&self, task: &str) {
         self.hand_in(DELIVERED, task, "200".to_owned(), None);
     }
@@ -63,7 +62,7 @@ impl Records {
     async fn keep(&self, statement: &'static str, task: &str, text: String) {
         let (done, kept) = oneshot::channel();
         self.hand_in(statement, task, text, Some(done));
-        kept.await.expect("the writer lives as long as we do");
+        kept.await.expect("the writer thread outlives this handle");
     }
 
     fn hand_in(
@@ -81,11 +80,11 @@ impl Records {
             waits,
         };
         let handed = self.0.send(change);
-        handed.expect("the writer lives as long as we do");
+        handed.expect("the writer thread outlives this handle");
     }
 }
 
-/// All that waits.
+/// Next batch: all waiting changes.
 fn next(inbox: &Receiver<Change>) -> Option<Vec<Change>> {
     let mut batch = vec![inbox.recv().ok()?];
     while batch.iter().all(|change| change.waits.is_none()) {
@@ -106,7 +105,7 @@ fn write(connection: &Connection, batch: Vec<Change>) -> rusqlite::Result<()> {
     }
     transaction.commit()?;
     for waits in batch.into_iter().filter_map(|change| change.waits) {
-        // The client may have gone.
+        // The client might have disconnected.
         let _ = waits.send(());
     }
     Ok(())

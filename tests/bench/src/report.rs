@@ -1,4 +1,4 @@
-//! What is said: samples as lines, and their medians as a table with the ratios that count.
+//! Output: one line per sample, and a table of medians with ratios.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ impl fmt::Display for Sample {
     }
 }
 
-/// Medians over the rounds.
+/// Table of the medians over the rounds.
 pub(crate) fn table(samples: &[Sample]) -> String {
     let mut concurrencies: Vec<usize> = samples.iter().map(|s| s.concurrency).collect();
     concurrencies.sort_unstable();

@@ -1,4 +1,4 @@
-//! What is asked for on the command line, and the rounds that follow from it.
+//! Command line, and the measurement rounds.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,32 +14,32 @@ use super::{fairness, floor, load, loaded, machine, report, soak};
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// How often each pair of server and concurrency is measured.
+    /// Number of measurements of each pair of server and concurrency.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How long each measurement sends.
+    /// Duration of each measurement, in seconds.
     #[arg(long, default_value_t = 3.0, value_parser = load::positive)]
     seconds: f64,
     /// Dispatches in flight; repeatable.
     #[arg(short, long = "concurrency", default_values_t = [1, 64])]
     concurrencies: Vec<usize>,
-    /// The bridge; by default the one beside this program.
+    /// Path of the bridge; default: beside this program.
     #[arg(long)]
     bridge: Option<PathBuf>,
-    /// Where stores are made: on the disk that is to be measured.
+    /// Folder for the stores, on the disk to measure.
     #[arg(long, default_value = "target")]
     folder: PathBuf,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serves as the floor until it is killed.
+    /// Run the floor server until it is killed.
     Floor(floor::Plan),
-    /// Measures what one receiver that is down costs the others.
+    /// Measure the cost of one receiver that is down to the others.
     Fairness(fairness::Plan),
-    /// Measures what many that wait, run or read cost.
+    /// Measure the cost of many queued or running dispatches and event readers.
     Loaded(loaded::Plan),
-    /// Sends at a steady pace for long, and looks for stalls and growth.
+    /// Send at a fixed rate for a long time and report stalls and growth.
     Soak(soak::Plan),
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
     let mut samples = Vec::new();
     for round in 0..arguments.rounds {
-        // In every second round the other way round, so that nobody always comes after the same.
+        // Reverse the order in every second round, so that no kind always follows the same one.
         let mut order = [Kind::Floor, Kind::Sqlite, Kind::Bridge];
         if round % 2 == 1 {
             order.reverse();

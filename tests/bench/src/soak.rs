@@ -1,5 +1,5 @@
-//! A long run at a steady pace, bridge and floor side by side: where one stalled and the other did not, and
-//! whether memory and files stay level while retention removes what is old.
+//! Soak test: a long run at a fixed rate, bridge and floor side by side. Reports stalls of one without the
+//! other, and whether memory and files stay constant while retention removes old records.
 
 use std::path::Path;
 use std::thread;
@@ -12,20 +12,20 @@ use super::load::{self, Paced};
 use super::report::say;
 use super::target::{Kind, Target};
 
-/// An answer that takes longer is a stall.
+/// Minimum answer time that counts as a stall.
 const STALL: Duration = Duration::from_millis(100);
-/// Stalls of both that are no further apart have one cause, such as the disk.
+/// Maximum distance of stalls in both that count as one cause, such as the disk.
 const TOGETHER: Duration = Duration::from_secs(1);
 const MIB: f64 = 1024.0;
 
 #[derive(Args)]
 pub(crate) struct Plan {
-    /// Dispatches a second, to each of both.
+    /// Dispatches per second, to each of the two servers.
     #[arg(long, default_value_t = 200.0, value_parser = load::positive)]
     rate: f64,
     #[arg(long, default_value_t = 30.0, value_parser = load::positive)]
     minutes: f64,
-    /// How long the bridge keeps what is finished.
+    /// Retention of finished dispatches in the bridge.
     #[arg(long, default_value = "2m")]
     keep: String,
 }
@@ -58,7 +58,7 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
         let took = load::latency(acks(paced));
         let slowest = acks(paced).max();
         say(&format!(
-            "{name}: {} answered, lost {}, after p50 {:.2} ms, p99 {:.2} ms, at most {:.1} ms",
+            "{name}: {} answered, {} lost, 202 after p50 {:.2} ms, p99 {:.2} ms, max {:.1} ms",
             paced.answered.len(),
             paced.lost,
             took.p50_us / 1000.0,
@@ -67,7 +67,7 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
         ));
     }
     say(&format!(
-        "stalls above {} ms: floor {}, bridge where the floor had none {}{}",
+        "stalls above {} ms: floor {}, bridge alone {}{}",
         STALL.as_millis(),
         floor_stalled.len(),
         alone.len(),
@@ -79,7 +79,7 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
     Ok(())
 }
 
-/// Says once a minute what the bridge takes.
+/// Reports the bridge's memory and disk use once a minute.
 fn watch(bridge: &Target, begun: Instant, duration: Duration) -> anyhow::Result<()> {
     let mut minute = 0;
     while begun.elapsed() < duration {
@@ -99,7 +99,7 @@ fn acks(paced: &Paced) -> impl Iterator<Item = Duration> {
     paced.answered.iter().map(|answered| answered.ack)
 }
 
-/// When those were sent that were answered too late; those of one moment are one stall.
+/// Send times of late answers, relative to `begun`; times within `TOGETHER` count as one stall.
 fn stalls(paced: &Paced, begun: Instant) -> Vec<Duration> {
     let late = paced
         .answered

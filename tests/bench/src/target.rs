@@ -1,4 +1,4 @@
-//! A server under measurement: started in a folder of its own, on a free port, ended when dropped.
+//! Server under test: runs in its own folder on a free port, and is killed on drop.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Floor,
-    /// The floor that keeps what comes and what it sends.
+    /// Floor that stores dispatches and results in SQLite.
     Sqlite,
     Bridge,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Target {
     folder: TempDir,
 }
 
-/// What a process has used so far.
+/// Resources used by a process so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
     pub(crate) cpu: Duration,
@@ -55,7 +55,7 @@ impl Target {
         Self::start_with(kind, here, bridge, folder, &[])
     }
 
-    /// With settings of the bridge by the names of their variables.
+    /// Starts a server with bridge settings, by their environment variables.
     pub(crate) fn start_with(
         kind: Kind,
         here: &Path,
@@ -66,7 +66,7 @@ impl Target {
         let folder = tempfile::Builder::new()
             .prefix("bench-")
             .tempdir_in(folder)?;
-        // Free now; nobody else asks for ports here.
+        // A free port; no other process here allocates ports meanwhile.
         let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let mut command = match kind {
             Kind::Floor | Kind::Sqlite => {
@@ -109,7 +109,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Killed, and started again on the same store; returns when it listens.
+    /// Kills and restarts the server on the same store; returns once it listens.
     pub(crate) fn restart(&mut self) -> anyhow::Result<()> {
         self.process.kill()?;
         self.process.wait()?;
@@ -123,14 +123,14 @@ impl Target {
         while TcpStream::connect(listen).is_err() {
             if begun.elapsed() > PATIENCE || self.process.try_wait()?.is_some() {
                 let log = fs::read_to_string(self.folder.path().join("log"))?;
-                bail!("{listen} is not listened on:\n{log}");
+                bail!("no server listens on {listen}:\n{log}");
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }
 
-    /// What the store takes on the disk.
+    /// Disk space used by the store.
     pub(crate) fn disk_kib(&self) -> anyhow::Result<u64> {
         let mut kib = 0;
         for file in fs::read_dir(self.folder.path().join("data"))? {
@@ -159,7 +159,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process might have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
