@@ -134,7 +134,7 @@ fn the_demo() {
         "202 Accepted",
         "execution.completed",
         "callback.delivered",
-        "the signature is right",
+        "valid signature",
     ] {
         assert!(out.contains(line), "{line:?} is not in {out}");
     }

@@ -335,16 +335,19 @@ async fn the_command_line_reloads_and_pauses() {
         (
             &["reload", "edition"][..],
             0,
-            &["edition was reloaded and is 2.0.0", "1 still run on 1.0.0"][..],
+            &[
+                "edition was reloaded: version 2.0.0",
+                "1 still running on 1.0.0",
+            ][..],
         ),
         (&["pause", "edition"], 0, &["edition is paused since"]),
         (
             &["inspect", "edition"],
             0,
-            &["paused since", "1 still run on 1.0.0"],
+            &["paused since", "1 still running on 1.0.0"],
         ),
         (&["list"], 0, &["healthy, paused"]),
-        (&["resume", "edition"], 0, &["edition goes on"]),
+        (&["resume", "edition"], 0, &["edition is resumed"]),
         (&["reload", "other"], 4, &["there is no adapter \"other\""]),
     ] {
         let (found, text) = run(arguments);

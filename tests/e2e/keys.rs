@@ -69,7 +69,7 @@ async fn a_key_is_turned_in_a_running_bridge() {
         json!([]),
         "it is in use"
     );
-    read_again(&home, &bridge, "there is no file to read settings from").await;
+    read_again(&home, &bridge, "no configuration file to reload").await;
     assert_eq!(all_lies_under_the_first(&home).await, second);
     let after = bridge.api.dispatch(with_a_secret("after", &sink)).await;
     sink.until(2).await;
@@ -79,16 +79,16 @@ async fn a_key_is_turned_in_a_running_bridge() {
     let turned = std::fs::read_to_string(&file).unwrap();
     let old = turned.lines().nth(1).unwrap();
     std::fs::write(&file, old).unwrap();
-    read_again(&home, &bridge, "nothing is changed: ").await;
+    read_again(&home, &bridge, "settings unchanged: ").await;
     let log = home.log();
     let line = log
         .lines()
-        .rfind(|line| line.contains("nothing is changed"));
+        .rfind(|line| line.contains("settings unchanged"));
     assert!(line.unwrap().contains(&second), "{line:?}");
     std::fs::write(&file, &turned).unwrap();
     assert_eq!(secrets(&home, "retire")["retired"], json!([first]));
     assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 1);
-    read_again(&home, &bridge, "there is no file to read settings from").await;
+    read_again(&home, &bridge, "no configuration file to reload").await;
     bridge.kill();
 
     let bridge = home.start();

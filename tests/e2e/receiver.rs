@@ -77,15 +77,15 @@ async fn of_a_receiver_that_takes_nothing_it_says_what_the_bridge_would_do() {
     for (answer, wanted) in [
         (
             Answer::status(503).header("retry-after", "7"),
-            "Retry-After: 7: it would not come before 7s",
+            "Retry-After: 7: the bridge would wait at least 7s",
         ),
         (
             Answer::status(429).header("retry-after", "soon"),
             "neither seconds nor a date",
         ),
         (Answer::status(429), "no Retry-After"),
-        (Answer::status(410), "a dead letter at once"),
-        (Answer::close(), "it would be tried again"),
+        (Answer::status(410), "a dead letter immediately"),
+        (Answer::close(), "the bridge would retry"),
     ] {
         let sink = CallbackSink::start().await;
         sink.answer(answer);

@@ -329,7 +329,7 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
         // A variable may go before what the file says.
         let answers = || {
             let log = home.log();
-            log.matches("nothing is changed").count() + log.matches("settings read again").count()
+            log.matches("settings unchanged").count() + log.matches("settings reloaded").count()
         };
         let before = answers();
         bridge.hang_up();

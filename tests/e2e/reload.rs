@@ -49,7 +49,7 @@ async fn a_rotation_of_tokens_overlaps_and_needs_no_restart() {
     assert_eq!(both().await, [YES, NO]);
     for (tokens, expected) in [("\"old\", \"new\"", [YES, YES]), ("\"new\"", [NO, YES])] {
         write(&home, &format!("auth.tokens = [{tokens}]"));
-        read_again(&home, &bridge, "settings read again").await;
+        read_again(&home, &bridge, "settings reloaded").await;
         assert_eq!(both().await, expected);
     }
     // A hash with fewer scopes, of "new".
@@ -58,7 +58,7 @@ async fn a_rotation_of_tokens_overlaps_and_needs_no_restart() {
         &home,
         &format!("auth.token = [{{ hash = \"{hash}\", scopes = [\"dispatch\"] }}]"),
     );
-    read_again(&home, &bridge, "settings read again").await;
+    read_again(&home, &bridge, "settings reloaded").await;
     assert_eq!(status(&bridge, "new").await, StatusCode::FORBIDDEN);
 }
 
@@ -81,11 +81,11 @@ async fn a_file_that_makes_no_sense_changes_nothing() {
         ("auth.tokens = [\"new\", \"\"]", "auth.tokens"),
     ] {
         write(&home, broken);
-        read_again(&home, &bridge, "nothing is changed: ").await;
+        read_again(&home, &bridge, "settings unchanged: ").await;
         let log = home.log();
         let line = log
             .lines()
-            .rfind(|line| line.contains("nothing is changed"));
+            .rfind(|line| line.contains("settings unchanged"));
         assert!(log.contains(wanted), "{wanted:?} is not in {line:?}");
         assert_eq!(status(&bridge, "old").await, StatusCode::OK, "{broken}");
         assert_eq!(status(&bridge, "new").await, StatusCode::UNAUTHORIZED);
@@ -109,7 +109,7 @@ async fn callbacks_follow_the_file_and_the_rest_waits_for_a_restart() {
     let allow = "callback.allow = [\"loopback\"]\n";
     for (number, secret) in [FIRST, SECOND].into_iter().enumerate() {
         write(&home, &format!("{allow}callback.secrets = [\"{secret}\"]"));
-        read_again(&home, &bridge, "settings read again").await;
+        read_again(&home, &bridge, "settings reloaded").await;
         let task = format!("t-{}", number + 1);
         let id = bridge
             .api
@@ -131,9 +131,9 @@ async fn callbacks_follow_the_file_and_the_rest_waits_for_a_restart() {
     assert!(!log.contains("hush"));
 
     // What was loud is quiet now: the same file again is answered by the warning alone.
-    let said = log.matches("settings read again").count();
+    let said = log.matches("settings reloaded").count();
     read_again(&home, &bridge, "only after a restart").await;
-    assert_eq!(home.log().matches("settings read again").count(), said);
+    assert_eq!(home.log().matches("settings reloaded").count(), said);
     let (_, health) = bridge.api.get("/api/health").await;
     assert_eq!(health["status"], json!("healthy"), "{health}");
 }

@@ -105,17 +105,17 @@ fn nothing_is_written_over_and_no_bad_name_is_taken() {
         "{text}"
     );
     for (arguments, wanted) in [
-        (&["mine"][..], "cannot make forge-adapter-mine"),
+        (&["mine"][..], "cannot create forge-adapter-mine"),
         (
             &["other", "--path", "forge-adapter-mine"],
-            "cannot make forge-adapter-mine",
+            "cannot create forge-adapter-mine",
         ),
-        (&["Bad_Name"], "is no name for an adapter"),
+        (&["Bad_Name"], "is not a valid adapter name"),
         (
             &["other", "--api-path", "."],
             "does not hold the package forge-adapter-api",
         ),
-        (&["other", "--api-path", "nowhere"], "nowhere is not there"),
+        (&["other", "--api-path", "nowhere"], "cannot find nowhere"),
     ] {
         let output = new(home.path(), arguments);
         let said = String::from_utf8(output.stderr).unwrap();

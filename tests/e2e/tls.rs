@@ -197,11 +197,11 @@ async fn sighup_takes_the_files_anew_and_refuses_half_of_them() {
     };
     fs::write(&files.key, &second.key).unwrap();
     bridge.hang_up();
-    until("the refusal", said("nothing is changed: tls.key")).await;
+    until("the refusal", said("settings unchanged: tls.key")).await;
     assert!(serves(&Api::trusting(&bridge.api.url, &first.cert)).await);
     files.hold(&second);
     bridge.hang_up();
-    until("the reload", said("there is no file to read settings from")).await;
+    until("the reload", said("no configuration file to reload")).await;
     assert!(serves(&new).await);
 }
 

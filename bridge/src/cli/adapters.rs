@@ -1,5 +1,4 @@
-//! `forge-bridge adapters`: what a running bridge has loaded and what is done with it, and trying a
-//! library out.
+//! `forge-bridge adapters`: shows and manages the adapters of a running bridge; creates and tests adapters.
 
 use std::process::ExitCode;
 
@@ -18,19 +17,19 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// One line an adapter (the default)
+    /// List the adapters, one per line (the default)
     List,
-    /// Everything known about one
+    /// Show details of one adapter
     Inspect { provider: String },
-    /// Serve its library file as it is now; what runs ends where it began
+    /// Load the library file again; running executions finish on the old generation
     Reload { provider: String },
-    /// Start nothing new there, also after a restart; what runs goes on
+    /// Start no new executions, also after a restart; running ones continue
     Pause { provider: String },
-    /// Let executions start there again
+    /// Start executions again after a pause
     Resume { provider: String },
-    /// Write a package with an adapter of this name, to begin with
+    /// Create an adapter package as a starting point
     New(template::Arguments),
-    /// Hold a library file against the rules of the boundary
+    /// Check a library file against the rules of the adapter boundary
     Test(Box<conform::Arguments>),
 }
 
@@ -48,7 +47,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
 
 const ROOT: [&str; 3] = ["api", "v2", "adapters"];
 
-/// How an answer is said to people.
+/// Prints an answer for people.
 type Say = fn(&Screen, &Value) -> std::io::Result<()>;
 
 fn show(context: &Context, rest: &[&str], say: Say) -> anyhow::Result<ExitCode> {
@@ -76,7 +75,7 @@ fn tell(context: &Context, answer: &Value, say: Say) -> anyhow::Result<ExitCode>
 
 fn reloaded(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
     screen.line(format_args!(
-        "{} was reloaded and is {}, sha256 {}",
+        "{} was reloaded: version {}, sha256 {}",
         screen.paint(Tone::Strong, text(adapter, "/provider")),
         text(adapter, "/version"),
         text(adapter, "/digest"),
@@ -87,7 +86,7 @@ fn reloaded(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
 fn leaving(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
     for edition in adapter["leaving"].as_array().into_iter().flatten() {
         let line = format!(
-            "{} still run on {}, sha256 {}",
+            "{} still running on {}, sha256 {}",
             text(edition, "/running"),
             text(edition, "/version"),
             text(edition, "/digest"),
@@ -99,7 +98,7 @@ fn leaving(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
 
 fn paused(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
     screen.line(format_args!(
-        "{} is paused since {}: {} run on, what comes waits, also after a restart",
+        "{} is paused since {}: {} still running, new dispatches wait, also after a restart",
         screen.paint(Tone::Strong, text(adapter, "/provider")),
         text(adapter, "/pausedAt"),
         text(adapter, "/running"),
@@ -108,7 +107,7 @@ fn paused(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
 
 fn resumed(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
     let provider = screen.paint(Tone::Strong, text(adapter, "/provider"));
-    screen.line(format_args!("{provider} goes on"))
+    screen.line(format_args!("{provider} is resumed"))
 }
 
 fn list(screen: &Screen, answer: &Value) -> std::io::Result<()> {
@@ -151,7 +150,7 @@ fn inspect(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
         ("checked", "/health/checkedAt"),
         ("paused since", "/pausedAt"),
         ("running", "/running"),
-        ("at most", "/maxConcurrent"),
+        ("max running", "/maxConcurrent"),
         ("interfaces", "/interfaces"),
         ("capabilities", "/profile/capabilities"),
         ("tools", "/profile/nativeTools"),

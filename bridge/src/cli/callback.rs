@@ -1,5 +1,4 @@
-//! `forge-bridge callback test`: whether a receiver takes callbacks as it should, before a result depends
-//! on it.
+//! `forge-bridge callback test`: checks that a receiver handles callbacks correctly, before results depend on it.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use super::{Context, FAILED, block_on};
 use crate::app::receiver::{Answer, Owed, Receiver, Signed};
 use forge_delivery::verdict::Verdict;
 
-/// Deliveries whose time is taken.
+/// Deliveries whose response time is measured.
 const TIMED: usize = 5;
 
 #[derive(Debug, Args)]
@@ -23,21 +22,21 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Send test callbacks to a receiver: signed rightly and wrongly, twice, and late
+    /// Send test callbacks to a receiver: valid, repeated, wrongly signed and outdated ones
     Test {
-        /// As a dispatch would name it in `callbackUrl`
+        /// URL of the receiver, as in the `callbackUrl` of a dispatch
         url: String,
-        /// What signs (`whsec_…`), when it is not what the configuration has for this receiver
+        /// Signing secret (`whsec_…`), in place of the one configured for this receiver
         #[arg(long, env = "FORGE_CALLBACK_SECRET", hide_env_values = true)]
         secret: Option<String>,
     },
 }
 
-/// What one rule came to.
+/// Outcome of one rule.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Grade {
     Good,
-    /// Allowed, and better otherwise.
+    /// Allowed, but not recommended.
     Poor,
     Bad,
 }
@@ -78,19 +77,19 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
 async fn examine(receiver: &Receiver) -> anyhow::Result<Vec<Row>> {
     let mut owed = Owed::new();
     let first = receiver.send(&mut owed, Signed::Rightly).await?;
-    let mut rows = vec![taken("takes a signed callback", &first)];
+    let mut rows = vec![taken("accepts a signed callback", &first)];
     rows.extend(comes_again(&first));
     if first.verdict != Verdict::Delivered {
-        // Of a receiver that takes nothing, the rest says nothing.
+        // The other rules are meaningless for a receiver that accepts no callback.
         return Ok(rows);
     }
     let again = receiver.send(&mut owed, Signed::Rightly).await?;
-    rows.push(taken("takes the same once more (same webhook-id)", &again));
+    rows.push(taken("accepts the same again (same webhook-id)", &again));
     let forged = receiver.send(&mut Owed::new(), Signed::Wrongly).await?;
-    rows.push(refused("refuses a wrong signature", &forged, Grade::Bad));
+    rows.push(refused("rejects a wrong signature", &forged, Grade::Bad));
     let old = receiver.send(&mut Owed::new(), Signed::LongAgo).await?;
     rows.push(refused(
-        "refuses what was signed ten minutes ago",
+        "rejects a signature ten minutes old",
         &old,
         Grade::Poor,
     ));
@@ -109,37 +108,37 @@ fn taken(rule: &'static str, answer: &Answer) -> Row {
         Verdict::Delivered => (Grade::Good, said),
         Verdict::Retry { .. } => (
             Grade::Bad,
-            format!("{said}; it would be tried again, for 72 hours"),
+            format!("{said}; the bridge would retry for 72 hours"),
         ),
         Verdict::Dead { .. } => (
             Grade::Bad,
-            format!("{said}; it would be a dead letter at once"),
+            format!("{said}; it would be a dead letter immediately"),
         ),
     };
     Row { rule, grade, seen }
 }
 
-/// Of a receiver that does not take it now: whether it says when it will.
+/// Checks the Retry-After of an answer; `None` if there is none and the status does not ask for one.
 fn comes_again(answer: &Answer) -> Option<Row> {
     let (grade, seen) = match (&answer.status, &answer.retry_after) {
         (_, Some(value)) => match answer.comes_after {
             Some(wait) => (
                 Grade::Good,
-                format!("Retry-After: {value}: it would not come before {wait:.0?}"),
+                format!("Retry-After: {value}: the bridge would wait at least {wait:.0?}"),
             ),
             None => (
                 Grade::Poor,
-                format!("Retry-After: {value} is neither seconds nor a date, and not regarded"),
+                format!("Retry-After: {value} is neither seconds nor a date, and is ignored"),
             ),
         },
         (Ok(429 | 503), None) => (
             Grade::Poor,
-            "no Retry-After: it would come after 1 s, 2 s, 4 s …".to_owned(),
+            "no Retry-After: the bridge would retry after 1 s, 2 s, 4 s …".to_owned(),
         ),
         (Ok(_) | Err(_), None) => return None,
     };
     Some(Row {
-        rule: "says when to come again",
+        rule: "says when to retry",
         grade,
         seen,
     })
@@ -149,11 +148,8 @@ fn refused(rule: &'static str, answer: &Answer, otherwise: Grade) -> Row {
     let said = said(answer);
     let (grade, seen) = match &answer.status {
         Ok(status) if (400..500).contains(status) => (Grade::Good, said),
-        Ok(200..300) => (otherwise, format!("{said}: it was taken")),
-        Ok(_) | Err(_) => (
-            Grade::Poor,
-            format!("{said}, where 401 would say what is wrong"),
-        ),
+        Ok(200..300) => (otherwise, format!("{said}: it was accepted")),
+        Ok(_) | Err(_) => (Grade::Poor, format!("{said}; 401 would name the reason")),
     };
     Row { rule, grade, seen }
 }
@@ -163,7 +159,7 @@ fn in_time(times: &mut [Duration], limit: Duration) -> Row {
     let longest = times.last().copied().unwrap_or_default();
     let middle = times.get(times.len() / 2).copied().unwrap_or_default();
     let grade = match longest {
-        // An answer that needs so long is one that will be late under load.
+        // A receiver this slow is likely to time out under load.
         longest if longest > limit / 3 => Grade::Poor,
         _ => Grade::Good,
     };
@@ -171,7 +167,7 @@ fn in_time(times: &mut [Duration], limit: Duration) -> Row {
         rule: "answers in time",
         grade,
         seen: format!(
-            "{middle:.1?} (median of {}), {longest:.1?} at most; {limit:?} are waited for",
+            "{middle:.1?} (median of {}), {longest:.1?} at most; the limit is {limit:?}",
             times.len()
         ),
     }

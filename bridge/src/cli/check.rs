@@ -1,4 +1,4 @@
-//! `forge-bridge check`: everything that is wrong, at once.
+//! `forge-bridge check`: reports all problems of the configuration and the adapters at once.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! A small client of the bridge's own HTTP interface.
+//! Small client of the bridge's HTTP API.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use serde_json::Value;
 use url::Url;
 
 const CONNECT: Duration = Duration::from_secs(5);
-/// Longer than the longest `?wait`.
+/// Time limit of a request; longer than the longest `?wait`.
 const ANSWER: Duration = Duration::from_secs(90);
-/// Three heartbeats of a stream.
+/// Read timeout: three heartbeats of a stream.
 const SILENCE: Duration = Duration::from_secs(45);
-/// What is read of an answer that is not a stream.
+/// Size limit of an answer that is not a stream.
 const LONGEST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("{url:?} is not an address such as http://127.0.0.1:7420")]
     Address { url: String },
-    #[error("{} holds no certificate in PEM that can be trusted", .0.display())]
+    #[error("{} contains no usable PEM certificate", .0.display())]
     Authority(PathBuf),
     #[error("cannot set up an HTTP client")]
     Build(#[source] reqwest::Error),
@@ -39,11 +39,11 @@ pub(super) enum Error {
         status: StatusCode,
         refusal: Refusal,
     },
-    #[error("the answer of {url} cannot be read; is it a forge-bridge?")]
+    #[error("cannot read the answer of {url}; is it a forge-bridge?")]
     Unreadable { url: Url },
 }
 
-/// The error envelope.
+/// Error envelope of the HTTP API.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) body: Value,
@@ -70,7 +70,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A bridge somewhere. Cheap to clone.
+/// HTTP client of one bridge. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Client {
     http: reqwest::Client,
@@ -78,7 +78,7 @@ pub(super) struct Client {
     token: Option<SecretString>,
 }
 
-/// A path by its segments, so that an id with a slash stays one segment, and a query.
+/// Path and query of a request. The path is a list of segments, so that an id with a slash stays one segment.
 pub(super) struct Target<'a> {
     pub(super) path: &'a [&'a str],
     pub(super) query: &'a [(&'a str, &'a str)],
@@ -95,7 +95,7 @@ impl Client {
         Self::trusting(url, token, None)
     }
 
-    /// Trusts the authorities of the machine or, where a file names some, those alone.
+    /// Creates a client that trusts the system's certificate authorities or, with a file, only those in it.
     pub(super) fn trusting(
         url: &str,
         token: Option<String>,
@@ -114,7 +114,7 @@ impl Client {
             .read_timeout(SILENCE)
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
-        // The certificates of the machine are not read for a bridge that needs none.
+        // Plain HTTP: skips loading the system's certificates.
         let trusted = match (base.scheme(), authorities) {
             ("http", _) => Some(RootCertStore::empty()),
             (_, Some(file)) => Some(trusted(file)?),
@@ -128,7 +128,7 @@ impl Client {
                 .with_no_client_auth();
             builder = builder.tls_backend_preconfigured(tls);
         } else {
-            // An error means that somebody else has chosen one, which serves as well.
+            // An error means that a provider is already installed, which works as well.
             let _ = provider.install_default();
         }
         Ok(Self {
@@ -153,7 +153,7 @@ impl Client {
         self.read(self.send(request).await?).await
     }
 
-    /// An NDJSON stream; nothing when it is at its end.
+    /// Opens an NDJSON stream; `None` if it has ended (204).
     pub(super) async fn stream(&self, target: Target<'_>) -> Result<Option<Response>, Error> {
         let request = self
             .request(Method::GET, &target)

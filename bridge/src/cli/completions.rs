@@ -1,4 +1,4 @@
-//! `forge-bridge completions`: the script by which a shell completes commands and options.
+//! `forge-bridge completions`: prints the completion script of a shell.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -10,13 +10,14 @@ use super::Cli;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
+    /// Shell to print the script for
     shell: Shell,
 }
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut command = Cli::command();
     let name = command.get_name().to_owned();
-    // Into memory first: the generator panics where its output cannot be written.
+    // Into memory first: the generator panics if its output cannot be written.
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, name, &mut script);
     io::stdout().write_all(&script)?;

@@ -1,5 +1,5 @@
-//! `forge-bridge adapters test`: a library file held against the rules of the boundary, one line each. The
-//! library runs in a process of its own, so that one which crashes or hangs is told of and not suffered.
+//! `forge-bridge adapters test`: checks a library file against the rules of the adapter boundary, one line per rule.
+//! The library runs in a child process, so that a crash or hang is reported and does not end the test.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -18,37 +18,37 @@ use super::screen::{Screen, Tone, text};
 use super::{Context, FAILED};
 use crate::app;
 
-/// The time in which nothing may happen, many times what a rule waits for.
+/// Maximum time without progress, many times the wait of a rule; then the child is killed.
 const SILENCE: Duration = Duration::from_secs(90);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The library or program, named libforge_adapter_<name>.so or forge-adapter-<name>
+    /// Library or program, named libforge_adapter_<name>.so or forge-adapter-<name>
     file: PathBuf,
-    /// A setting, as the table [adapters.<name>] would have it; may be repeated
+    /// Setting, as in the table [adapters.<name>]; can be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     settings: Vec<(String, Value)>,
-    /// The model of requests that have to end well
+    /// Model of requests that must succeed
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// A model that takes longer than ten seconds
+    /// Model that takes longer than ten seconds
     #[arg(long, value_name = "NAME")]
     slow_model: Option<String>,
-    /// A model that fails
+    /// Model that fails
     #[arg(long, value_name = "NAME")]
     failing_model: Option<String>,
-    /// A setting that has to be refused
+    /// Setting that the adapter must reject
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     bad: Option<(String, Value)>,
-    /// It is degraded, not healthy, without any setting
+    /// Expect degraded, not healthy, without any setting
     #[arg(long)]
     needs_settings: bool,
-    /// The part that loads the library
+    /// Runs the checks in this process (internal)
     #[arg(long, hide = true)]
     inside: bool,
 }
 
-/// JSON where it is JSON, else text.
+/// Parses KEY=VALUE; the value is JSON if it parses as such, else text.
 fn setting(argument: &str) -> Result<(String, Value), String> {
     let (key, value) = argument
         .split_once('=')
@@ -92,7 +92,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     }
 }
 
-/// Runs the checks and says each step as a line of JSON.
+/// Runs the checks and prints each step as a line of JSON.
 fn inside(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let screen = context.screen();
     let mut told = Ok(());
@@ -146,7 +146,7 @@ fn outside(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode>
             Err(RecvTimeoutError::Timeout) => {
                 child.kill()?;
                 break Some(format!(
-                    "the library does not return; it was stopped after {SILENCE:?}"
+                    "the library did not return within {SILENCE:?} and was killed"
                 ));
             }
             Err(RecvTimeoutError::Disconnected) => break None,
@@ -165,15 +165,15 @@ fn outside(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode>
         }
         rows.push(begun);
     } else if rows.is_empty() {
-        // It has said on standard error why it was not loaded.
+        // The child has reported on standard error why the library was not loaded.
         return Ok(ExitCode::from(FAILED));
     }
     verdict(context, &rows)
 }
 
-/// This command once more, with what it was called with.
+/// Starts this command again as a child, with the same arguments and `--inside`.
 fn start(context: &Context) -> anyhow::Result<Child> {
-    let program = std::env::current_exe().context("cannot tell where this program lies")?;
+    let program = std::env::current_exe().context("cannot determine the path of this program")?;
     let mut command = Command::new(program);
     command
         .args(std::env::args_os().skip(1))
@@ -184,12 +184,12 @@ fn start(context: &Context) -> anyhow::Result<Child> {
         .stdout(Stdio::piped());
     command
         .spawn()
-        .context("cannot start the part that loads the library")
+        .context("cannot start the process that loads the library")
 }
 
 fn lines(child: &mut Child) -> anyhow::Result<mpsc::Receiver<String>> {
     let Some(stdout) = child.stdout.take() else {
-        bail!("the part that loads the library cannot be heard");
+        bail!("the process that loads the library has no standard output");
     };
     let (sender, receiver) = mpsc::channel();
     std::thread::Builder::new()
@@ -228,11 +228,11 @@ fn verdict(context: &Context, rows: &[Value]) -> anyhow::Result<ExitCode> {
     } else {
         let tone = if failed == 0 { Tone::Good } else { Tone::Bad };
         screen.line(format_args!(
-            "{}, {unchecked} not looked at",
-            screen.paint(tone, format_args!("{good} rules hold, {failed} do not")),
+            "{}, {unchecked} not checked",
+            screen.paint(tone, format_args!("{good} rules passed, {failed} failed")),
         ))?;
         if unchecked > 1 {
-            let hint = "--slow-model, --failing-model and --bad let more be looked at.";
+            let hint = "Use --slow-model, --failing-model and --bad to check more rules.";
             screen.line(screen.paint(Tone::Quiet, hint))?;
         }
     }

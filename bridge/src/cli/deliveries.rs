@@ -1,4 +1,4 @@
-//! `forge-bridge deliveries`: what is owed to callback URLs, and sending it again.
+//! `forge-bridge deliveries`: lists callback deliveries and retries them.
 
 use std::process::ExitCode;
 
@@ -17,20 +17,20 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Newest first (the default)
+    /// List deliveries, newest first (the default)
     List(Filter),
-    /// One delivery with its attempts
+    /// Show one delivery with its attempts
     Show { id: String },
-    /// Receivers that nothing is sent to for the time being, and when they are tried again
+    /// List receivers whose circuit breaker is open or half-open, and when they are tried next
     Destinations,
-    /// Make one due again, or all that match (dead ones unless --status says otherwise)
+    /// Retry one delivery now, or all that match (dead ones unless --status is given)
     Retry {
-        /// The delivery; without it, all that match
+        /// Delivery id; all that match when absent
         #[arg(required_unless_present_any = ["host", "since", "status"])]
         id: Option<String>,
         #[command(flatten)]
         filter: Filter,
-        /// Not before this time, RFC 3339
+        /// Only results finished since this time, RFC 3339
         #[arg(long, conflicts_with = "id")]
         since: Option<String>,
     },
@@ -38,9 +38,10 @@ enum Command {
 
 #[derive(Debug, Default, Args)]
 struct Filter {
+    /// Only deliveries in this state
     #[arg(long)]
     status: Option<State>,
-    /// A host or host:port
+    /// Only deliveries to this host or host:port
     #[arg(long)]
     host: Option<String>,
 }
@@ -123,13 +124,13 @@ fn list(context: &Context, filter: &Filter) -> anyhow::Result<ExitCode> {
     }
     screen.table(&rows)?;
     if !page["nextCursor"].is_null() {
-        screen.aside("there are older ones; --json shows the cursor")?;
+        screen.aside("older deliveries exist; --json shows the cursor")?;
     }
     match down["destinations"].as_array().map_or(0, Vec::len) {
         0 => {}
-        1 => screen.aside("one receiver fails; `deliveries destinations` shows it")?,
+        1 => screen.aside("one receiver is failing; `deliveries destinations` shows it")?,
         count => screen.aside(format_args!(
-            "{count} receivers fail; `deliveries destinations` shows them"
+            "{count} receivers are failing; `deliveries destinations` shows them"
         ))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -143,7 +144,7 @@ fn destinations(context: &Context) -> anyhow::Result<ExitCode> {
         screen.value(&down)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let heading = ["to", "state", "since", "tried at", "openings", "reason"];
+    let heading = ["to", "state", "since", "next try", "openings", "reason"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     for destination in down["destinations"].as_array().into_iter().flatten() {
         let columns = [
@@ -214,7 +215,10 @@ fn retry(context: &Context, path: &[&str], query: &[(&str, &str)]) -> anyhow::Re
     let screen = context.screen();
     match context.global.json {
         true => screen.value(&answer)?,
-        false => screen.line(format_args!("{} made due again", text(&answer, "/retried")))?,
+        false => screen.line(format_args!(
+            "{} scheduled for a retry",
+            text(&answer, "/retried")
+        ))?,
     }
     Ok(match answer["retried"].as_u64() {
         Some(0) => ExitCode::from(FAILED),

@@ -1,5 +1,5 @@
-//! `forge-bridge demo`: the main job before the reader's eyes. A bridge, an adapter, one dispatch,
-//! its events, and the signed callback, checked; then all of it is gone again.
+//! `forge-bridge demo`: runs one dispatch end to end and prints each step: bridge, adapter, request, events and the
+//! verified callback. Everything is temporary and removed afterwards.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,24 +23,24 @@ use crate::config::{Config, File, Sources};
 use crate::telemetry;
 use forge_base::tasks;
 
-/// With echo all of it takes less than a second; this is for real agents, and machines under load.
+/// Time limit of the demo. Echo needs less than a second; the rest is for real agents and loaded machines.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A tool round trip, for adapters whose agents have the tool.
+/// Default message for adapters other than echo: one tool call.
 const TOOL_TASK: &str = "Run the command `echo hello from the other side` and say what it printed.";
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Which adapter runs the task
+    /// Adapter that runs the task
     #[arg(long, value_name = "NAME", default_value = "echo")]
     adapter: String,
-    /// Where the adapter's model answers, instead of its provider
+    /// URL of the model for the adapter, in place of its provider's
     #[arg(long, value_name = "URL")]
     model_url: Option<String>,
-    /// Which model
+    /// Model to use
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// What the agent is told
+    /// Message for the agent
     #[arg(long, value_name = "TEXT")]
     message: Option<String>,
 }
@@ -50,7 +50,7 @@ impl Arguments {
         self.adapter == "echo"
     }
 
-    /// The task that is dispatched.
+    /// Body of the dispatch, without callback.
     fn task(&self) -> Value {
         let (message, model) = match self.is_echo() {
             true => ("Hello from the other side of the bridge", Some("stream:4")),
@@ -64,7 +64,7 @@ impl Arguments {
         })
     }
 
-    /// What the adapter is configured with besides the reader's environment.
+    /// Adapter settings, added to the user's environment.
     fn settings(&self) -> Vec<(String, String)> {
         let key = |key: &str| {
             let id = self.adapter.to_uppercase().replace(['-', '.'], "_");
@@ -84,7 +84,7 @@ impl Arguments {
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let environment = environment(&context.environment, arguments, folder.path())?;
     let sources = Sources {
         file: File::Nowhere,
@@ -99,7 +99,8 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     shown.with_context(|| format!("the demo did not end within {DEADLINE:?}"))?
 }
 
-/// Nothing of the reader's own settings but where libraries lie; nothing outside of one folder.
+/// Environment of the demo's bridge: none of the user's bridge settings except the plugin path, and all files
+/// in one folder.
 fn environment(
     own: &Environment,
     arguments: &Arguments,
@@ -126,7 +127,7 @@ fn environment(
         ("BRIDGE_CALLBACK_ALLOW", "loopback".to_owned()),
         ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
         ("BRIDGE_LOG_LEVEL", "error".to_owned()),
-        // Nobody else knows this bridge.
+        // No other client sends dispatches to this bridge.
         ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
     ];
     environment.extend(settings.map(|(name, value)| (name.to_owned(), value)));
@@ -134,9 +135,9 @@ fn environment(
     Ok(environment)
 }
 
-/// The folder of this program, or `plugins` in it, wherever the echo adapter is.
+/// Folder of this program or `plugins` in it, whichever holds the echo adapter.
 pub(super) fn beside_the_binary() -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe().context("cannot tell where this program lies")?;
+    let program = std::env::current_exe().context("cannot determine the path of this program")?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     let library = format!(
         "{}forge_adapter_echo{}",
@@ -181,7 +182,7 @@ async fn show(
     if stage.json {
         stage.screen.value(&record)?;
     } else {
-        // As it was called, since it may be found nowhere else.
+        // Shown as it was called, since it might not be in PATH.
         let program = std::env::args().next();
         let program = program.as_deref().unwrap_or("forge-bridge");
         stage.say("")?;
@@ -196,7 +197,7 @@ async fn show(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the demo is told.
+/// Output of the demo and address of its bridge.
 struct Stage {
     screen: Screen,
     url: String,
@@ -216,14 +217,14 @@ impl Stage {
         let accepted = client
             .post(Target::path(&["api", "v2", "dispatch"]), &dispatch)
             .await?;
-        self.say("   202 Accepted: it is on disk, and from here on the bridge owes an answer")?;
+        self.say("   202 Accepted: stored on disk; from now on the bridge owes a callback")?;
         self.block(&accepted)?;
 
         let id = text(&accepted, "/dispatchId");
         self.scene(3, &format!("GET /api/v2/dispatch/{id}/events"))?;
         let events = self.events(client, &id).await?;
 
-        let callback = sink.next().await.context("no callback came")?;
+        let callback = sink.next().await.context("no callback arrived")?;
         self.scene(4, "The callback, as its receiver sees it")?;
         let callback = self.callback(&callback, &secret)?;
         Ok(json!({
@@ -264,7 +265,7 @@ impl Stage {
         while let Some(event) = stream.next().await? {
             self.say(format_args!("   {}", tail::line(&self.screen, &event)))?;
             if event["type"] == "callback.dead" {
-                bail!("the callback was given up: {}", text(&event, "/data"));
+                bail!("the callback is a dead letter: {}", text(&event, "/data"));
             }
             events.push(event);
         }
@@ -284,11 +285,11 @@ impl Stage {
             serde_json::from_slice(&callback.body).context("the callback's body is not JSON")?;
         self.block(&body)?;
         if !callback.is_signed_with(secret) {
-            bail!("the signature of the callback does not fit its body and secret");
+            bail!("the signature of the callback does not match its body and secret");
         }
-        let verdict = self.screen.paint(Tone::Good, "the signature is right");
+        let verdict = self.screen.paint(Tone::Good, "valid signature");
         self.say(format_args!(
-            "   {verdict}: HMAC-SHA256 over id, time and body"
+            "   {verdict}: HMAC-SHA256 over id, timestamp and body"
         ))?;
         let headers: serde_json::Map<String, Value> = names
             .iter()

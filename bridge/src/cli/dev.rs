@@ -1,6 +1,5 @@
-//! `forge-bridge dev`: a bridge to try things on. No file is read unless one is named, the store is
-//! temporary unless a folder is named, callbacks to this machine are allowed, and one adapter that
-//! does not load is an error.
+//! `forge-bridge dev`: a bridge for development. Reads no configuration file unless one is named, uses a temporary
+//! store unless a folder is named, allows callbacks to this machine, and fails if an adapter does not load.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,13 +20,13 @@ use crate::config::{Config, File, Loaded, Sources};
 use crate::telemetry;
 use forge_base::tasks;
 
-/// How much of an output the line about a callback shows.
+/// Characters of an output on the line about a callback.
 const LONGEST_OUTPUT: usize = 100;
-/// Beside the bridge's own, so that the lines in the README can be copied.
+/// Preferred port of the receiver, next to the bridge's default, so that commands in the README can be copied.
 const RECEIVER_PORT: u16 = 7421;
 
 pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let environment = environment(&context.environment, folder.path());
     let sources = Sources {
         file: match &context.global.config {
@@ -41,7 +40,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
         warnings,
         ..
     } = sources.load()?;
-    // Nothing leaves this machine.
+    // Plain HTTP: the traffic stays on this machine.
     config.tls = Default::default();
     telemetry::install(&config.log)?;
     for warning in warnings {
@@ -73,7 +72,7 @@ fn environment(own: &Environment, folder: &Path) -> Environment {
     };
     environment.insert("BRIDGE_CALLBACK_ALLOW".to_owned(), allow);
     environment.insert("BRIDGE_STRICT".to_owned(), "true".to_owned());
-    // Nobody routes dispatches here, so that there is nobody to be told of the end first.
+    // No router sends dispatches here, so the drain need not keep accepting them.
     for (name, value) in [
         ("BRIDGE_PLUGIN_TRUST", "warn"),
         ("BRIDGE_DRAIN_ACCEPT", "0s"),
@@ -93,7 +92,7 @@ async fn until_stopped(
     let mut signals = Signals::listen()?;
     let (tracker, shutdown) = (TaskTracker::new(), CancellationToken::new());
     let mut sink = Sink::start(RECEIVER_PORT, &tracker, shutdown.clone()).await?;
-    // Whoever protects even a trial has a token at hand.
+    // With tokens configured, the calls below need one: the first of the list.
     let tokens = environment.get("BRIDGE_TOKENS").cloned();
     let token = tokens.and_then(|list| list.split(',').next().map(|first| first.trim().to_owned()));
     let options = app::Options::new(environment);
@@ -168,7 +167,7 @@ async fn greet(
     Ok(())
 }
 
-/// Name, state, file, age and digest: enough to see whether the file is the one just built.
+/// Formats name, health, file, age and digest of an adapter, enough to identify the file just built.
 fn plugin_line(screen: &Screen, adapter: &Value) -> String {
     let path = text(adapter, "/path");
     let built = std::fs::metadata(&path).and_then(|metadata| metadata.modified());

@@ -1,5 +1,5 @@
-//! `forge-bridge dispatch`: posts one and follows it to its end. The answer's text goes to standard
-//! output as it comes, everything about it to standard error.
+//! `forge-bridge dispatch`: posts a dispatch and follows it until it finishes. The answer's text is streamed to
+//! standard output, status lines go to standard error.
 
 use std::fmt;
 use std::io::Read;
@@ -17,41 +17,43 @@ use super::screen::{Screen, Tone, harmless, text};
 use super::stream::{Events, Query};
 use super::{Context, FAILED, block_on, tail};
 
-/// How often the line that says how it goes is written anew.
+/// Redraw interval of the progress line.
 const BEAT: Duration = Duration::from_millis(500);
 const LONGEST_DOING: usize = 60;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// What to do; `-` reads it from standard input
+    /// Message for the agent; `-` reads it from standard input
     #[arg(required_unless_present = "body")]
     message: Option<String>,
-    /// A JSON file with the whole dispatch; the options below go before what it says
+    /// JSON file with the whole dispatch; the message and the options below override its fields
     #[arg(long, value_name = "FILE")]
     body: Option<PathBuf>,
-    /// Makes the dispatch known again; one is made up when absent
+    /// Task id, which makes repeated requests idempotent; generated when absent
     #[arg(long)]
     task: Option<String>,
+    /// Agent id; `cli` when absent
     #[arg(long)]
     agent: Option<String>,
-    /// The adapter; else the bridge chooses
+    /// Adapter; chosen by the bridge when absent
     #[arg(long)]
     provider: Option<String>,
+    /// Model, by its name in the adapter
     #[arg(long)]
     model: Option<String>,
-    /// The system prompt
+    /// System prompt
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Go on with this conversation
+    /// Continue this session
     #[arg(long, value_name = "ID")]
     session: Option<String>,
-    /// Seconds of one attempt
+    /// Time limit of one attempt
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// Where the result is sent; nowhere when absent
+    /// URL for the result; no callback when absent
     #[arg(long, value_name = "URL")]
     callback: Option<String>,
-    /// Return when it is accepted
+    /// Return once the dispatch is accepted
     #[arg(long)]
     no_wait: bool,
 }
@@ -73,7 +75,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         }
         let id = accepted["dispatchId"]
             .as_str()
-            .context("the answer names no dispatch; is it a forge-bridge?")?;
+            .context("the answer has no dispatchId; is it from a forge-bridge?")?;
         let record = match context.global.json {
             true => {
                 wait(&client, id).await?;
@@ -151,10 +153,10 @@ fn body(arguments: &Arguments) -> anyhow::Result<Value> {
     Ok(Value::Object(body))
 }
 
-/// `task` is as the caller named it: one that was made up says nothing.
+/// Prints the acceptance line and warnings. A generated task id is not shown: `task` is the caller's own.
 fn announce(screen: &Screen, accepted: &Value, task: Option<&str>) -> std::io::Result<()> {
     let again = match accepted["duplicate"].as_bool() {
-        Some(true) => ", known already",
+        Some(true) => ", already known",
         Some(false) | None => "",
     };
     let task = task.map_or_else(String::new, |task| format!(", task {}", harmless(task)));
@@ -191,7 +193,7 @@ async fn record(client: &Client, id: &str) -> anyhow::Result<Value> {
     Ok(client.get(Target::path(&path)).await?)
 }
 
-/// Shows what happens; the text that was streamed.
+/// Prints events until the dispatch finishes; returns the streamed text.
 async fn follow(client: &Client, screen: &Screen, id: &str) -> anyhow::Result<String> {
     let mut events = events(client, id);
     let (mut streamed, mut progress, mut state) = (String::new(), screen.progress(), State::new());
@@ -225,7 +227,7 @@ async fn follow(client: &Client, screen: &Screen, id: &str) -> anyhow::Result<St
     Ok(streamed)
 }
 
-/// Where a dispatch is, as far as its events have told.
+/// Progress of a dispatch, derived from its events.
 struct State {
     begun: Instant,
     doing: String,
@@ -241,7 +243,7 @@ impl State {
         }
     }
 
-    /// What of it is worth a line that stays.
+    /// Applies an event; returns the line to print permanently, if any.
     fn take(&mut self, event: &Value) -> Option<(Tone, String)> {
         let name = || text(event, "/data/name");
         let (tone, note) = match event["type"].as_str()? {
@@ -253,7 +255,7 @@ impl State {
                 Tone::Quiet,
                 format!("started, attempt {}", text(event, "/attempt")),
             ),
-            "execution.retrying" => (Tone::Bad, "will be tried again".to_owned()),
+            "execution.retrying" => (Tone::Bad, "will be retried".to_owned()),
             "tool.invoked" => (Tone::Name, format!("tool {}", name())),
             "tool.completed" if event["data"]["isError"] == true => {
                 (Tone::Bad, format!("tool {} failed", name()))
@@ -344,7 +346,7 @@ mod tests {
                 "tool sh failed, 0 s, 7 tokens",
             ),
             (
-                json!({"type": "somebody.else"}),
+                json!({"type": "unknown.kind"}),
                 None,
                 "tool sh failed, 0 s, 7 tokens",
             ),

@@ -1,4 +1,4 @@
-//! `forge-bridge health`: whether a bridge is ready, as a probe or a person asks. Needs no token.
+//! `forge-bridge health`: readiness of a bridge and health of its adapters. Needs no token.
 
 use std::process::ExitCode;
 

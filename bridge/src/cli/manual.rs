@@ -1,4 +1,4 @@
-//! `forge-bridge manual`: the manual pages, one for the program and one for each command.
+//! `forge-bridge manual`: writes the manual pages, one for the program and one for each command.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use super::Cli;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Where they go; it has to exist
+    /// Output folder; must exist
     folder: PathBuf,
 }
 

@@ -1,5 +1,5 @@
-//! The command line: what each command reads, prints and answers to the shell. Commands that ask a
-//! running bridge go through its HTTP interface like anybody else.
+//! Command-line interface: arguments, output and exit code of each command. Commands that address a running
+//! bridge use its public HTTP API.
 
 mod adapters;
 mod callback;
@@ -33,36 +33,36 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{File, Sources};
 
-/// The variables of the process, by value.
+/// Environment variables of the process, copied at the start.
 pub type Environment = BTreeMap<String, String>;
 
-/// The command did its work, and what it reports is a failure; or it failed.
+/// The command failed, or it ran and reports a failure.
 const FAILED: u8 = 1;
-/// Also what clap answers to arguments it does not know.
+/// Invalid arguments; clap uses the same code.
 const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 3;
 const REFUSED: u8 = 4;
-/// As a shell says it of a program that SIGINT ended.
+/// 128 + SIGINT, as a shell reports a program ended by that signal.
 const INTERRUPTED: u8 = 130;
 
 const AFTERWORD: &str = "\
-The bridge starts itself as these, which are nobody else's:
-  exec          the supervisor of a child process
-  relay         joins a program with a socket
-  adapter-host  holds one adapter in a process of its own
+Internal commands, which the bridge starts itself:
+  exec          supervises a child process
+  relay         connects a program with a socket
+  adapter-host  runs one adapter in its own process
 
 Exit codes:
-  0    done
-  1    failed, or what is reported is a failure: a dispatch that ended with an error,
-       a check that found something, a configuration that is not valid
-  2    arguments that make no sense
-  3    the bridge cannot be reached
+  0    success
+  1    failure, or a reported failure: a dispatch that ended with an error, a check
+       that found problems, an invalid configuration
+  2    invalid arguments
+  3    the bridge is unreachable
   4    the bridge answered with an error
-  130  stopped at once by a second signal";
+  130  stopped immediately by a second signal";
 
-/// An execution bridge: accepts a step, runs it on an agent runtime, delivers the result.
+/// Execution bridge: accepts dispatches, runs them on agent runtimes and delivers the results.
 ///
-/// Without a command it serves.
+/// Without a command, runs `serve`.
 #[derive(Debug, Parser)]
 #[command(name = "forge-bridge", version, after_help = AFTERWORD, after_long_help = AFTERWORD)]
 pub struct Cli {
@@ -72,16 +72,16 @@ pub struct Cli {
     global: Global,
 }
 
-/// What every command understands.
+/// Options of every command.
 #[derive(Debug, Clone, Args)]
 struct Global {
-    /// The configuration file; else BRIDGE_CONFIG, else ./forge-bridge.toml where there is one
+    /// Configuration file; defaults to BRIDGE_CONFIG, then to ./forge-bridge.toml if it exists
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Machine-readable output
+    /// Print machine-readable JSON
     #[arg(long, global = true)]
     json: bool,
-    /// The bridge to ask
+    /// Address of the bridge
     #[arg(
         long,
         global = true,
@@ -89,10 +89,10 @@ struct Global {
         default_value = "http://127.0.0.1:7420"
     )]
     url: String,
-    /// The bearer token for it
+    /// Bearer token for the bridge
     #[arg(long, global = true, env = "BRIDGE_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// Trust these certificates alone (PEM), for a bridge whose own is signed by itself or by nobody known
+    /// Trust only these certificates (PEM), for a bridge with a self-signed or private one
     #[arg(long, global = true, env = "BRIDGE_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
 }
@@ -101,39 +101,39 @@ struct Global {
 enum Command {
     /// Serve until SIGTERM or SIGINT (the default)
     Serve,
-    /// Show the main job: a dispatch, its events and the signed callback
+    /// Demonstrate one dispatch: its request, events and signed callback
     Demo(demo::Arguments),
-    /// Serve for trying things: echo, a callback receiver, a readable log, no configuration
+    /// Serve for development: echo adapter, callback receiver, no configuration file
     Dev,
-    /// Validate the configuration and load every adapter, and say all that is wrong
+    /// Validate the configuration, load every adapter and report all problems
     Check,
-    /// Show the secret that signs callbacks; make tokens, turn the key of the store
+    /// Show the secrets that sign callbacks; create tokens; rotate the key of the store
     Secrets(secrets::Arguments),
-    /// What adapters a running bridge has
+    /// List and manage the adapters of a running bridge; create and test adapters
     Adapters(adapters::Arguments),
     /// Post a dispatch and follow it
     Dispatch(dispatch::Arguments),
-    /// Ask whether a bridge is ready, and how its adapters are
+    /// Show readiness of a bridge and health of its adapters
     Health,
     /// Follow events
     Tail(tail::Arguments),
-    /// What goes on now, in the terminal
+    /// Show current activity in the terminal, updated live
     Top,
-    /// What is owed to callback URLs
+    /// List callback deliveries and retry them
     Deliveries(deliveries::Arguments),
-    /// Try a receiver of callbacks out
+    /// Test a callback receiver
     Callback(callback::Arguments),
-    /// Kill a bridge again and again on this disk, and see that it loses nothing
+    /// Kill a bridge repeatedly on this disk and verify that it loses nothing
     Drill(drill::Arguments),
-    /// Look whether the store is whole, or copy it
+    /// Check the store for damage, or back it up
     Store(store::Arguments),
-    /// Print what a shell needs to complete commands and options
+    /// Print a shell completion script
     Completions(completions::Arguments),
     /// Write the manual pages into a folder
     Manual(manual::Arguments),
 }
 
-/// Everything a command is given besides its own arguments.
+/// Global options and environment of a command.
 struct Context {
     global: Global,
     environment: Environment,
@@ -163,12 +163,12 @@ impl Context {
     }
 }
 
-/// Reads the arguments of the process; ends it with help or an error where they ask for it.
+/// Parses the process's arguments; exits for `--help`, `--version` and invalid arguments.
 pub fn parse() -> Cli {
     Cli::parse()
 }
 
-/// Runs one command.
+/// Runs the command and returns its exit code.
 pub fn run(cli: Cli, environment: Environment) -> ExitCode {
     let context = Context {
         global: cli.global,
@@ -204,10 +204,10 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         .filter_map(|cause| cause.downcast_ref::<io::Error>())
         .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe);
     if broken_pipe {
-        // Whoever read us has seen enough.
+        // The reader closed the pipe, so it has read what it needs.
         return ExitCode::SUCCESS;
     }
-    // Where standard error is gone too there is nobody left to tell.
+    // A closed standard error leaves no way to report.
     let _ = writeln!(io::stderr(), "error: {error:#}");
     let code = match error.downcast_ref::<client::Error>() {
         Some(client::Error::Unreachable { .. }) => UNREACHABLE,
@@ -218,7 +218,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// For commands that only wait for a bridge.
+/// Runs a future on a single-threaded runtime; for commands that only wait for a bridge.
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,5 +1,5 @@
-//! Standard output and standard error for people: colour and progress only on a terminal, and a reader
-//! that goes away is no error of ours.
+//! Standard output and standard error for people: colour and progress only on a terminal. A broken pipe is returned
+//! as an error, which the command line treats as success.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -8,22 +8,22 @@ use serde_json::Value;
 
 use super::Environment;
 
-/// Where a command writes its answer, and beside it what is to be said about that.
+/// Output of a command: its answer on standard output, remarks on standard error.
 pub(super) struct Screen {
     answers: Stream,
     asides: Stream,
 }
 
-/// What somebody sees of one of the two.
+/// Capabilities of one of the two streams.
 #[derive(Clone, Copy)]
 struct Stream {
     terminal: bool,
-    /// Whether what was written can be written over.
+    /// True if written text can be overwritten.
     moves: bool,
     colour: bool,
 }
 
-/// What a piece of text is.
+/// Meaning of a text, which decides its colour.
 #[derive(Clone, Copy)]
 pub(super) enum Tone {
     Strong,
@@ -58,17 +58,17 @@ impl Screen {
         }
     }
 
-    /// The text, coloured where there is colour; for an answer.
+    /// Colours text for standard output, if colour is enabled there.
     pub(super) fn paint(&self, tone: Tone, text: impl Display) -> String {
         self.answers.paint(tone, text)
     }
 
-    /// The same for [`Screen::aside`].
+    /// Colours text for [`Screen::aside`], if colour is enabled there.
     pub(super) fn paint_aside(&self, tone: Tone, text: impl Display) -> String {
         self.asides.paint(tone, text)
     }
 
-    /// Where it can be shown how it goes without getting into what is written.
+    /// Creates a progress line, which does not mix with the answer.
     pub(super) fn progress(&self) -> Progress {
         Progress {
             stream: self.asides,
@@ -77,10 +77,10 @@ impl Screen {
         }
     }
 
-    /// How many letters a line of answers has room for; there is a bound on a terminal alone.
+    /// Characters per line of standard output; `None` unless it is a terminal of known width.
     pub(super) fn width(&self) -> Option<usize> {
         let size = self.answers.terminal.then(crossterm::terminal::size)?;
-        // A terminal that does not know its size says 0.
+        // A terminal of unknown size reports 0.
         size.ok()
             .map(|(width, _)| usize::from(width))
             .filter(|width| *width > 0)
@@ -90,8 +90,8 @@ impl Screen {
         writeln!(io::stdout(), "{text}")
     }
 
-    /// Text of an agent without an end, shown at once: as it is for a program, without orders to the
-    /// terminal for a person.
+    /// Writes agent text without a line end and flushes: unchanged into a pipe or file, without control characters
+    /// on a terminal.
     pub(super) fn piece(&self, text: &str) -> io::Result<()> {
         let mut out = io::stdout();
         match self.answers.terminal {
@@ -101,22 +101,22 @@ impl Screen {
         out.flush()
     }
 
-    /// Something about the work, not part of the answer: to standard error.
+    /// Writes a remark, which is not part of the answer, as a line on standard error.
     pub(super) fn aside(&self, text: impl Display) -> io::Result<()> {
         writeln!(io::stderr(), "{text}")
     }
 
-    /// A value over several lines.
+    /// Writes a value as indented JSON.
     pub(super) fn value(&self, value: &Value) -> io::Result<()> {
         writeln!(io::stdout(), "{value:#}")
     }
 
-    /// A value on one line.
+    /// Writes a value as one line of JSON.
     pub(super) fn value_line(&self, value: &Value) -> io::Result<()> {
         writeln!(io::stdout(), "{value}")
     }
 
-    /// Columns as wide as what is in them; the first row is the heading.
+    /// Writes aligned columns; the first row is the heading.
     pub(super) fn table(&self, rows: &[Vec<String>]) -> io::Result<()> {
         for (number, line) in aligned(rows).into_iter().enumerate() {
             match number {
@@ -144,8 +144,7 @@ impl Stream {
     }
 }
 
-/// One line on standard error that says how it goes, until there is something else to say. Only on a
-/// terminal.
+/// Progress line on standard error, redrawn in place. Only on a terminal.
 pub(super) struct Progress {
     stream: Stream,
     beside: Stream,
@@ -153,7 +152,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// `written` is what went to standard output so far: in the middle of its line there is no place.
+    /// Draws the line, unless standard output is a terminal in the middle of a line; `written` is the output so far.
     pub(super) fn show(&mut self, text: impl Display, written: &str) -> io::Result<()> {
         let between_lines = written.is_empty() || written.ends_with('\n');
         if !self.stream.moves || (self.beside.terminal && !between_lines) {
@@ -165,7 +164,7 @@ impl Progress {
         io::stderr().flush()
     }
 
-    /// Before anything else is written.
+    /// Removes the line; required before other output.
     pub(super) fn clear(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.shown) {
             write!(io::stderr(), "\r\x1b[K")?;
@@ -175,7 +174,8 @@ impl Progress {
     }
 }
 
-/// Without what a terminal takes as orders: to move, to colour, to write into its title or the clipboard.
+/// Replaces control characters other than newline and tab, so that text cannot move the cursor, set colours or
+/// write to the title or clipboard of a terminal.
 pub(super) fn harmless(text: &str) -> String {
     let shown = |letter: char| match letter {
         '\n' | '\t' => letter,
@@ -185,7 +185,7 @@ pub(super) fn harmless(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// The text at a JSON pointer, or a dash.
+/// Text at a JSON pointer, or a dash if absent.
 pub(super) fn text(value: &Value, pointer: &str) -> String {
     match value.pointer(pointer) {
         Some(Value::String(text)) => text.clone(),

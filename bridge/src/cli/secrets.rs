@@ -1,5 +1,5 @@
-//! `forge-bridge secrets`: what receivers need to check our signatures, tokens for callers, and the keys under
-//! which secrets lie in the store.
+//! `forge-bridge secrets`: secrets that receivers need to verify signatures, tokens for callers, and the keys that
+//! secrets in the store are encrypted with.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,23 +23,23 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a token for a caller: shown once, and its hash as a line for the configuration
+    /// Create a token for a caller; prints it once, with its hash as a line for the configuration
     Token {
-        /// Whose it is; for people alone
+        /// Name of the token, for people only
         #[arg(long)]
         name: Option<String>,
-        /// dispatch, read or admin; several with commas, all when absent
+        /// Scopes, separated by commas: dispatch, read, admin; all when absent
         #[arg(long, value_delimiter = ',')]
         scopes: Vec<String>,
-        /// How long it is valid, such as 90d; for ever when absent
+        /// Lifetime, such as 90d; unlimited when absent
         #[arg(long, value_name = "DURATION", value_parser = life)]
         expires: Option<Duration>,
     },
-    /// Show the ids of the keys, and how much lies under each
+    /// Show the ids of the keys and the number of secrets encrypted with each
     Keys,
-    /// Put a new key into the key file; the old ones still open what they sealed
+    /// Put a new key first in the key file; older keys still decrypt what they encrypted
     Rotate,
-    /// Take the keys out of the key file under which nothing lies any more; older backups still need theirs
+    /// Remove unused keys from the key file; older backups still need theirs
     Retire,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn run(context: &Context, arguments: Arguments) -> anyhow::Result<Exi
 }
 
 fn life(text: &str) -> Result<Duration, String> {
-    duration::parse(text).ok_or_else(|| "wanted a duration such as 12h or 90d".to_owned())
+    duration::parse(text).ok_or_else(|| "expected a duration such as 12h or 90d".to_owned())
 }
 
 fn signing(context: &Context) -> anyhow::Result<()> {
@@ -81,11 +81,11 @@ fn signing(context: &Context) -> anyhow::Result<()> {
     for entry in &known {
         let origin = entry.origin.as_deref().unwrap_or("every other destination");
         let source = match entry.source {
-            Source::Generated => "made at the first start",
+            Source::Generated => "generated at the first start",
             Source::Configured => "from the configuration",
         };
         if entry.secrets.is_empty() {
-            screen.aside("none yet: the bridge makes one at its first start")?;
+            screen.aside("none yet: the bridge generates one at its first start")?;
         }
         for secret in &entry.secrets {
             screen.line(format_args!(
@@ -106,16 +106,16 @@ fn token(context: &Context, minted: &Minted) -> anyhow::Result<()> {
         return Ok(screen.value(&entry)?);
     }
     screen.line(token)?;
-    // A text, a list of texts and a number are the same in JSON and in TOML.
+    // Strings, lists of strings and numbers have the same syntax in JSON and TOML.
     let members = entry.as_object().into_iter().flatten();
     let members: Vec<_> = members
         .map(|(name, value)| format!("{name} = {value}"))
         .collect();
     for line in [
-        "It is not shown again. The configuration has its hash alone, in the list auth.token:"
+        "It is not shown again. Add its hash to the list auth.token in the configuration:"
             .to_owned(),
         format!("  {{ {} }}", members.join(", ")),
-        "A running bridge takes it over at SIGHUP.".to_owned(),
+        "A running bridge applies it on SIGHUP.".to_owned(),
     ] {
         screen.line(screen.paint(Tone::Quiet, line))?;
     }
@@ -140,15 +140,15 @@ fn keys(context: &Context) -> anyhow::Result<()> {
     }
     for usage in &usages {
         let what = match usage.role {
-            Role::Sealing => "seals what is new",
+            Role::Sealing => "encrypts new secrets",
             Role::Former if usage.sealed == 0 => {
-                "nothing lies under it: `forge-bridge secrets retire` takes it out of the key file"
+                "unused: `forge-bridge secrets retire` removes it from the key file"
             }
-            Role::Former => "a running bridge seals anew what lies under it",
-            Role::Missing => "not here: what lies under it cannot be read",
+            Role::Former => "a running bridge re-encrypts these with the current key",
+            Role::Missing => "key missing: these cannot be decrypted",
         };
         screen.line(format_args!(
-            "{}  {} sealed  {}",
+            "{}  {} encrypted  {}",
             key(usage).as_deref().unwrap_or("unnamed "),
             usage.sealed,
             screen.paint(Tone::Quiet, what),
@@ -164,14 +164,14 @@ fn rotate(context: &Context) -> anyhow::Result<()> {
         return Ok(screen.value(&json!({ "key": key.to_string() }))?);
     }
     screen.line(format_args!(
-        "{key} is the first key in {}",
+        "{key} is now the first key in {}",
         config.secret.key_file.display()
     ))?;
     for line in [
-        "Send SIGHUP to a bridge that runs: it seals with the new key from then on, and seals anew what lies under \
-         the old one. One that does not run does it at its next start.",
-        "Then: forge-bridge secrets keys, and when nothing lies under the old key, forge-bridge secrets retire. Backups \
-         of before need the old key: keep it with them.",
+        "Send SIGHUP to a running bridge: it encrypts with the new key from then on and re-encrypts existing \
+         secrets. A stopped one does so at its next start.",
+        "Then check with forge-bridge secrets keys. Once the old key is unused, run forge-bridge secrets retire. \
+         Earlier backups need the old key: keep it with them.",
     ] {
         screen.line(screen.paint(Tone::Quiet, line))?;
     }
@@ -187,10 +187,10 @@ fn retire(context: &Context) -> anyhow::Result<()> {
         return Ok(screen.value(&json!({ "retired": retired }))?);
     }
     if retired.is_empty() {
-        screen.line("every key is still needed; forge-bridge secrets keys shows for how much")?;
+        screen.line("every key is still in use; forge-bridge secrets keys shows the numbers")?;
     }
     for key in retired {
-        screen.line(format_args!("{key} is no longer in the key file"))?;
+        screen.line(format_args!("{key} was removed from the key file"))?;
     }
     Ok(())
 }

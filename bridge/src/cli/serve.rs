@@ -1,4 +1,4 @@
-//! `forge-bridge`: serves until it is told to stop.
+//! `forge-bridge serve`: runs the bridge until SIGTERM or SIGINT.
 
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let options = Options::new(context.environment.clone());
     let runtime = tasks::half_runtime()?;
     let code = runtime.block_on(until_stopped(&settings, config, options));
-    // What a second signal cut off is not waited for.
+    // Does not wait for work cut off by a second signal.
     runtime.shutdown_background();
     code
 }
@@ -44,8 +44,8 @@ async fn until_stopped(
     let mut hangup = signal(SignalKind::hangup())?;
     let mut bridge = tokio::select! {
         started = Box::pin(Bridge::start(config, options)) => started?,
-        // A start that is given up, perhaps because an adapter hangs, ends as a crash does: nothing
-        // was answered yet.
+        // An aborted start, perhaps because of a hanging adapter, ends like a crash: no request was
+        // answered yet.
         () = signals.next() => return Ok(ExitCode::SUCCESS),
     };
     loop {
@@ -60,14 +60,14 @@ async fn until_stopped(
     }
 }
 
-/// Where settings come from and what of them is the process's own.
+/// Sources of the settings, and the process-wide log configuration.
 struct Settings {
     sources: Sources,
     logs: Logs,
 }
 
 impl Settings {
-    /// Whatever is wrong, the bridge goes on as it is.
+    /// Reloads the settings. After an error, the bridge continues with its current ones.
     async fn reload(&self, bridge: &mut Bridge) {
         let Loaded {
             config,
@@ -75,7 +75,7 @@ impl Settings {
             warnings,
         } = match self.sources.load() {
             Ok(loaded) => loaded,
-            Err(error) => return tracing::error!("nothing is changed: {error}"),
+            Err(error) => return tracing::error!("settings unchanged: {error}"),
         };
         for warning in warnings {
             tracing::warn!("{warning}");
@@ -83,25 +83,25 @@ impl Settings {
         let level = config.log.level.clone();
         let restart = match bridge.reload(config).await {
             Ok(restart) => restart,
-            Err(error) => return tracing::error!("nothing is changed: {error:#}"),
+            Err(error) => return tracing::error!("settings unchanged: {error:#}"),
         };
         match file {
-            Some(file) => tracing::info!("settings read again from {}", file.display()),
-            None => tracing::info!("there is no file to read settings from"),
+            Some(file) => tracing::info!("settings reloaded from {}", file.display()),
+            None => tracing::info!("no configuration file to reload"),
         }
         if !restart.is_empty() {
             tracing::warn!(
-                "changed, but in force only after a restart: {}",
+                "changed, but effective only after a restart: {}",
                 restart.join(", ")
             );
         }
         if let Err(error) = self.logs.set_level(&level) {
-            tracing::error!("the level of the logs is as before: {error}");
+            tracing::error!("the log level is unchanged: {error}");
         }
     }
 }
 
-/// SIGTERM and SIGINT mean the same to us.
+/// SIGTERM and SIGINT, treated alike.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,

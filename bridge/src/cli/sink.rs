@@ -1,5 +1,5 @@
-//! A receiver of callbacks for `demo` and `dev`: takes everything, answers 204, hands it over.
-//! Checks signatures by the published rule and not with the bridge's own code.
+//! Callback receiver of `demo`, `dev` and `drill`: accepts every callback, answers 204 and passes it on. Verifies
+//! signatures by the published specification, independently of the bridge's own code.
 
 use std::convert::Infallible;
 use std::io::ErrorKind;
@@ -29,14 +29,14 @@ pub(super) struct Sink {
     received: mpsc::Receiver<Callback>,
 }
 
-/// One callback as it came.
+/// Callback as received.
 pub(super) struct Callback {
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
 }
 
 impl Sink {
-    /// Listens on this loopback port, or where it is taken (or 0) on a free one, until `shutdown`.
+    /// Listens on this loopback port until `shutdown`; on a free port if it is 0 or in use.
     pub(super) async fn start(
         port: u16,
         tracker: &TaskTracker,
@@ -58,7 +58,7 @@ impl Sink {
         format!("http://{}/callback", self.addr)
     }
 
-    /// The next callback; nothing after the shutdown.
+    /// Returns the next callback; `None` after the shutdown.
     pub(super) async fn next(&mut self) -> Option<Callback> {
         self.received.recv().await
     }
@@ -83,7 +83,7 @@ async fn accept(
             let service = service_fn(|request| receive(request, sender.clone()));
             let connection = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service);
-            // A sender that hangs up in the middle sends again; here is nothing to mend.
+            // Errors are ignored: a sender that disconnects early retries.
             tokio::select! {
                 _ = connection => {}
                 () = shutdown.cancelled() => {}
@@ -120,8 +120,8 @@ impl Callback {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// Whether one of the signatures is `HMAC-SHA256(secret, "<id>.<timestamp>.<body>")`, as
-    /// standardwebhooks.com has it. The secret is `whsec_` and base64.
+    /// Returns true if one of the signatures is `HMAC-SHA256(secret, "<id>.<timestamp>.<body>")`, as specified by
+    /// standardwebhooks.com. The secret is `whsec_` followed by base64.
     pub(super) fn is_signed_with(&self, secret: &str) -> bool {
         let (Some(id), Some(timestamp), Some(signatures)) = (
             self.header("webhook-id"),
@@ -147,7 +147,7 @@ impl Callback {
 mod tests {
     use super::*;
 
-    /// The vector of the Standard Webhooks specification.
+    /// Test vector of the Standard Webhooks specification.
     fn callback() -> Callback {
         let mut headers = HeaderMap::new();
         for (name, value) in [

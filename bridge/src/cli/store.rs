@@ -1,5 +1,4 @@
-//! `forge-bridge store`: looks whether the store is whole, and copies it; both also while a bridge works
-//! on it.
+//! `forge-bridge store`: checks the store for damage and backs it up; both also while a bridge uses it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,11 +19,11 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Read all of the store and report what is damaged; a changed byte within a stored text is not detected
+    /// Read the whole store and report damage; a changed byte within a stored text is not detected
     Check,
-    /// Copy the store, as it is at this moment, to a new file
+    /// Copy the current state of the store to a new file
     Backup {
-        /// Where the copy goes
+        /// File to create
         file: PathBuf,
     },
 }
@@ -89,14 +88,16 @@ fn backup(context: &Context, config: &Config, file: &PathBuf) -> anyhow::Result<
     ))?;
     for line in [
         match config.secret.key {
-            Some(_) => "Its secrets open with the key in BRIDGE_SECRET_KEY alone: keep that too."
-                .to_owned(),
-            None => format!("Its secrets open with {key} alone: keep that too."),
+            Some(_) => {
+                "Its secrets are encrypted with the key in BRIDGE_SECRET_KEY: keep that too."
+                    .to_owned()
+            }
+            None => format!("Its secrets are encrypted with {key}: keep that too."),
         },
         format!(
             "To restore: stop the bridge, move bridge.db, bridge.db-wal and bridge.db-shm out of {}, put \
-             the copy there as bridge.db, start. What was open when it was made runs and is delivered \
-             again; cursors of event readers are refused, so that they begin anew.",
+             the copy there as bridge.db, and start. Work unfinished at the time of the copy runs and is \
+             delivered again; event cursors are refused, so that readers start over.",
             config.data_dir.display()
         ),
     ] {

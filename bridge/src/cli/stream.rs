@@ -1,4 +1,4 @@
-//! Events as they come, over as many connections as it takes: a cut is resumed at the last cursor.
+//! Event stream over as many connections as needed: after a disconnect, reading resumes at the last cursor.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use serde_json::Value;
 
 use super::client::{Client, Error, Target};
 
-/// A line that is longer than any event the bridge writes.
+/// Size limit of a line; larger than any event the bridge writes.
 const LONGEST_LINE_BYTES: usize = 32 * 1024 * 1024;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What is read and from where.
+/// Path, filter and start position of an event stream.
 pub(super) struct Query {
     pub(super) path: Vec<String>,
     pub(super) filter: Vec<(String, String)>,
-    /// A cursor, `0` or `now`.
+    /// A cursor, `0` (earliest) or `now`; `None` leaves the start to the bridge.
     pub(super) after: Option<String>,
 }
 
-/// A reader of events.
+/// Reader of an event stream; reconnects with backoff.
 pub(super) struct Events {
     client: Client,
     query: Query,
@@ -42,7 +42,7 @@ impl Events {
         }
     }
 
-    /// The next event; nothing when no more will come.
+    /// Returns the next event; `None` once no more will follow.
     pub(super) async fn next(&mut self) -> Result<Option<Value>, Error> {
         loop {
             while let Some(line) = self.pending.next() {
@@ -62,7 +62,7 @@ impl Events {
             };
             match body.chunk().await {
                 Ok(Some(chunk)) if self.pending.has_room_for(&chunk) => self.pending.push(&chunk),
-                // A line without end, a cut or the end: what is not complete is asked for again.
+                // Oversized line, disconnect or end: reconnect and request incomplete lines again.
                 Ok(_) | Err(_) => {
                     self.body = None;
                     self.pending = Lines::default();
@@ -93,7 +93,7 @@ impl Events {
             Ok(body) => {
                 self.connected = true;
                 self.body = body;
-                // Should the connection bring nothing, the next one comes a little later.
+                // Back off before the next connection in case this one yields no event.
                 self.pause = Some(self.pause.map_or(FIRST_PAUSE, longer));
                 Ok(self.body.is_some())
             }
@@ -110,13 +110,13 @@ fn longer(pause: Duration) -> Duration {
     (pause * 2).min(LONGEST_PAUSE)
 }
 
-/// Bytes that become whole lines.
+/// Splits received bytes into lines.
 #[derive(Default)]
 struct Lines {
     bytes: Vec<u8>,
-    /// Where the first line that was not given out begins.
+    /// Start of the first line that was not returned yet.
     start: usize,
-    /// Up to where no line end was found.
+    /// End of the part already searched for a line end.
     searched: usize,
 }
 

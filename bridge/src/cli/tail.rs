@@ -1,4 +1,4 @@
-//! `forge-bridge tail`: events as they happen, over cuts and restarts.
+//! `forge-bridge tail`: follows events across disconnects and restarts.
 
 use std::process::ExitCode;
 
@@ -9,28 +9,31 @@ use super::screen::{Screen, Tone, harmless, text};
 use super::stream::{Events, Query};
 use super::{Context, block_on};
 
-/// How much of an event's data a line shows where there is no terminal to fit into.
+/// Characters of an event's data on a line, if no terminal width is known.
 const LONGEST_DATA: usize = 200;
-/// What the line says without it, or nobody reads.
+/// Data left out of a line: redundant or of no interest.
 const UNSAID: [&str; 2] = ["deliveryId", "provider"];
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// A dispatch, by dsp_… or task id; without it, everything that happens
+    /// Dispatch id (dsp_…) or task id; all events when absent
     dispatch: Option<String>,
-    /// Begin behind this cursor; 0: from the earliest, now: live
+    /// Start after this cursor; 0 for the earliest event, now for new ones
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
-    /// Go on until the callback is settled, not only until the end of the execution
+    /// Continue until the callback is settled, not only until the execution ends
     #[arg(long, requires = "dispatch")]
     until_delivered: bool,
+    /// Only events of this adapter
     #[arg(long, conflicts_with = "dispatch")]
     provider: Option<String>,
+    /// Only events of this agent
     #[arg(long, conflicts_with = "dispatch")]
     agent: Option<String>,
+    /// Only events of this task
     #[arg(long, conflicts_with = "dispatch")]
     task: Option<String>,
-    /// An event type, such as execution.failed
+    /// Only events of this type, such as execution.failed
     #[arg(long = "type", conflicts_with = "dispatch", value_name = "TYPE")]
     kind: Option<String>,
 }
@@ -73,7 +76,7 @@ fn query(arguments: &Arguments) -> Query {
     }
 }
 
-/// One event on one line.
+/// Formats an event as one line.
 pub(super) fn line(screen: &Screen, event: &Value) -> String {
     let kind = text(event, "/type");
     let tone = match kind.as_str() {
@@ -89,7 +92,7 @@ pub(super) fn line(screen: &Screen, event: &Value) -> String {
     };
     let before = clock.chars().count() + kind.chars().count().max(20) + whose.chars().count() + 6;
     let room = screen.width().map_or(LONGEST_DATA, |width| {
-        // One more for the mark that something is missing.
+        // One more character for the ellipsis.
         width.saturating_sub(before + 1)
     });
     let data = match &event["data"] {
@@ -106,7 +109,8 @@ pub(super) fn line(screen: &Screen, event: &Value) -> String {
     .to_owned()
 }
 
-/// What an event says: text as such, on one line and without orders to a terminal, the rest by name.
+/// Formats an event's data on one line, with control characters escaped or replaced: text as it is, other members
+/// with their names.
 fn said(kind: &str, data: &Value) -> String {
     let delta = match kind {
         "assistant.text" | "assistant.thinking" => data["delta"].as_str(),
@@ -135,12 +139,12 @@ fn pair(name: &str, value: &Value) -> String {
     }
 }
 
-/// Without the tail that sums of small numbers have.
+/// Rounds to nine decimals, to hide rounding errors of sums.
 pub(super) fn rounded(number: f64) -> f64 {
     (number * 1e9).round() / 1e9
 }
 
-/// The beginning, cut between characters.
+/// Cuts a text after `limit` characters and appends an ellipsis.
 pub(super) fn shortened(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
         Some((end, _)) => format!("{}…", &text[..end]),

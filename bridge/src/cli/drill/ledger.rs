@@ -1,5 +1,5 @@
-//! What the bridge promised and what came of it, as its client, its receiver and the journal of its
-//! adapter know it. Nothing here is asked of the bridge before the end.
+//! Accepted dispatches and their outcomes, as seen by the drill's clients, its receiver and the adapter's journal.
+//! The bridge itself is not queried before the end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,10 +15,10 @@ use super::super::client::{Client, Target};
 use super::super::screen::text;
 use super::super::sink::Callback;
 
-/// Questions that are asked at once at the end.
+/// Concurrent requests at the end.
 const AT_ONCE: usize = 16;
 const PAGE: &str = "1000";
-/// A crash is followed by another attempt at most so often.
+/// Maximum attempts of a dispatch whose policy allows retries after a crash.
 const MOST_ATTEMPTS: usize = 3;
 
 #[derive(Default)]
@@ -28,15 +28,15 @@ pub(super) struct Ledger {
 
 #[derive(Default)]
 struct State {
-    /// By dispatch: its recovery policy.
+    /// Recovery policy by dispatch id.
     accepted: BTreeMap<String, &'static str>,
-    /// By dispatch.
+    /// First callback by dispatch id.
     received: HashMap<String, Receipt>,
-    /// Accepted and not received.
+    /// Dispatches accepted without a callback so far.
     open: BTreeSet<String>,
     duplicates: usize,
     broken: Vec<String>,
-    /// The last kill, while nothing of what was owed then has come, and what was owed.
+    /// Last kill and the dispatches open at that time; `None` once the first of their callbacks arrives.
     killed: Option<(Instant, BTreeSet<String>)>,
     waits: Vec<Duration>,
 }
@@ -46,7 +46,7 @@ struct Receipt {
     body: u64,
 }
 
-/// What was counted at the end.
+/// Counts and violations at the end of a drill.
 pub(super) struct Findings {
     pub(super) accepted: usize,
     pub(super) executed: usize,
@@ -56,9 +56,9 @@ pub(super) struct Findings {
     pub(super) duplicates: usize,
     pub(super) lost: usize,
     pub(super) events: usize,
-    /// Promises that were not kept.
+    /// Violated guarantees.
     pub(super) broken: Vec<String>,
-    /// From each kill to the first callback that was owed before it.
+    /// Time from each kill to the first callback of a dispatch open at that kill.
     pub(super) waits: Vec<Duration>,
 }
 
@@ -75,12 +75,12 @@ impl Ledger {
         self.state().broken.push(what);
     }
 
-    /// Accepted, and their callbacks still to come.
+    /// Number of dispatches accepted without a callback so far.
     pub(super) fn open(&self) -> usize {
         self.state().open.len()
     }
 
-    /// Accepted, delivered, duplicates.
+    /// Numbers of accepted dispatches, delivered dispatches and duplicate callbacks.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         let state = self.state();
         let accepted = state.accepted.len();
@@ -121,17 +121,17 @@ impl Ledger {
                 let same_body = first.body == receipt.body;
                 state.duplicates += 1;
                 if !same_id {
-                    let what = format!("{id} was delivered under two webhook-ids");
+                    let what = format!("{id} was delivered with two webhook-ids");
                     state.broken.push(what);
                 }
                 if !same_body {
-                    state.broken.push(format!("{id} was given two results"));
+                    state.broken.push(format!("{id} has conflicting results"));
                 }
             }
         }
     }
 
-    /// Asks for every promise, and holds the answers against what was seen.
+    /// Reads every accepted dispatch and the event log, and compares them with the callbacks and the journal.
     pub(super) async fn settle(&self, client: &Client, journal: &Path) -> anyhow::Result<Findings> {
         let mut state = std::mem::take(&mut *self.state());
         let runs = runs(journal)?;
@@ -158,7 +158,7 @@ impl Ledger {
         while let Some((id, record)) = records.next().await {
             let what = match record {
                 Ok(record) => findings.record(&state, &id, &record, &runs),
-                Err(error) => Err(format!("{id} was answered 202 and is not there: {error}")),
+                Err(error) => Err(format!("{id} was answered 202 but cannot be read: {error}")),
             };
             if let Err(what) = what {
                 findings.lost += 1;
@@ -175,10 +175,10 @@ impl Ledger {
     }
 }
 
-/// By dispatch: the attempts that the adapter began.
+/// Attempts started by the adapter, by dispatch id.
 fn runs(journal: &Path) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     let mut runs: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let text = std::fs::read_to_string(journal).context("cannot read what the adapter wrote")?;
+    let text = std::fs::read_to_string(journal).context("cannot read the adapter's journal")?;
     for (id, attempt) in text.lines().filter_map(|line| line.split_once('/')) {
         let attempts = runs.entry(id.to_owned()).or_default();
         attempts.push(attempt.to_owned());
@@ -193,7 +193,7 @@ fn digest(body: &Value) -> u64 {
 }
 
 impl Findings {
-    /// An error is a promise that is lost.
+    /// Checks one record. An error means that the dispatch is lost.
     fn record(
         &mut self,
         state: &State,
@@ -203,7 +203,7 @@ impl Findings {
     ) -> Result<(), String> {
         if record["status"] != "finished" || record["result"].is_null() {
             return Err(format!(
-                "{id} has no result: it is {}",
+                "{id} has no result; its status is {}",
                 text(record, "/status")
             ));
         }
@@ -221,11 +221,11 @@ impl Findings {
         match text(record, "/deliveries/0/status").as_str() {
             "superseded" => Ok(()),
             "delivered" => match state.received.get(id) {
-                None => Err(format!("{id} counts as delivered and never came")),
+                None => Err(format!("{id} counts as delivered, but no callback arrived")),
                 Some(receipt) => {
                     self.delivered += 1;
                     if receipt.body != digest(&record["result"]) {
-                        let what = format!("{id} was told another result than its record has");
+                        let what = format!("{id}: callback and record have different results");
                         self.broken.push(what);
                     }
                     Ok(())
@@ -235,7 +235,7 @@ impl Findings {
         }
     }
 
-    /// Reads all events: each once, in order, and none left out.
+    /// Reads all events and checks that each occurs once, in order, without gaps.
     async fn log(&mut self, client: &Client) -> anyhow::Result<()> {
         let mut after = "0".to_owned();
         let mut last_id = 0;

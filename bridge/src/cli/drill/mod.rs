@@ -1,5 +1,5 @@
-//! `forge-bridge drill`: shows on the reader's own disk that a 202 is kept. A bridge of its own works, is
-//! killed at random moments and started again; then every promise is looked for.
+//! `forge-bridge drill`: verifies on the user's own disk that accepted dispatches survive crashes. Runs a separate
+//! bridge under load, kills and restarts it at random moments, then checks every dispatch that was answered 202.
 
 mod ledger;
 mod report;
@@ -30,25 +30,25 @@ use report::{Progress, Report};
 use victim::{Home, Victim};
 
 const CLIENTS: u32 = 8;
-/// The space that a drill takes grows with the kills, and not with the speed of the machine.
+/// Bounds the disk space of a drill by the number of kills, whatever the speed of the machine.
 const DISPATCHES_A_KILL: u64 = 60;
-/// Callers wait when so much is owed.
+/// Clients pause while this many callbacks are outstanding.
 const MOST_OPEN: usize = 120;
-/// A kill comes so long after the bridge is ready.
+/// Bounds of the time from ready to kill, in milliseconds.
 const LIVES: (u64, u64) = (30, 600);
-/// One in so many comes while it starts.
+/// One in this many kills hits the bridge while it starts.
 const EARLY: u32 = 5;
-/// And then so long after the start at most.
+/// Upper bound of the time from start to such a kill.
 const INFANCY_MS: u64 = 80;
-/// For everything, besides `TIME_A_KILL` for each kill.
+/// Time limit of a drill, plus `TIME_A_KILL` for each kill.
 const TIME: Duration = Duration::from_secs(180);
 const TIME_A_KILL: Duration = Duration::from_secs(10);
-/// For what is still owed after the last kill.
+/// Time limit for outstanding work after the last kill.
 const CATCH_UP: Duration = Duration::from_secs(120);
-/// Between two tries of a client that was cut off.
+/// Pause before a client tries again.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// What is dispatched, in turn: what echo does, and what a kill in the middle of it leads to.
+/// Dispatched in rotation: model of the echo adapter, and recovery policy after a kill.
 const KINDS: [(&str, &str); 6] = [
     ("ok", "fail"),
     ("slow:250", "retry"),
@@ -60,10 +60,10 @@ const KINDS: [(&str, &str); 6] = [
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// How often the bridge is killed
+    /// Number of kills
     #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     kills: u32,
-    /// Where the drill makes its folder; by default on the disk of the configured store
+    /// Folder for the drill's temporary data; by default on the disk of the configured store
     #[arg(long, value_name = "FOLDER")]
     at: Option<PathBuf>,
 }
@@ -76,7 +76,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     let folder = tempfile::Builder::new()
         .prefix("forge-bridge-drill-")
         .tempdir_in(&place)
-        .with_context(|| format!("cannot make a folder in {}", place.display()))?;
+        .with_context(|| format!("cannot create a folder in {}", place.display()))?;
     let screen = context.screen();
     if !context.global.json {
         screen.line(format_args!(
@@ -110,7 +110,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     })
 }
 
-/// The nearest folder that is there: the store itself may not have been made yet.
+/// Nearest existing folder above the store, which itself might not exist yet.
 fn existing(folder: &Path) -> anyhow::Result<PathBuf> {
     let mut above = folder.ancestors().skip(1);
     let found = above.find(|folder| folder.is_dir());
@@ -127,7 +127,7 @@ async fn drill(context: &Context, kills: u32, folder: TempDir) -> anyhow::Result
     let home = Home::new(folder.path(), &context.environment)?;
     let client = home.client()?;
     let (tracker, shutdown) = (TaskTracker::new(), CancellationToken::new());
-    // Whatever ends this function ends them.
+    // Stops the background tasks on every return path.
     let _ending = shutdown.clone().drop_guard();
     let ledger = Arc::new(Ledger::default());
     let mut sink = Sink::start(0, &tracker, shutdown.clone()).await?;
@@ -159,7 +159,7 @@ async fn drill(context: &Context, kills: u32, folder: TempDir) -> anyhow::Result
     progress.show(kills, &ledger, "catching up");
     clients.wait().await;
     catch_up(&client, &ledger, &progress, kills).await?;
-    progress.show(kills, &ledger, "looking for every promise");
+    progress.show(kills, &ledger, "verifying");
     let findings = ledger.settle(&client, &home.journal()).await;
     progress.end();
     victim.kill()?;
@@ -177,14 +177,14 @@ async fn drill(context: &Context, kills: u32, folder: TempDir) -> anyhow::Result
     Ok(report)
 }
 
-/// Those who dispatch, and how far they may go.
+/// Load shared by the clients, and its limits.
 struct Load {
     client: Client,
     callback: String,
     ledger: Arc<Ledger>,
     next: AtomicU64,
     killed: AtomicU32,
-    /// Nothing new is dispatched; what was begun is sent until it is answered.
+    /// Once cancelled, clients start no new dispatch; started ones are sent until answered.
     enough: CancellationToken,
 }
 
@@ -202,7 +202,7 @@ impl Load {
         }
     }
 
-    /// Sends it until it is answered, as every caller should.
+    /// Sends one dispatch until it is answered, as every caller should.
     async fn dispatch(&self, number: u64) {
         let (model, policy) = KINDS[number as usize % KINDS.len()];
         let body = json!({
@@ -228,7 +228,8 @@ impl Load {
         }
     }
 
-    /// Kills, and starts the next one at once. The last one is ready, with how long each of them took.
+    /// Kills the bridge `kills` times and restarts it immediately. Returns the last one, ready, and the times from kill
+    /// to ready.
     async fn kill(
         &self,
         home: &Home,
@@ -263,7 +264,8 @@ impl Load {
     }
 }
 
-/// Waits until nothing runs and nothing is owed any more. What is not done then counts as lost.
+/// Waits until no dispatch is queued or running and no callback is pending, up to `CATCH_UP`. Dispatches still open
+/// then count as lost.
 async fn catch_up(
     client: &Client,
     ledger: &Ledger,

@@ -1,4 +1,4 @@
-//! What the drill says: the line that moves while it goes on, and the report at its end.
+//! Output of the drill: the progress line and the final report.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use super::super::screen::{Screen, Tone};
 use super::ledger::{Findings, Ledger};
 
 const BAR: usize = 24;
-/// Broken promises that are named; the rest is counted.
+/// Violations listed in the report; the rest are only counted.
 const NAMED: usize = 10;
 
-/// One line on a terminal that is written again and again; elsewhere nothing.
+/// Progress line on standard error, redrawn in place. Only on a terminal.
 pub(super) struct Progress {
     kills: u32,
     shown: bool,
@@ -33,11 +33,11 @@ impl Progress {
         }
         let (accepted, delivered, duplicates) = ledger.counts();
         let full = BAR * done as usize / self.kills.max(1) as usize;
-        // A terminal that went away is no reason to stop.
+        // Ignored: a closed terminal does not stop the drill.
         let _ = write!(
             io::stderr(),
             "\r\x1b[2K  {done:>3}/{} kills  {}{}  {accepted} accepted, {delivered} delivered, \
-             {duplicates} twice  {doing}",
+             {duplicates} duplicates  {doing}",
             self.kills,
             "━".repeat(full),
             "─".repeat(BAR - full),
@@ -51,15 +51,15 @@ impl Progress {
     }
 }
 
-/// What a drill gave.
+/// Result of a drill.
 pub(super) struct Report {
     pub(super) kills: u32,
     pub(super) findings: Findings,
-    /// From each kill until the next bridge took requests.
+    /// Times from a kill until the next bridge accepted requests.
     pub(super) restarts: Vec<Duration>,
     pub(super) took: Duration,
     pub(super) disk_bytes: u64,
-    /// Where everything is that was not removed.
+    /// Folder with store, log and journal, kept after a failed drill.
     pub(super) kept: Option<PathBuf>,
 }
 
@@ -107,33 +107,29 @@ impl Report {
         row(
             "killed",
             grouped(self.kills as usize),
-            "times with kill -9, in the middle of work",
+            "times with kill -9, under load",
         )?;
         row("accepted", grouped(found.accepted), "answered 202")?;
         let again = format!(
-            "{} of them again after a kill, where that was asked for",
+            "attempts, {} of them repeated after a kill, as their policy asks",
             grouped(found.executed_again)
         );
         row("executed", grouped(found.executed), &again)?;
         row(
             "interrupted",
             grouped(found.interrupted),
-            "ended by a kill, and their callers were told",
+            "ended by a kill and reported as such, as their policy asks",
         )?;
-        row(
-            "delivered",
-            grouped(found.delivered),
-            "their callbacks came",
-        )?;
+        row("delivered", grouped(found.delivered), "callbacks received")?;
         row(
             "duplicates",
             grouped(found.duplicates),
-            "came twice, with the same webhook-id and the same body",
+            "callbacks received again, with the same webhook-id and body",
         )?;
         row(
             "events",
             grouped(found.events),
-            "looked through: each once, in order, none missing",
+            "checked: each once, in order, none missing",
         )?;
         let tone = if found.lost == 0 {
             Tone::Good
@@ -177,7 +173,7 @@ impl Report {
         }
         screen.line(screen.paint(
             Tone::Bad,
-            format_args!("Promises that were not kept: {}", broken.len()),
+            format_args!("Violated guarantees: {}", broken.len()),
         ))?;
         for what in broken.iter().take(NAMED) {
             let line = what.lines().map(str::trim).collect::<Vec<_>>().join("; ");
@@ -196,7 +192,7 @@ impl Report {
     }
 }
 
-/// The median and the longest.
+/// Median and maximum; `None` if there are no values.
 fn spread(times: &[Duration]) -> Option<(Duration, Duration)> {
     let mut times = times.to_vec();
     times.sort_unstable();
@@ -214,7 +210,7 @@ fn size(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
-/// With a comma for each thousand.
+/// Formats a number with commas between thousands.
 fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The bridge that the drill kills: the same program in a process and a folder of its own.
+//! The bridge that the drill kills: the same program in its own process and folder.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,13 +13,13 @@ use tokio::time::sleep;
 use super::super::client::{Client, Target};
 use super::super::{Environment, demo};
 
-/// A start that takes longer is reported as a failure.
+/// Time limit of a start; a longer one is reported as a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
-/// How much of its log is shown when it does not start.
+/// Lines of the log shown when the bridge does not start.
 const LAST_LINES: usize = 12;
 
-/// Where victims live, one after the other.
+/// Folder, environment and address shared by consecutive victims.
 pub(super) struct Home {
     folder: PathBuf,
     environment: Environment,
@@ -27,20 +27,20 @@ pub(super) struct Home {
     token: String,
 }
 
-/// One that runs. Killed when dropped.
+/// Running bridge. Killed when dropped.
 pub(super) struct Victim {
     child: Child,
     log: PathBuf,
 }
 
 impl Home {
-    /// Nothing of the reader's own settings but where libraries lie.
+    /// Uses none of the user's bridge settings except the plugin path.
     pub(super) fn new(folder: &Path, own: &Environment) -> anyhow::Result<Self> {
         let plugins = match own.get("BRIDGE_PLUGIN_PATH") {
             Some(path) => path.clone(),
             None => demo::beside_the_binary()?.display().to_string(),
         };
-        // Always the same address, so that whoever was cut off finds its successor.
+        // Fixed, so that disconnected clients find the restarted bridge.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
             .local_addr()?
             .port();
@@ -85,7 +85,8 @@ impl Home {
     }
 
     pub(super) fn start(&self) -> anyhow::Result<Victim> {
-        let program = std::env::current_exe().context("cannot tell where this program lies")?;
+        let program =
+            std::env::current_exe().context("cannot determine the path of this program")?;
         let log = self.folder.join("log");
         let open = OpenOptions::new().create(true).append(true).open(&log);
         let file = open.context("cannot write the log of the bridge")?;
@@ -103,7 +104,7 @@ impl Home {
 }
 
 impl Victim {
-    /// Waits until it takes requests.
+    /// Waits until the bridge accepts requests.
     pub(super) async fn ready(&mut self, client: &Client) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let target = || Target::path(&["api", "health", "ready"]);
@@ -125,7 +126,7 @@ impl Victim {
         Ok(())
     }
 
-    /// `kill -9`, and waits until it is gone.
+    /// Kills the process with SIGKILL and waits for its end.
     pub(super) fn kill(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
@@ -142,7 +143,7 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // It may have been killed already.
+        // Ignored: the process might have been killed already.
         let _ = self.kill();
     }
 }

@@ -1,5 +1,5 @@
-//! `forge-bridge adapters new`: a package with an adapter that builds, passes its tests and serves, to be
-//! made into one's own.
+//! `forge-bridge adapters new`: creates an adapter package that builds, passes its tests and serves, as a starting
+//! point.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use serde_json::json;
 use super::Context;
 use super::screen::Tone;
 
-/// Where each file goes, and its text.
+/// Path and content of each file.
 const FILES: [(&str, &str); 5] = [
     ("Cargo.toml", include_str!("Cargo.toml.txt")),
     ("README.md", include_str!("README.md.txt")),
@@ -24,12 +24,12 @@ const FILES: [(&str, &str); 5] = [
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// What the provider is called: small letters, digits and hyphens
+    /// Name of the provider: lowercase letters, digits and hyphens
     name: String,
-    /// The folder to make; forge-adapter-<NAME> when absent
+    /// Folder to create; forge-adapter-<NAME> when absent
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
-    /// The folder adapter-api of the bridge's sources, when it is not taken from a registry
+    /// Folder adapter-api of the bridge's sources; the registry is used when absent
     #[arg(long, value_name = "DIR")]
     api_path: Option<PathBuf>,
 }
@@ -74,16 +74,16 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     ] {
         screen.line(format_args!("  {step}"))?;
     }
-    let rest = "its README.md says how it is served, src/lib.rs where your runtime is called";
+    let rest = "README.md describes how to serve it, src/lib.rs marks where to call your runtime";
     screen.line(screen.paint(Tone::Quiet, rest))?;
     if arguments.api_path.is_none() {
-        let note = "where no registry has forge-adapter-api, --api-path names its sources";
+        let note = "if no registry provides forge-adapter-api, pass its sources with --api-path";
         screen.line(screen.paint(Tone::Quiet, note))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The name of a package, a library and a provider at once.
+/// Checks that a name is valid for a package, a library and a provider at once.
 fn check(name: &str) -> anyhow::Result<()> {
     let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     ensure!(
@@ -91,20 +91,19 @@ fn check(name: &str) -> anyhow::Result<()> {
             && name.bytes().all(good)
             && name.as_bytes()[0].is_ascii_lowercase()
             && !name.ends_with('-'),
-        "{name:?} is no name for an adapter; wanted 1 to 64 small letters, digits and hyphens, first a \
-         letter and last no hyphen"
+        "{name:?} is not a valid adapter name; expected 1 to 64 lowercase letters, digits and hyphens, \
+         starting with a letter and not ending with a hyphen"
     );
     Ok(())
 }
 
-/// Of the packages that this bridge was built with.
+/// Version of the packages this bridge was built with.
 fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
 fn by_path(path: &Path) -> anyhow::Result<String> {
-    let path =
-        fs::canonicalize(path).with_context(|| format!("{} is not there", path.display()))?;
+    let path = fs::canonicalize(path).with_context(|| format!("cannot find {}", path.display()))?;
     let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap_or_default();
     if !manifest.contains("name = \"forge-adapter-api\"") {
         bail!(
@@ -115,7 +114,7 @@ fn by_path(path: &Path) -> anyhow::Result<String> {
     let path = path
         .to_str()
         .context("the path of forge-adapter-api is not UTF-8")?;
-    // What JSON writes between quotes, TOML reads.
+    // A JSON string is also a TOML string.
     Ok(format!("{{ path = {} }}", json!(path)))
 }
 
@@ -128,9 +127,9 @@ fn library(name: &str) -> String {
     format!("{start}forge_adapter_{}{end}", stem(name))
 }
 
-/// Into a folder that is made here, so that nothing is ever written over.
+/// Writes the files into a newly created folder, so that existing files are never overwritten.
 fn write(folder: &Path, values: &[(&str, &str)]) -> anyhow::Result<()> {
-    let failed = || format!("cannot make {}", folder.display());
+    let failed = || format!("cannot create {}", folder.display());
     if let Some(parent) = folder.parent() {
         fs::create_dir_all(parent).with_context(failed)?;
     }

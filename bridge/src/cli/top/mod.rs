@@ -1,5 +1,4 @@
-//! `forge-bridge top`: what goes on now, in a terminal. Asks like the console does, through the HTTP
-//! interface.
+//! `forge-bridge top`: live overview in a terminal. Polls the HTTP API, as the console does.
 
 mod view;
 
@@ -18,21 +17,21 @@ use super::client::{Client, Error, Target};
 use super::stream::{Events, Query};
 use super::{Context, block_on};
 
-/// How often the bridge is asked and the screen drawn.
+/// Interval of polling and drawing.
 const TICK: Duration = Duration::from_secs(1);
-/// Seconds of throughput that are kept.
+/// Seconds of throughput history.
 const KEPT: usize = 120;
 
-/// What is on the screen.
+/// Data shown on the screen.
 #[derive(Debug, Default)]
 struct Now {
     url: String,
     health: Value,
     running: Vec<Value>,
     latest: Vec<Value>,
-    /// Finished dispatches a second, oldest first; the last one is still filling.
+    /// Finished dispatches per second, oldest first; the last entry is still filling.
     finished: VecDeque<u64>,
-    /// Why the bridge did not answer the last time.
+    /// Error of the last request, if it failed.
     trouble: Option<String>,
 }
 
@@ -49,7 +48,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
         ..Now::default()
     };
     block_on(async {
-        // A bridge that is not there is an error before the screen is taken.
+        // Reports an unreachable bridge before the terminal is taken over.
         now.ask(&client).await?;
         let mut events = Box::pin(finishes(client.clone()));
         let mut keys = EventStream::new();
@@ -58,7 +57,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
         let mut terminal = ratatui::try_init()?;
         let outcome: anyhow::Result<()> = async {
             loop {
-                // Drawn each second and after a key: thousands may end between two ticks.
+                // Redrawn each second and after input, not per event: thousands can arrive between two ticks.
                 tokio::select! {
                     _ = ticks.tick() => {
                         now.next_second();
@@ -73,7 +72,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
                     }
                     key = keys.next() => match key {
                         Some(Ok(Event::Key(key))) if ends(key) => return Ok(()),
-                        // Another size of the terminal among them.
+                        // Includes a resize, which needs a redraw.
                         Some(Ok(_)) => {}
                         Some(Err(error)) => return Err(error.into()),
                         None => return Ok(()),
@@ -96,7 +95,7 @@ fn ends(key: KeyEvent) -> bool {
     }
 }
 
-/// One item for each dispatch that ends, over cuts and restarts.
+/// Yields one item per finished dispatch, across disconnects and restarts.
 fn finishes(client: Client) -> impl Stream<Item = Result<(), Error>> {
     let query = Query {
         path: ["api", "v2", "events"].map(str::to_owned).to_vec(),
@@ -129,7 +128,7 @@ impl Now {
             query: status,
         };
         let health = match client.get(health).await {
-            // A bridge that is offline says how it is.
+            // An offline bridge answers with an error status and its health.
             Err(Error::Refused { refusal, .. }) if refusal.body["status"].is_string() => {
                 Ok(refusal.body)
             }

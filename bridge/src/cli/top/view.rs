@@ -1,4 +1,4 @@
-//! What `top` shows, from what is known; draws and nothing else.
+//! Drawing of `top`; no requests and no state of its own.
 
 use jiff::{SignedDuration, Timestamp};
 use ratatui::Frame;
@@ -12,7 +12,7 @@ use super::Now;
 use crate::cli::Environment;
 use crate::cli::screen::text;
 
-/// Colours, or none where `NO_COLOR` is set.
+/// Colours; none if `NO_COLOR` is set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Palette {
     coloured: bool,
@@ -37,12 +37,12 @@ impl Palette {
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    /// Of a state in a word.
+    /// Style of a state name.
     fn state(self, state: &str) -> Style {
         match state {
             "healthy" | "ok" => self.colour(Color::Green),
             "running" => self.colour(Color::Blue),
-            // Somebody wanted it so.
+            // Requested by a caller, so no error.
             "cancelled" => self.dim(),
             "degraded" | "queued" | "accepted" | "input_required" => self.colour(Color::Yellow),
             _ => self.colour(Color::Red),
@@ -50,10 +50,10 @@ impl Palette {
     }
 }
 
-/// Below this height the throughput goes, below the next one the adapters go too.
+/// Below this height the throughput is hidden; below `LOWEST`, the adapters as well.
 const LOW: u16 = 22;
 const LOWEST: u16 = 14;
-/// Below this width a list has no adapter and no agent.
+/// Below this width, lists have no columns for adapter, agent and time of acceptance.
 const NARROW: u16 = 80;
 
 pub(super) fn draw(frame: &mut Frame<'_>, now: &Now, palette: Palette) {
@@ -68,7 +68,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, now: &Now, palette: Palette) {
         adapters + 1
     };
     let rate = if area.height < LOW { 0 } else { 6 };
-    // What runs takes the room it needs and leaves half of the rest.
+    // Running dispatches get the space they need, at most half of the rest.
     let left = area.height.saturating_sub(3 + health + rate);
     let running = u16::try_from(now.running.len()).unwrap_or(u16::MAX);
     let running = running.clamp(1, 50).saturating_add(2).min(left / 2);
@@ -87,11 +87,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, now: &Now, palette: Palette) {
     let width = area.width;
     frame.render_widget(dispatches("Running", &now.running, palette, width), running);
     frame.render_widget(dispatches("Latest", &now.latest, palette, width), latest);
-    let keys = "q ends it   ·   the console is at the same address";
+    let keys = "q quits   ·   the web console is at the same address";
     frame.render_widget(Line::styled(keys, palette.dim()), foot);
 }
 
-/// How the bridge is, and below it how much there is to do and to deliver.
+/// Status of the bridge; below it, numbers of dispatches and callbacks.
 fn headlines(now: &Now, palette: Palette) -> Vec<Line<'static>> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let version = format!("forge-bridge {}  ", text(&now.health, "/version"));
@@ -123,7 +123,7 @@ fn headlines(now: &Now, palette: Palette) -> Vec<Line<'static>> {
     let work = format!("{} running  {} queued  ", sum("running"), sum("queued"));
     let second = vec![
         Span::raw(work),
-        Span::raw(format!("{} owed  ", owed("pending"))),
+        Span::raw(format!("{} callbacks pending  ", owed("pending"))),
         Span::styled(format!("{dead} dead"), style),
     ];
     vec![Line::from(first), Line::from(second)]
@@ -159,7 +159,7 @@ fn adapter_table(now: &Now, palette: Palette) -> Table<'static> {
     Table::new(rows, widths).block(titled("Adapters"))
 }
 
-/// Twelfths, so that one running of a hundred is still seen.
+/// Bar of twelve cells, rounded up so that one running of a hundred is visible.
 fn bar(running: u64, most: u64) -> String {
     let filled = (running * 12).div_ceil(most.max(1)).min(12);
     let filled = usize::try_from(filled).unwrap_or(12);
@@ -167,13 +167,13 @@ fn bar(running: u64, most: u64) -> String {
 }
 
 fn throughput(frame: &mut Frame<'_>, now: &Now, palette: Palette, area: Rect) {
-    // The second that is still filling would always look like a fall.
+    // Without the last second: it is still filling and would always look like a drop.
     let whole = now.finished.len().saturating_sub(1);
     let seconds: Vec<u64> = now.finished.iter().take(whole).copied().collect();
     let shown = seconds.len().min(usize::from(area.width));
     let last = seconds.last().copied().unwrap_or(0);
     let most = seconds.iter().max().copied().unwrap_or(0);
-    let title = format!("Finished each second: {last}, at most {most}");
+    let title = format!("Finished per second: {last}, at most {most}");
     let line = Sparkline::default()
         .block(titled(&title))
         .style(palette.colour(Color::Green))
@@ -212,7 +212,7 @@ fn dispatches(title: &str, items: &[Value], palette: Palette, width: u16) -> Tab
         .block(titled(title))
 }
 
-/// What a narrow terminal has room for.
+/// Columns that fit the width of the terminal.
 fn columns<T>(all: [T; 6], width: u16) -> Vec<T> {
     let [task, state, provider, agent, accepted, took] = all;
     match width < NARROW {
@@ -227,13 +227,13 @@ fn titled(title: &str) -> Block<'static> {
         .title(format!(" {title} "))
 }
 
-/// The time of day in UTC, as the log has it.
+/// Time of day of the acceptance in UTC, as in the log.
 fn clock(dispatch: &Value) -> String {
     let accepted = text(dispatch, "/acceptedAt");
     accepted.get(11..19).unwrap_or_default().to_owned()
 }
 
-/// From its start to its end, or until now.
+/// Duration from start to end, or until now; empty if not started.
 fn took(dispatch: &Value, now: Timestamp) -> String {
     let time = |name: &str| dispatch[name].as_str()?.parse::<Timestamp>().ok();
     let Some(started) = time("startedAt") else {
@@ -316,7 +316,7 @@ mod tests {
         let shown = shown(&now(), 50, 12);
         for said in [
             "2 running",
-            "3 owed",
+            "3 callbacks pending",
             "1 dead",
             "review-1",
             "review-0",
