@@ -1,4 +1,4 @@
-// The console talks to the bridge through the client package alone.
+// Checks that the console sends requests only through the client package.
 
 import { readdirSync, readFileSync } from "node:fs";
 import path from "node:path";
@@ -11,7 +11,7 @@ const found = files.flatMap((name) =>
     .flatMap((line, index) => (/\b(fetch|EventSource|XMLHttpRequest|WebSocket)\b/.test(line) ? [`src/${name}:${index + 1}: ${line.trim()}`] : [])),
 );
 if (found.length > 0) {
-  console.error(`requests go through @forge-bridge/client:\n${found.join("\n")}`);
+  console.error(`requests must go through @forge-bridge/client:\n${found.join("\n")}`);
   process.exit(1);
 }
-console.log(`${files.length} files ask through the client alone`);
+console.log(`${files.length} files send requests only through the client`);

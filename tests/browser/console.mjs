@@ -1,8 +1,8 @@
-// Uses the console as an operator would: every page and every action, in light and dark, with a checker for
-// accessibility. Arguments: the folder with playwright-core and axe-core, the URL of a bridge with the echo
-// adapter, its token, the URL of a receiver that refuses (410) until it is told "again", and anew when it is told "refuse",
-// and the URL of a bridge whose echo adapter is in quarantine.
-// Writes screenshots to a folder where `SCREENSHOTS` names one.
+// Tests the console in a browser: every page and every action, in light and dark, with an accessibility checker.
+// Arguments: the folder with playwright-core and axe-core, the URL of a bridge with the echo adapter, its token, the URL
+// of a receiver that answers 410 until it receives a request with `?again`, and again after one with `?refuse`, and the
+// URL of a bridge whose echo adapter is in quarantine.
+// Writes screenshots to the folder named by `SCREENSHOTS`, if set.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -50,12 +50,12 @@ async function open(name) {
   await main.getByRole("heading", { level: 1, name }).waitFor();
 }
 
-/** Focus moves after the click or the key that moves it. */
+/** Waits until the focused element has this property value: focus moves after the click or key. */
 async function focused(name, value) {
   await page.waitForFunction(([name, value]) => document.activeElement[name] === value, [name, value]);
 }
 
-/** A page is drawn after the click that leads to it. */
+/** Waits until a field has this value: a page is drawn after the click that opens it. */
 async function holds(label, value) {
   const field = await page.getByLabel(label).elementHandle();
   await page.waitForFunction(([field, value]) => field.value === value, [field, value]);
@@ -75,14 +75,14 @@ async function send(id, model, callback, more) {
   await main.getByRole("heading", { level: 1, name: id }).waitFor();
 }
 
-/** Presses a button that asks first, and says yes. */
+/** Presses a button that asks for confirmation, and confirms. */
 async function sure(name, yes) {
   await page.getByRole("button", { name, exact: true }).click();
   await page.getByRole("dialog").getByRole("button", { name: yes }).click();
 }
 
 async function accessible(place) {
-  // Not through a script element: the policy of the page allows none but its own.
+  // Evaluated, not added as a script element: the page's content security policy allows only its own scripts.
   const { violations } = await page.evaluate(`(() => { ${axe}; return axe.run({ resultTypes: ["violations"] }); })()`);
   const serious = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
   const found = serious.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).join(" ").slice(0, 400)}`);
@@ -93,7 +93,7 @@ await step("a token is asked for, a wrong one refused, the right one kept", asyn
   await page.goto(url);
   await page.getByLabel("Bearer token").fill("wrong");
   await page.getByRole("button", { name: "Continue" }).click();
-  await page.getByText("The last one was refused.").waitFor();
+  await page.getByText("The last token was refused.").waitFor();
   await page.getByLabel("Bearer token").fill(token);
   await page.getByRole("button", { name: "Continue" }).click();
   await page.getByRole("dialog").waitFor({ state: "hidden" });
@@ -103,7 +103,7 @@ await step("a token is asked for, a wrong one refused, the right one kept", asyn
   assert.equal(await page.getByRole("dialog").isVisible(), false);
 });
 
-await step("the curl line is what the form sends", async () => {
+await step("the curl command matches the form", async () => {
   await open("Try it");
   await page.getByLabel("Message").fill("It's");
   const line = await page.locator("section pre").innerText();
@@ -112,23 +112,23 @@ await step("the curl line is what the form sends", async () => {
   assert.ok(!line.includes(token));
 });
 
-await step("other fields are JSON, and go into the line", async () => {
+await step("other fields are JSON, and part of the command", async () => {
   await main.getByText("More", { exact: true }).click();
   await page.getByLabel("Other fields").fill("{");
-  await page.getByText("This is no JSON object yet.").waitFor();
+  await page.getByText("Not a JSON object yet.").waitFor();
   await page.getByLabel("Other fields").fill('{"priority": 7}');
   assert.match(await page.locator("section pre").innerText(), /"priority": 7/);
 });
 
-await step("a dispatch is followed from accept to its end", async () => {
+await step("a dispatch is followed from acceptance to its end", async () => {
   await send(`${task}-text`, "stream:5");
   await main.getByText("ok", { exact: true }).first().waitFor();
-  const said = main.getByRole("list", { name: "What happened" });
+  const said = main.getByRole("list", { name: "Events of the dispatch" });
   await said.getByText("execution.completed").waitFor();
   assert.match(await said.locator("pre").first().innerText(), /message 1\n.*message 5/s);
-  await main.getByText("None was asked for.").waitFor();
+  await main.getByText("No callback requested.").waitFor();
   assert.match(await main.getByLabel("Output", { exact: true }).innerText(), /message 5/);
-  await main.getByText("Changed nothing:").waitFor();
+  await main.getByText("No effect:").waitFor();
 });
 
 await step("text and tool calls are shown", async () => {
@@ -138,7 +138,7 @@ await step("text and tool calls are shown", async () => {
   await main.getByRole("region", { name: "Result" }).getByText("search").waitFor();
 });
 
-await step("a refused dispatch says which field is wrong", async () => {
+await step("a refused dispatch names the invalid field", async () => {
   await open("Try it");
   await page.getByText("More", { exact: true }).click();
   await page.getByLabel("Other fields").fill('{"priority": 99}');
@@ -162,7 +162,7 @@ await step("a running dispatch is cancelled", async () => {
   await page.getByRole("button", { name: "Cancel", exact: true }).waitFor({ state: "detached" });
 });
 
-await step("a dead letter says why, and is sent again", async () => {
+await step("a dead letter shows its reason, and is sent again", async () => {
   await fetch(`${receiver}?refuse`, { method: "POST" });
   await send(`${task}-dead`, "ok", receiver);
   await main.getByText("dead", { exact: true }).waitFor();
@@ -192,12 +192,12 @@ await step("dead letters are sent again together, to one receiver and since a ti
   await page.getByRole("table", { name: "By destination" }).getByRole("link", { name: host }).click();
   await holds("Host", host);
   await page.getByLabel("Finished since").fill("2999-01-01T00:00");
-  await sure(`Send all dead ones again to ${host}`, "Send them");
+  await sure(`Send all dead letters again to ${host}`, "Send them");
   await page.getByText("0 will be sent again.").waitFor();
   await fetch(`${receiver}?again`, { method: "POST" });
   await sure(`Send all again: ${host}`, "Send them");
   await page.getByText("2 will be sent again.").waitFor();
-  await page.getByText("No dead letters.").or(page.getByText("None like that.")).waitFor();
+  await page.getByText("No dead letters.").or(page.getByText("No matches.")).waitFor();
 });
 
 await step("dispatches are filtered and found", async () => {
@@ -214,7 +214,7 @@ await step("dispatches are filtered and found", async () => {
   await holds("Agent", "console");
   await page.getByLabel("Accepted").selectOption("1");
   await page.getByRole("textbox", { name: "Run" }).fill("none");
-  // What is being typed stays while the list beneath it is loaded again.
+  // Unfinished input stays while the list below is reloaded.
   await page.evaluate(async ([id, token]) => {
     const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
     const body = JSON.stringify({ taskId: id, agentId: "console", message: "m", model: "ok", callbackUrl: null });
@@ -222,12 +222,12 @@ await step("dispatches are filtered and found", async () => {
   }, [`${task}-typed`, token]);
   await table.getByRole("link", { name: `${task}-typed` }).waitFor();
   await page.getByRole("textbox", { name: "Run" }).press("Tab");
-  await page.getByText("None like that.").waitFor();
+  await page.getByText("No matches.").waitFor();
   await page.getByRole("link", { name: "Show all" }).click();
   await table.getByRole("link", { name: `${task}-slow` }).waitFor();
 });
 
-await step("a list goes on to older ones and back", async () => {
+await step("a list pages to older ones and back", async () => {
   await page.evaluate(async ([task, token]) => {
     const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
     const send = (id) => fetch("/api/v2/dispatch", { method: "POST", headers, body: JSON.stringify({ taskId: id, agentId: `${task}-many`, message: "m", model: "ok", callbackUrl: null }) });
@@ -243,11 +243,11 @@ await step("a list goes on to older ones and back", async () => {
 });
 
 await step("an unknown dispatch is a clear error", async () => {
-  await page.goto(`${url}/#/dispatch/nobody`);
+  await page.goto(`${url}/#/dispatch/unknown`);
   await main.getByRole("alert").getByText("NOT_FOUND").waitFor();
 });
 
-await step("events come live, wait while paused, and are filtered", async () => {
+await step("events arrive live, wait while paused, and are filtered", async () => {
   await open("Events");
   const run = (id) => page.evaluate(async ([id, token]) => {
     const body = JSON.stringify({ taskId: id, agentId: "a", message: "m", model: "ok", callbackUrl: null });
@@ -261,20 +261,20 @@ await step("events come live, wait while paused, and are filtered", async () => 
   await run(`${task}-e2`);
   await page.getByLabel("Containing").fill(`${task}-e2`);
   await list.getByRole("listitem").first().waitFor({ state: "detached" });
-  await page.getByText("while it pauses").waitFor();
-  await page.getByRole("button", { name: "Go on" }).click();
+  await page.getByText("while paused").waitFor();
+  await page.getByRole("button", { name: "Resume" }).click();
   await list.getByText("execution.completed").waitFor();
   await page.getByLabel("Kind").selectOption("callback.");
-  await page.getByText("None like that so far.").waitFor();
+  await page.getByText("No matches so far.").waitFor();
   await page.getByLabel("Kind").selectOption("");
   await page.getByRole("combobox", { name: "Adapter" }).fill("echo");
   await list.getByText("execution.completed").waitFor();
   await page.getByRole("heading", { level: 1 }).click();
   await page.keyboard.press("p");
-  await page.getByRole("button", { name: "Go on" }).waitFor();
+  await page.getByRole("button", { name: "Resume" }).waitFor();
 });
 
-await step("an adapter shows what it can do", async () => {
+await step("an adapter shows its capabilities", async () => {
   await open("Adapters");
   const card = page.getByRole("region", { name: "echo" });
   await card.getByText("healthy").first().waitFor();
@@ -293,7 +293,7 @@ await step("an adapter is paused, resumed and reloaded", async () => {
   await page.getByRole("list", { name: "Adapters" }).getByText("paused").waitFor();
   await open("Adapters");
   await page.getByRole("button", { name: "Resume echo" }).click();
-  await card.getByText("It starts executions again.").waitFor();
+  await card.getByText("Resumed; executions start again.").waitFor();
   await page.goto(`${url}/#/dispatch/${task}-held`);
   await main.getByText("ok", { exact: true }).first().waitFor();
   await open("Adapters");
@@ -301,12 +301,12 @@ await step("an adapter is paused, resumed and reloaded", async () => {
   await card.getByText("Reloaded.").waitFor();
 });
 
-await step("a quarantine says since when and why, and ends with a reload", async () => {
+await step("a quarantine shows its start and reason, and ends with a reload", async () => {
   await page.goto(`${shaky}/#/adapters`);
   const card = page.getByRole("region", { name: "echo" });
   await card.getByText("quarantined", { exact: true }).waitFor();
   await card.getByText(/In quarantine since .*ended 2 times/).waitFor();
-  await card.getByText(/The last time: .*SIGABRT/).waitFor();
+  await card.getByText(/Last exit: .*SIGABRT/).waitFor();
   await accessible("quarantine");
   if (process.env.SCREENSHOTS) await page.screenshot({ path: path.join(process.env.SCREENSHOTS, "quarantine.png") });
   await sure("Reload echo", "Reload it");
@@ -340,17 +340,17 @@ await step("keys go to pages, to the search and to the list of keys", async () =
   await page.keyboard.press("/");
   await focused("name", "id");
   await page.keyboard.press("Escape");
-  await page.getByRole("button", { name: "Keys" }).click();
-  await page.getByRole("dialog").getByLabel("Keys are on").uncheck();
+  await page.getByRole("button", { name: "Keyboard shortcuts" }).click();
+  await page.getByRole("dialog").getByLabel("Enable shortcuts").uncheck();
   await page.getByRole("dialog").getByRole("button", { name: "Close" }).click();
   await page.keyboard.press("?");
   assert.equal(await page.getByRole("dialog").isVisible(), false);
-  await page.getByRole("button", { name: "Keys" }).click();
-  await page.getByRole("dialog").getByLabel("Keys are on").check();
+  await page.getByRole("button", { name: "Keyboard shortcuts" }).click();
+  await page.getByRole("dialog").getByLabel("Enable shortcuts").check();
   await page.getByRole("dialog").getByRole("button", { name: "Close" }).click();
 });
 
-await step("a bridge that is gone is said, and found again", async () => {
+await step("an unreachable bridge is shown, and found again", async () => {
   const offline = problems.length;
   await page.context().setOffline(true);
   await page.getByText("The bridge does not answer").waitFor();
@@ -373,7 +373,7 @@ await step("nothing is cut on a narrow screen", async () => {
 });
 
 for (const scheme of ["light", "dark"]) {
-  await step(`nobody is left out, ${scheme}`, async () => {
+  await step(`pages are accessible, ${scheme}`, async () => {
     await page.emulateMedia({ colorScheme: scheme });
     const places = ["docs", "now", "dispatches", `dispatch/${task}-text`, `dispatch/${task}-dead`, "adapters", "deliveries?status=dead", "deliveries?status=delivered", "events", "try"];
     for (const place of places) {

@@ -183,12 +183,12 @@ async function flood(url, browser) {
   let before = [await seen(), Date.now(), await busy(session)];
   let until = Date.now() + half;
   for (let turn = 0; Date.now() < until; turn += 1) {
-    await page.getByRole("button", { name: /Pause|Go on/ }).click();
+    await page.getByRole("button", { name: /Pause|Resume/ }).click();
     await page.getByLabel("Containing").pressSequentially(turn % 2 ? "x" : "flood", { delay: 60 });
     await page.getByLabel("Containing").fill("");
     await page.waitForTimeout(150);
   }
-  if (await page.getByRole("button", { name: "Go on" }).isVisible()) await page.getByRole("button", { name: "Go on" }).click();
+  if (await page.getByRole("button", { name: "Resume" }).isVisible()) await page.getByRole("button", { name: "Resume" }).click();
   const after = [await seen(), Date.now(), await busy(session)];
   const rate = ((after[0] - before[0]) / (after[1] - before[1])) * 1000;
   console.log(`${rate.toFixed(0)} events a second came to the page; its thread was busy for ${(((after[2].task - before[2].task) / (after[1] - before[1])) * 100).toFixed(0)} %, heap ${after[2].heap.toFixed(0)} MiB; ${await page.locator("header .status").innerText().then((text) => text.replaceAll("\n", ", "))}`);

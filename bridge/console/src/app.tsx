@@ -27,15 +27,15 @@ const PAGES = [
   ["events", "Events"],
   ["try", "Try it"],
 ] as const;
-/** So far behind, the page offers to skip to the present. */
+/** Lag from which the page offers to skip to the present. */
 const LATE_SECONDS = 3;
 
 export function App() {
   const route = useRoute();
-  // The reference has an address of its own.
+  // The API reference has its own address.
   const docs = location.pathname === "/docs";
   const health = useLoad(() => bridge.health(), [], 2000);
-  // Asked again of another bridge at the same address: it may want another token.
+  // Repeated for another bridge at the same address, which might require another token.
   const access = useLoad(() => bridge.adapters(), [health.data?.instanceId]);
   const [help, setHelp] = useState(false);
   useGlobalKeys(() => setHelp(true));
@@ -57,7 +57,7 @@ export function App() {
   return (
     <HealthContext.Provider value={health}>
       <a class="skip" href="#page" onClick={(event) => { event.preventDefault(); document.getElementById("page")?.focus(); }}>
-        Skip to the page
+        Skip to content
       </a>
       <header>
         <a class="brand" href={`/${link("now")}`}>forge-bridge</a>
@@ -72,12 +72,12 @@ export function App() {
           {health.data?.draining && <Badge state="degraded" label="draining" />}
           <Badge state={health.error ? "offline" : (health.data?.status ?? "connecting")} label={health.error ? "no answer" : undefined} />
           {!docs && <Stream />}
-          <button type="button" class="small" aria-label="Keys" title="Keys (?)" onClick={() => setHelp(true)}>?</button>
+          <button type="button" class="small" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" onClick={() => setHelp(true)}>?</button>
         </div>
       </header>
       <main id="page" tabIndex={-1} aria-label={name}>
         {health.error && heard ? (
-          <p class="notice warn" role="status">The bridge does not answer; it is asked again every two seconds. What is shown is from {time(heard)}.</p>
+          <p class="notice warn" role="status">The bridge does not answer; retrying every two seconds. The data shown are from {time(heard)}.</p>
         ) : null}
         {docs ? <ReferencePage /> : <Page route={route} />}
       </main>
@@ -87,17 +87,17 @@ export function App() {
   );
 }
 
-/** How the event stream is; a page that cannot keep up says so. */
+/** State of the event stream, or the lag of a page that cannot keep up. */
 function Stream() {
   const { state, behind } = useLiveState();
   if (state === "open" && behind >= LATE_SECONDS) {
     return (
-      <button type="button" class="small" onClick={() => live.skip()} title="More happens than this page can read. Goes on from now.">
+      <button type="button" class="small" onClick={() => live.skip()} title="Events arrive faster than this page can read them. Continues from now.">
         {rough(behind * 1000)} behind, skip
       </button>
     );
   }
-  return <span title="The event stream"><Badge state={state} label={state === "open" ? "live" : state} /></span>;
+  return <span title="Event stream"><Badge state={state} label={state === "open" ? "live" : state} /></span>;
 }
 
 function Page({ route }: { route: Route }) {

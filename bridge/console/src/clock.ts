@@ -1,6 +1,6 @@
 import { useEffect, useState } from "preact/hooks";
 
-/** The present, once a second, for what still runs; stands still while nobody looks. */
+/** Current time in milliseconds, updated once a second if `wanted`; not updated while the page is hidden. */
 export function useNow(wanted = true): number {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {

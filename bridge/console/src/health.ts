@@ -3,7 +3,7 @@ import { createContext } from "preact";
 import { useContext } from "preact/hooks";
 import type { Loaded } from "./load";
 
-/** How the bridge is, asked for once for the whole page. */
+/** Health of the bridge, requested once for the whole page. */
 export const HealthContext = createContext<Loaded<Health>>({
   data: undefined,
   error: undefined,
@@ -15,7 +15,7 @@ export function useHealth(): Loaded<Health> {
   return useContext(HealthContext);
 }
 
-/** What keeps an adapter from starting anything, besides its health. */
+/** Reasons why an adapter starts no executions, apart from its health. */
 export function hold(adapter: { pausedAt?: string | null; quarantine?: Quarantine | null }): ("paused" | "quarantined")[] {
   return [...(adapter.quarantine ? (["quarantined"] as const) : []), ...(adapter.pausedAt ? (["paused"] as const) : [])];
 }

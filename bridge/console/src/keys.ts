@@ -1,13 +1,13 @@
 import { useEffect, useRef } from "preact/hooks";
 import { link } from "./router";
 
-/** `g` and one of these goes to the page. */
+/** Pages by key: `g` followed by the key opens the page. */
 export const PAGES: Record<string, string> = { n: "now", d: "dispatches", a: "adapters", l: "deliveries", e: "events", t: "try" };
 const KEPT = "forge-bridge.keys";
-/** Between `g` and the letter. */
+/** Maximum time between `g` and the letter. */
 const PATIENCE_MS = 1500;
 
-/** Single keys can be in the way of those who dictate; they can be turned off. */
+/** Setting for the shortcuts. Single keys can disturb speech input, so users can turn them off. */
 export const keys = {
   get on(): boolean {
     return localStorage.getItem(KEPT) !== "off";
@@ -22,7 +22,7 @@ function typing(target: EventTarget | null): boolean {
   return target instanceof HTMLElement && (target.closest("input, select, textarea, dialog") !== null || target.isContentEditable);
 }
 
-/** Calls `press` for keys that are pressed outside of fields and without modifiers. */
+/** Calls `press` for keys pressed outside of fields and without modifiers. */
 export function useKeys(press: (key: string) => void): void {
   const latest = useRef(press);
   latest.current = press;
@@ -37,7 +37,7 @@ export function useKeys(press: (key: string) => void): void {
   }, []);
 }
 
-/** The keys that work on every page. */
+/** Shortcuts that work on every page. */
 export function useGlobalKeys(help: () => void): void {
   const going = useRef(0);
   useKeys((key) => {

@@ -6,20 +6,20 @@ export type LiveState = "connecting" | "open" | "retrying" | "refused";
 
 type Listener = (events: BridgeEvent[]) => void;
 
-/** Between two hands-on: often enough to look immediate, seldom enough to leave the page to its reader. */
+/** Pause between two batches: short enough to look immediate, long enough to keep the page responsive. */
 const PAUSE_MS = 100;
 const BUSY_PAUSE_MS = 250;
-/** A hand-on of more than this is a busy one. */
+/** Events in a batch above which `BUSY_PAUSE_MS` applies. */
 const BUSY = 200;
-/** So many wait at most; more are counted and not shown. */
+/** Maximum number of waiting events; more are counted and dropped. */
 const ROOM = 20_000;
 
-/** One stream of everything for the whole page, handed on in batches between two frames. */
+/** One stream of all events for the whole page, passed to listeners in batches between two frames. */
 class Live {
   state: LiveState = "connecting";
-  /** How old the newest event was when it was read; grows when more happens than the page can read. */
+  /** Age of the newest event when it was read; grows when events arrive faster than the page reads them. */
   behindMs = 0;
-  /** Events that were read and found no room. */
+  /** Number of events dropped because too many were waiting. */
   dropped = 0;
   readonly #listeners = new Set<Listener>();
   readonly #watchers = new Set<() => void>();
@@ -43,7 +43,7 @@ class Live {
     return () => this.#watchers.delete(watcher);
   }
 
-  /** Goes on from now; what came between is not shown. */
+  /** Restarts the stream from now; events in between are not shown. */
   skip(): void {
     this.#controller?.abort();
     this.#controller = new AbortController();
@@ -62,7 +62,7 @@ class Live {
       }
     } catch (error) {
       if (signal.aborted) return;
-      // The cursor is of a store that is gone, or too old: go on from now.
+      // The cursor is too old or belongs to another store: restart from now.
       const lost = error instanceof BridgeError && (error.status === 400 || error.status === 410);
       if (lost) return this.skip();
       this.#set("refused");
@@ -106,7 +106,7 @@ class Live {
 
 export const live = new Live();
 
-/** Where the stream stands, and how many seconds the page is behind. */
+/** State of the stream, and lag of the page in seconds. */
 export function useLiveState(): { state: LiveState; behind: number } {
   const read = () => ({ state: live.state, behind: Math.round(live.behindMs / 1000) });
   const [state, setState] = useState(read);
@@ -114,7 +114,7 @@ export function useLiveState(): { state: LiveState; behind: number } {
   return state;
 }
 
-/** Every event of the bridge while the component is shown. */
+/** Passes every event of the bridge to `listener` while the component is shown. */
 export function useLive(listener: Listener): void {
   useEffect(() => live.listen(listener), []);
 }

@@ -9,7 +9,7 @@ export interface Loaded<T> {
   reload: () => void;
 }
 
-/** What pages showed last, so that one that is opened again shows it until it knows better. */
+/** Last data of pages by address, shown when a page is opened again until its new data arrive. */
 const kept = new Map<string, unknown>();
 const MOST_KEPT = 40;
 
@@ -21,8 +21,8 @@ function keep(address: string, data: unknown): void {
 }
 
 /**
- * Loads now, when `dependencies` change, when the token changes, and every `everyMs`. The last data stay while
- * it loads; with a `name` they are there again when the same address is opened again.
+ * Loads at once, when `dependencies` or the token change, and every `everyMs`. The last data stay visible while
+ * loading; with a `name`, they are shown again when the same address is opened again.
  */
 export function useLoad<T>(load: () => Promise<T>, dependencies: unknown[], everyMs?: number, name?: string): Loaded<T> {
   const [state, setState] = useState<Omit<Loaded<T>, "reload">>(() => {
@@ -43,7 +43,7 @@ export function useLoad<T>(load: () => Promise<T>, dependencies: unknown[], ever
       (error: unknown) => turn.current === mine && setState((last) => ({ ...last, error, loading: false })),
     );
   }, dependencies);
-  // Asked before the first picture, which may take longer than the answer.
+  // Requested before the first paint, which can take longer than the answer.
   useLayoutEffect(() => {
     reload();
     window.addEventListener("forge-session", reload);
@@ -57,21 +57,21 @@ export function useLoad<T>(load: () => Promise<T>, dependencies: unknown[], ever
   return { ...state, reload };
 }
 
-/** Pages that may be empty though there are older ones; a page looks through 50,000 records. */
+/** Maximum number of empty pages that are skipped; the bridge scans 50,000 records per page. */
 const MOST_EMPTY = 10;
 
-/** The first page that has something in it: a filter that fits few records leaves many pages empty. */
+/** Returns the first page with items: a filter that matches few records leaves many pages empty. */
 export async function firstFull<T>(load: (cursor: string | undefined) => Promise<Page<T>>, cursor: string | undefined): Promise<Page<T>> {
   let page = await load(cursor);
   for (let more = 1; more < MOST_EMPTY && page.items.length === 0 && page.nextCursor; more += 1) page = await load(page.nextCursor);
   return page;
 }
 
-/** After something happened, and between two times. */
+/** Delay of a reload after an event, and minimum interval between two reloads. */
 const SOON_MS = 300;
 const APART_MS = 1500;
 
-/** Calls `reload` soon after something of these kinds happened, and not again for a while. */
+/** Calls `reload` soon after an event of these kinds, at most once per `APART_MS`. */
 export function useReloadOn(kinds: string[], reload: () => void): void {
   const latest = useRef(reload);
   latest.current = reload;

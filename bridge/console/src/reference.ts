@@ -1,4 +1,4 @@
-/** The parts of OpenAPI that our own document uses. */
+/** Parts of OpenAPI that the bridge's document uses. */
 
 export interface Schema {
   $ref?: string;
@@ -58,7 +58,7 @@ export function operations(reference: Reference): Operation[] {
   );
 }
 
-/** What a `$ref` means; anything else means itself. */
+/** Resolves a `$ref`; returns other values unchanged. */
 export function shape<T extends { $ref?: string }>(reference: Reference, value: T): T {
   if (!value.$ref) return value;
   const [, , group = "", name = ""] = value.$ref.split("/");

@@ -1,6 +1,6 @@
 import { useEffect, useState } from "preact/hooks";
 
-/** `#/dispatches?status=running` is `{ page: "dispatches", id: undefined, query }`. */
+/** Parsed hash: `#/dispatches?status=running` is `{ page: "dispatches", id: undefined, query }`. */
 export interface Route {
   page: string;
   id: string | undefined;
@@ -30,7 +30,7 @@ export function link(page: string, id?: string, query: Record<string, string | u
   return `#/${page}${id ? `/${encodeURIComponent(id)}` : ""}${search ? `?${search}` : ""}`;
 }
 
-/** Puts the filters of a page into its address, so that it can be shared and survives a reload. */
+/** Writes the filters of a page to its address, so that they can be shared and survive a reload. */
 export function setQuery(route: Route, changes: Record<string, string | undefined>): void {
   const next = Object.fromEntries([...route.query.entries(), ...Object.entries(changes)]);
   location.replace(link(route.page, route.id, next));

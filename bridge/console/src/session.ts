@@ -2,7 +2,7 @@ import { Bridge, BridgeError } from "@forge-bridge/client";
 
 const KEY = "forge-bridge.token";
 
-/** The token is asked for once and lives as long as the tab. */
+/** Bearer token, entered once and kept as long as the tab. */
 export const session = {
   get token(): string | undefined {
     return sessionStorage.getItem(KEY) ?? undefined;
@@ -14,10 +14,10 @@ export const session = {
   },
 };
 
-/** The bridge that served this page. */
+/** Client of the bridge that served this page. */
 export const bridge = new Bridge({ baseUrl: "", token: () => session.token });
 
-/** Whether the answer means that a token is wanted, or another one. */
+/** True if the bridge requires a token, or another one. */
 export function wantsToken(error: unknown): boolean {
   return error instanceof BridgeError && error.status === 401;
 }

@@ -2,21 +2,21 @@ import type { BridgeEvent, Health } from "@forge-bridge/client";
 import { useEffect, useState } from "preact/hooks";
 import { live } from "./live";
 
-/** What is kept for the charts of Now, also while another page is shown. */
+/** Seconds of history kept for the charts of the page Now, also while another page is shown. */
 const SECONDS = 120;
-/** What the charts show of it at first; they grow with what was counted. */
+/** Seconds that the charts show at first; they grow with the history. */
 const AT_FIRST = 30;
 const COUNTED = ["execution.accepted", "execution.completed", "execution.failed", "callback.delivered"];
 
-/** By second of the bridge's clock: a number for each of the counted kinds. */
+/** Counts by second of the bridge's clock: one number per counted kind. */
 const counts = new Map<number, number[]>();
-/** By second of ours: running, queued, owed. */
+/** Samples by second of the browser's clock: running, queued, pending callbacks. */
 const levels = new Map<number, number[]>();
 
-/** Before this second nobody counted, which is not the same as nothing. */
+/** First counted second; counts before it are unknown, not zero. */
 let began = Number.POSITIVE_INFINITY;
 
-/** Listens from here on. */
+/** Starts counting; returns a function that stops it. */
 export function countEvents(): () => void {
   began = Math.floor(Date.now() / 1000);
   return live.listen(count);
@@ -42,9 +42,9 @@ export function sample(health: Health): void {
 
 export interface Window {
   seconds: number[];
-  /** One array for each counted kind; null where nobody counted. */
+  /** One array per counted kind; null before counting began. */
   counts: (number | null)[][];
-  /** Running, queued, owed; the last known value where nothing was asked, null before the first. */
+  /** Running, queued, pending callbacks; the last known value for seconds without a sample, null before the first. */
   levels: (number | null)[][];
 }
 
@@ -64,7 +64,7 @@ function read(): Window {
   };
 }
 
-/** The last two minutes, anew each second. */
+/** The last two minutes at most, updated each second. */
 export function useWindow(): Window {
   const [window_, setWindow] = useState(read);
   useEffect(() => {

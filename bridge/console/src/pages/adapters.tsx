@@ -19,7 +19,7 @@ export function Adapters() {
       <h1>Adapters</h1>
       <Problem error={page.error} />
       {!page.data && !page.error && <Skeleton lines={8} />}
-      {page.data?.adapters.length === 0 && <Empty>None is configured: <code>BRIDGE_ADAPTERS</code> names them.</Empty>}
+      {page.data?.adapters.length === 0 && <Empty>No adapter is configured; set <code>BRIDGE_ADAPTERS</code>.</Empty>}
       <div class="cards">
         {page.data?.adapters.map((adapter) => (
           <Card key={adapter.provider} adapter={adapter} standard={page.data?.default === adapter.provider} changed={page.reload} />
@@ -45,26 +45,26 @@ function Card({ adapter, standard, changed }: { adapter: Adapter; standard: bool
         <span class="number dim">{adapter.version}{standard && ", the default"}</span>
         <div class="actions">
           {adapter.pausedAt ? (
-            <button type="button" class="small" aria-label={`Resume ${provider}`} onClick={() => act(() => bridge.resume(provider), "It starts executions again.")}>Resume</button>
+            <button type="button" class="small" aria-label={`Resume ${provider}`} onClick={() => act(() => bridge.resume(provider), "Resumed; executions start again.")}>Resume</button>
           ) : (
-            <Ask small label="Pause" name={`Pause ${provider}`} title={`Pause ${provider}?`} yes="Pause it" act={() => act(() => bridge.pause(provider), "Nothing new starts there.")}>
-              What runs goes on. What is accepted for it waits, also after a restart of the bridge, until somebody resumes it.
+            <Ask small label="Pause" name={`Pause ${provider}`} title={`Pause ${provider}?`} yes="Pause it" act={() => act(() => bridge.pause(provider), "Paused; no new executions start.")}>
+              Running executions continue. Accepted dispatches wait, also after a restart of the bridge, until the adapter is resumed.
             </Ask>
           )}
           <Ask small label="Reload" name={`Reload ${provider}`} title={`Reload ${provider}?`} yes="Reload it" act={() => act(() => bridge.reload(provider), "Reloaded.")}>
-            The library file is loaded as it is now. What runs ends on the one it began on; if the new one does not start, nothing changes.
-            {quarantine && " That ends its quarantine."}
+            Loads the library file again. Running executions finish on the old generation; if the new one does not start, nothing changes.
+            {quarantine && " This ends the quarantine."}
           </Ask>
         </div>
       </div>
       <p role="status" class={said ? "dim" : "hidden"}>{said}</p>
       <Problem error={problem} />
-      {adapter.pausedAt && <p class="notice warn">Paused since <Time at={adapter.pausedAt} />: nothing starts there.</p>}
+      {adapter.pausedAt && <p class="notice warn">Paused since <Time at={adapter.pausedAt} />: no new executions start.</p>}
       {quarantine && (
         <div class="notice bad">
-          <p>In quarantine since <Time at={quarantine.since} />: its process ended {plural(quarantine.crashes, "time")} within a short time, and is not started again.</p>
-          <p>The last time: {quarantine.reason}.</p>
-          <p>Mend or replace its library, then reload it: that ends the quarantine. What is accepted for it waits until then.</p>
+          <p>In quarantine since <Time at={quarantine.since} />: its process ended {plural(quarantine.crashes, "time")} within a short time and is not restarted.</p>
+          <p>Last exit: {quarantine.reason}.</p>
+          <p>Fix or replace the library, then reload the adapter to end the quarantine. Accepted dispatches wait until then.</p>
         </div>
       )}
       {health.message && !quarantine && <p class={`notice ${health.status === "offline" ? "bad" : "warn"}`}>{health.message}</p>}
@@ -73,7 +73,7 @@ function Card({ adapter, standard, changed }: { adapter: Adapter; standard: bool
         <a href={link("dispatches", undefined, { provider })}>its dispatches</a>
       </p>
       {adapter.leaving?.map((edition) => (
-        <p key={edition.digest} class="dim">{plural(edition.running, "execution")} still on {edition.version} ({edition.digest.slice(0, 12)}…)</p>
+        <p key={edition.digest} class="dim">{plural(edition.running, "execution")} still running on {edition.version} ({edition.digest.slice(0, 12)}…)</p>
       ))}
       <Strip reports={adapter.history} />
       {profile && (
@@ -81,7 +81,7 @@ function Card({ adapter, standard, changed }: { adapter: Adapter; standard: bool
           <ul class="chips" aria-label="Capabilities">{profile.capabilities.map((name) => <li key={name}>{name}</li>)}</ul>
           <p class="dim">
             cost {profile.costTier}, latency {profile.latencyProfile}, output by {profile.outputStrategies.join(", ")}
-            {profile.nativeTools.length > 0 && `, own tools: ${profile.nativeTools.join(", ")}`}
+            {profile.nativeTools.length > 0 && `, native tools: ${profile.nativeTools.join(", ")}`}
           </p>
         </>
       )}
@@ -103,7 +103,7 @@ function Card({ adapter, standard, changed }: { adapter: Adapter; standard: bool
   );
 }
 
-/** How it was, oldest first, each state as long as it held. */
+/** Health history, oldest first; the width of a state is its duration. */
 function Strip({ reports }: { reports: HealthReport[] }) {
   if (reports.length < 2) return null;
   const first = Date.parse(reports[0]?.checkedAt ?? "");

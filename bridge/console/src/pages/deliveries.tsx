@@ -13,7 +13,7 @@ import { link, type Route, setQuery } from "../router";
 import { bridge } from "../session";
 
 const STATES = ["pending", "delivered", "dead", "superseded"];
-/** The overview by destination is of so many of the newest dead letters. */
+/** Number of dead letters, newest first, in the overview by destination. */
 const LOOKED_AT = 200;
 
 export function Deliveries({ route }: { route: Route }) {
@@ -36,7 +36,7 @@ export function Deliveries({ route }: { route: Route }) {
   const set = (name: string) => (event: Event) => put(name)((event.currentTarget as HTMLSelectElement).value);
   const counts: Record<string, number | undefined> = { ...health.data?.deliveries };
   const filtered = filter.status || filter.host;
-  // Both at once, so that the list does not move under the pointer.
+  // Shown together, so that the list does not move under the pointer.
   const ready = page.data && (trouble.data || trouble.error);
   return (
     <>
@@ -59,7 +59,7 @@ export function Deliveries({ route }: { route: Route }) {
       {!ready && !page.error && <Skeleton lines={12} />}
       {ready && page.data?.items.length ? <DeliveryTable items={page.data.items} retry={(id) => act(() => bridge.retry(id))} /> : null}
       {ready && page.data?.items.length === 0 && !page.data.nextCursor && (
-        <Empty>{filter.status === "dead" && !filter.host ? "No dead letters." : filtered ? "None like that." : "No callback was owed yet."}</Empty>
+        <Empty>{filter.status === "dead" && !filter.host ? "No dead letters." : filtered ? "No matches." : "No deliveries yet."}</Empty>
       )}
       <Pager route={route} next={page.data?.nextCursor} shown={page.data?.items.length ?? 0} />
     </>
@@ -73,8 +73,8 @@ function RetryAll({ host, act }: { host: string | undefined; act: (action: () =>
   return (
     <form class="filters" aria-label="Send many again" onSubmit={(event) => event.preventDefault()}>
       <label>Finished since <input type="datetime-local" value={since} onInput={(event) => setSince(event.currentTarget.value)} /></label>
-      <Ask label={`Send all dead ones again${to}`} title={`Send all dead letters${to} again?`} yes="Send them" act={again}>
-        {since ? `Those whose dispatch finished since ${time(new Date(since).toISOString())}` : "All of them, however old"}, each with the same <code>webhook-id</code> as before.
+      <Ask label={`Send all dead letters again${to}`} title={`Send all dead letters${to} again?`} yes="Send them" act={again}>
+        {since ? `Dead letters whose dispatch finished since ${time(new Date(since).toISOString())}` : "All dead letters of any age"}, each with the same <code>webhook-id</code> as before.
       </Ask>
     </form>
   );
@@ -101,13 +101,13 @@ function useTrouble(wanted: boolean): Loaded<Trouble> {
   return useLoad(load, [wanted], 5000, "trouble");
 }
 
-/** Which receivers are in trouble: how many dead letters, what they said, whether they are left alone. */
+/** Failing receivers: number of dead letters, their answers, and the state of the circuit breaker. */
 function Destinations({ letters, breakers, act, dead }: Trouble & { act: (action: () => Promise<number>) => void; dead: number }) {
   const groups = group(letters, breakers);
   if (groups.length === 0) return null;
   return (
     <section aria-labelledby="destinations">
-      <h2 id="destinations">Receivers in trouble</h2>
+      <h2 id="destinations">Failing receivers</h2>
       <div class="scroll" tabIndex={0} role="region" aria-label="By destination, table">
         <table aria-label="By destination">
           <thead>
@@ -125,12 +125,12 @@ function Destinations({ letters, breakers, act, dead }: Trouble & { act: (action
                 <td class="number right">{number(count)}</td>
                 <td class="free">
                   {[...reasons].map(([reason, times]) => `${reason}${times > 1 ? ` (${number(times)})` : ""}`).join(", ")}
-                  {breaker && <div><Badge state="retrying" label={breaker.state === "open" ? "left alone" : "tried again"} /> <span class="dim">{breaker.reason}; next {time(breaker.probeAt)}</span></div>}
+                  {breaker && <div><Badge state="retrying" label={breaker.state === "open" ? "circuit open" : "circuit half-open"} /> <span class="dim">{breaker.reason}; next try {time(breaker.probeAt)}</span></div>}
                 </td>
                 <td class="right">
                   {count > 0 && (
                     <Ask small label="Send all again" name={`Send all again: ${host}`} title={`Send all dead letters to ${host} again?`} yes="Send them" act={() => act(() => bridge.retryAll({ host }))}>
-                      All of them, however old, each with the same <code>webhook-id</code> as before.
+                      All dead letters of any age, each with the same <code>webhook-id</code> as before.
                     </Ask>
                   )}
                 </td>
@@ -139,7 +139,7 @@ function Destinations({ letters, breakers, act, dead }: Trouble & { act: (action
           </tbody>
         </table>
       </div>
-      {dead > letters.length && <p class="dim">Of the newest {plural(letters.length, "dead letter")}; there are {number(dead)}.</p>}
+      {dead > letters.length && <p class="dim">Based on the newest {plural(letters.length, "dead letter")} of {number(dead)}.</p>}
     </section>
   );
 }

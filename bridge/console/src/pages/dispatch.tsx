@@ -12,12 +12,12 @@ import { grow, type History, Timeline } from "../parts/timeline";
 import { link } from "../router";
 import { bridge } from "../session";
 
-/** What has happened comes at once; the first picture waits so long for the rest of it. */
+/** Delay of the first update, so that events already recorded are shown together. */
 const GATHER_MS = 10;
-/** Between two pictures of what happens. */
+/** Minimum interval between two updates. */
 const APART_MS = 100;
 
-/** One dispatch, from accept to delivered, as it happens. */
+/** One dispatch, from acceptance to delivery, updated live. */
 export function DispatchPage({ id }: { id: string }) {
   const record = useLoad(async () => {
     const dispatch = await bridge.show(id);
@@ -55,7 +55,7 @@ export function DispatchPage({ id }: { id: string }) {
               disabled={dispatch.cancelRequested}
               act={() => act(() => bridge.cancel(dispatch.dispatchId))}
             >
-              Its result will be <code>cancelled</code>, whatever the agent still does, and the callback says so.
+              The result will be <code>cancelled</code> even if the agent continues; the callback reports it.
             </Ask>
           )}
         </div>
@@ -66,9 +66,9 @@ export function DispatchPage({ id }: { id: string }) {
       <div class="columns">
         <div>
           <section aria-labelledby="happened">
-            <h2 id="happened">What happened</h2>
-            {events.history.entries.length ? <Timeline history={events.history} since={dispatch.acceptedAt} /> : <Empty>No event yet.</Empty>}
-            {dispatch.status === "running" && <p class="dim going">It goes on.</p>}
+            <h2 id="happened">Events</h2>
+            {events.history.entries.length ? <Timeline history={events.history} since={dispatch.acceptedAt} /> : <Empty>No events yet.</Empty>}
+            {dispatch.status === "running" && <p class="dim going">Still running.</p>}
           </section>
           <section aria-labelledby="callback">
             <h2 id="callback">Callback</h2>
@@ -85,7 +85,7 @@ export function DispatchPage({ id }: { id: string }) {
   );
 }
 
-/** The stream of this dispatch, shown at most ten times a second. */
+/** Event stream of this dispatch, rendered at most ten times a second. */
 function useEvents(id: string, changed: () => void): { history: History; error: unknown } {
   const [history, setHistory] = useState<History>({ entries: [], dropped: 0 });
   const [error, setError] = useState<unknown>();
@@ -119,7 +119,7 @@ function useEvents(id: string, changed: () => void): { history: History; error: 
   return { history, error };
 }
 
-/** Its life as a bar: accepted, waited, ran, delivered, and for how long. */
+/** Stages of a dispatch as a bar: waiting, running and delivery, with their durations. */
 function Life({ dispatch, deliveries }: { dispatch: Dispatch; deliveries: Delivery[] }) {
   const open = dispatch.status !== "finished";
   const now = useNow(open);
@@ -137,7 +137,7 @@ function Life({ dispatch, deliveries }: { dispatch: Dispatch; deliveries: Delive
     const took = millis(dispatch.finishedAt, delivered);
     if (took !== undefined) stages.push({ name: "delivered after", tone: "good", ms: took, said: duration(took) });
     else if (delivery.status === "dead") stages.push({ name: "not delivered:", tone: "bad", ms: 0, said: "dead letter" });
-    else if (delivery.status === "pending") stages.push({ name: "delivery:", tone: "wait", ms: 0, said: `again ${time(delivery.dueAt)}` });
+    else if (delivery.status === "pending") stages.push({ name: "delivery:", tone: "wait", ms: 0, said: `next try ${time(delivery.dueAt)}` });
   }
   const all = stages.reduce((sum, stage) => sum + (stage.ms ?? 0), 0) || 1;
   return (

@@ -8,7 +8,7 @@ import { link, type Route, setQuery } from "../router";
 import { bridge } from "../session";
 
 const STATES = ["queued", "running", "ok", "error"];
-/** How far back `since` goes, in hours. */
+/** Hours to look back, and their labels. */
 const SINCE: [string, string][] = [["1", "the last hour"], ["24", "the last day"], ["168", "the last week"]];
 const FILTERS = ["status", "provider", "agentId", "runId", "hours"];
 
@@ -61,7 +61,7 @@ export function Dispatches({ route }: { route: Route }) {
       {!page.data && !page.error && <Skeleton lines={12} />}
       {page.data?.items.length ? <DispatchTable items={page.data.items} label="Dispatches" /> : null}
       {page.data?.items.length === 0 && !page.data.nextCursor && (
-        <Empty>{filtered ? "None like that." : <>No dispatch yet. <a href={link("try")}>Send one</a>.</>}</Empty>
+        <Empty>{filtered ? "No matches." : <>No dispatches yet. <a href={link("try")}>Send one</a>.</>}</Empty>
       )}
       <Pager route={route} next={page.data?.nextCursor} shown={page.data?.items.length ?? 0} />
     </>

@@ -6,7 +6,7 @@ import { live, useLive } from "../live";
 import { Empty } from "../parts/notice";
 import { link } from "../router";
 
-/** The newest of all, so that another filter finds something at once. */
+/** Number of events kept, newest of all kinds, so that another filter has matches at once. */
 const KEPT = 5000;
 const SHOWN = 150;
 const KINDS = ["execution.", "execution.failed", "assistant.", "tool.", "usage", "callback.", "callback.dead", "adapter."];
@@ -21,13 +21,13 @@ function matches(event: BridgeEvent, { kind, provider, text }: Filter): boolean 
   return event.type.startsWith(kind) && (!provider || event.provider === provider) && (!text || JSON.stringify(event).includes(text));
 }
 
-/** The live tail. While it pauses, what arrives is counted and kept as far as there is room. */
+/** Live tail of the events. While paused, new events are counted, and kept up to the limit. */
 export function Events() {
   const kept = useRef<BridgeEvent[]>([]);
   const shown = useRef<BridgeEvent[]>([]);
   const filter = useRef<Filter>({ kind: "", provider: "", text: "" });
   const counted = useRef({ seen: 0, matched: 0, whilePaused: 0 });
-  /** What was kept when it was paused; nothing newer is looked at until it goes on. */
+  /** Events kept at the time of the pause; newer ones are not searched until the tail is resumed. */
   const stopped = useRef<BridgeEvent[] | undefined>(undefined);
   const [, draw] = useState(0);
   const again = () => draw((turn) => turn + 1);
@@ -44,7 +44,7 @@ export function Events() {
     counted.current.matched += found.length;
     shown.current = newest(shown.current, found, SHOWN);
   };
-  /** Looks through all that is kept. */
+  /** Applies the filter to all kept events. */
   const sift = () => {
     shown.current = [];
     counted.current.matched = 0;
@@ -81,19 +81,19 @@ export function Events() {
           <datalist id="seen">{providers.map((name) => <option key={name} value={name} />)}</datalist>
         </label>
         <label class="grow">Containing <input type="search" value={filter.current.text} onInput={set("text")} placeholder="a task, an error, a word" /></label>
-        <button type="button" aria-pressed={stopped.current !== undefined} onClick={pause}>{stopped.current ? "Go on" : "Pause"}</button>
+        <button type="button" aria-pressed={stopped.current !== undefined} onClick={pause}>{stopped.current ? "Resume" : "Pause"}</button>
       </form>
       <p class="dim number counts">
         {number(seen)} since this page was opened
-        {matched > shown.current.length && `, the newest ${number(shown.current.length)} of ${number(matched)} like this are shown`}
-        {stopped.current && `, ${number(whilePaused)} while it pauses`}
-        {live.dropped > 0 && `, ${number(live.dropped)} arrived too fast to be kept`}
+        {matched > shown.current.length && `, showing the newest ${number(shown.current.length)} of ${number(matched)} matches`}
+        {stopped.current && `, ${number(whilePaused)} while paused`}
+        {live.dropped > 0 && `, ${number(live.dropped)} dropped because they arrived too fast`}
       </p>
       {shown.current.length === 0 ? (
-        <Empty>{seen === 0 ? <>Nothing has happened since. <a href={link("try")}>Send a dispatch</a>.</> : "None like that so far."}</Empty>
+        <Empty>{seen === 0 ? <>No events so far. <a href={link("try")}>Send a dispatch</a>.</> : "No matches so far."}</Empty>
       ) : (
         <ol class="tail" aria-label="Events, newest first">
-          {/* By place and not by event: in a flood every row is another event, and its elements are used again. */}
+          {/* Keyed by position, not by event: in a flood every row changes, and its elements are reused. */}
           {shown.current.slice().reverse().map((event, place) => <Row key={place} event={event} />)}
         </ol>
       )}
@@ -113,10 +113,10 @@ function Row({ event }: { event: BridgeEvent }) {
   );
 }
 
-/** What the line says without it, or nobody reads. */
+/** Data left out of a line: redundant or of no interest. */
 const UNSAID = ["deliveryId", "provider"];
 
-/** Text as it is, the rest by name. */
+/** Formats text as it is, other data with their names. */
 function said(data: BridgeEvent["data"]): string {
   if (!data) return "";
   if (typeof data["delta"] === "string") return data["delta"];
@@ -126,7 +126,7 @@ function said(data: BridgeEvent["data"]): string {
 
 function word(value: unknown): string {
   if (typeof value === "string") return value;
-  // Sums of cents have long tails.
+  // Rounded, since sums of small amounts have rounding errors.
   return typeof value === "number" ? String(Number(value.toFixed(6))) : JSON.stringify(value);
 }
 

@@ -21,13 +21,13 @@ const RATES = [
 const LEVELS = [
   { label: "running", colour: "--accent" },
   { label: "queued", colour: "--warn", dash: [6, 3] },
-  { label: "owed", colour: "--violet", dash: [2, 3] },
+  { label: "callbacks pending", colour: "--violet", dash: [2, 3] },
 ];
-/** The rate is of so many seconds, so that it can be read. */
+/** Seconds that the rate is averaged over, for readability. */
 const SMOOTH = 10;
 const ROWS = 8;
 
-/** What goes on at this moment. */
+/** Current activity of the bridge. */
 export function Now() {
   const health = useHealth();
   const running = useLoad(() => bridge.dispatches({ status: "running", limit: ROWS }), [], 5000, "running");
@@ -50,7 +50,7 @@ export function Now() {
         <section aria-labelledby="running">
           <h2 id="running"><a href={link("dispatches", undefined, { status: "running" })}>Running</a></h2>
           {!running.data && <Skeleton lines={ROWS} />}
-          {running.data && (running.data.items.length ? <DispatchTable items={running.data.items} label="Running" brief /> : <Empty>Nothing runs.</Empty>)}
+          {running.data && (running.data.items.length ? <DispatchTable items={running.data.items} label="Running" brief /> : <Empty>Nothing is running.</Empty>)}
         </section>
         <section aria-labelledby="latest">
           <h2 id="latest"><a href={link("dispatches")}>Latest</a></h2>
@@ -59,7 +59,7 @@ export function Now() {
             (latest.data.items.length ? (
               <DispatchTable items={latest.data.items} label="Latest" brief />
             ) : (
-              <Empty>No dispatch yet. <a href={link("try")}>Send one</a>.</Empty>
+              <Empty>No dispatches yet. <a href={link("try")}>Send one</a>.</Empty>
             ))}
         </section>
       </div>
@@ -72,12 +72,12 @@ function Charts() {
   return (
     <div class="halves">
       <section aria-labelledby="throughput">
-        <h2 id="throughput">Each second</h2>
-        <Chart series={RATES} data={[seconds, ...counts] as uPlot.AlignedData} label="Dispatches accepted, completed, failed and delivered each second, for the last two minutes" />
+        <h2 id="throughput">Per second</h2>
+        <Chart series={RATES} data={[seconds, ...counts] as uPlot.AlignedData} label="Dispatches accepted, completed, failed and delivered per second, for the last two minutes" />
       </section>
       <section aria-labelledby="backlog">
         <h2 id="backlog">Running and waiting</h2>
-        <Chart series={LEVELS} data={[seconds, ...levels] as uPlot.AlignedData} label="Dispatches running and queued, and callbacks owed, for the last two minutes" />
+        <Chart series={LEVELS} data={[seconds, ...levels] as uPlot.AlignedData} label="Dispatches running and queued, and callbacks pending, for the last two minutes" />
       </section>
     </div>
   );
@@ -91,10 +91,10 @@ function Figures({ health }: { health: Health | undefined }) {
   const dead = health?.deliveries.dead;
   return (
     <div class="figures">
-      <Figure name="finished a second" value={ended < 10 ? Math.round(ended * 10) / 10 : Math.round(ended)} href={link("dispatches")} />
+      <Figure name="finished per second" value={ended < 10 ? Math.round(ended * 10) / 10 : Math.round(ended)} href={link("dispatches")} />
       <Figure name="running" value={sum((of) => of.running)} of={sum((of) => of.maxConcurrent)} href={link("dispatches", undefined, { status: "running" })} />
       <Figure name="queued" value={sum((of) => of.queued)} href={link("dispatches", undefined, { status: "queued" })} />
-      <Figure name="callbacks owed" value={health?.deliveries.pending} href={link("deliveries", undefined, { status: "pending" })} />
+      <Figure name="callbacks pending" value={health?.deliveries.pending} href={link("deliveries", undefined, { status: "pending" })} />
       <Figure name="dead letters" value={dead} bad={(dead ?? 0) > 0} href={link("deliveries", undefined, { status: "dead" })} />
     </div>
   );
@@ -124,8 +124,8 @@ function AdapterLines({ health }: { health: Health }) {
               {of.queued > 0 && <>, <a href={link("dispatches", undefined, { status: "queued", provider })}>{number(of.queued)} queued</a></>}
             </div>
             {of.quarantine ? (
-              <p class="dim">since <Time at={of.quarantine.since} />: ended {plural(of.quarantine.crashes, "time")}</p>
-            ) : of.message ? <p class="dim clamp" title={of.message}>{of.message}</p> : <p class="dim">asked <Time at={of.checkedAt} /></p>}
+              <p class="dim">since <Time at={of.quarantine.since} />: process ended {plural(of.quarantine.crashes, "time")}</p>
+            ) : of.message ? <p class="dim clamp" title={of.message}>{of.message}</p> : <p class="dim">checked <Time at={of.checkedAt} /></p>}
           </li>
         );
       })}

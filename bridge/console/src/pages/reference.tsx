@@ -5,7 +5,7 @@ import { Empty, Problem } from "../parts/notice";
 import { type Operation, type Parameter, type Reference, type Schema, operations, shape } from "../reference";
 import { bridge } from "../session";
 
-/** The HTTP interface, from `openapi.json`. */
+/** Reference of the HTTP interface, from `openapi.json`. */
 export function ReferencePage() {
   const page = useLoad(async () => (await bridge.reference()) as Reference, []);
   const reference = page.data;
@@ -28,7 +28,7 @@ export function ReferencePage() {
       <div class="stacked">
         <h1>HTTP interface</h1>
         <p><Prose text={reference.info.description} /></p>
-        <p class="dim">As OpenAPI 3.1: <a href="/openapi.json">openapi.json</a>. Names, units and defaults stand with each member.</p>
+        <p class="dim">Also as OpenAPI 3.1: <a href="/openapi.json">openapi.json</a>. Each member has its type, unit and default.</p>
         {reference.tags.map((tag) => (
           <div key={tag.name} class="stacked">
             <h2 class="tag">{tag.name}</h2>
@@ -43,7 +43,7 @@ export function ReferencePage() {
   );
 }
 
-/** The address after `#` is the console's; on this page it is the operation's. */
+/** Link to an operation; scrolls by script, since the hash of the address belongs to the console's router. */
 function Anchor({ to, children }: { to: string; children: ComponentChildren }) {
   const jump = (event: Event) => {
     event.preventDefault();
@@ -65,7 +65,7 @@ function Card({ reference, one }: { reference: Reference; one: Operation }) {
       {one.description && <p><Prose text={one.description} /></p>}
       {one.parameters && <Parameters list={one.parameters} />}
       {body && <><h4>Body</h4><Members reference={reference} schema={body} /></>}
-      <h4>Answers</h4>
+      <h4>Responses</h4>
       <dl class="answers">
         {Object.entries(one.responses).map(([status, answer]) => {
           const whole = shape(reference, answer);
@@ -132,18 +132,18 @@ function Members({ reference, schema, depth = 0 }: { reference: Reference; schem
   );
 }
 
-/** Holds nothing until it is opened: together these are most of the page. */
+/** Details element whose content is rendered when opened: together these are most of the page. */
 function Fold({ summary, children }: { summary: ComponentChildren; children: ComponentChildren }) {
   const [opened, setOpened] = useState(false);
   return <details onToggle={() => setOpened(true)}><summary>{summary}</summary>{opened && children}</details>;
 }
 
-/** A text whose `names` are set as code. */
+/** Text whose parts in backquotes are set as code. */
 function Prose({ text }: { text: string | undefined }) {
   return <>{text?.split("`").map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))}</>;
 }
 
-/** Type, bounds and default, in a line. */
+/** Type, bounds and default on one line. */
 function Facts({ schema }: { schema: Schema }) {
   const facts = [
     Array.isArray(schema.type) ? schema.type.join(" or ") : schema.type,

@@ -9,7 +9,7 @@ import { bridge, session } from "../session";
 const START = { message: "Hello from the console", provider: "", model: "", agentId: "console", taskId: "", sessionId: "", callbackUrl: "", more: "" };
 type Form = typeof START;
 
-/** A form for one dispatch, and the same as a line for the shell. */
+/** Form for one dispatch, with the equivalent shell command. */
 export function Try() {
   const adapters = useLoad(() => bridge.adapters(), []);
   const [form, setForm] = useState<Form>({ ...START, taskId: newTask() });
@@ -22,7 +22,7 @@ export function Try() {
   const send = (event: Event) => {
     event.preventDefault();
     setProblem(undefined);
-    if (!more) return setProblem(new Error("the other fields are no JSON object"));
+    if (!more) return setProblem(new Error("the other fields are not a JSON object"));
     setSending(true);
     bridge
       .dispatch(request)
@@ -58,16 +58,16 @@ export function Try() {
                 Other fields, as a JSON object
                 <textarea class="code" rows={4} value={form.more} onInput={set("more")} placeholder={'{"priority": 5, "timeoutSeconds": 60}'} aria-invalid={!more} aria-describedby="more-said" spellcheck={false} />
               </label>
-              <p id="more-said" class={more ? "dim small" : "bad small"}>{more ? <>Every field is in the <a href="/docs">reference</a>.</> : "This is no JSON object yet."}</p>
+              <p id="more-said" class={more ? "dim small" : "bad small"}>{more ? <>All fields are in the <a href="/docs">reference</a>.</> : "Not a JSON object yet."}</p>
             </div>
           </details>
           <Problem error={problem} />
           <div class="actions"><button type="submit" class="primary" disabled={sending}>Dispatch</button></div>
         </form>
         <section aria-labelledby="line">
-          <div class="title"><h2 id="line">The same in a shell</h2> <Copy text={line} name="the line" /></div>
-          <pre class="said line" tabIndex={0} aria-label="curl line">{line}</pre>
-          {session.token && <p class="dim small">Put the token into <code>BRIDGE_TOKEN</code> first.</p>}
+          <div class="title"><h2 id="line">As a shell command</h2> <Copy text={line} name="the command" /></div>
+          <pre class="said line" tabIndex={0} aria-label="curl command">{line}</pre>
+          {session.token && <p class="dim small">Set <code>BRIDGE_TOKEN</code> to the token first.</p>}
         </section>
       </div>
     </>
@@ -78,7 +78,7 @@ function newTask(): string {
   return `try-${Date.now().toString(36)}`;
 }
 
-/** What stands in the field for other fields; nothing is an empty object. */
+/** Parses the field for other fields; empty text is an empty object, invalid text is `undefined`. */
 function parse(text: string): Record<string, unknown> | undefined {
   if (text.trim() === "") return {};
   try {
@@ -95,7 +95,7 @@ function body(form: Form, more: Record<string, unknown>): DispatchRequest {
   return { taskId, agentId, message, ...given, ...more, callbackUrl: callbackUrl || null };
 }
 
-/** Single quotes end, an escaped one comes, and they begin again. */
+/** Formats the request as a curl command; single quotes in its body are escaped for the shell. */
 function curl(request: DispatchRequest): string {
   const quoted = JSON.stringify(request, null, 2).replaceAll("'", `'\\''`);
   const token = session.token ? ` \\\n  -H "Authorization: Bearer $BRIDGE_TOKEN"` : "";

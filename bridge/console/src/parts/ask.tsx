@@ -2,21 +2,21 @@ import type { ComponentChildren } from "preact";
 import { useRef } from "preact/hooks";
 
 interface Properties {
-  /** What the button says. */
+  /** Text of the button. */
   label: string;
-  /** What it does, as a question and in a sentence. */
+  /** Heading of the dialog: the action as a question. `children` explain it. */
   title: string;
   children: ComponentChildren;
-  /** What the button of the answer says. */
+  /** Text of the button that confirms. */
   yes: string;
   act: () => void;
   disabled?: boolean | undefined;
-  /** The accessible name, where the label alone is not enough. */
+  /** Accessible name, if the label alone is ambiguous. */
   name?: string;
   small?: boolean;
 }
 
-/** A button for what cannot be taken back: it asks first. */
+/** Button for an action that cannot be undone: asks for confirmation first. */
 export function Ask({ label, title, children, yes, act, disabled, name, small }: Properties) {
   const dialog = useRef<HTMLDialogElement>(null);
   return (

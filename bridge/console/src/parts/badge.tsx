@@ -23,12 +23,12 @@ const TONES: Record<string, string> = {
   refused: "bad",
 };
 
-/** A state in a word, with its tone beside it: never colour alone. */
+/** State as a word with a colour: never colour alone. */
 export function Badge({ state, label }: { state: string; label?: string }) {
   return <span class={`badge ${TONES[state] ?? "wait"}`}>{label ?? state}</span>;
 }
 
-/** Where a dispatch stands: its outcome once it has one. */
+/** State of a dispatch, or its outcome once finished. */
 export function DispatchBadge({ dispatch }: { dispatch: Dispatch }) {
   if (dispatch.status !== "finished") return <Badge state={dispatch.status} />;
   if (dispatch.outcome === "ok") return <Badge state="ok" />;

@@ -6,9 +6,9 @@ import { Id } from "./copy";
 import { Empty } from "./notice";
 import { Time } from "./time";
 
-/** What is owed for one dispatch, what was tried, and what the receiver answered. */
+/** Deliveries of one dispatch, with their attempts and the receiver's answers. */
 export function Deliveries({ dispatch, items, retry }: { dispatch: Dispatch; items: Delivery[]; retry: (id: string) => void }) {
-  if (items.length === 0) return <Empty>{dispatch.callbackUrl ? "Owed once the result is there." : "None was asked for."}</Empty>;
+  if (items.length === 0) return <Empty>{dispatch.callbackUrl ? "Sent when the run finishes." : "No callback requested."}</Empty>;
   return <>{items.map((delivery) => <One key={delivery.id} delivery={delivery} retry={() => retry(delivery.id)} />)}</>;
 }
 
@@ -22,7 +22,7 @@ function One({ delivery, retry }: { delivery: Delivery; retry: () => void }) {
       </div>
       <p class="dim">
         {plural(delivery.attemptCount, "attempt")}
-        {delivery.settledAt ? <>, settled <Time at={delivery.settledAt} /></> : delivery.dueAt && <>, again <Time at={delivery.dueAt} /></>}
+        {delivery.settledAt ? <>, settled <Time at={delivery.settledAt} /></> : delivery.dueAt && <>, next try <Time at={delivery.dueAt} /></>}
         {delivery.status === "dead" && <> · <a href={link("deliveries", undefined, { status: "dead", host: new URL(delivery.url).host })}>dead letters of this receiver</a></>}
       </p>
       <ol class="attempts" aria-label="Attempts">
@@ -36,7 +36,7 @@ function One({ delivery, retry }: { delivery: Delivery; retry: () => void }) {
           </li>
         ))}
       </ol>
-      <p class="dim small">Its <code>webhook-id</code>: <Id value={delivery.id} name="the webhook id" /></p>
+      <p class="dim small"><code>webhook-id</code>: <Id value={delivery.id} name="the webhook id" /></p>
     </>
   );
 }

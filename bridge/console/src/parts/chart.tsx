@@ -5,13 +5,13 @@ import "uplot/dist/uPlot.min.css";
 
 export interface Series {
   label: string;
-  /** A colour variable of the style sheet. */
+  /** Colour variable of the style sheet. */
   colour: string;
-  /** Lines are told apart without colour, too. */
+  /** Dash pattern, which distinguishes lines without colour. */
   dash?: number[];
 }
 
-/** Lines over time, with their newest values below. `data[0]` are seconds since 1970, then one array a series. */
+/** Lines over time, with their newest values below. `data[0]` are seconds since 1970, then one array per series. */
 export function Chart({ series, data, label }: { series: Series[]; data: uPlot.AlignedData; label: string }) {
   const holder = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | undefined>(undefined);
@@ -22,7 +22,7 @@ export function Chart({ series, data, label }: { series: Series[]; data: uPlot.A
     if (!element) return;
     let draw = () => {};
     let wanted = true;
-    // Its beginning costs as much as the rest of the page, which does not wait for it.
+    // Deferred: starting the chart costs as much as the rest of the page.
     const begin = async () => {
       await leisure();
       const { default: Plot } = await import("uplot");
@@ -68,7 +68,7 @@ export function Chart({ series, data, label }: { series: Series[]; data: uPlot.A
 
 const HEIGHT = 170;
 
-/** Resolves when the page has nothing else to do, or soon. */
+/** Resolves when the page is idle, at the latest after 500 ms. */
 function leisure(): Promise<void> {
   return new Promise((done) => {
     if ("requestIdleCallback" in window) requestIdleCallback(() => done(), { timeout: 500 });
@@ -86,7 +86,7 @@ function options(element: HTMLElement, series: Series[]): uPlot.Options {
     height: HEIGHT,
     cursor: { show: false },
     legend: { show: false },
-    // Beside half of the last time below.
+    // Room on the right for half of the last time label.
     padding: [8, 30, 0, 0],
     scales: { y: { range: (_, __, most) => [0, Math.max(5, most * 1.1)] } },
     axes: [{ ...axis, space: 90, size: 28, values: (_, seconds) => seconds.map(clock) }, { ...axis, size: 48, values: (_, values) => whole(values) }],

@@ -2,14 +2,14 @@ import { useEffect, useState } from "preact/hooks";
 
 interface Properties {
   value: string;
-  /** Called with what was typed, once it is complete. */
+  /** Called with the trimmed text when the input is complete. */
   commit: (text: string) => void;
   type?: "search";
   list?: string;
   placeholder?: string;
 }
 
-/** A filter that keeps what is being typed while the list beneath it is loaded again. */
+/** Filter field that keeps unfinished input while the list below is reloaded. */
 export function Field({ value, commit, ...rest }: Properties) {
   const [text, setText] = useState(value);
   useEffect(() => setText(value), [value]);

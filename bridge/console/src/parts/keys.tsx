@@ -3,7 +3,7 @@ import { keys, PAGES } from "../keys";
 
 const NAMES: Record<string, string> = { now: "Now", dispatches: "Dispatches", adapters: "Adapters", deliveries: "Deliveries", events: "Events", try: "Try it" };
 
-/** The keys, and the switch that turns them off. */
+/** Dialog with the shortcuts and the switch that turns them off. */
 export function KeysDialog({ open, close }: { open: boolean; close: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [on, setOn] = useState(keys.on);
@@ -17,16 +17,16 @@ export function KeysDialog({ open, close }: { open: boolean; close: () => void }
   return (
     <dialog ref={dialog} aria-labelledby="keys-title" onClose={close}>
       <form method="dialog">
-        <h2 id="keys-title">Keys</h2>
+        <h2 id="keys-title">Keyboard shortcuts</h2>
         <dl class="keys">
           {Object.entries(PAGES).map(([key, page]) => (
             <div key={key}><dt><kbd>g</kbd> <kbd>{key}</kbd></dt><dd>{NAMES[page]}</dd></div>
           ))}
-          <div><dt><kbd>/</kbd></dt><dd>the search field of the page</dd></div>
-          <div><dt><kbd>p</kbd></dt><dd>pause the events, or go on</dd></div>
-          <div><dt><kbd>?</kbd></dt><dd>this list</dd></div>
+          <div><dt><kbd>/</kbd></dt><dd>go to the search field</dd></div>
+          <div><dt><kbd>p</kbd></dt><dd>pause or resume the events</dd></div>
+          <div><dt><kbd>?</kbd></dt><dd>show this list</dd></div>
         </dl>
-        <label class="check"><input type="checkbox" checked={on} onChange={(event) => turn(event.currentTarget.checked)} /> Keys are on</label>
+        <label class="check"><input type="checkbox" checked={on} onChange={(event) => turn(event.currentTarget.checked)} /> Enable shortcuts</label>
         <div class="actions"><button type="submit" class="primary">Close</button></div>
       </form>
     </dialog>

@@ -2,7 +2,7 @@ import { BridgeError } from "@forge-bridge/client";
 import type { ComponentChildren } from "preact";
 import { wantsToken } from "../session";
 
-/** What went wrong, in the bridge's own words. A missing token is asked for elsewhere. */
+/** Error as the bridge reports it. A missing token is handled by the token dialog. */
 export function Problem({ error }: { error: unknown }) {
   if (!error || wantsToken(error)) return null;
   const known = error instanceof BridgeError ? error : undefined;
@@ -22,7 +22,7 @@ export function Empty({ children }: { children: ComponentChildren }) {
   return <p class="empty">{children}</p>;
 }
 
-/** Keeps the place of what is being loaded for the first time. */
+/** Placeholder during the first load. */
 export function Skeleton({ lines }: { lines: number }) {
   return (
     <div class="skeleton" aria-busy="true">

@@ -5,7 +5,7 @@ import { link } from "../router";
 import { Copy, Id } from "./copy";
 import { Time } from "./time";
 
-/** What came of it: output, structured output, tool calls. Nothing before it is finished. */
+/** Result of a dispatch: output, structured output, tool calls. Empty until it is finished. */
 export function Outcome({ dispatch }: { dispatch: Dispatch }) {
   const result = dispatch.result;
   if (!result) return null;
@@ -15,10 +15,10 @@ export function Outcome({ dispatch }: { dispatch: Dispatch }) {
     <section aria-labelledby="result">
       <div class="title"><h2 id="result">Result</h2> {result.output && <Copy text={result.output} name="the output" />}</div>
       {result.output && <pre class="said" tabIndex={0} aria-label="Output">{result.output}</pre>}
-      {truncated && <p class="dim">This is its beginning; the whole has {number(truncated.bytes)} bytes and is at <code>{truncated.href}</code>.</p>}
+      {truncated && <p class="dim">Only the beginning is shown; all {number(truncated.bytes)} bytes are at <code>{truncated.href}</code>.</p>}
       {result.structuredOutput !== undefined && <details open><summary>Structured output</summary><pre class="said" tabIndex={0}>{json(result.structuredOutput)}</pre></details>}
       {result.toolCalls?.map((call) => (
-        <div key={call.toolCallId} class="call"><span class="dim">hands back</span> <b>{call.name}</b><pre class="said" tabIndex={0}>{json(call.input)}</pre></div>
+        <div key={call.toolCallId} class="call"><span class="dim">tool call</span> <b>{call.name}</b><pre class="said" tabIndex={0}>{json(call.input)}</pre></div>
       ))}
     </section>
   );
@@ -38,7 +38,7 @@ export function Facts({ dispatch }: { dispatch: Dispatch }) {
     ["Not before", dispatch.notBefore && <Time at={dispatch.notBefore} />],
     ["Started", dispatch.startedAt && <Time at={dispatch.startedAt} />],
     ["Finished", dispatch.finishedAt && <Time at={dispatch.finishedAt} />],
-    ["Tokens", result?.usage && `${number(result.usage.inputTokens)} in, ${number(result.usage.outputTokens)} out`],
+    ["Tokens", result?.usage && `input ${number(result.usage.inputTokens)}, output ${number(result.usage.outputTokens)}`],
     ["Cost", result && dollars(result.costUsd)],
     ["Retry of", dispatch.retryOf && <a href={link("dispatch", dispatch.retryOf)}>{dispatch.retryOf}</a>],
     ["Session", session && <Id value={session} name="the session" />],
@@ -55,7 +55,7 @@ export function Facts({ dispatch }: { dispatch: Dispatch }) {
   );
 }
 
-/** Why this adapter: the stages that dropped somebody, and in a line those that did not. */
+/** Choice of the adapter: stages that dropped adapters, then one line with the other stages. */
 export function Routing({ steps }: { steps: RoutingStep[] }) {
   const chosen = steps.at(-1)?.kept ?? [];
   const idle = steps.filter((step) => step.dropped.length === 0);
@@ -65,13 +65,13 @@ export function Routing({ steps }: { steps: RoutingStep[] }) {
       <ol class="routing">
         {steps.filter((step) => step.dropped.length > 0).map((step, index) => (
           <li key={index}>
-            <b>{step.name}</b> <span class="dim">kept {step.kept.join(", ") || "nobody"}</span>
+            <b>{step.name}</b> <span class="dim">kept {step.kept.join(", ") || "none"}</span>
             {step.dropped.map((drop, at) => <div key={at} class="drop"><s>{drop.provider}</s> {drop.reason}</div>)}
           </li>
         ))}
         {chosen.length > 0 && <li>→ <b>{chosen.join(", ")}</b></li>}
       </ol>
-      {idle.length > 0 && <p class="dim small">Changed nothing: {idle.map((step) => step.name).join(", ")}.</p>}
+      {idle.length > 0 && <p class="dim small">No effect: {idle.map((step) => step.name).join(", ")}.</p>}
     </section>
   );
 }

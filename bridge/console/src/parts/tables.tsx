@@ -8,7 +8,7 @@ import { Time } from "./time";
 interface DispatchRows {
   items: Dispatch[];
   label: string;
-  /** Without the columns that a list beside another has no room for. */
+  /** Omits columns, for a list beside another one. */
   brief?: boolean;
 }
 
@@ -63,7 +63,7 @@ export function DeliveryTable({ items, retry }: { items: Delivery[]; retry: (id:
             <th scope="col" class="wide">Destination</th>
             <th scope="col" class="wide right">Attempts</th>
             <th scope="col" class="wide">Last answer</th>
-            <th scope="col" class="wide">Next or settled</th>
+            <th scope="col" class="wide">Next try or settled</th>
             <th scope="col"><span class="hidden">Action</span></th>
           </tr>
         </thead>
@@ -91,7 +91,7 @@ export function DeliveryTable({ items, retry }: { items: Delivery[]; retry: (id:
 
 function settled(delivery: Delivery): string {
   if (delivery.settledAt) return time(delivery.settledAt);
-  return delivery.dueAt ? `again ${time(delivery.dueAt)}` : "";
+  return delivery.dueAt ? `next try ${time(delivery.dueAt)}` : "";
 }
 
 export function answer(delivery: Delivery): string {

@@ -1,14 +1,14 @@
 import type { BridgeEvent } from "@forge-bridge/client";
 import { duration, json, millis, number, plural } from "../format";
 
-/** What is shown for one or several events: text that came in pieces is one piece here. */
+/** Entry for one or several events: streamed text is joined into one entry. */
 export interface Entry {
   key: string;
   kind: string;
   at: string;
   attempt: number | undefined;
   text?: string;
-  /** Characters before `text` that are no longer shown. */
+  /** Characters cut off before `text`. */
   cut?: number;
   data?: Record<string, unknown>;
   bad?: boolean;
@@ -16,16 +16,16 @@ export interface Entry {
 
 export interface History {
   entries: Entry[];
-  /** Entries that made room for newer ones. */
+  /** Number of entries removed for newer ones. */
   dropped: number;
 }
 
 const KEPT = 2000;
-/** Of one text; the whole is in the output. */
+/** Characters of one text; the output has the complete text. */
 const LONGEST = 20_000;
 const BAD = ["execution.failed", "callback.dead", "events.dropped"];
 
-/** Adds events to what is shown; text goes on where the last text ended. */
+/** Appends events; text is added to the last entry if that is text of the same kind and attempt. */
 export function grow(history: History, events: BridgeEvent[]): History {
   const next = history.entries.slice();
   for (const event of events) {
@@ -46,15 +46,15 @@ export function grow(history: History, events: BridgeEvent[]): History {
 
 function trim(entry: Entry): Entry {
   const over = (entry.text?.length ?? 0) - LONGEST;
-  // Twice the room before it is cut, so that it is not cut for each piece.
+  // Cut only at twice the limit, so that not every piece causes a cut.
   return over > LONGEST ? { ...entry, text: entry.text?.slice(over) ?? "", cut: (entry.cut ?? 0) + over } : entry;
 }
 
 export function Timeline({ history, since }: { history: History; since: string }) {
   return (
     <>
-      {history.dropped > 0 && <p class="dim">{plural(history.dropped, "earlier entry", "earlier entries")} made room for these.</p>}
-      <ol class="timeline" aria-label="What happened">
+      {history.dropped > 0 && <p class="dim">{plural(history.dropped, "earlier entry", "earlier entries")} are not shown.</p>}
+      <ol class="timeline" aria-label="Events of the dispatch">
         {history.entries.map((entry, index) => (
           <li key={entry.key} class={entry.bad ? "bad" : entry.kind.split(".")[0]}>
             <span class="number dim" title={entry.at}>+{duration(millis(since, entry.at))}</span>
@@ -74,7 +74,7 @@ function Summary({ entry }: { entry: Entry }) {
   if (entry.text !== undefined) {
     return (
       <>
-        {entry.cut && <span class="dim">{number(entry.cut)} characters before this are in the output</span>}
+        {entry.cut && <span class="dim">{number(entry.cut)} earlier characters are in the output</span>}
         <pre class={entry.kind === "assistant.thinking" ? "said thought" : "said"}>{entry.text}</pre>
       </>
     );
@@ -91,13 +91,13 @@ function Summary({ entry }: { entry: Entry }) {
     case "execution.failed":
       return <span><b>{String(data["errorCode"] ?? "")}</b> {String(data["error"] ?? "")}</span>;
     case "usage":
-      return <span class="dim">{number(data["inputTokens"] as number | null)} in, {number(data["outputTokens"] as number | null)} out</span>;
+      return <span class="dim">input {number(data["inputTokens"] as number | null)}, output {number(data["outputTokens"] as number | null)}</span>;
     default:
       return <Data data={data} />;
   }
 }
 
-/** Said elsewhere on the page. */
+/** Data shown elsewhere on the page. */
 const KNOWN = ["deliveryId"];
 
 function Data({ data }: { data: Record<string, unknown> }) {

@@ -1,7 +1,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import { session } from "../session";
 
-/** Asks for the bearer token, once; it is kept until the tab is closed. */
+/** Dialog for the bearer token, which is kept until the tab is closed. */
 export function TokenDialog({ wanted }: { wanted: boolean }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const input = useRef<HTMLInputElement>(null);
@@ -17,13 +17,13 @@ export function TokenDialog({ wanted }: { wanted: boolean }) {
           session.token = input.current?.value.trim();
         }}
       >
-        <h2 id="token-title">This bridge asks for a token</h2>
-        <p class="dim">One of <code>BRIDGE_TOKENS</code>, or of <code>[auth]</code> in its configuration. It is kept in this tab alone.</p>
+        <h2 id="token-title">This bridge requires a token</h2>
+        <p class="dim">One of <code>BRIDGE_TOKENS</code>, or of <code>[auth]</code> in its configuration. It is kept in this tab only.</p>
         <label>
           Bearer token
           <input ref={input} type="password" autocomplete="off" required />
         </label>
-        {session.token && <p class="notice bad" role="alert">The last one was refused.</p>}
+        {session.token && <p class="notice bad" role="alert">The last token was refused.</p>}
         <div class="actions"><button type="submit" class="primary">Continue</button></div>
       </form>
     </dialog>
