@@ -13,9 +13,9 @@ import type {
 } from "./wire.js";
 
 export interface BridgeOptions {
-  /** Where the bridge is, such as `http://127.0.0.1:7420`; empty for the page's own origin. */
+  /** Base URL of the bridge, such as `http://127.0.0.1:7420`; empty for the page's own origin. */
   baseUrl: string;
-  /** The bearer token, or who knows it at the time of a request. */
+  /** Bearer token, or a function that returns it for each request. */
   token?: string | (() => string | undefined);
   fetch?: typeof globalThis.fetch;
 }
@@ -39,7 +39,7 @@ export interface DeliveryFilter {
 
 type Query = Record<string, string | number | undefined>;
 
-/** The HTTP interface of a bridge. Every method throws a {@link BridgeError}. */
+/** Client of the HTTP interface of a bridge. Every method throws a {@link BridgeError}. */
 export class Bridge {
   readonly #options: BridgeOptions;
 
@@ -47,14 +47,14 @@ export class Bridge {
     this.#options = options;
   }
 
-  /** Accepts a step. The same task id with the same body is answered from the record. */
+  /** Posts a dispatch. The same task id (or idempotency key) with the same body is answered from the record. */
   dispatch(request: DispatchRequest, options: { idempotencyKey?: string } = {}): Promise<Accepted> {
     const headers = new Headers({ "Content-Type": "application/json" });
     if (options.idempotencyKey) headers.set("Idempotency-Key", options.idempotencyKey);
     return this.#json("/api/v2/dispatch", { method: "POST", headers, body: JSON.stringify(request) });
   }
 
-  /** One dispatch, by its own id or its task id. */
+  /** Returns one dispatch, by its own id or its task id. */
   show(id: string): Promise<Dispatch> {
     return this.#json(`/api/v2/dispatch/${encodeURIComponent(id)}`);
   }
@@ -66,7 +66,7 @@ export class Bridge {
     return { items: page.dispatches, nextCursor: page.nextCursor };
   }
 
-  /** Whether it was still possible. */
+  /** Cancels a dispatch. Returns true if that was still possible. */
   async cancel(id: string): Promise<boolean> {
     const answer = await this.#json<{ cancelled: boolean }>(`/api/v2/dispatch/${encodeURIComponent(id)}/cancel`, {
       method: "POST",
@@ -85,19 +85,22 @@ export class Bridge {
     return this.#json(`/api/v2/deliveries/${encodeURIComponent(id)}`);
   }
 
-  /** Sends it again, with the same `webhook-id`. */
+  /** Sends a delivery again, with the same `webhook-id`. Returns the number of deliveries made due. */
   async retry(id: string): Promise<number> {
     const path = `/api/v2/deliveries/${encodeURIComponent(id)}/retry`;
     return (await this.#json<{ retried: number }>(path, { method: "POST" })).retried;
   }
 
-  /** Sends all dead ones again, or those of a host or since a time. */
+  /**
+   * Sends all dead letters again, or those to a host or of results since a time; with `status`, deliveries in that
+   * state. Returns their number.
+   */
   async retryAll(filter: { host?: string; since?: string; status?: string } = {}): Promise<number> {
     const path = `/api/v2/deliveries/retry${query(filter)}`;
     return (await this.#json<{ retried: number }>(path, { method: "POST" })).retried;
   }
 
-  /** Receivers that are not called for the time being. One that is not listed is called. */
+  /** Returns the receivers whose circuit breaker is open or half-open; receivers not listed are called normally. */
   async destinations(): Promise<Destination[]> {
     return (await this.#json<{ destinations: Destination[] }>("/api/v2/deliveries/destinations")).destinations;
   }
@@ -106,12 +109,12 @@ export class Bridge {
     return this.#json("/api/v2/adapters");
   }
 
-  /** Serves the library file as it is now; what runs ends on the one it began on. */
+  /** Loads the library file of an adapter again; running executions finish on the old generation. */
   reload(provider: string): Promise<Adapter> {
     return this.#onAdapter(provider, "reload");
   }
 
-  /** Nothing new starts there, also after a restart of the bridge. What is accepted waits. */
+  /** Pauses an adapter, also across restarts of the bridge: running executions continue, accepted dispatches wait. */
   pause(provider: string): Promise<Adapter> {
     return this.#onAdapter(provider, "pause");
   }
@@ -120,21 +123,21 @@ export class Bridge {
     return this.#onAdapter(provider, "resume");
   }
 
-  /** How all is. A bridge that is offline says so with 503 and the same body. */
+  /** Returns the health of the bridge. An offline bridge answers 503 with the same body, which is no error here. */
   async health(): Promise<Health> {
     const response = await this.#send("/api/health", {});
     if (response.ok || response.status === 503) return (await response.json()) as Health;
     throw await BridgeError.of(response);
   }
 
-  /** The HTTP interface as OpenAPI 3.1. */
+  /** Returns the HTTP interface as OpenAPI 3.1. */
   reference(): Promise<unknown> {
     return this.#json("/openapi.json");
   }
 
-  /** Everything that happens, from now on unless `after` says otherwise. */
+  /** Yields all events, starting now unless `after` is given. */
   events(filter: EventFilter = {}, options: StreamOptions = {}): AsyncGenerator<BridgeEvent, void, void> {
-    // "Now" is asked for once: a stream that is cut before its first event goes on from there.
+    // Resolves "now" to a cursor once: a stream disconnected before its first event resumes there.
     let now: string | undefined;
     return resume(
       async (after, signal) => {
@@ -145,7 +148,7 @@ export class Bridge {
     );
   }
 
-  /** What happens to one dispatch, from its beginning to its result, or to the end of its delivery. */
+  /** Yields the events of one dispatch, from its acceptance to its result, or to the end of its delivery. */
   dispatchEvents(
     id: string,
     options: StreamOptions & { until?: "finished" | "delivered" } = {},

@@ -1,11 +1,11 @@
-/** An answer of the bridge that is no success, or none at all (`status` 0). */
+/** Error answer of the bridge, or no answer at all (`status` 0). */
 export class BridgeError extends Error {
   readonly status: number;
-  /** As in the envelope, such as `NOT_FOUND`; `UNREACHABLE` where the bridge did not answer. */
+  /** Code of the error envelope, such as `NOT_FOUND`; `UNREACHABLE` if the bridge did not answer. */
   readonly code: string;
   readonly requestId: string | undefined;
   readonly details: unknown;
-  /** What `Retry-After` asks for, in milliseconds. */
+  /** Value of `Retry-After` in milliseconds, if it was a number of seconds. */
   readonly retryAfterMs: number | undefined;
 
   constructor(init: {
@@ -26,7 +26,7 @@ export class BridgeError extends Error {
     this.retryAfterMs = init.retryAfterMs;
   }
 
-  /** Whether the same request may succeed a little later. */
+  /** True if the same request can succeed later: no answer, 429 or 5xx. */
   get isTemporary(): boolean {
     return this.status === 0 || this.status === 429 || this.status >= 500;
   }
@@ -65,7 +65,7 @@ function parse(text: string): Envelope | undefined {
       return value as Envelope;
     }
   } catch {
-    // An intermediary's page, not ours.
+    // Page of an intermediary, not an error envelope.
   }
   return undefined;
 }

@@ -9,23 +9,23 @@ export interface EventFilter {
 }
 
 export interface StreamOptions {
-  /** Only what came after this event; `"0"` from the earliest, `"now"` from now on. */
+  /** Cursor of the event to start after; `"0"` starts at the earliest, `"now"` with new events. */
   after?: string;
   signal?: AbortSignal;
-  /** Told when the stream is open and when it was cut and is tried again. */
+  /** Called when the stream is open, and with the error when it is disconnected and will be retried. */
   onState?: (state: "open" | "retrying", error?: BridgeError) => void;
-  /** A stream that brings nothing for so long, not even a heartbeat, counts as cut. */
+  /** Time without any data, heartbeats included, after which a stream counts as disconnected. Default 40,000. */
   idleMs?: number;
-  /** The longest pause between two tries. */
+  /** Longest pause between two attempts, unless `Retry-After` asks for more. Default 10,000. */
   maxPauseMs?: number;
 }
 
-/** Opens the stream after this event; answers 204 when there is nothing to come. */
+/** Opens the stream after this event; the answer is 204 if no events will follow. */
 export type Open = (after: string | undefined, signal: AbortSignal) => Promise<Response>;
 
 /**
- * Every event once, over as many connections as it takes. Ends when the bridge says that nothing will come,
- * or with the signal; throws what will not get better by itself.
+ * Yields every event once, over as many connections as needed. Ends when the bridge answers 204 or with the signal;
+ * throws errors that are not temporary.
  */
 export async function* resume(open: Open, options: StreamOptions): AsyncGenerator<BridgeEvent, void, void> {
   let after = options.after;
@@ -54,7 +54,7 @@ export async function* resume(open: Open, options: StreamOptions): AsyncGenerato
   }
 }
 
-/** One connection, cut when it is silent for too long. */
+/** One connection, aborted when it is silent for too long. */
 class Connection {
   readonly #controller = new AbortController();
   readonly #options: StreamOptions;
@@ -71,7 +71,7 @@ class Connection {
     return open(after, this.#controller.signal);
   }
 
-  /** One JSON object a line; an empty line is a heartbeat. A line without its end was cut and comes again. */
+  /** Yields one event per line; empty lines are heartbeats. An incomplete last line is dropped and requested again. */
   async *events(response: Response): AsyncGenerator<BridgeEvent, void, void> {
     if (!response.body) return;
     const reader = response.body.getReader();

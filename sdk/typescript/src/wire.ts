@@ -1,10 +1,10 @@
-/** What goes over the wire, in the words of the HTTP interface. Times are RFC 3339, durations milliseconds. */
+/** Types of the HTTP interface, with its names. Times are RFC 3339, durations milliseconds. */
 
 export type DispatchStatus = "accepted" | "queued" | "running" | "finished";
 export type DeliveryStatus = "pending" | "delivered" | "dead" | "superseded";
 export type HealthStatus = "healthy" | "degraded" | "offline";
 
-/** A step to run. `callbackUrl: null` asks for no callback. */
+/** Dispatch to post. `callbackUrl: null` requests no callback. */
 export interface DispatchRequest {
   taskId: string;
   agentId: string;
@@ -17,7 +17,7 @@ export interface DispatchRequest {
   systemPrompt?: string;
   outputSchema?: unknown;
   priority?: number;
-  /** Seconds for each attempt. */
+  /** Time limit of each attempt, in seconds. */
   timeout?: number;
   recovery?: "fail" | "retry" | "resume";
   [field: string]: unknown;
@@ -63,7 +63,7 @@ export interface Result {
   [field: string]: unknown;
 }
 
-/** One stage of routing: who was left, and who was dropped and why. */
+/** One stage of routing: adapters kept, and adapters dropped with the reasons. */
 export interface RoutingStep {
   layer: number;
   name: string;
@@ -122,11 +122,11 @@ export interface Delivery {
   [field: string]: unknown;
 }
 
-/** A receiver that failed so often that it is left alone for a while. */
+/** Receiver whose circuit breaker is open or half-open after repeated failures. */
 export interface Destination {
   /** Scheme, host and port. */
   origin: string;
-  /** `half_open`: a few attempts are let through, and decide. */
+  /** `half_open`: a few attempts are let through, and their outcomes decide. */
   state: "open" | "half_open";
   openedAt: string;
   probeAt: string;
@@ -140,11 +140,11 @@ export interface HealthReport {
   checkedAt: string;
 }
 
-/** An adapter whose process ended so often that it is not started again: nothing starts there until it is reloaded. */
+/** Quarantine of an adapter whose process ended too often: it is not restarted until the adapter is reloaded. */
 export interface Quarantine {
   since: string;
   crashes: number;
-  /** Why it ended the last time. */
+  /** Reason of the last exit. */
   reason: string;
 }
 
@@ -166,10 +166,10 @@ export interface Adapter {
   interfaces: string[];
   maxConcurrent: number;
   running: number;
-  /** Since when nothing starts there. */
+  /** Time of the pause; absent or null unless paused. */
   pausedAt?: string | null;
   quarantine?: Quarantine | null;
-  /** Editions that a reload replaced and on which something still runs. */
+  /** Generations replaced by a reload that still have running executions. */
   leaving?: { version: string; digest: string; running: number }[];
   health: HealthReport;
   history: HealthReport[];
@@ -188,7 +188,7 @@ export interface Health {
   children?: { living: number };
 }
 
-/** What happened. `id` is a cursor over the whole log; `seq` counts inside a dispatch. */
+/** Event of the log. `id` is a cursor over the whole log; `seq` counts within a dispatch. */
 export interface BridgeEvent {
   id: string;
   seq: number | null;

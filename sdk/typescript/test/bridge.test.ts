@@ -46,7 +46,7 @@ describe("requests", () => {
     expect(seen).toEqual(["/api/v2/dispatches?status=running&limit=5", "Bearer secret"]);
   });
 
-  test("name the adapter and what is wanted of it", async () => {
+  test("name the adapter and the action", async () => {
     const seen: string[] = [];
     const bridge = await serve((request, response) => {
       seen.push(`${request.method} ${request.url}`);
@@ -64,7 +64,7 @@ describe("requests", () => {
     ]);
   });
 
-  test("fail with the words of the envelope", async () => {
+  test("fail with the message of the envelope", async () => {
     const bridge = await serve((_, response) => {
       response.writeHead(429, { "Retry-After": "3" });
       response.end('{"error": "too many", "code": "RATE_LIMITED", "requestId": "req_1"}');
@@ -74,7 +74,7 @@ describe("requests", () => {
     expect(error).toMatchObject({ status: 429, code: "RATE_LIMITED", message: "too many", retryAfterMs: 3000, requestId: "req_1" });
   });
 
-  test("fail clearly when somebody else answers, and when nobody does", async () => {
+  test("fail clearly when an intermediary answers, and when there is no answer", async () => {
     const bridge = await serve((_, response) => {
       response.writeHead(502);
       response.end("<html>");
@@ -86,7 +86,7 @@ describe("requests", () => {
 });
 
 describe("a stream", () => {
-  test("cut at any byte goes on after the last whole event", async () => {
+  test("disconnected at any byte resumes after the last complete event", async () => {
     const whole = line(event(1), event(2), event(3));
     for (let cut = 1; cut < whole.length; cut += 17) {
       let connections = 0;
@@ -110,7 +110,7 @@ describe("a stream", () => {
     }
   });
 
-  test("of everything asks for now once, also when it is cut before its first event", async () => {
+  test("of all events resolves now once, also when disconnected before its first event", async () => {
     const asked: string[] = [];
     const bridge = await serve((request, response) => {
       const url = new URL(request.url ?? "", "http://x");
@@ -127,7 +127,7 @@ describe("a stream", () => {
     expect(asked).toEqual(["json now", "x-ndjson log-4", "x-ndjson log-4"]);
   });
 
-  test("that is silent for too long counts as cut; heartbeats keep it", async () => {
+  test("that is silent for too long counts as disconnected; heartbeats keep it open", async () => {
     let connections = 0;
     const bridge = await serve((_, response) => {
       connections += 1;
@@ -142,7 +142,7 @@ describe("a stream", () => {
     expect(connections).toBe(2);
   });
 
-  test("throws what does not get better", async () => {
+  test("throws permanent errors", async () => {
     const bridge = await serve((_, response) => {
       response.writeHead(410);
       response.end('{"error": "removed", "code": "CURSOR_EXPIRED", "details": {"firstSafeCursor": "log-9"}}');

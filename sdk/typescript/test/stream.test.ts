@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { resume } from "../src/stream.js";
 import type { BridgeEvent } from "../src/wire.js";
 
-/** Numbers that only look random, so that a failure is repeated by its seed. */
+/** Pseudo-random numbers, so that a failure can be reproduced from its seed. */
 function numbers(seed: number): (below: number) => number {
   let state = seed;
   return (below) => {
@@ -29,12 +29,12 @@ function response(bytes: Uint8Array, next: (below: number) => number): Response 
   return new Response(body);
 }
 
-test("events are the same however the stream is cut and wherever it breaks off", async () => {
+test("events are the same however the stream is chunked and wherever it is disconnected", async () => {
   for (let seed = 1; seed <= 200; seed += 1) {
     const next = numbers(seed);
     const events = Array.from({ length: 1 + next(6) }, (_, n) => ({ id: `log-${n}`, seq: n, data: { delta: text(next) } }));
     const breaks = [false, true, next(2) === 0];
-    // Each connection begins behind the last event that came whole, and the last one says that all was told.
+    // Each connection starts after the last complete event; the last one answers 204.
     const open = async (after: string | undefined): Promise<Response> => {
       const left = events.slice(after === undefined ? 0 : events.findIndex((event) => event.id === after) + 1);
       if (left.length === 0) return new Response(null, { status: 204 });
