@@ -1,5 +1,5 @@
-//! Assistants as agents: a graph with a configuration and a name. They have no files, skills, bindings or
-//! models that the server would tell of.
+//! Assistants managed as agents: a graph with a configuration and a name. The server reports no files, skills, bindings
+//! or models for them.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +16,10 @@ use crate::server::Server;
 use crate::settings::Settings;
 use crate::thread::{list, members, named};
 
-/// The metadata that keeps the bridge's name of an assistant.
+/// Metadata key that holds the bridge's agent id on an assistant.
 const AGENT: &str = "forge_agent_id";
 const PAGE: usize = 100;
-/// More than this is not listed.
+/// Upper bound of assistants listed.
 const MOST: usize = 2_000;
 
 pub(crate) struct Assistants<'a> {
@@ -28,8 +28,8 @@ pub(crate) struct Assistants<'a> {
 }
 
 impl Assistants<'_> {
-    /// Which assistant answers for an agent: the one that was made for it, else the configured one, else
-    /// the graph of that name.
+    /// Returns the assistant of an agent: the one created for it, else the configured one, else the graph with the
+    /// agent's name.
     pub(crate) async fn of_agent(&self, agent_id: &str) -> Result<String> {
         if let Some(found) = self.get(agent_id).await? {
             return Ok(text(&found, "assistant_id"));
@@ -71,7 +71,7 @@ impl Assistants<'_> {
             Err(Failure::Refused { status, .. }) if status.as_u16() == 409 => {
                 Err(AdapterError::new(
                     "invalid_request",
-                    format!("there is an agent {:?} already", agent.agent_id),
+                    format!("the agent {:?} already exists", agent.agent_id),
                 ))
             }
             made => Ok(made?),
@@ -100,9 +100,9 @@ impl Assistants<'_> {
         }
     }
 
-    /// What the server is told of an agent. Members that are its own (`graphId`, `config`, `context`,
-    /// `metadata`, `description`) go where they belong; the model and the instructions become
-    /// configuration, as nothing else could read them.
+    /// Request body for an agent. Members of LangGraph's own (`graphId`, `config`, `context`, `metadata`,
+    /// `description`) are copied to their places; the model and the system prompt become `configurable` entries, since
+    /// graphs read nothing else.
     fn body(&self, agent: &Agent) -> Value {
         let extra = |name: &str| agent.extra.get(name).filter(|value| !value.is_null());
         let mut metadata = members(extra("metadata").unwrap_or(&Value::Null));
@@ -152,7 +152,7 @@ impl Assistants<'_> {
         }
     }
 
-    /// An assistant as an agent. One that the bridge did not make is known by its own id.
+    /// Converts an assistant to an agent. An assistant not created by the bridge is listed under its own id.
     fn agent(&self, assistant: &Value) -> Agent {
         let own = assistant["metadata"][AGENT].as_str();
         let agent_id = own.map_or_else(|| text(assistant, "assistant_id"), str::to_owned);

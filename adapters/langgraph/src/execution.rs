@@ -1,5 +1,5 @@
-//! One execution from its dispatch to its result: finds the thread and the assistant, makes a run, follows
-//! it, reads the state that it left.
+//! One execution from dispatch to result: finds the thread and the assistant, creates a run, follows it and reads its
+//! final state.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::settings::{OnCancel, Settings};
 use crate::thread::{Session, State};
 use crate::transcript::Transcript;
 
-/// How long the server has to cancel a run.
+/// Timeout for a cancel request to the server.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Execution<'a> {
@@ -29,7 +29,7 @@ pub(crate) struct Execution<'a> {
     pub(crate) request: &'a ExecutionRequest,
     pub(crate) events: &'a Events,
     pub(crate) cancel: &'a Run,
-    /// Of what has to be done after an execution was dropped.
+    /// Tasks that outlive a dropped execution, such as cancelling its run.
     pub(crate) afterwards: &'a TaskTracker,
 }
 
@@ -46,7 +46,7 @@ impl Execution<'_> {
             begun,
         } = prepared;
         let tools = self.request.tools.iter().map(|tool| tool.name.clone());
-        // What an interrupted attempt did is this one's work too.
+        // On resume, the work of the interrupted attempt counts as this attempt's.
         let own = match self.request.resume && self.request.turns.is_empty() {
             true => Some(input::message_id(self.request, &session)),
             false => None,
@@ -71,12 +71,12 @@ impl Execution<'_> {
                 begun.cancel().await;
                 End::Cancelled
             }
-            // Dropping what has begun ends it.
+            // `begun` is dropped here, which cancels the run.
             Err(error) => return Ok(self.lost(transcript, error, &session)),
         };
         let state = match self.server.state(session.thread).await {
             Ok(state) => State::new(state),
-            // What has been heard is still the answer of a run that we cancelled.
+            // Text received so far is still the result of a run that was cancelled here.
             Err(_) if end == End::Cancelled => State::default(),
             Err(failure) => return Ok(self.lost(transcript, failure.into(), &session)),
         };
@@ -144,8 +144,8 @@ impl Execution<'_> {
         })
     }
 
-    /// The run that an earlier attempt began and did not end. One that is not to be gone on with is ended
-    /// here: it would keep the thread.
+    /// Returns the run that an earlier attempt created and did not end. If the run cannot be continued it is cancelled
+    /// here, because it would keep the thread busy.
     async fn earlier(&self, session: &Session) -> Result<Option<RunId>> {
         let request = self.request;
         if request.attempt < 2 || !request.turns.is_empty() {
@@ -172,7 +172,7 @@ impl Execution<'_> {
         Ok(None)
     }
 
-    /// Whether the run of an earlier attempt is at work, or has ended well in the meantime.
+    /// Returns true if an earlier attempt's run is active or has succeeded in the meantime.
     async fn goes_on(&self, run: &RunId) -> Result<bool> {
         Ok(match self.server.status(run).await? {
             RunStatus::Pending | RunStatus::Running | RunStatus::Success => true,
@@ -182,8 +182,8 @@ impl Execution<'_> {
         })
     }
 
-    /// The request is sent to its end even when the execution is dropped meanwhile: only then the run is
-    /// known and can be ended.
+    /// Creates the run in a task that completes even if the execution is dropped: only the response has the run's id,
+    /// which is needed to cancel it.
     async fn create(&self, session: &Session, body: Value) -> Result<RunId> {
         let (sender, made) = oneshot::channel();
         let (server, thread) = (self.server.clone(), session.thread);
@@ -198,7 +198,7 @@ impl Execution<'_> {
             .map_err(|_| AdapterError::new("internal", "the request for a run was dropped"))?
     }
 
-    /// The run could not be followed to its end; what was heard of it is kept.
+    /// Result of a run that could not be followed to its end; text and usage received so far are kept.
     fn lost(
         &self,
         transcript: Transcript,
@@ -224,13 +224,12 @@ struct Prepared {
     begun: Begun,
 }
 
-/// A run that is ended when this is dropped before it is over: a bridge that has stopped waiting shall not
-/// leave it at work.
+/// A started run; cancelled on drop unless it has ended, so an abandoned execution leaves no run active.
 struct Begun {
     server: Server,
     run: RunId,
     action: OnCancel,
-    /// `None` when nothing is left to be done.
+    /// `None` once nothing is left to clean up.
     afterwards: Option<TaskTracker>,
 }
 
@@ -257,11 +256,13 @@ impl Drop for Begun {
 async fn end(server: &Server, run: &RunId, action: OnCancel) {
     match timeout(CANCEL_PATIENCE, server.cancel(run, action)).await {
         Ok(Ok(())) => {}
-        // It cannot be helped: the execution ends anyhow.
+        // Logged only: the execution ends regardless.
         Ok(Err(failure)) => {
             tracing::warn!(run.id = %run.run, %failure, "a run could not be cancelled");
         }
-        Err(_) => tracing::warn!(run.id = %run.run, "the server takes too long to cancel a run"),
+        Err(_) => {
+            tracing::warn!(run.id = %run.run, "the server did not confirm the cancellation of a run in time")
+        }
     }
 }
 

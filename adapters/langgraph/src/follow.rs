@@ -1,4 +1,4 @@
-//! Following a run to its end. A stream that breaks is taken up again after the last event that was had.
+//! Follows a run to its end. A broken stream is re-opened after the last event received.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::transcript::Transcript;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// Which events have been had.
+/// Position in the event stream, used to drop duplicates after a reconnect.
 ///
-/// Servers number events by the millisecond, and the development server gives all of one millisecond the
-/// same id. So it is asked for those after the millisecond before, and what it repeats is left out.
+/// Event ids are millisecond timestamps, and the development server gives all events of one millisecond the same id.
+/// The adapter therefore requests events after the previous millisecond and drops the repeated ones.
 #[derive(Default)]
 struct Had {
-    /// The id before `last`.
+    /// The id before `last`; value of `Last-Event-ID` on a reconnect.
     before: Option<String>,
     last: Option<String>,
-    /// Events that have the id `last`.
+    /// Events received with the id `last`.
     group: Vec<(String, String)>,
 }
 
-/// Whether a stream begins with the run or goes on in the middle of it.
+/// Position of a stream in the run: from its beginning, or after a reconnect.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stream {
     First,
@@ -34,12 +34,12 @@ enum Stream {
 }
 
 impl Had {
-    /// What to ask for events after.
+    /// Value for `Last-Event-ID`; `-1` requests all events.
     fn mark(&self) -> &str {
         self.before.as_deref().unwrap_or("-1")
     }
 
-    /// Whether this event is a new one.
+    /// Returns true if this event was not received before, and records it.
     fn is_news(&mut self, event: &ServerEvent, stream: Stream) -> bool {
         if event.id.is_empty() {
             return true;
@@ -62,7 +62,7 @@ impl Had {
     }
 }
 
-/// `<milliseconds>-<number>`.
+/// Parses `<milliseconds>-<number>`.
 fn order(id: &str) -> Option<(u64, u64)> {
     let (time, number) = id.split_once('-')?;
     Some((time.parse().ok()?, number.parse().ok()?))
@@ -85,7 +85,7 @@ pub(crate) async fn follow(
             () = cancel.cancelled() => return Ok(End::Cancelled),
         };
         let failure = match heard {
-            // That a stream ends says nothing of the run.
+            // The end of a stream does not imply the end of the run.
             Heard { failure: None, .. } => match server.status(run).await {
                 Ok(RunStatus::Pending | RunStatus::Running) => None,
                 Ok(status) => return Ok(End::Over(status)),
@@ -95,15 +95,18 @@ pub(crate) async fn follow(
         };
         in_vain = if heard.news { 0 } else { in_vain + 1 };
         if in_vain > reconnects {
-            // A run that has ended is told by the state it left, whatever was not heard of it.
+            // The state of a run that has ended is complete even if events were lost.
             if let Ok(status) = server.status(run).await
                 && !matches!(status, RunStatus::Pending | RunStatus::Running)
             {
-                tracing::warn!(run.id = %run.run, "the end of a run's stream was not heard");
+                tracing::warn!(run.id = %run.run, "the end of a run's stream was not received");
                 return Ok(End::Over(status));
             }
             let lost = failure.map(AdapterError::from).unwrap_or_else(|| {
-                AdapterError::new("upstream_error", "the stream ends while the run goes on")
+                AdapterError::new(
+                    "upstream_error",
+                    "the stream ended while the run was still active",
+                )
             });
             return Err(lost.retryable());
         }
@@ -118,10 +121,10 @@ pub(crate) async fn follow(
     }
 }
 
-/// What came of one stream.
+/// Result of reading one stream.
 struct Heard {
     news: bool,
-    /// Why it ended, when it did not end well.
+    /// Reason if the stream broke; `None` if it ended normally.
     failure: Option<Failure>,
 }
 
@@ -153,7 +156,7 @@ async fn hear(
         Err(failure) => Some(failure),
     };
     match failure {
-        // The run tells whether it is over or gone.
+        // The run's status, read by the caller, shows if it has ended or was deleted.
         Some(Failure::Refused { status, .. }) if status.as_u16() == 404 => Ok(Heard {
             news,
             failure: None,
@@ -172,7 +175,7 @@ fn read(
         .map_err(|malformed| AdapterError::new("protocol_violation", malformed.to_string()))
 }
 
-/// Whether the stream may be there again in a moment.
+/// Returns true if re-opening the stream can succeed soon.
 fn may_come_back(failure: &Failure) -> bool {
     match failure {
         Failure::Connect(_) | Failure::Broken(_) | Failure::Silent(_) => true,

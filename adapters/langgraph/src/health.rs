@@ -1,4 +1,4 @@
-//! Whether the server is there, is a LangGraph server, and lets us in.
+//! Health check: the server is reachable, is a LangGraph server and accepts the credentials.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::server::Server;
 
-/// Health is asked for often and has to be told within a second.
+/// Timeout of a health check; adapters have to answer within a second.
 const PATIENCE: Duration = Duration::from_millis(900);
 
 pub(crate) async fn probe(server: &Server) -> Health {
@@ -33,7 +33,7 @@ async fn ask(server: &Server) -> Health {
         }
         Err(failure) => return of(&failure),
     }
-    // Those two are open to everybody.
+    // `/ok` and `/info` need no credentials; the search does.
     match server
         .post("/assistants/search", &json!({"limit": 1}))
         .await
@@ -49,10 +49,10 @@ fn of(failure: &Failure) -> Health {
             "the server cannot be reached: start it (`langgraph dev`), or correct LANGGRAPH_URL",
         ),
         Failure::Refused { status, .. } if matches!(status.as_u16(), 401 | 403) => {
-            Health::degraded("the server does not let us in: set LANGGRAPH_API_KEY")
+            Health::degraded("the server rejected the credentials: set LANGGRAPH_API_KEY")
         }
         Failure::Refused { status, .. } => Health::degraded(format!(
-            "the server answered {status}; if it is no LangGraph server, correct LANGGRAPH_URL"
+            "the server answered {status}; if it is not a LangGraph server, correct LANGGRAPH_URL"
         )),
         failure => Health::degraded(failure.to_string()),
     }

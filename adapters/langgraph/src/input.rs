@@ -1,4 +1,4 @@
-//! A dispatch as the body of a run. Pure.
+//! Builds the body of a run from a dispatch. Pure.
 
 use forge_adapter_api::ExecutionRequest;
 use forge_adapter_api::request::{Tool, ToolResult};
@@ -8,29 +8,29 @@ use serde_json::{Map, Value, json};
 use crate::settings::{Settings, Shape};
 use crate::thread::{Session, State, members, named};
 
-/// The metadata by which a run of a dispatch is found again.
+/// Metadata key by which the run of a dispatch is found again.
 pub(crate) const DISPATCH: &str = "forge_dispatch_id";
 
-/// What a dispatch can say to this adapter alone: `metadata.langgraph`.
+/// Options of a dispatch for this adapter, from `metadata.langgraph`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(crate) struct Wishes {
     /// A graph's name or an assistant's id.
     pub(crate) assistant_id: Option<String>,
-    /// Answers the graph's question instead of the message; a map from interrupt ids answers several.
+    /// Answer to the graph's question, used in place of the message; a map from interrupt ids answers several.
     pub(crate) resume: Option<Value>,
-    /// Further members of `configurable`.
+    /// Members merged into `configurable`.
     pub(crate) configurable: Map<String, Value>,
-    /// Further members of the graph's input.
+    /// Members merged into the graph's input.
     pub(crate) input: Map<String, Value>,
 }
 
-/// Where the run begins.
+/// Starting point of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beginning {
-    /// With an input.
+    /// A new input.
     Input,
-    /// At the thread's last checkpoint: an earlier attempt got so far.
+    /// The thread's last checkpoint, reached by an earlier attempt.
     Checkpoint,
 }
 
@@ -111,14 +111,14 @@ fn metadata(request: &ExecutionRequest) -> Value {
     Value::Object(metadata)
 }
 
-/// The same for all attempts.
+/// The dispatch id, which is the same for all attempts.
 pub(crate) fn dispatch(request: &ExecutionRequest) -> &str {
     let own = request.execution_id.split('/').next();
     let own = own.unwrap_or(&request.execution_id);
     request.meta.dispatch_id.as_deref().unwrap_or(own)
 }
 
-/// What the graph that asked is told.
+/// The answer to the graph's pending questions.
 fn answer(request: &ExecutionRequest, wishes: &Wishes, before: &State) -> Value {
     if let Some(resume) = &wishes.resume {
         return resume.clone();
@@ -126,7 +126,7 @@ fn answer(request: &ExecutionRequest, wishes: &Wishes, before: &State) -> Value 
     let message = Value::from(request.message.as_str());
     match before.interrupts().as_slice() {
         [_] => message,
-        // Without a name the server would not know which one is answered.
+        // With several questions, each answer needs the interrupt's id.
         several => several
             .iter()
             .filter_map(|asked| Some((asked["id"].as_str()?.to_owned(), message.clone())))
@@ -147,8 +147,8 @@ fn input(shape: &Shape, request: &ExecutionRequest, session: &Session) -> Value 
     input
 }
 
-/// Ids make the server replace what a thread has already: one system prompt for each session, one message
-/// for each dispatch however often it is tried.
+/// Messages with stable ids, which the server replaces rather than duplicates: one system prompt per session, one
+/// message per dispatch across attempts.
 fn messages(request: &ExecutionRequest, session: &Session) -> Value {
     let mut messages = Vec::new();
     if let Some(system) = &request.system_prompt {
@@ -156,7 +156,7 @@ fn messages(request: &ExecutionRequest, session: &Session) -> Value {
         messages.push(json!({"role": "system", "content": system, "id": id}));
     }
     messages.extend(request.tool_results.iter().map(tool_result));
-    // In a further round of the same attempt the message has been said.
+    // Later rounds of the same attempt have the message in the thread already.
     if request.turns.is_empty() {
         let id = message_id(request, session);
         messages.push(json!({"role": "user", "content": request.message, "id": id}));
@@ -164,7 +164,7 @@ fn messages(request: &ExecutionRequest, session: &Session) -> Value {
     messages.into()
 }
 
-/// What the message of a dispatch is called in its thread.
+/// The stable id of the dispatch's message in its thread.
 pub(crate) fn message_id(request: &ExecutionRequest, session: &Session) -> String {
     named(&format!("{}/{}", session.thread, dispatch(request))).to_string()
 }
@@ -180,7 +180,7 @@ fn tool_result(result: &ToolResult) -> Value {
     })
 }
 
-/// Replaces the texts that have a value.
+/// Replaces strings for which `replacement` returns a value, recursively.
 fn fill(value: &mut Value, replacement: &impl Fn(&str) -> Option<Value>) {
     match value {
         Value::String(text) => {

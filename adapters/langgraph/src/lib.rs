@@ -1,5 +1,5 @@
-//! The adapter `langgraph`: runs tasks as runs of a LangGraph server, a thread for each session, over its
-//! HTTP interface. The server is the operator's.
+//! The adapter `langgraph`: runs tasks as runs of a LangGraph server operated elsewhere, one thread per session, over
+//! its HTTP interface.
 
 mod assistants;
 mod execution;
@@ -28,14 +28,14 @@ use crate::execution::Execution;
 use crate::server::Server;
 use crate::settings::Settings;
 
-/// How long executions have to end at shutdown, their runs with them.
+/// Time for executions to end at shutdown and to cancel their runs.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 pub struct LangGraph {
     settings: Settings,
     server: Option<Server>,
     running: Running,
-    /// Cancels of runs whose executions were dropped.
+    /// Tasks that cancel runs of dropped executions.
     afterwards: TaskTracker,
 }
 
@@ -70,7 +70,7 @@ impl ExecutionAdapter for LangGraph {
             self.afterwards.close();
             self.afterwards.wait().await;
         };
-        // What is left is dropped.
+        // Tasks still running after the timeout are dropped.
         let _ = tokio::time::timeout(SHUTDOWN, ended).await;
         Ok(())
     }

@@ -1,5 +1,4 @@
-//! What a run used: the sum over the messages of the model that were not there before it. The server keeps
-//! no figure of its own.
+//! Token usage of a run: the sum over its new model messages. The server reports no total.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +7,14 @@ use serde_json::Value;
 
 use crate::thread::is_the_models;
 
-/// By message, as a message may come in pieces, again, and in the state.
+/// Usage by message id, because a message can arrive in pieces, repeatedly, and again in the state.
 #[derive(Default)]
 pub(crate) struct Meter {
     messages: BTreeMap<String, Usage>,
 }
 
 impl Meter {
-    /// A message, or a piece of one; figures come with one piece of it.
+    /// Records the usage of a message or of a piece; only one piece of a message has figures.
     pub(crate) fn hear(&mut self, message: &Value) {
         if let (Some(id), Some(usage), true) = (
             message["id"].as_str(),
@@ -26,7 +25,7 @@ impl Meter {
         }
     }
 
-    /// Unknown while nobody has told any figure.
+    /// The sum; all fields `None` while no message has reported usage.
     pub(crate) fn usage(&self) -> Usage {
         self.messages
             .values()

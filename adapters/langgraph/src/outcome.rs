@@ -1,4 +1,4 @@
-//! How a run ended, as the bridge's result. Pure.
+//! Converts the end of a run to the bridge's result. Pure.
 
 use forge_adapter_api::result::ToolCall;
 use forge_adapter_api::{ExecutionRequest, ExecutionResult, Status};
@@ -9,12 +9,12 @@ use crate::settings::Shape;
 use crate::thread::{Session, State, is_the_models, list};
 use crate::transcript::{RunError, Transcript};
 
-/// What ended the run.
+/// Reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// By itself, with what the server says of it.
+    /// Ended at the server, with this status.
     Over(RunStatus),
-    /// By us.
+    /// Cancelled by the adapter.
     Cancelled,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn outcome(
     };
     let text = match (&shape.output, outcome.status) {
         (Some(path), Status::Ok) => state.at(path).map(text_at),
-        // What the state has there may be of an earlier run.
+        // After an error this part of the state can belong to an earlier run.
         (Some(_), Status::Error) | (None, Status::Ok | Status::Error) => {
             Some(transcript.last_text.clone()).filter(|text| !text.is_empty())
         }
@@ -74,7 +74,8 @@ fn text_at(value: &Value) -> String {
     }
 }
 
-/// Where the state says; else a text that is JSON, as graphs answer that know the schema but no such key.
+/// The value at the configured path of the state; else the text if it is JSON, for graphs that know the schema but have
+/// no such key.
 fn structured(state: &State, shape: &Shape, text: Option<&str>) -> Option<Value> {
     let at = state.at(&shape.structured).cloned();
     at.or_else(|| serde_json::from_str(text?).ok())
@@ -104,26 +105,28 @@ fn of_status(status: RunStatus, state: &State, request: &ExecutionRequest) -> Ex
         }
         RunStatus::Error => ExecutionResult::error(
             "adapter_error",
-            "the run failed, and the server did not say why",
+            "the run failed, and the server gave no reason",
         ),
-        RunStatus::Interrupted => {
-            ExecutionResult::error("cancelled", "somebody else cancelled the run at the server")
-        }
+        RunStatus::Interrupted => ExecutionResult::error(
+            "cancelled",
+            "the run was cancelled at the server by another client",
+        ),
         RunStatus::Timeout => ExecutionResult::error(
             "timeout",
             "the server's own time limit for runs was reached",
         ),
         RunStatus::Gone => retryable(
             "upstream_error",
-            "the server does not know the run any more: it was restarted, or the run was rolled back",
+            "the run no longer exists at the server: the server was restarted, or the run was rolled back",
         ),
-        RunStatus::Pending | RunStatus::Running => {
-            retryable("upstream_error", "the run goes on, but its stream is lost")
-        }
+        RunStatus::Pending | RunStatus::Running => retryable(
+            "upstream_error",
+            "the run is still active, but its stream is lost",
+        ),
     }
 }
 
-/// Calls of the caller's tools in the last message: the graph left them to us.
+/// Calls of the caller's tools in the last message, left unanswered by the graph.
 fn handed_back(state: &State, request: &ExecutionRequest) -> Vec<ToolCall> {
     let last = state.messages().last();
     let calls = last
@@ -154,8 +157,8 @@ fn retryable(code: &str, message: &str) -> ExecutionResult {
     }
 }
 
-/// Exceptions have no codes. Those of model clients have names that are much alike, and some say the
-/// status of the answer; a server may keep their texts to itself.
+/// Maps an exception to a code. Exceptions carry no codes: an HTTP status in the text decides, else the class name,
+/// which model clients choose alike. A server can withhold the text.
 fn of_error(error: &RunError) -> ExecutionResult {
     let (code, is_retryable) = match status_in(&error.message) {
         Some(401 | 403) => ("unauthenticated", false),
@@ -170,7 +173,7 @@ fn of_error(error: &RunError) -> ExecutionResult {
     }
 }
 
-/// The first that the name holds decides.
+/// Parts of class names with code and `retryable`; the first match decides.
 const NAMES: [(&str, &str, bool); 21] = [
     ("GraphRecursion", "max_turns", false),
     ("RateLimit", "rate_limited", true),
@@ -204,7 +207,7 @@ fn by_name(name: &str) -> (&'static str, bool) {
         })
 }
 
-/// `Error code: 429 - …`, as the clients of OpenAI and Anthropic write.
+/// Parses the status from `Error code: 429 - …`, the format of the clients of OpenAI and Anthropic.
 fn status_in(message: &str) -> Option<u16> {
     let (_, rest) = message.split_once("Error code: ")?;
     rest.get(..3)?.parse().ok()

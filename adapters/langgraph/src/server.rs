@@ -1,5 +1,5 @@
-//! The server's HTTP interface, as far as it is used. It knows threads, runs and assistants, and nothing
-//! of dispatches.
+//! The part of the server's HTTP interface that the adapter uses: threads, runs and assistants. Independent of
+//! dispatches.
 
 use forge_adapter_api::AdapterError;
 use forge_adapter_transport::http::{Failure, Http, ServerEvents};
@@ -17,29 +17,29 @@ pub(crate) struct Server {
     api_key: Option<SecretString>,
 }
 
-/// A run on its thread.
+/// A run and its thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunId {
     pub(crate) thread: Uuid,
     pub(crate) run: Uuid,
 }
 
-/// How a run is.
+/// Status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunStatus {
     Pending,
     Running,
-    /// Also when the graph asks a human.
+    /// Includes runs that stopped to ask a human.
     Success,
     Error,
     Interrupted,
     Timeout,
-    /// There is no such run: it was rolled back, or the server has lost it.
+    /// The run does not exist: it was rolled back, or the server lost it.
     Gone,
 }
 
 impl RunStatus {
-    /// One that a later version invents is over in a way that nobody knows.
+    /// Parses a status; unknown ones, from later versions, count as `Error`.
     pub(crate) fn named(name: &str) -> Self {
         match name {
             "pending" => Self::Pending,
@@ -75,13 +75,13 @@ impl Server {
     pub(crate) async fn delete(&self, path: &str) -> Result<(), Failure> {
         let request = self.http.delete(&self.at(path));
         match self.http.json(self.signed(request)).await {
-            // Nothing that is of interest is said.
+            // The body of the answer is not needed.
             Ok(_) | Err(Failure::NotJson(_)) => Ok(()),
             Err(failure) => Err(failure),
         }
     }
 
-    /// The thread's state; `None` when there is no such thread yet.
+    /// The thread's state; `None` if the thread does not exist yet.
     pub(crate) async fn state(&self, thread: Uuid) -> Result<Option<Value>, Failure> {
         found(self.get(&format!("/threads/{thread}/state")).await)
     }
@@ -99,7 +99,7 @@ impl Server {
         Ok(RunId { thread, run })
     }
 
-    /// The newest run of the thread that carries this metadata.
+    /// The newest of the thread's last 20 runs with this metadata.
     pub(crate) async fn find_run(
         &self,
         thread: Uuid,
@@ -123,7 +123,7 @@ impl Server {
         Ok(RunStatus::named(run["status"].as_str().unwrap_or_default()))
     }
 
-    /// The run's events that come after this one; `-1` is before the first.
+    /// Opens the stream of the run's events after this id; `-1` requests all.
     pub(crate) async fn events(&self, run: &RunId, after: &str) -> Result<ServerEvents, Failure> {
         let path = format!("/threads/{}/runs/{}/stream", run.thread, run.run);
         let request = self
@@ -133,7 +133,7 @@ impl Server {
         self.http.events(self.signed(request)).await
     }
 
-    /// Ends the run and waits until it has ended. One that has ended already is no failure.
+    /// Cancels the run and waits for its end. A run that no longer exists is not an error.
     pub(crate) async fn cancel(&self, run: &RunId, action: OnCancel) -> Result<(), Failure> {
         let path = format!(
             "/threads/{}/runs/{}/cancel?wait=true&action={}",
@@ -156,7 +156,7 @@ impl Server {
     }
 }
 
-/// `None` instead of a refusal that says that there is nothing.
+/// Converts 404 to `None`.
 fn found<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
@@ -169,13 +169,13 @@ fn id_of(run: &Value) -> Option<Uuid> {
     run["run_id"].as_str()?.parse().ok()
 }
 
-/// A run that the server does not take.
+/// Error for a run that the server refused to create.
 fn refused(failure: Failure) -> AdapterError {
     match &failure {
         Failure::Refused { status, body, .. } if status.as_u16() == 409 => AdapterError::new(
             "session_busy",
             format!(
-                "another run is at work on this session's thread; wait for it, or set busy of \
+                "another run is active on this session's thread; wait for it, or set busy of \
                  [adapters.langgraph] to \"enqueue\": {body}"
             ),
         )

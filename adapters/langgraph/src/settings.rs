@@ -1,5 +1,5 @@
-//! What the operator decides: where the server is, which graph answers, and how a dispatch becomes its
-//! input and its state an output.
+//! The operator's settings: address of the server, choice of graph, and the mapping of a dispatch to an input and of a
+//! state to an output.
 
 use std::collections::BTreeMap;
 
@@ -9,51 +9,51 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 pub(crate) struct Settings {
-    /// Without a slash at its end; absent when nobody has said where the server is.
+    /// Address without a trailing slash; `None` if not configured.
     pub(crate) url: Option<String>,
     pub(crate) api_key: Option<SecretString>,
     pub(crate) table: Table,
 }
 
-/// The table `[adapters.langgraph]`, besides the server's address and key.
+/// The table `[adapters.langgraph]` without the server's address and key.
 #[derive(Deserialize)]
 #[serde(default)]
 pub(crate) struct Table {
-    /// A graph's name or an assistant's id, for agents that are no assistants; else the agent's own id.
+    /// A graph's name or an assistant's id, for agents that are not assistants; default: the agent's own id.
     pub(crate) assistant: Option<String>,
-    /// The graph of assistants that are made through the bridge and name none.
+    /// Graph of assistants created through the bridge without `graphId`; default: the only graph.
     pub(crate) graph: Option<String>,
     pub(crate) shape: Shape,
-    /// The same for single assistants, by the name that leads to them.
+    /// Shapes for single assistants, by graph name or assistant id.
     pub(crate) assistants: BTreeMap<String, Shape>,
-    /// Given to every run as `config.configurable`.
+    /// Sent with every run as `config.configurable`.
     pub(crate) configurable: Map<String, Value>,
-    /// Under which name of `configurable` a graph wants the dispatch's model.
+    /// Key of `configurable` for the dispatch's model; `None`: not sent.
     pub(crate) model_key: Option<String>,
-    /// Likewise its output schema.
+    /// Key of `configurable` for the output schema; `None`: not sent.
     pub(crate) schema_key: Option<String>,
-    /// Likewise its tools, whose calls the graph leaves unanswered.
+    /// Key of `configurable` for the caller's tools, whose calls the graph leaves unanswered; `None`: not sent.
     pub(crate) tools_key: Option<String>,
     pub(crate) recursion_limit: Option<u32>,
     pub(crate) stream_modes: Vec<StreamMode>,
-    /// Whether graphs within the graph are heard too.
+    /// Includes events of subgraphs; default false.
     pub(crate) stream_subgraphs: bool,
     pub(crate) on_cancel: OnCancel,
     pub(crate) busy: Busy,
-    /// How often in a row a stream that broke is taken up again without anything new.
+    /// Upper bound of consecutive reconnects that yield no new event.
     pub(crate) reconnects: u32,
     pub(crate) max_concurrent: u32,
 }
 
-/// How a dispatch becomes a graph's input, and the graph's state an answer.
+/// Mapping of a dispatch to a graph's input, and of the graph's state to a result.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Shape {
-    /// Texts in it that are `$messages`, `$message`, `$system` or `$metadata` are replaced.
+    /// Template of the input; the strings `$messages`, `$message`, `$system` and `$metadata` are replaced.
     pub(crate) input: Value,
-    /// Where in the state the text is, with dots; else the last message of the model.
+    /// Dotted path of the text in the state; default: the last message of the model.
     pub(crate) output: Option<String>,
-    /// Where in the state the structured output is.
+    /// Dotted path of the structured output in the state.
     pub(crate) structured: String,
 }
 
@@ -93,7 +93,7 @@ impl Default for Table {
     }
 }
 
-/// What the server tells of a run.
+/// Kind of events that the server streams for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum StreamMode {
@@ -106,13 +106,13 @@ pub(crate) enum StreamMode {
     Debug,
 }
 
-/// What becomes of a run that is cancelled.
+/// Effect of a cancel at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OnCancel {
-    /// What it has done stays in the thread.
+    /// Stops the run; its changes stay in the thread.
     Interrupt,
-    /// It is deleted with what it has done.
+    /// Deletes the run and its changes.
     Rollback,
 }
 
@@ -125,7 +125,7 @@ impl OnCancel {
     }
 }
 
-/// What happens to a run for a thread that has one.
+/// Server's handling of a run for a thread that has an active one (`multitask_strategy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Busy {
@@ -151,7 +151,7 @@ impl Settings {
         }
         if table.stream_modes.is_empty() {
             return Err(invalid(
-                "stream_modes: at least one is needed, such as \"updates\"",
+                "stream_modes: at least one mode is required, such as \"updates\"",
             ));
         }
         Ok(Self {
@@ -164,7 +164,7 @@ impl Settings {
         })
     }
 
-    /// The shape for the assistant that this name leads to.
+    /// The shape for this graph name or assistant id.
     pub(crate) fn shape(&self, assistant: &str) -> &Shape {
         self.table
             .assistants

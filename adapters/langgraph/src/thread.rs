@@ -1,4 +1,4 @@
-//! Sessions as threads, and what a thread's state says. Pure.
+//! Sessions as threads, and queries on a thread's state. Pure.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use forge_adapter_api::ExecutionRequest;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-/// Names made of names of ours, the same each time.
+/// Namespace of UUIDs derived from the bridge's ids.
 const NAMESPACE: Uuid = Uuid::from_u128(0x8f2b_6a60_6f5d_5b0e_9f3a_5d3c_41c7_2ed1);
 
 /// A session and its thread.
@@ -17,7 +17,8 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// A thread's own id is a session's id as well, so threads that others began can be gone on with.
+    /// The session of a request. A UUID is used as the thread's id itself, so threads created by other clients can be
+    /// continued.
     pub(crate) fn of(request: &ExecutionRequest) -> Self {
         match &request.session_id {
             Some(id) => Self {
@@ -35,13 +36,13 @@ impl Session {
     }
 }
 
-/// The id that the server knows something of ours by: ids there are UUIDs.
+/// The UUID of a bridge id at the server: the id itself if it is a UUID, else a version 5 UUID derived from it.
 pub(crate) fn named(id: &str) -> Uuid {
     id.parse()
         .unwrap_or_else(|_| Uuid::new_v5(&NAMESPACE, id.as_bytes()))
 }
 
-/// A thread's state as the server gives it.
+/// A thread's state as returned by the server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct State(Value);
 
@@ -50,7 +51,7 @@ impl State {
         Self(state.unwrap_or_default())
     }
 
-    /// What the graph waits for a human to answer: `{id, value}` each.
+    /// Questions that wait for a human, as `{id, value}` each.
     pub(crate) fn interrupts(&self) -> Vec<Value> {
         let tasks = list(&self.0["tasks"]).iter();
         tasks
@@ -59,7 +60,7 @@ impl State {
             .collect()
     }
 
-    /// Whether the graph has steps left that it did not come to.
+    /// Returns true if the graph has steps left to run.
     pub(crate) fn is_unfinished(&self) -> bool {
         !list(&self.0["next"]).is_empty()
     }
@@ -68,7 +69,7 @@ impl State {
         list(&self.0["values"]["messages"])
     }
 
-    /// Ids of the messages up to this one, or of all when it is not there.
+    /// Ids of the messages up to and including this one, or of all if it is absent.
     pub(crate) fn message_ids_until(&self, last: Option<&str>) -> HashSet<String> {
         let messages = self.messages();
         let is_last = |message: &Value| last.is_some() && message["id"].as_str() == last;
@@ -79,7 +80,7 @@ impl State {
             .collect()
     }
 
-    /// The value at a path such as `reply.text`; numbers choose from lists.
+    /// The value at a dotted path such as `reply.text`; numbers index lists.
     pub(crate) fn at(&self, path: &str) -> Option<&Value> {
         let mut value = &self.0["values"];
         for name in path.split('.') {
@@ -91,14 +92,14 @@ impl State {
         Some(value).filter(|value| !value.is_null())
     }
 
-    /// A state of these values.
+    /// A state with these values.
     #[cfg(test)]
     pub(crate) fn of(values: &Value) -> Self {
         Self(json!({ "values": values }))
     }
 }
 
-/// The text of a message: a text, or blocks of which the texts count.
+/// The text of a message: a string, or the joined text blocks.
 pub(crate) fn text_of(message: &Value) -> String {
     match &message["content"] {
         Value::String(text) => text.clone(),
@@ -109,7 +110,7 @@ pub(crate) fn text_of(message: &Value) -> String {
     }
 }
 
-/// What the model thought, in the blocks of the providers that tell.
+/// The model's reasoning, from `thinking` or `reasoning` blocks.
 pub(crate) fn thoughts_of(message: &Value) -> String {
     let block = |block: &Value| {
         let thought = block["thinking"].as_str().or(block["reasoning"].as_str());
@@ -118,7 +119,7 @@ pub(crate) fn thoughts_of(message: &Value) -> String {
     list(&message["content"]).iter().filter_map(block).collect()
 }
 
-/// Whether the model said it.
+/// Returns true if the model wrote the message.
 pub(crate) fn is_the_models(message: &Value) -> bool {
     matches!(message["type"].as_str(), Some("ai" | "AIMessageChunk"))
 }

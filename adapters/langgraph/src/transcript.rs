@@ -1,4 +1,4 @@
-//! The server's events as ours, and what is to be remembered of them. Pure: events in, events out.
+//! Converts the server's events to the bridge's and accumulates what the result needs. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,30 +14,30 @@ pub(crate) struct Transcript {
     pub(crate) meter: Meter,
     pub(crate) model: Option<String>,
     pub(crate) model_provider: Option<String>,
-    /// What the model said last, also when it was cut off.
+    /// Text of the model's latest message, even if it was cut off.
     pub(crate) last_text: String,
     pub(crate) error: Option<RunError>,
-    /// The message that `last_text` is of.
+    /// Id of the message in `last_text`.
     last_message: Option<String>,
-    /// Messages that were there before the run.
+    /// Ids of messages from before the run.
     before: HashSet<String>,
-    /// The caller's tools, of whose calls the bridge tells.
+    /// The caller's tools; the bridge itself emits events of their calls.
     offered: HashSet<String>,
-    /// Names of the calls that have been told.
+    /// Names of calls already emitted, by call id.
     calls: HashMap<String, String>,
-    /// Calls whose results have been told.
+    /// Ids of calls whose results were already emitted.
     answered: HashSet<String>,
 }
 
-/// What the run failed of, as the server tells it.
+/// Error of a run as reported by the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunError {
-    /// The name of the exception's class.
+    /// Class name of the exception.
     pub(crate) name: String,
     pub(crate) message: String,
 }
 
-/// An event's data is no JSON, or not what its name says.
+/// Event data that is not JSON or does not match the event's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server sent an event {name:?} that cannot be read: {reason}")]
 pub(crate) struct Malformed {
@@ -55,7 +55,7 @@ impl Transcript {
     }
 
     pub(crate) fn event(&mut self, event: &ServerEvent) -> Result<Vec<AdapterEvent>, Malformed> {
-        // Behind the bar stands which graph within the graph it comes from.
+        // The part after `|` names the subgraph.
         let (mode, place) = match event.name.split_once('|') {
             Some((mode, place)) => (mode, Some(place)),
             None => (event.name.as_str(), None),
@@ -97,7 +97,7 @@ impl Transcript {
         Ok(events)
     }
 
-    /// What the thread's state has beyond the events.
+    /// Merges model messages that are in the thread's state but were not streamed.
     pub(crate) fn end(&mut self, state: &State) {
         let before = std::mem::take(&mut self.before);
         let fresh = state.messages().iter().filter(|message| {
@@ -138,7 +138,7 @@ impl Transcript {
             }
             events.push(AdapterEvent::text(text));
         }
-        // Calls in pieces are whole in the update of their node.
+        // Streamed calls come in pieces; the node's update has them whole.
         if message["type"] == "ai" {
             events.extend(self.tool_calls(message));
         }
@@ -159,7 +159,7 @@ impl Transcript {
         self.model_provider = said("model_provider").or(self.model_provider.take());
     }
 
-    /// What nodes did: `{node: what it changed}`.
+    /// Events of node updates: `{node: its change}`.
     fn updates(&mut self, updates: &Value) -> Vec<AdapterEvent> {
         let mut events = Vec::new();
         for (node, update) in updates.as_object().into_iter().flatten() {
@@ -167,7 +167,7 @@ impl Transcript {
                 events.push(progress("interrupt", json!({ "interrupts": update })));
                 continue;
             }
-            // A node that runs several times in a step has a list of changes.
+            // A node that runs several times in one step has a list of changes.
             let changes = match update {
                 Value::Array(changes) => changes.as_slice(),
                 change => std::slice::from_ref(change),
@@ -203,7 +203,7 @@ impl Transcript {
 
     fn tool_result(&mut self, message: &Value) -> Option<AdapterEvent> {
         let call = message["tool_call_id"].as_str()?;
-        // Results that the caller gave are no news, and a result comes in several modes.
+        // Results given by the caller are not emitted; others arrive in several stream modes and are emitted once.
         let name = self.calls.get(call)?;
         if !self.answered.insert(call.to_owned()) {
             return None;
@@ -233,7 +233,7 @@ mod tests {
     use crate::settings::Shape;
     use crate::thread::Session;
 
-    /// Streams as the real server sent them, and at the end of each how the run was and the state it left.
+    /// Recorded streams of the real server; each ends with the run's status and its final state.
     #[test]
     fn recorded_runs_become_events_and_a_result() {
         let cases = [

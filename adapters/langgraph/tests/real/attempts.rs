@@ -1,4 +1,4 @@
-//! Attempts after one that the bridge did not live to end: the run goes on at the server meanwhile.
+//! Further attempts after a crash of the bridge, while the run continues at the server.
 
 use forge_adapter_api::{Events, ExecutionAdapter as _, ExecutionRequest};
 use serde_json::json;
@@ -13,7 +13,7 @@ fn resumed(session: &str, message: &str) -> ExecutionRequest {
     }
 }
 
-/// Begins a run and is gone before its end, with everything that could cancel it.
+/// Starts a run and drops the adapter, including its clean-up tasks, before the run ends.
 fn dies(bench: &Bench, request: ExecutionRequest, message: &str) {
     let config = bench::config(bench.server.url(), bench.model.url());
     let message = message.to_owned();
@@ -30,7 +30,7 @@ fn dies(bench: &Bench, request: ExecutionRequest, message: &str) {
                 () = async { while received.recv().await.unwrap().kind != message {} } => {}
             }
         });
-        // What was left to be done ends with it.
+        // Pending clean-up tasks are dropped with the runtime.
         runtime.shutdown_background();
     };
     std::thread::spawn(life).join().unwrap();

@@ -1,4 +1,4 @@
-//! One server for all tests of the binary, and for each test an adapter and a model of its own.
+//! One server shared by all tests of the binary; an adapter and a fake model for each test.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// 31 read, 5 of them from the cache; 9 written, 2 of them thought.
+/// Tokens of one model call: 31 input, 5 of them cached; 9 output, 2 of them reasoning.
 pub(crate) const CALL: (u64, u64) = (31, 9);
 
-/// It ends with the process.
+/// Stopped at the end of the process.
 static SERVER: LazyLock<Server> =
     LazyLock::new(|| forge_test_runtimes::langgraph("http://127.0.0.1:9"));
 
@@ -42,7 +42,7 @@ impl Bench {
         Self::with(json!({})).await
     }
 
-    /// With this in the adapter's table.
+    /// Sets up an adapter with these members in its table.
     pub(crate) async fn with(table: Value) -> Self {
         let server = server();
         let model = Model::start().await;
@@ -68,7 +68,7 @@ impl Bench {
         self.run(in_session(session, message)).await
     }
 
-    /// What the server itself says; `None` when there is nothing.
+    /// Reads from the server directly; `None` on 404.
     pub(crate) async fn get(&self, path: &str) -> Option<Value> {
         let http = Http::new(Limits::default()).unwrap();
         let url = format!("{}{path}", self.server.url());
@@ -113,7 +113,7 @@ pub(crate) async fn run(adapter: &LangGraph, request: ExecutionRequest) -> Ran {
     run_until(adapter, request, "", async || {}).await
 }
 
-/// Does something beside the execution, from its first event of this kind on.
+/// Runs a request, and `act` beside it from the first event of this kind on.
 pub(crate) async fn run_until(
     adapter: &LangGraph,
     request: ExecutionRequest,
@@ -134,7 +134,7 @@ pub(crate) async fn run_until(
             if event.kind == kind
                 && let Some(begin) = begin.take()
             {
-                // Nobody acts when the execution has ended already.
+                // The receiver is gone if the execution has already ended.
                 let _ = begin.send(());
             }
             seen.push(event);
@@ -151,7 +151,7 @@ pub(crate) async fn run_until(
 }
 
 impl Ran {
-    /// It failed with this code.
+    /// Asserts that the execution failed with this code.
     #[track_caller]
     pub(crate) fn failed(&self, code: &str) {
         let result = &self.result;
@@ -166,7 +166,7 @@ impl Ran {
         assert_eq!(self.result.error_code, None);
     }
 
-    /// It used this many calls of the model, and no more.
+    /// Asserts usage of exactly this number of model calls.
     #[track_caller]
     pub(crate) fn used(&self, calls: u64) {
         let usage = &self.result.usage;
@@ -180,7 +180,7 @@ impl Ran {
             )
         );
         assert_eq!(usage.cache_read_tokens, Some(calls * 5));
-        assert_eq!(self.result.cost_usd, None, "nobody knows");
+        assert_eq!(self.result.cost_usd, None, "the server knows no prices");
     }
 
     pub(crate) fn output(&self) -> &str {
@@ -195,20 +195,20 @@ impl Ran {
             .collect()
     }
 
-    /// Progress of this kind.
+    /// Data of `exec.progress` events of this kind.
     pub(crate) fn progress(&self, kind: &str) -> Vec<&Value> {
         let mut all = self.all("exec.progress");
         all.retain(|data| data["kind"] == kind);
         all
     }
 
-    /// The deltas put together.
+    /// The text deltas joined.
     pub(crate) fn text(&self) -> String {
         let all = self.all("assistant.text").into_iter();
         all.map(|data| data["delta"].as_str().unwrap()).collect()
     }
 
-    /// The thread and the run, as paths.
+    /// Paths of the thread and of the run.
     pub(crate) fn paths(&self) -> (String, String) {
         let known = self.all("session.updated")[0];
         let id = |name: &str| known[name].as_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-"""Does with the official client what the adapter does, and says in what shape the answers come."""
+"""Drives a server with the official client as the adapter does, and prints the shapes of its answers."""
 
 import asyncio
 import json

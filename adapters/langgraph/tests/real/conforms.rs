@@ -1,4 +1,4 @@
-//! The checks that every adapter has to pass, and its health.
+//! The conformance checks of every adapter, and health.
 
 use forge_adapter_api::conformance::{self, Options};
 use forge_adapter_api::{

@@ -1,4 +1,4 @@
-//! What goes wrong: the provider behind the graph, the graph, the server, the time, and being cancelled.
+//! Failures of the provider behind the graph, the graph and the server; timeouts and cancellation.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn what_the_provider_behind_the_graph_refuses_has_a_code() {
         let ran = bench.say(&format!("FAIL{status} now")).await;
         ran.failed(code);
         assert_eq!(ran.result.retryable, Some(retryable), "{status}");
-        assert_eq!(ran.result.usage, Usage::default(), "nobody told any");
+        assert_eq!(ran.result.usage, Usage::default(), "no usage reported");
     }
 }
 
@@ -113,7 +113,7 @@ async fn a_run_whose_time_is_up_is_ended_at_the_server_too() {
     let execution = bench.adapter.execute(request("HANG please"), events);
     let mut known: Option<AdapterEvent> = None;
     {
-        // The bridge drops it like this.
+        // Drop at the end of this scope, as by the bridge.
         let mut execution = Box::pin(execution);
         while known.is_none() {
             tokio::select! {

@@ -1,5 +1,4 @@
-//! A server that speaks as LangGraph does, and whose streams are written by the test. The official client
-//! accepts it (`streams.rs`).
+//! A fake LangGraph server with scripted streams. The official client accepts it (`streams.rs`).
 
 use std::sync::{Arc, Mutex};
 
@@ -17,11 +16,11 @@ use crate::bench::until;
 
 const RUN: &str = "01a1fb7f-7e7d-72d9-8031-cdec9015b056";
 
-/// What each stream says, the last one for ever; and the state once the run is over.
+/// Content of each stream, the last one repeated, and the final state.
 #[derive(Clone)]
 pub(crate) struct Script {
     streams: Vec<String>,
-    /// `None`: the run goes on, whatever the streams do.
+    /// `None`: the run stays active, whatever the streams do.
     values: Option<Value>,
 }
 
@@ -33,7 +32,7 @@ impl Script {
         }
     }
 
-    /// The run is over with the last of the streams.
+    /// Ends the run with the last stream.
     pub(crate) fn then_over(self, values: &Value) -> Self {
         Self {
             values: Some(values.clone()),
@@ -65,7 +64,7 @@ impl Fake {
         Self::serve(script, None).await
     }
 
-    /// Which lets in who has this key, and has nothing to say.
+    /// A fake that requires this key and streams nothing.
     pub(crate) async fn locked(key: &'static str) -> Self {
         Self::serve(Script::of(&[""]), Some(key)).await
     }
@@ -87,7 +86,7 @@ impl Fake {
             .route("/threads/{thread}/runs/{run}/stream", get(stream))
             .route("/threads/{thread}/runs/{run}/cancel", post(cancel))
             .route_layer(middleware::from_fn_with_state(key, door))
-            // These are open to everybody.
+            // Open without a key.
             .route("/ok", get(async || Json(json!({"ok": true}))))
             .route("/info", get(async || Json(json!({"version": "0.16.7"}))))
             .with_state(desk.clone());
@@ -105,12 +104,12 @@ impl Fake {
         &self.url
     }
 
-    /// The `Last-Event-ID` of each stream.
+    /// The `Last-Event-ID` of each stream request.
     pub(crate) fn asked_after(&self) -> Vec<String> {
         self.desk.seen.lock().unwrap().after.clone()
     }
 
-    /// Waits until the run was cancelled.
+    /// Waits for the cancellation of the run.
     pub(crate) async fn cancelled(&self) {
         let is = async || self.desk.seen.lock().unwrap().cancelled.then_some(());
         until("the cancel", is).await;

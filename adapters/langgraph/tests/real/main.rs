@@ -1,4 +1,4 @@
-//! The adapter against the real `langgraph dev`, whose model is the harness's fake endpoint.
+//! The adapter against the real `langgraph dev`, which uses the fake model.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod attempts;

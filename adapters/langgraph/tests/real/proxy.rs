@@ -1,5 +1,5 @@
-//! A proxy that cuts connections for events, in the middle of whatever they are in: the first soon, each
-//! further one twice as late.
+//! A proxy that cuts event streams at arbitrary bytes, the first after `FIRST` bytes, each further one after twice as
+//! many.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// So many bytes of the first stream pass.
+/// Bytes of the first stream that pass.
 const FIRST: usize = 700;
 
 pub(crate) struct Proxy {
@@ -18,7 +18,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// To `url`. Answers that are no streams of events pass whole.
+    /// Starts a proxy to `url`. Responses that are not event streams pass unchanged.
     pub(crate) async fn start(url: &str) -> Self {
         let target = url.strip_prefix("http://").unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -65,7 +65,7 @@ async fn relay(client: TcpStream, server: TcpStream, cuts: &AtomicUsize) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let there = async {
-        // Its end is the end of the connection.
+        // An error closes the connection like an end of file.
         let _ = tokio::io::copy(&mut from_client, &mut to_server).await;
     };
     let back = async {

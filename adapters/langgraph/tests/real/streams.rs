@@ -1,5 +1,4 @@
-//! Streams that break: between us and the real server, by a proxy that cuts; and those of a server that
-//! says what no server should.
+//! Broken streams: a cutting proxy before the real server, and a fake that sends malformed events.
 
 use std::time::Duration;
 
@@ -99,7 +98,7 @@ async fn a_stream_that_never_brings_anything_new_is_given_up() {
     fake.cancelled().await;
 }
 
-/// The fake is only worth as much as it is like the real one: the official client drives both the same way.
+/// Drives the fake and the real server with the official client, which has to see the same shapes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_official_client_accepts_the_fake_as_it_does_the_real_server() {
     let bench = Bench::new().await;

@@ -1,4 +1,4 @@
-//! What runs well: text, tools, structured answers, sessions, questions.
+//! Successful runs: text, tools, structured output, sessions, questions.
 
 use forge_adapter_api::ExecutionRequest;
 use forge_adapter_api::request::{Tool, ToolResult, Turn};
@@ -194,10 +194,7 @@ async fn a_call_of_the_callers_tool_is_handed_back_and_goes_on_with_its_result()
         (call.name.as_str(), &call.input),
         ("find", &json!({"who": "bob"}))
     );
-    assert!(
-        asked.all("tool.invoked").is_empty(),
-        "the bridge tells of it"
-    );
+    assert!(asked.all("tool.invoked").is_empty(), "the bridge emits it");
 
     let result = ToolResult {
         tool_call_id: call.tool_call_id.clone(),
