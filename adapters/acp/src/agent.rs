@@ -1,13 +1,13 @@
-//! What the agent says of itself, and what is known of some agents beyond the protocol.
+//! Capabilities reported by the agent, and known behaviour of some agents beyond the protocol.
 
 use serde_json::Value;
 
 use crate::config::UsageScope;
 
-/// The protocol version that we speak.
+/// Protocol version of the adapter.
 pub(crate) const PROTOCOL: u64 = 1;
 
-/// The answer to `initialize`.
+/// The agent's answer to `initialize`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Agent {
     pub(crate) name: Option<String>,
@@ -15,7 +15,7 @@ pub(crate) struct Agent {
     pub(crate) loads_sessions: bool,
     pub(crate) takes_http_servers: bool,
     pub(crate) takes_sse_servers: bool,
-    /// How to be let in, in the agent's words.
+    /// Login methods, as described by the agent.
     pub(crate) logins: Vec<String>,
     kind: Kind,
 }
@@ -30,7 +30,7 @@ enum Kind {
 }
 
 impl Agent {
-    /// `Err` says why we cannot talk to it.
+    /// Parses the answer to `initialize`; `Err` if the agent speaks another version of the protocol.
     pub(crate) fn read(answer: &Value) -> Result<Self, String> {
         let version = &answer["protocolVersion"];
         if *version != PROTOCOL {
@@ -61,7 +61,7 @@ impl Agent {
         })
     }
 
-    /// What its token counts count; `Auto` where that is not known.
+    /// Scope of the agent's token counts; `Auto` if unknown.
     pub(crate) fn usage_scope(&self) -> UsageScope {
         match self.kind {
             Kind::ClaudeAgentAcp => UsageScope::Turn,
@@ -71,7 +71,7 @@ impl Agent {
         }
     }
 
-    /// Whether it says a failure of its model as the text of a turn that ended well, without counts.
+    /// Returns true if the agent reports failures of its model as the text of a successful turn, without counts.
     pub(crate) fn says_failures_as_text(&self) -> bool {
         match self.kind {
             Kind::Hermes => true,

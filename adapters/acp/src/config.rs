@@ -1,5 +1,5 @@
-//! What the operator decides: the program and what it may do. One object holds the environment variables
-//! and the table `[adapters.<id>]`.
+//! The operator's settings: the program and its permissions. One object holds the environment variables and the table
+//! `[adapters.<id>]`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// The members of [`Table`].
+/// Names of the members of [`Table`].
 const NAMES: [&str; 12] = [
     "program",
     "args",
@@ -27,7 +27,7 @@ const NAMES: [&str; 12] = [
 
 pub(crate) struct Settings {
     pub(crate) table: Table,
-    /// The program's whole environment besides what every child inherits.
+    /// Variables for the program, in addition to those inherited by every child.
     pub(crate) env: BTreeMap<String, String>,
 }
 
@@ -35,31 +35,31 @@ pub(crate) struct Settings {
 #[derive(Deserialize)]
 #[serde(default)]
 pub(crate) struct Table {
-    /// The agent: a path, or a name to look for in `PATH`.
+    /// The agent program: a path, or a name looked up in `PATH`.
     #[serde(alias = "ACP_PROGRAM")]
     pub(crate) program: Option<PathBuf>,
-    /// What makes it speak the protocol, such as `acp`.
+    /// Arguments that start the agent in protocol mode, such as `acp`.
     #[serde(alias = "ACP_ARGS", deserialize_with = "words")]
     pub(crate) args: Vec<String>,
-    /// Where dispatches without a workspace run; else in a folder that goes with the run.
+    /// Working directory of dispatches without a workspace; default: a temporary directory removed after the run.
     pub(crate) dir: Option<PathBuf>,
-    /// For dispatches that name no model; else the agent's own default.
+    /// Model of dispatches that name none; default: the agent's own.
     pub(crate) model: Option<String>,
     pub(crate) max_concurrent: u32,
-    /// What happens to a call that no rule decides.
+    /// Decision on a call that no rule covers.
     pub(crate) permission: Permission,
-    /// Kinds of calls that need no decision.
+    /// Kinds of calls that are allowed without further checks.
     #[serde(deserialize_with = "words")]
     pub(crate) allowed_tools: Vec<ToolKind>,
-    /// Kinds of calls that are denied, whatever else is said.
+    /// Kinds of calls that are always denied, before any other rule.
     #[serde(deserialize_with = "words")]
     pub(crate) disallowed_tools: Vec<ToolKind>,
-    /// What the agent's token counts count.
+    /// Scope of the agent's token counts.
     pub(crate) usage: UsageScope,
-    /// Tools that the agent brings, for the profile.
+    /// Tools built into the agent, listed in the profile.
     #[serde(deserialize_with = "words")]
     pub(crate) native_tools: Vec<String>,
-    /// Names of the bridge's variables that reach the program.
+    /// Names of the bridge's variables that are forwarded to the program.
     #[serde(alias = "ACP_FORWARD", deserialize_with = "words")]
     pub(crate) forward: Vec<String>,
     /// Further variables for the program.
@@ -73,7 +73,7 @@ impl Default for Table {
             args: Vec::new(),
             dir: None,
             model: None,
-            // Each run is a process of some hundred megabytes.
+            // A run is a process of some hundred megabytes.
             max_concurrent: 4,
             permission: Permission::Deny,
             allowed_tools: Vec::new(),
@@ -89,12 +89,12 @@ impl Default for Table {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Permission {
-    /// Files below the dispatch's workspace excepted.
+    /// Denies, except for files below the dispatch's workspace.
     Deny,
     Allow,
 }
 
-/// What the protocol calls the kind of a tool call.
+/// Kind of a tool call, as defined by the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ToolKind {
@@ -110,21 +110,21 @@ pub(crate) enum ToolKind {
     Other,
 }
 
-/// What the token counts at the end of a turn count; agents differ.
+/// Scope of the token counts at the end of a turn; agents differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum UsageScope {
-    /// What is known of the agent; of an unknown one, only counts that mean the same in every reading.
+    /// The agent's known scope; for an unknown agent, only counts that are the same in every scope.
     Auto,
-    /// All calls of the model in this turn.
+    /// All model calls of the turn.
     Turn,
-    /// All since the process started.
+    /// All model calls since the process started.
     Process,
-    /// All since the session began.
+    /// All model calls since the session began.
     Session,
-    /// The last call of the model.
+    /// The last model call.
     LastCall,
-    /// Nothing that is worth reporting.
+    /// Counts are not reported.
     None,
 }
 
@@ -134,7 +134,7 @@ impl Settings {
         let table: Table = config.parse()?;
         let mut env = BTreeMap::new();
         for name in &table.forward {
-            // Absent is not wrong: the agent says what it misses.
+            // A missing variable is no error here: the agent reports what it lacks.
             if let Some(value) = config.string(name) {
                 env.insert(name.clone(), value.to_owned());
             }
@@ -142,7 +142,7 @@ impl Settings {
         env.extend(table.env.clone());
         if let Some(name) = env.keys().find(|name| !is_name(name)) {
             let text = format!(
-                "env: {name:?} is no name of a variable; take letters, digits and `_`, or leave it out"
+                "env: {name:?} is not a valid variable name; use letters, digits and `_`, or remove it"
             );
             return Err(AdapterError::new("invalid_config", text));
         }
@@ -154,7 +154,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
 
-/// A list, or, from a variable, its words between commas.
+/// Parses a list, or the comma-separated words of a variable.
 fn words<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {

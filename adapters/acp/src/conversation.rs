@@ -1,4 +1,5 @@
-//! The conversation with one agent: opens a session, asks, attends to what comes in meanwhile.
+//! The conversation with one agent process: opens a session, sends the prompt, handles the agent's requests and
+//! updates.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,31 +22,31 @@ use crate::policy::{self, Decision, Policy};
 use crate::tool_server::ToolServer;
 use crate::transcript::Transcript;
 
-/// How long an agent has to begin: for each answer before the task is asked.
+/// Timeout of each request before the prompt.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a cancelled turn has to end.
+/// Time for a cancelled turn to end.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the agent's updates mean.
+/// Phase of the conversation; decides how updates are handled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// A session is opened; what is told of it is history.
+    /// The session is being opened; updates are its history.
     Beginning,
     Turn,
-    /// The turn is to end; nothing more is allowed.
+    /// The turn is being cancelled; permission requests are answered as cancelled.
     Cancelling,
 }
 
 pub(crate) struct Conversation<'a> {
     pub(crate) rpc: JsonRpc,
     policy: Policy,
-    /// Where the caller's tools are.
+    /// Server of the caller's tools; `None` without tools.
     pub(crate) desk: Option<ToolServer>,
     pub(crate) transcript: Transcript,
     pub(crate) agent: Agent,
     pub(crate) session: Option<String>,
     phase: Phase,
-    /// Something of the session was told while it was loaded.
+    /// True if the agent sent history while loading the session.
     has_history: bool,
     events: &'a Events,
     run: &'a Run,
@@ -73,7 +74,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Opens the session: a new one, or this.
+    /// Opens a new session, or loads `session`.
     pub(crate) async fn begin(
         &mut self,
         adapter: &Acp,
@@ -106,7 +107,7 @@ impl<'a> Conversation<'a> {
             }
             Some(id) => {
                 if !self.agent.loads_sessions {
-                    let text = "the agent cannot go on with a session";
+                    let text = "the agent cannot resume a session";
                     return Err(End::Impossible(text.to_owned()));
                 }
                 let mark = adapter.marks().get(id);
@@ -151,7 +152,7 @@ impl<'a> Conversation<'a> {
     async fn load(&mut self, id: &str, opening: Value) -> Result<Value, End> {
         let unknown = |why: &str| End::NoSession(format!("the agent has no session {id:?}{why}"));
         match self.ask("session/load", opening).await {
-            // Some answer nothing where they have nothing.
+            // Some agents answer `session/load` of an unknown session with an empty result and no history.
             Ok(opened) if is_empty(&opened) && !self.has_history => Err(unknown("")),
             Err(End::Refused(_, error)) if !is_login(&error) => {
                 Err(unknown(&format!(": {}", error.message)))
@@ -160,7 +161,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Asks, and attends to what comes in until the answer does.
+    /// Sends a request and handles incoming messages until its answer arrives.
     async fn ask(&mut self, method: &'static str, params: Value) -> Result<Value, End> {
         let asked = self.rpc.request(method, params);
         let limit = Instant::now() + BEGIN_PATIENCE;
@@ -170,7 +171,7 @@ impl<'a> Conversation<'a> {
                 () = self.run.cancelled() => return Err(End::Cancelled),
                 () = sleep_until(limit) => {
                     let seconds = BEGIN_PATIENCE.as_secs();
-                    return Err(End::Lost(format!("{method} was not answered in {seconds} s")));
+                    return Err(End::Lost(format!("{method} was not answered within {seconds} s")));
                 }
             };
             if let Some(outcome) = self.attend(message, asked).await? {
@@ -179,7 +180,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Asks, and tells what the agent does until its turn ends.
+    /// Sends the prompt and forwards the agent's updates until the turn ends.
     pub(crate) async fn turn(&mut self, prompt: Value) -> End {
         self.phase = Phase::Turn;
         let session = self.session.clone();
@@ -213,7 +214,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// One message of the agent; what it answers when it is the answer to `asked`.
+    /// Handles one message; returns the outcome if the message answers the request `asked`.
     async fn attend(
         &mut self,
         message: Option<Result<Incoming, Unreadable>>,
@@ -237,7 +238,7 @@ impl<'a> Conversation<'a> {
     }
 
     async fn updated(&mut self, params: &Value) {
-        // Of a session within the session others may tell.
+        // Updates of other sessions, such as subagents', are ignored.
         if self.session.is_some() && params["sessionId"].as_str() != self.session.as_deref() {
             return;
         }
@@ -256,7 +257,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// A request of the agent.
+    /// Answers a request of the agent.
     async fn serve(&mut self, id: &Value, method: &str, params: Value) {
         match (method, self.policy.workspace.clone()) {
             ("session/request_permission", _) => {
@@ -282,7 +283,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Of calls that are handed to the caller the bridge tells.
+    /// Emits events, except those of the caller's tools, which the bridge emits itself.
     async fn tell(&self, events: Vec<AdapterEvent>) {
         for event in events {
             let tool = event.data.as_ref().and_then(|data| data["name"].as_str());
@@ -314,7 +315,7 @@ fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty)
 }
 
-/// What the agent says of logging in belongs to a refusal for want of it.
+/// Adds the agent's login methods to the error of a request refused for lack of a login.
 fn with_logins(end: End, agent: &Agent) -> End {
     match end {
         End::Refused(method, mut error) if is_login(&error) && !agent.logins.is_empty() => {

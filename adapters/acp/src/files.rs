@@ -1,4 +1,4 @@
-//! The agent's requests to read and write files through us: below the workspace, or refused.
+//! The agent's requests to read and write files through the adapter: allowed below the workspace only.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -8,14 +8,14 @@ use forge_adapter_transport::folder::is_below;
 use forge_adapter_transport::json_rpc::{INTERNAL_ERROR, INVALID_PARAMS, RpcError};
 use serde_json::{Value, json};
 
-/// A larger file is not read.
+/// Upper bound of a file that is read, in bytes.
 const LARGEST: u64 = 8 << 20;
 
-/// Answers a `fs/…` request. It may wait for a disk, so it is called where that holds nobody up.
+/// Answers an `fs/…` request. Blocks on file I/O.
 pub(crate) fn answer(workspace: &Path, method: &str, params: &Value) -> Result<Value, RpcError> {
     let path = PathBuf::from(params["path"].as_str().ok_or_else(|| wrong("no path"))?);
     if !path.is_absolute() || !is_below(workspace, &path) {
-        return Err(wrong("the path is outside of the workspace"));
+        return Err(wrong("the path is outside the workspace"));
     }
     let done = if method == "fs/write_text_file" {
         let content = params["content"]
@@ -33,10 +33,10 @@ pub(crate) fn answer(workspace: &Path, method: &str, params: &Value) -> Result<V
 }
 
 fn read(path: &Path, params: &Value) -> io::Result<Value> {
-    // Opening a pipe would wait for somebody who writes.
+    // Opening a pipe would block until another process writes to it.
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() || metadata.len() > LARGEST {
-        let text = format!("only a file of at most {LARGEST} bytes is read");
+        let text = format!("only regular files of at most {LARGEST} bytes can be read");
         return Err(io::Error::other(text));
     }
     let mut text = String::new();
@@ -57,7 +57,7 @@ fn read(path: &Path, params: &Value) -> io::Result<Value> {
 
 fn write(path: &Path, content: &str) -> io::Result<Value> {
     if path.exists() && !path.is_file() {
-        return Err(io::Error::other("it is no file"));
+        return Err(io::Error::other("not a regular file"));
     }
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;

@@ -1,4 +1,4 @@
-//! What is told the agent at its start: its command line, its session's folder and servers, its task.
+//! Inputs of an agent's start: its command line, the MCP servers of its session, and its prompt.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 use crate::agent::Agent;
 use crate::config::Settings;
 
-/// Before the task of an attempt that an earlier one did not finish.
+/// Prefix of the prompt on an attempt that resumes an interrupted one.
 const GO_ON: &str =
     "You were interrupted in the middle of your work. Go on where you stopped. The task was:\n\n";
 
-/// The folder that the dispatch names.
+/// The workspace directory of the dispatch.
 pub(crate) fn workspace(request: &ExecutionRequest) -> Option<PathBuf> {
     request.workspace.as_ref()?.dir.as_ref().map(PathBuf::from)
 }
 
-/// `folder` is the run's own and outlives the program.
+/// Command of the agent. `folder` is the run's own directory and outlives the process.
 pub(crate) fn program(
     settings: &Settings,
     path: &Path,
@@ -32,9 +32,9 @@ pub(crate) fn program(
     let mut program = Program::new(path);
     program.args = settings.table.args.iter().map(Into::into).collect();
     program.dir = Some(work.to_owned());
-    // It ends up in error texts.
+    // Kept for error texts.
     program.stderr_bytes = 2 << 10;
-    // What it keeps for the time of its run goes with the run, however that ends.
+    // Temporary files of the agent are removed with the run's directory.
     let temporary = folder.join("tmp");
     fs::create_dir(&temporary)?;
     program
@@ -44,8 +44,8 @@ pub(crate) fn program(
     Ok(program)
 }
 
-/// The operator's MCP servers that the dispatch names, in the protocol's form. `Err` says which of them the
-/// agent cannot reach.
+/// Converts the MCP servers that the dispatch names to the protocol's form. `Err` names a server that the agent cannot
+/// reach.
 pub(crate) fn servers(
     servers: &BTreeMap<String, Value>,
     agent: &Agent,
@@ -72,7 +72,7 @@ pub(crate) fn servers(
             };
             if !can {
                 return Err(format!(
-                    "the agent does not say that it reaches MCP servers over HTTP, which {name} is"
+                    "the agent does not support MCP servers over HTTP, such as {name}"
                 ));
             }
             Ok(json!({
@@ -82,15 +82,15 @@ pub(crate) fn servers(
         .collect()
 }
 
-/// Whether the session is a new one.
+/// Origin of the session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Session {
     New,
     Loaded,
 }
 
-/// The blocks of the prompt. The protocol has no place for instructions, so they stand before the first
-/// message of a session.
+/// Content blocks of the prompt. The protocol has no field for instructions, so they precede the first message of a
+/// session.
 pub(crate) fn prompt(request: &ExecutionRequest, session: Session) -> Value {
     let mut texts = Vec::new();
     match (session, &request.system_prompt) {
@@ -116,18 +116,18 @@ pub(crate) fn prompt(request: &ExecutionRequest, session: Session) -> Value {
     blocks.collect()
 }
 
-/// What is wrong and what to do when no program is configured.
+/// Error text when no program is configured.
 pub(crate) fn not_named(instance: &str) -> String {
     format!(
-        "no agent is named: set adapters.{instance}.program and .args to one that speaks the Agent Client \
+        "no agent is configured: set adapters.{instance}.program and .args to one that speaks the Agent Client \
          Protocol, such as `hermes` with `acp`"
     )
 }
 
-/// What is wrong and what to do when there is no program.
+/// Error text when the program does not exist.
 pub(crate) fn missing(instance: &str, path: &Path) -> String {
     format!(
-        "there is no program {}: install the agent, or name it in adapters.{instance}.program",
+        "the program {} does not exist: install the agent, or set its path in adapters.{instance}.program",
         path.display()
     )
 }

@@ -1,5 +1,5 @@
-//! The adapter `acp`: runs tasks on an agent program that speaks the Agent Client Protocol on stdio. One
-//! instance drives one program; one process a run, so nothing is left of a run but the agent's session.
+//! The adapter `acp`: runs tasks on an agent program that speaks the Agent Client Protocol on stdio. One instance
+//! drives one program, with one process per run; only the agent's session outlives a run.
 
 mod agent;
 mod config;
@@ -27,7 +27,7 @@ use forge_adapter_transport::folder;
 use crate::config::{Settings, UsageScope};
 use crate::meter::Marks;
 
-/// How long executions have to end at shutdown.
+/// Time for executions to end at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 pub struct Acp {
@@ -35,7 +35,7 @@ pub struct Acp {
     settings: Settings,
     running: Running,
     marks: Mutex<Marks>,
-    /// Why the last run could not begin; `None` once one did.
+    /// Reason why the last run could not start; `None` after a successful start.
     unusable: Mutex<Option<String>>,
 }
 
@@ -63,7 +63,7 @@ impl ExecutionAdapter for Acp {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        // What is left is dropped, and with it its program.
+        // Executions still running are dropped, which kills their programs.
         let _ = tokio::time::timeout(SHUTDOWN, ended).await;
         Ok(())
     }
@@ -84,7 +84,7 @@ impl ExecutionAdapter for Acp {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         match unusable {
-            Some(reason) => Health::degraded(format!("the last run could not begin: {reason}")),
+            Some(reason) => Health::degraded(format!("the last run could not start: {reason}")),
             None => Health::healthy(),
         }
     }

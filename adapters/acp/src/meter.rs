@@ -1,5 +1,5 @@
-//! What a run used. Agents count differently: some the last call of the model, some the turn, some all since
-//! the session began. A count whose meaning is not certain is not reported.
+//! Usage of a run. Agents count differently: the last model call, the turn, or everything since the session began. A
+//! count of uncertain scope is not reported.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::config::UsageScope;
 
-/// So many sessions are remembered, the latest.
+/// Upper bound of remembered sessions; the oldest is evicted.
 const MOST_SESSIONS: usize = 10_000;
 
-/// Where the cumulative counts of sessions stood when their last run ended.
+/// Cumulative counts of each session at the end of its last run.
 #[derive(Default)]
 pub(crate) struct Marks {
     by_session: HashMap<String, Mark>,
@@ -41,14 +41,14 @@ impl Marks {
     }
 }
 
-/// The counts of one run, which is one turn of one process.
+/// Counts of one run, which is one turn of one process.
 #[derive(Debug)]
 pub(crate) struct Meter {
     begin: Begin,
-    /// What the session's cost stood at before the turn.
+    /// Cumulative cost of the session before the turn, in US dollars.
     cost_before: Option<f64>,
     cost_now: Option<f64>,
-    /// What was counted at the end, as the agent told it.
+    /// Counts that the agent reported at the end of the turn.
     told: Option<Usage>,
 }
 
@@ -77,14 +77,14 @@ impl Meter {
         }
     }
 
-    /// A `usage_update` while the session is loaded: it counts what was before.
+    /// Records a `usage_update` sent while the session is loaded, which covers earlier turns.
     pub(crate) fn before_the_turn(&mut self, update: &Value) {
         if let (Some(cost), Begin::Resumed(_)) = (cost(update), &self.begin) {
             self.cost_before = Some(cost);
         }
     }
 
-    /// A `usage_update` of the turn; whether the cost is another one now.
+    /// Records a `usage_update` of the turn; returns true if the cost changed.
     pub(crate) fn in_the_turn(&mut self, update: &Value) -> bool {
         let cost = cost(update);
         let changes = cost.is_some() && cost != self.cost_now;
@@ -92,17 +92,17 @@ impl Meter {
         changes
     }
 
-    /// `usage` of the turn's end.
+    /// Records the `usage` of the turn's end.
     pub(crate) fn turn_ends(&mut self, usage: &Value) {
         self.told = counts(usage);
     }
 
-    /// What this run cost, once the agent has said so.
+    /// Cost of this run in US dollars; `None` until the agent has reported it.
     pub(crate) fn cost_usd(&self) -> Option<f64> {
         Some((self.cost_now? - self.cost_before?).max(0.0))
     }
 
-    /// What this run used, if that can be told of what the agent counts.
+    /// Usage of this run; fields are `None` if they cannot be derived from the agent's counts.
     pub(crate) fn usage(&self, scope: UsageScope, tool_calls: usize) -> Usage {
         let Some(told) = self.told else {
             return Usage::default();
@@ -121,7 +121,7 @@ impl Meter {
         known.unwrap_or_default()
     }
 
-    /// What to remember of the session.
+    /// Cumulative counts to remember for the session.
     pub(crate) fn mark(&self) -> Mark {
         Mark {
             cost_usd: self.cost_now.or(self.cost_before),
@@ -130,14 +130,14 @@ impl Meter {
     }
 }
 
-/// In dollars; of another currency nothing is known.
+/// Cost in US dollars; `None` for other currencies.
 fn cost(update: &Value) -> Option<f64> {
     let cost = &update["cost"];
     (cost["currency"] == "USD").then(|| cost["amount"].as_f64())?
 }
 
-/// The agent's counts with the bridge's meaning: the cached tokens within the input, the thoughts within
-/// the output. Whether an agent adds them itself is seen from its total.
+/// Normalises the agent's counts: input includes cached tokens, output includes reasoning tokens. The agent's total
+/// shows which of them its own counts include.
 fn counts(usage: &Value) -> Option<Usage> {
     let count = |name: &str| usage[name].as_u64();
     let (input, output, total) = (
@@ -145,7 +145,7 @@ fn counts(usage: &Value) -> Option<Usage> {
         count("outputTokens")?,
         count("totalTokens"),
     );
-    // A turn that was cut off is told as nothing at all.
+    // Agents report a turn that was cut off as zero.
     if (input, output) == (0, 0) {
         return None;
     }
@@ -182,7 +182,7 @@ fn counts(usage: &Value) -> Option<Usage> {
     })
 }
 
-/// Each count since the mark; unknown where either is.
+/// Difference of each count; `None` if either is unknown.
 fn difference(now: &Usage, before: &Usage) -> Usage {
     let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
     Usage {
@@ -221,7 +221,7 @@ mod tests {
                 json!({"inputTokens": 26, "outputTokens": 7, "totalTokens": 40, "thoughtTokens": 2, "cachedReadTokens": 5}),
                 (Some(31), Some(9), Some(40)),
             ),
-            // No total, so nobody knows whether the cached ones are in it.
+            // Without a total it is unknown if the input includes the cached tokens.
             (
                 json!({"inputTokens": 26, "outputTokens": 7, "cachedReadTokens": 5}),
                 (None, Some(7), None),

@@ -1,32 +1,32 @@
-//! Choosing the session's model, by either way that the protocol has: `models` with `session/set_model`, and
+//! Selection of the session's model, by either mechanism of the protocol: `models` with `session/set_model`, or
 //! `configOptions` with `session/set_config_option`.
 
 use serde_json::{Value, json};
 
-/// What the answer to `session/new` or `session/load` says of models.
+/// Models offered in the answer to `session/new` or `session/load`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Models {
     way: Way,
-    /// The value that runs now.
+    /// The session's current model.
     pub(crate) current: Option<String>,
-    /// Value and name of each.
+    /// Value and name of each model.
     offered: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 enum Way {
-    /// The agent lets nobody choose.
+    /// The agent has no choice of models.
     #[default]
     None,
     SetModel,
-    /// With the option's id.
+    /// The id of the option.
     SetOption(String),
 }
 
-/// What has to be asked of the agent, if anything.
+/// Request needed to select a model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Choice {
-    /// It runs already.
+    /// The model is current already.
     Nothing,
     Ask {
         method: &'static str,
@@ -50,7 +50,7 @@ impl Models {
             .or_else(|| options.iter().find(|option| option["id"] == "model"))?;
         let mut offered = Vec::new();
         for entry in option["options"].as_array().into_iter().flatten() {
-            // Options may stand in groups.
+            // Options can be grouped.
             match entry["options"].as_array() {
                 Some(group) => offered.extend(group.iter().filter_map(|one| named(one, "value"))),
                 None => offered.extend(named(entry, "value")),
@@ -75,14 +75,14 @@ impl Models {
         })
     }
 
-    /// `Err` says what there is instead.
+    /// Returns the request that selects the model; `Err` lists the models on offer.
     pub(crate) fn choose(&self, session: &str, wanted: &str) -> Result<Choice, String> {
         if self.current.as_deref() == Some(wanted) {
             return Ok(Choice::Nothing);
         }
         if self.way == Way::None {
             return Err(format!(
-                "the agent lets nobody choose a model, so {wanted:?} cannot be had: name none"
+                "the agent does not support choosing a model: remove the model {wanted:?}"
             ));
         }
         let value = self.find(wanted)?;
@@ -106,7 +106,7 @@ impl Models {
         })
     }
 
-    /// By its value, its name, or the part of its value behind the provider's name, where only one has it.
+    /// Finds a model by value, by name, or by the part of its value after the provider, if unambiguous.
     fn find(&self, wanted: &str) -> Result<String, String> {
         let value = |(value, _): &(String, String)| value.clone();
         if let Some(found) = self

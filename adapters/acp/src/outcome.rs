@@ -1,15 +1,15 @@
-//! How a run ended, as the bridge's result.
+//! Converts the end of a run to the bridge's result.
 
 use forge_adapter_api::{AdapterError, ExecutionResult};
 use forge_adapter_transport::json_rpc::RpcError;
 use serde_json::Value;
 
-/// The agent wants somebody to log in.
+/// JSON-RPC error code of an agent that needs a login.
 pub(crate) const AUTH_REQUIRED: i64 = -32000;
 const NOT_FOUND: i64 = -32002;
 const INVALID_PARAMS: i64 = -32602;
 
-/// What stands before the status of an HTTP answer in the texts of agents.
+/// Prefixes of an HTTP status in agents' error texts.
 const BEFORE_A_STATUS: [&str; 6] = [
     "HTTP ",
     "status ",
@@ -19,21 +19,21 @@ const BEFORE_A_STATUS: [&str; 6] = [
     "Status: ",
 ];
 
-/// What ended the conversation.
+/// Reason for the end of the conversation.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The agent's answer to the prompt.
     Turn(Value),
     Cancelled,
-    /// The agent refused what we asked by this method.
+    /// The agent refused the request of this method.
     Refused(&'static str, RpcError),
-    /// The session cannot be gone on with.
+    /// The session does not exist or cannot be resumed.
     NoSession(String),
-    /// The dispatch asks for what this agent cannot do.
+    /// The dispatch needs a capability that the agent lacks.
     Impossible(String),
-    /// The agent ended, or fell silent, without an answer.
+    /// The agent ended, or timed out, without an answer.
     Lost(String),
-    /// The agent does not keep to the protocol.
+    /// The agent violated the protocol.
     Garbled(String),
 }
 
@@ -59,7 +59,7 @@ fn of_turn(answer: &Value) -> ExecutionResult {
     match answer["stopReason"].as_str() {
         Some("end_turn") => ExecutionResult::default(),
         Some("cancelled") => ExecutionResult::error("cancelled", "the agent cancelled its turn"),
-        Some("refusal") => ExecutionResult::error("refusal", "the agent refused to go on"),
+        Some("refusal") => ExecutionResult::error("refusal", "the agent refused to continue"),
         Some("max_tokens") => {
             ExecutionResult::error("max_tokens", "the model's limit of tokens was reached")
         }
@@ -78,7 +78,7 @@ fn of_turn(answer: &Value) -> ExecutionResult {
 
 fn refused(method: &str, error: &RpcError) -> ExecutionResult {
     let mut text = error.message.clone();
-    // Most agents hide what happened behind "Internal error".
+    // Most agents put the cause into `data`, behind "Internal error".
     let more = match &error.data {
         Value::String(more) => Some(more.as_str()),
         data => ["details", "message", "error"]
@@ -95,14 +95,14 @@ fn refused(method: &str, error: &RpcError) -> ExecutionResult {
         INVALID_PARAMS => result("invalid_request"),
         _ => match error.data["errorName"].as_str() {
             Some("ProviderAuthError") => result("unauthenticated"),
-            // The status is not told; what was worth trying again, the agent has tried again.
+            // OpenCode omits the status and has retried already where that made sense.
             Some("APIError") => failed(result("upstream_error"), &text),
             Some(_) | None => failed(result("adapter_error"), &text),
         },
     }
 }
 
-/// The same with the code of the HTTP status that the text names, if it names one.
+/// Replaces the code by that of the HTTP status in the text, if any.
 fn failed(result: ExecutionResult, text: &str) -> ExecutionResult {
     let (code, retryable) = match status_in(text) {
         Some(401 | 403) => ("unauthenticated", false),
@@ -127,13 +127,13 @@ fn status_in(text: &str) -> Option<u16> {
         .find(|status| (400..=599).contains(status))
 }
 
-/// Whether the text of a turn without counts is Hermes' way to say that the model could not be reached.
+/// Returns true if the text is Hermes's report of an unreachable model; valid for a turn without counts.
 pub(crate) fn is_failure(text: &str) -> bool {
     text.starts_with("API call failed after")
         || (text.starts_with("HTTP ") && status_in(text).is_some())
 }
 
-/// The agent could not be started.
+/// Error of an agent that could not be started.
 pub(crate) fn unavailable(text: String) -> AdapterError {
     AdapterError::new("adapter_unavailable", text)
 }

@@ -1,4 +1,4 @@
-//! Whether a call that the agent asks about may run.
+//! Policy for the agent's permission requests.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Permission, Table, ToolKind};
 
-/// Members of a call's input that name its file, as different agents call it.
+/// Members of a call's input that hold a path; names differ between agents.
 const PATHS: [&str; 6] = [
     "path",
     "file_path",
@@ -21,9 +21,9 @@ pub(crate) struct Policy {
     pub(crate) permission: Permission,
     pub(crate) allowed: Vec<ToolKind>,
     pub(crate) disallowed: Vec<ToolKind>,
-    /// Files below it may be read and written.
+    /// Root of the files that may be read, searched and edited.
     pub(crate) workspace: Option<PathBuf>,
-    /// MCP servers that the dispatch names; they may be used.
+    /// MCP servers that the dispatch names; their tools may be used.
     pub(crate) servers: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl Policy {
         }
     }
 
-    /// `call` is the `toolCall` of a permission request.
+    /// Decides on `call`, the `toolCall` of a permission request.
     pub(crate) fn decide(&self, call: &Value) -> Decision {
         let kind: ToolKind =
             serde_json::from_value(call["kind"].clone()).unwrap_or(ToolKind::Other);
@@ -84,7 +84,7 @@ impl Policy {
                 .all(|path| is_below(workspace, Path::new(path)))
     }
 
-    /// Agents name such a tool by its server: `count_add`, `mcp__count__add`.
+    /// Returns true for a tool of a permitted MCP server. Agents prefix its name: `count_add`, `mcp__count__add`.
     fn is_of_a_server(&self, kind: ToolKind, call: &Value) -> bool {
         let title = call["title"].as_str().unwrap_or_default();
         let is_name = title
@@ -103,7 +103,7 @@ impl Policy {
     }
 }
 
-/// Every path that the call says it touches.
+/// All paths that the call names.
 fn paths(call: &Value) -> impl Iterator<Item = &str> {
     let locations = call["locations"].as_array().into_iter().flatten();
     let contents = call["content"].as_array().into_iter().flatten();
@@ -117,8 +117,7 @@ fn paths(call: &Value) -> impl Iterator<Item = &str> {
         )
 }
 
-/// The answer to a permission request. Only this one call is allowed: what an agent remembers would hold
-/// beyond this run and its policy.
+/// Answer to a permission request. Allows only this one call: an "always" would outlive the run and its policy.
 pub(crate) fn answer(options: &Value, decision: Decision) -> Value {
     let wanted: &[&str] = match decision {
         Decision::Allowed => &["allow_once"],
@@ -138,7 +137,7 @@ pub(crate) fn answer(options: &Value, decision: Decision) -> Value {
     }
 }
 
-/// The answer to a permission request of a turn that is being cancelled.
+/// Answer to a permission request of a turn that is being cancelled.
 pub(crate) fn cancelled() -> Value {
     json!({"outcome": {"outcome": "cancelled"}})
 }

@@ -1,4 +1,4 @@
-//! One run: starts the agent, has the conversation, ends the agent, and makes the result.
+//! One run: starts the agent, holds the conversation, stops the agent, and builds the result.
 
 use std::path::PathBuf;
 use std::sync::PoisonError;
@@ -20,7 +20,7 @@ use crate::policy::Policy;
 use crate::tool_server::ToolServer;
 use crate::transcript::Transcript;
 
-/// How long the agent has to end after its stdin was closed.
+/// Time for the agent to exit after its stdin was closed.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn execute(
@@ -31,7 +31,7 @@ pub(crate) async fn execute(
 ) -> Result<ExecutionResult> {
     let session = request.session_id.as_deref();
     let result = attempt(adapter, request, session, events, run).await?;
-    // The earlier attempt may have ended before it wrote anything down.
+    // The earlier attempt might have ended before the agent stored the session.
     if request.resume && result.error_code.as_deref() == Some("session_not_found") {
         return attempt(adapter, request, None, events, run).await;
     }
@@ -85,7 +85,7 @@ async fn attempt(
     Ok(conclude(adapter, conversation, end).await)
 }
 
-/// What a run that could not begin says of the adapter's health.
+/// Records the start's success or failure for the health check.
 fn note(adapter: &Acp, begun: &std::result::Result<Session, End>) {
     let reason = match begun {
         Ok(_) => None,
@@ -105,14 +105,14 @@ fn note(adapter: &Acp, begun: &std::result::Result<Session, End>) {
         .unwrap_or_else(PoisonError::into_inner) = reason;
 }
 
-/// Ends the program, and makes the result.
+/// Stops the program and builds the result.
 async fn conclude(adapter: &Acp, mut conversation: Conversation<'_>, end: End) -> ExecutionResult {
     let patience = match &end {
         End::Turn(_) | End::Refused(..) | End::NoSession(_) | End::Impossible(_) => END_PATIENCE,
-        // It had its time, or does not keep to anything.
+        // A cancelled agent had its time; a broken one is not waited for.
         End::Cancelled | End::Lost(_) | End::Garbled(_) => Duration::ZERO,
     };
-    // The result stands, however the program ends now; it is killed if it does not.
+    // The result does not depend on the exit; the program is killed after the timeout.
     let stopped = conversation.rpc.stop(patience).await;
     let end = match end {
         End::Lost(reason) => {
@@ -150,7 +150,7 @@ async fn conclude(adapter: &Acp, mut conversation: Conversation<'_>, end: End) -
         marks.set(session, later(before, meter.mark()));
     }
     let result = match (end, handed_over) {
-        // What they mean for the run is the bridge's to say.
+        // The bridge decides how handed-back calls end the run.
         (End::Turn(_), Some(tool_calls)) if !tool_calls.is_empty() => ExecutionResult {
             tool_calls,
             ..ExecutionResult::default()
@@ -167,7 +167,7 @@ async fn conclude(adapter: &Acp, mut conversation: Conversation<'_>, end: End) -
     }
 }
 
-/// The higher mark; counts that were not told anew stay.
+/// The newer mark; counts that the agent did not report this time keep their earlier values.
 fn later(before: Mark, now: Mark) -> Mark {
     Mark {
         cost_usd: now.cost_usd.or(before.cost_usd),

@@ -1,5 +1,5 @@
-//! Where the agent reaches the caller's tools: an MCP server behind a socket in the run's folder, which the
-//! agent starts as any other, by the bridge's relay.
+//! MCP server of the caller's tools, behind a Unix socket in the run's directory. The agent starts the bridge's relay
+//! as the server's command.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
-/// Of one message of the agent.
+/// Upper bound of one message, in bytes.
 const MESSAGE_BYTES: u64 = 16 << 20;
-/// An agent needs one or two.
+/// Upper bound of connections; an agent needs one or two.
 const MOST_CONNECTIONS: usize = 16;
 
-/// Open as long as it is not dropped.
+/// The listening server; closed on drop.
 pub(crate) struct ToolServer {
     tools: Shared,
     server: Value,
@@ -29,7 +29,7 @@ pub(crate) struct ToolServer {
 struct Shared(Arc<Mutex<CallerTools>>);
 
 impl ToolServer {
-    /// Absent when the request has no tools.
+    /// Opens the server; `None` if the request has no tools.
     pub(crate) fn open(
         host: &Host,
         request: &ExecutionRequest,
@@ -40,7 +40,7 @@ impl ToolServer {
         }
         let [relay, args @ ..] = host.relay() else {
             return Err(io::Error::other(
-                "this bridge has no relay by which an agent could reach the tools of a dispatch",
+                "this bridge has no relay, which an agent needs to reach the tools of a dispatch",
             ));
         };
         let socket: PathBuf = folder.join("tools");
@@ -61,12 +61,12 @@ impl ToolServer {
         }))
     }
 
-    /// The server in the protocol's form.
+    /// The server's entry for the session, in the protocol's form.
     pub(crate) fn server(&self) -> Value {
         self.server.clone()
     }
 
-    /// Whether the agent means one of the caller's tools by this.
+    /// Returns true if this name, as the agent writes it, is one of the caller's tools.
     pub(crate) fn is_offered(&self, tool: &str) -> bool {
         self.tools.lock().is_offered(tool)
     }
@@ -92,7 +92,7 @@ async fn listen(listener: UnixListener, tools: Shared) {
                         connections.spawn(serve(stream, tools.clone()));
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "the agent cannot reach the caller's tools any more");
+                        tracing::warn!(%error, "the agent can no longer reach the caller's tools");
                         return;
                     }
                 }
@@ -102,7 +102,7 @@ async fn listen(listener: UnixListener, tools: Shared) {
     }
 }
 
-/// One connection: a message a line, until the agent closes it or breaks the protocol.
+/// Serves one connection, one message per line, until the agent closes it or violates the protocol.
 async fn serve(mut stream: UnixStream, tools: Shared) {
     let (read, mut write) = stream.split();
     let mut read = BufReader::new(read);

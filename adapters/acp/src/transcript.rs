@@ -1,4 +1,4 @@
-//! The agent's updates as events, and what is to be remembered of them. Pure: updates in, events out.
+//! Converts the agent's updates to events and accumulates what the result needs. Pure.
 
 use std::collections::HashMap;
 
@@ -8,21 +8,21 @@ use serde_json::{Value, json};
 use crate::meter::Meter;
 use crate::models::Models;
 
-/// So many calls can be open at once; of those beyond nothing is told.
+/// Upper bound of open calls; further ones are not reported.
 const MOST_OPEN: usize = 100;
-/// A longer text is not gathered further: it is above what the bridge takes as an output.
+/// Upper bound of the accumulated text, in bytes; above the bridge's limit for an output.
 const MOST_TEXT_BYTES: usize = 16 << 20;
 
 pub(crate) struct Transcript {
     pub(crate) meter: Meter,
-    /// What the agent said last: since its last call of a tool, also when it was cut off.
+    /// The agent's text since its last tool call, even if cut off.
     pub(crate) text: String,
     pub(crate) tool_calls: usize,
-    /// The model, when the agent tells of another one.
+    /// The current model, if the agent reported a change.
     pub(crate) model: Option<String>,
-    /// Calls that have not come to an end.
+    /// Calls that have not ended, by id.
     open: HashMap<String, Call>,
-    /// A call came since the last text.
+    /// True if a tool call came since the last text.
     is_interrupted: bool,
 }
 
@@ -32,7 +32,7 @@ struct Call {
     kind: Value,
     input: Value,
     content: Value,
-    /// Not all is known of it yet.
+    /// True until the call's details are complete.
     waits: bool,
     is_told: bool,
 }
@@ -49,7 +49,7 @@ impl Transcript {
         }
     }
 
-    /// The events of one `session/update`.
+    /// Events of one `session/update`.
     pub(crate) fn update(&mut self, update: &Value) -> Vec<AdapterEvent> {
         match update["sessionUpdate"].as_str().unwrap_or_default() {
             "agent_message_chunk" => self.said(&update["content"]),
@@ -83,7 +83,7 @@ impl Transcript {
                     AdapterEvent::usage(&Usage::default(), cost)
                 })
             }
-            // Updates of later versions, and those that say nothing about the task.
+            // Updates of later versions, and those not related to the task.
             _ => Vec::new(),
         }
     }
@@ -110,7 +110,7 @@ impl Transcript {
         let mut events = Vec::new();
         let call = Call {
             name: name_of(update),
-            // Some tell the input only with later updates; others have no such status, or none at all.
+            // Some agents send the input with later updates; others never use `pending`, or send no status.
             waits: update["status"] == "pending",
             ..Call::default()
         };
@@ -127,7 +127,7 @@ impl Transcript {
             return Vec::new();
         };
         if !self.open.contains_key(id) {
-            // Of a call that has ended, or that nobody told of.
+            // The call has ended, or was never announced.
             return Vec::new();
         }
         self.is_interrupted = true;
@@ -137,7 +137,7 @@ impl Transcript {
         events
     }
 
-    /// The agent asks whether a call may run: all is known of it now.
+    /// Handles a permission request: the call's details are complete.
     pub(crate) fn asked(&mut self, call: &Value) -> Vec<AdapterEvent> {
         let id = call["toolCallId"].as_str().unwrap_or_default();
         if let Some(open) = self.open.get_mut(id) {
@@ -156,7 +156,7 @@ impl Transcript {
             call.content.clone_from(content);
         }
         match (&mut call.input, told("rawInput")) {
-            // Each may tell a part.
+            // Each update can carry a part.
             (Value::Object(known), Some(Value::Object(more))) => known.extend(more.clone()),
             (known, Some(input)) => known.clone_from(input),
             (_, None) => {}
@@ -199,7 +199,7 @@ impl Transcript {
     }
 }
 
-/// Calls have titles for people, and rarely a name; else it is the title's beginning.
+/// Name of a tool: `name` if given, else the beginning of the title, which is written for humans.
 fn name_of(update: &Value) -> String {
     let title = update["title"].as_str().unwrap_or_default();
     let first = title.split(':').next().unwrap_or(title);
@@ -209,7 +209,7 @@ fn name_of(update: &Value) -> String {
         .to_owned()
 }
 
-/// One block of content: its text, or what it is.
+/// Text of a content block, or its type in brackets.
 fn text_of(content: &Value) -> String {
     match (content["text"].as_str(), content["type"].as_str()) {
         (Some(text), _) => text.to_owned(),
@@ -222,7 +222,7 @@ fn text_of(content: &Value) -> String {
     }
 }
 
-/// What a call gave: its texts, and the files it changed by name.
+/// Output of a call: its texts, and the names of changed files.
 fn output_of(content: &Value) -> String {
     content
         .as_array()
@@ -253,7 +253,7 @@ mod tests {
     use crate::config::UsageScope;
     use crate::outcome::{End, outcome};
 
-    /// Turns as real agents wrote them, and what they become.
+    /// Recorded turns of real agents.
     #[test]
     fn recorded_turns_become_events_and_a_result() {
         let cases = [

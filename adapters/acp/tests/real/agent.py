@@ -1,4 +1,4 @@
-"""An agent of the protocol that does what real ones rarely do. Its argument says what."""
+"""An ACP agent with rare behaviour, selected by its argument."""
 import json
 import sys
 import time
@@ -19,7 +19,7 @@ def receive():
 
 
 def ask(method, params):
-    """The client's answer to a request of ours."""
+    """Sends a request and returns the client's answer."""
     send({"id": "mine", "method": method, "params": params})
     while True:
         message = receive()

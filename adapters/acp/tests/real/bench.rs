@@ -1,4 +1,4 @@
-//! One adapter, one agent program, one model endpoint, one home folder for the agent.
+//! Test setup: an adapter, an agent program with its own home directory, and a fake model.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-/// Of one call of the fake model, cached and thought ones included.
+/// Input tokens of one call of the fake model, cached ones included; its output includes reasoning.
 pub(crate) const CALL_INPUT: u64 = 31;
 pub(crate) const CALL_OUTPUT: u64 = 9;
 
@@ -39,7 +39,7 @@ pub(crate) struct Ran {
 }
 
 impl Agent {
-    /// The adapter's table. The agent's own settings are in files of its home.
+    /// The adapter's table; writes the agent's own settings to its home directory.
     pub(crate) fn config(self, model: &str, home: &Path) -> Value {
         match self {
             Agent::Hermes => {
@@ -78,7 +78,7 @@ impl Agent {
         }
     }
 
-    /// A marker for a call of this agent's shell.
+    /// Marker that makes the model call the agent's shell.
     pub(crate) fn shell(self, command: &str) -> String {
         match self {
             Agent::Hermes => format!("CALL terminal {}", json!({ "command": command })),
@@ -89,7 +89,7 @@ impl Agent {
         }
     }
 
-    /// A marker for a call that writes a file.
+    /// Marker that makes the model call a tool that writes a file.
     pub(crate) fn write(self, path: &Path) -> String {
         match self {
             Agent::Hermes => {
@@ -113,7 +113,7 @@ impl Bench {
         Self::with(agent, json!({})).await
     }
 
-    /// With this in the adapter's table.
+    /// Sets up an adapter with these members in its table.
     pub(crate) async fn with(agent: Agent, table: Value) -> Self {
         let model = Model::start().await;
         let home = tempfile::tempdir().unwrap();
@@ -144,12 +144,12 @@ impl Bench {
         self.run(self.request(message)).await
     }
 
-    /// What the model was asked for this task, calls for titles and the like not among them.
+    /// Messages of the last model request for this task; requests for titles and the like are skipped.
     pub(crate) fn asked_last(&self, word: &str) -> String {
         let requests = self.model.requests();
         let asked = requests.iter().rev().find_map(|request| {
             let messages = request.body["messages"].to_string();
-            // Only the agent's own calls bring tools along.
+            // Only requests of the task itself have tools.
             (request.body["tools"].is_array() && messages.contains(word)).then_some(messages)
         });
         asked.unwrap_or_else(|| panic!("the model was never asked {word:?}"))
@@ -179,7 +179,7 @@ pub(crate) async fn run(adapter: &Acp, request: ExecutionRequest) -> Ran {
     run_until(adapter, request, "", async || {}).await
 }
 
-/// Does something beside the execution, from its first event of this kind on.
+/// Runs a request, and `act` beside it from the first event of this kind on.
 pub(crate) async fn run_until(
     adapter: &Acp,
     request: ExecutionRequest,
@@ -200,7 +200,7 @@ pub(crate) async fn run_until(
             if event.kind == kind
                 && let Some(begin) = begin.take()
             {
-                // Nobody acts when the execution has ended already.
+                // The receiver is gone if the execution has already ended.
                 let _ = begin.send(());
             }
             seen.push(event);
@@ -216,7 +216,7 @@ pub(crate) async fn run_until(
 }
 
 impl Ran {
-    /// It failed with this code.
+    /// Asserts that the execution failed with this code.
     #[track_caller]
     pub(crate) fn failed(&self, code: &str) {
         let result = &self.result;
@@ -231,7 +231,7 @@ impl Ran {
         assert_eq!(self.result.error_code, None);
     }
 
-    /// It used this many calls of the model, and no more.
+    /// Asserts usage of exactly this number of model calls.
     #[track_caller]
     pub(crate) fn used(&self, calls: u64) {
         let usage = &self.result.usage;
@@ -254,7 +254,7 @@ impl Ran {
             .collect()
     }
 
-    /// The deltas of this kind put together.
+    /// The deltas of this kind joined.
     pub(crate) fn text(&self, kind: &str) -> String {
         let deltas = self.all(kind).into_iter();
         deltas.map(|data| data["delta"].as_str().unwrap()).collect()

@@ -1,5 +1,4 @@
-//! The checks that every adapter has to pass. They start an agent more than a dozen times, so it is the
-//! script.
+//! The conformance checks of every adapter, against the script: they start an agent more than a dozen times.
 
 use forge_adapter_acp::Acp;
 use forge_adapter_api::conformance::{self, Options};

@@ -1,4 +1,4 @@
-//! What goes wrong: the provider, the program, and being cancelled.
+//! Failures of the provider and the program; cancellation.
 
 use std::path::Path;
 
@@ -52,7 +52,7 @@ async fn a_cancel_in_the_middle_of_a_text_keeps_the_text() {
         assert!(ran.output().starts_with("tick0"), "{:?}", ran.result);
         assert_eq!(
             ran.result.usage.output_tokens, None,
-            "{agent:?}: nobody knows"
+            "{agent:?}: usage is unknown"
         );
         let again = bench.adapter.cancel("task-1").await.unwrap();
         assert!(!again, "nothing runs any more");
@@ -95,7 +95,7 @@ async fn a_run_that_is_dropped_while_the_provider_hangs_leaves_no_process() {
             .iter()
             .any(|r| r.body["tools"].is_array())
     });
-    // The first to end drops the other.
+    // `select!` drops the execution once the model hangs.
     tokio::select! {
         ran = execution => panic!("{:?}", ran.result),
         () = hangs => {}
@@ -129,7 +129,7 @@ async fn a_missing_program_is_degraded_with_the_cure() {
         (json!({"program": "/nowhere/agent"}), "install the agent"),
     ] {
         let adapter = bench::adapter(config).await;
-        // A detached host has no name.
+        // A detached host has no instance name.
         let cure = cure.replace("acp.", ".");
         let health = adapter.check_health().await;
         assert_eq!(health.status, HealthStatus::Degraded);
@@ -155,7 +155,7 @@ async fn an_agent_that_ends_at_once_is_degraded_until_one_begins() {
     assert_eq!(adapter.check_health().await.status, HealthStatus::Degraded);
 }
 
-/// Every process that works in this folder.
+/// Ids of all processes with this working directory.
 fn programs_in(folder: &Path) -> Vec<String> {
     let folder = folder.canonicalize().unwrap();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -168,7 +168,7 @@ fn programs_in(folder: &Path) -> Vec<String> {
 fn kill(pids: &[String]) {
     assert!(!pids.is_empty());
     for pid in pids {
-        // One may be gone with another.
+        // A process can end together with an earlier one.
         let _ = std::process::Command::new("kill")
             .args(["-KILL", pid])
             .status();

@@ -1,5 +1,4 @@
-//! The adapter against real agents, Hermes and OpenCode, whose model is the harness's fake endpoint, and
-//! against a script that does what real ones rarely do.
+//! The adapter against real agents, Hermes and OpenCode, with the fake model, and against a script for rare behaviour.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;

@@ -1,4 +1,4 @@
-"""What the bridge's relay does: joins stdin and stdout with a socket."""
+"""Stand-in for the bridge's relay: joins stdin and stdout with a socket."""
 import os
 import socket
 import sys

@@ -1,4 +1,4 @@
-//! Turns and the conversations they make.
+//! Turns and sessions.
 
 use forge_adapter_api::{OutputStrategy, Usage};
 use serde_json::json;
@@ -64,7 +64,7 @@ async fn a_session_is_streamed_and_counted_and_goes_on_with_its_history_and_its_
                     (None, None)
                 );
             }
-            // The call for the session's title is in the first; the second model has no price.
+            // The first cost includes the call for the session's title; the second model has no price.
             Agent::OpenCode => {
                 assert!(first.result.cost_usd.unwrap() > 0.0);
                 assert_eq!(second.result.cost_usd, Some(0.0));

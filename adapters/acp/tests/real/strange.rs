@@ -1,4 +1,4 @@
-//! Agents that break the protocol, or use corners of it that the real ones do not.
+//! Agents that violate the protocol or use rare parts of it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -221,9 +221,9 @@ async fn counts_of_an_unknown_agent_are_told_only_where_they_are_certain() {
     );
     assert!(
         resumed.all("assistant.text").is_empty(),
-        "history is no news"
+        "history is not emitted"
     );
-    // Another process of the bridge has no mark.
+    // Marks are kept in memory, so another bridge process has none.
     let unmarked = Strange::new("counts").await.resume().await;
     assert_eq!(unmarked.result.cost_usd, None);
 }

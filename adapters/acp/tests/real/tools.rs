@@ -1,5 +1,5 @@
-//! The agent's own tools under the policy, files, and MCP servers. Each start of an agent takes seconds, so
-//! one turn makes several calls.
+//! The agent's own tools under the policy, files, and MCP servers. Starting an agent takes seconds, so one turn makes
+//! several calls.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ async fn allowed_tools_files_of_the_workspace_and_named_servers_are_used() {
             ran.events
         );
         let calls = calls(&ran);
-        // Of calls in one answer of the model Hermes tells the end of the first alone.
+        // Of several calls in one model answer, Hermes reports only the end of the first.
         let told = if agent == Agent::Hermes { 1 } else { 3 };
         assert_eq!(calls.len(), told, "{agent:?}: {:?}", ran.events);
         let (invoked, completed) = calls[0];
@@ -61,7 +61,7 @@ async fn allowed_tools_files_of_the_workspace_and_named_servers_are_used() {
         );
         match agent {
             Agent::Hermes => ran.used(2),
-            // It counts its last call alone, so nothing is known but the cost.
+            // OpenCode counts only its last call, so only the cost is known.
             Agent::OpenCode => {
                 assert_eq!(ran.result.usage.total_tokens, None);
                 assert!(ran.result.cost_usd.unwrap() > 0.0);
@@ -93,7 +93,7 @@ async fn calls_of_the_callers_tools_are_handed_over_and_answered_in_the_session(
         assert_ne!(calls[0].tool_call_id, calls[1].tool_call_id);
         assert!(
             asked.all("tool.invoked").is_empty() && asked.all("tool.completed").is_empty(),
-            "of these the bridge tells: {:?}",
+            "the bridge emits these: {:?}",
             asked.events
         );
 
@@ -125,7 +125,7 @@ async fn other_calls_and_files_elsewhere_are_denied() {
         std::fs::create_dir(&victim).unwrap();
         let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let outside = elsewhere.path().canonicalize().unwrap().join("b.txt");
-        // Hermes asks about dangerous commands alone.
+        // Hermes asks only about dangerous commands.
         let remove = agent.shell(&format!("rm -rf {}", victim.display()));
 
         let ran = bench
@@ -150,7 +150,7 @@ async fn other_calls_and_files_elsewhere_are_denied() {
     }
 }
 
-/// The calls that came to an end, each with its end.
+/// Completed calls, as pairs of `tool.invoked` and `tool.completed`.
 fn calls(ran: &Ran) -> Vec<(&Value, &Value)> {
     let completed = ran.all("tool.completed");
     let invoked = ran.all("tool.invoked").into_iter();
