@@ -1,4 +1,4 @@
-//! What the AI Gateway says beside answers: what one of them cost, and whether the key is good.
+//! Requests to the AI Gateway besides model calls: cost of an answer, and validity of the key.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::time::timeout;
 
 use crate::providers::Target;
 
-/// A run does not wait longer to learn its price.
+/// Timeout of the request for a run's cost.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What the answer with this id cost, in US dollars; `None` where the gateway does not say.
+/// Cost of the answer with this id, in US dollars; `None` if the gateway does not report it.
 pub(crate) async fn cost(http: &Http, target: &Target, id: &str) -> Option<f64> {
     let is_id = id
         .chars()
@@ -26,11 +26,11 @@ pub(crate) async fn cost(http: &Http, target: &Target, id: &str) -> Option<f64> 
     match timeout(PATIENCE, http.json(request)).await {
         Ok(Ok(told)) => of(&told),
         Ok(Err(error)) => {
-            tracing::warn!(%error, "the gateway does not say what the run cost");
+            tracing::warn!(%error, "the gateway did not report the cost of the run");
             None
         }
         Err(_) => {
-            tracing::warn!("the gateway took too long to say what the run cost");
+            tracing::warn!("the gateway did not report the cost of the run in time");
             None
         }
     }

@@ -1,4 +1,4 @@
-//! Google's Gemini, by `streamGenerateContent`.
+//! Google's Gemini protocol, `streamGenerateContent`.
 
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::wire::{Ask, Protocol, calls, delta, finish, native, text, usage};
 
 const MOST_PARTS: usize = 100_000;
 
-/// An answer's parts so far.
+/// Accumulates the parts of an answer.
 #[derive(Default)]
 pub(crate) struct Gemini {
     parts: Vec<Value>,
@@ -16,14 +16,14 @@ pub(crate) struct Gemini {
 }
 
 impl Gemini {
-    /// The model is part of the path, so it is one name or a path of names.
+    /// Path of the request. Contains the model, which must be a name or names separated by `/`.
     pub(crate) fn path(model: &str) -> Result<String> {
         let is_name = |part: &str| {
             let is_letter = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             !part.is_empty() && part != "." && part != ".." && part.chars().all(is_letter)
         };
         if !model.split('/').all(is_name) {
-            let text = format!("{model:?} is no name of a model");
+            let text = format!("{model:?} is not a valid model name");
             return Err(AdapterError::new("invalid_request", text));
         }
         let folder = if model.contains('/') { "" } else { "models/" };
@@ -96,7 +96,7 @@ impl Protocol for Gemini {
         Ok(chunks)
     }
 
-    /// Signatures of thoughts stand beside the parts, and have to come back there.
+    /// Thought signatures belong to their parts and have to be sent back with them.
     fn native(self) -> Option<Value> {
         let is_signed = |part: &Value| part.get("thoughtSignature").is_some();
         self.parts
@@ -110,7 +110,7 @@ impl Gemini {
     fn part(&mut self, part: &Value) -> Option<Value> {
         let mut kept = part.clone();
         let chunk = if let Some(call) = part.get("functionCall") {
-            // Most models give a call no id; whoever answers needs one.
+            // Most models send calls without an id, but results need one to refer to.
             let id = match call["id"].as_str() {
                 Some(id) => id.to_owned(),
                 None => format!("call_{}", Uuid::now_v7().simple()),

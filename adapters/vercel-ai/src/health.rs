@@ -1,4 +1,4 @@
-//! Whether models can be reached: asked of each provider that has a key, of the gateway, or of Node.
+//! Health check: asks each provider that has a key, the gateway, or Node.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use crate::run::Room;
 use crate::settings::{Api, Mode};
 use crate::sidecar;
 
-/// Starting Node takes half a second of a processor, so it is not done at each check.
+/// Interval of Node checks; starting Node costs half a second of CPU.
 const NODE_EVERY: Duration = Duration::from_secs(60);
 
-/// What is asked to see whether a server is well, and what was last heard from Node.
+/// Client of the health checks, and the time of the last successful Node check.
 pub(crate) struct Probe {
     pub(crate) http: Http,
     pub(crate) node: Mutex<Option<Instant>>,
@@ -42,7 +42,7 @@ impl Probe {
 
     async fn direct(&self, room: &Room) -> Health {
         let settings = &room.settings;
-        // The two of OpenAI are one server.
+        // `openai` and `openai-chat` are the same server.
         let names = settings
             .providers
             .keys()
@@ -95,20 +95,20 @@ impl Probe {
     }
 }
 
-/// `None`: nothing is wrong.
+/// Health of a failed check; `None` if the server is considered healthy.
 fn judge(answer: Result<(), Failure>) -> Option<Health> {
     let failure = answer.err()?;
     Some(match &failure {
-        Failure::Connect(_) | Failure::Silent(_) => Health::offline(format!(
-            "{failure}: look at the network, or correct base_url"
-        )),
+        Failure::Connect(_) | Failure::Silent(_) => {
+            Health::offline(format!("{failure}: check the network, or correct base_url"))
+        }
         Failure::Refused { host, status, .. } => match status.as_u16() {
             401 | 403 => Health::degraded(format!(
-                "{host} refuses the API key ({status}): set another one"
+                "{host} rejected the API key ({status}): set a valid one"
             )),
-            // A server that has no list of models may be well.
+            // A server without a list of models can be healthy.
             404 | 405 => return None,
-            _ => Health::degraded(format!("{host} answers {status}: look at its state")),
+            _ => Health::degraded(format!("{host} answered {status}: check its status page")),
         },
         Failure::Tls(_)
         | Failure::Client(_)

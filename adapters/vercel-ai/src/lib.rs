@@ -1,6 +1,6 @@
-//! The adapter `vercel-ai`: models of many providers, chosen by `provider/model`. In the mode `direct` by the
-//! providers' own protocols, as the `ai` package speaks them; in the mode `gateway` through Vercel's AI
-//! Gateway; in the mode `sidecar` by the `ai` package itself, in a Node process.
+//! The adapter `vercel-ai`: models of many providers, chosen by `provider/model`. Mode `direct` speaks the providers'
+//! own protocols as the `ai` package does, `gateway` uses Vercel's AI Gateway, and `sidecar` runs the `ai` package in a
+//! Node process.
 
 mod gateway;
 mod gemini;
@@ -27,9 +27,9 @@ use crate::health::Probe;
 use crate::run::Room;
 use crate::settings::{Mode, Settings};
 
-/// How long a check of health may take.
+/// Timeout of a health check request.
 const PROBE: Duration = Duration::from_millis(1500);
-/// How long executions have to end at shutdown.
+/// Time for executions to end at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// The adapter.
@@ -75,7 +75,7 @@ impl ExecutionAdapter for VercelAi {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        // What is left is dropped, and with it its connection or its process.
+        // Executions still running are dropped with their connections and processes.
         let _ = tokio::time::timeout(SHUTDOWN, ended).await;
         Ok(())
     }
@@ -90,14 +90,14 @@ impl ExecutionAdapter for VercelAi {
             "streaming",
             "session_resume",
             "mcp_servers",
-            // Their tools come with the bridge's rounds; nothing is started here.
+            // MCP tools are called in the bridge's tool rounds; the adapter starts no servers.
             "tool_rounds",
             "cost_tracking",
             "structured_output",
         ];
         let concurrent = match settings.mode {
             Mode::Direct | Mode::Gateway => 64,
-            // Each run is a process of some eighty megabytes.
+            // A run is a process of some eighty megabytes.
             Mode::Sidecar => 8,
         };
         Profile {

@@ -1,19 +1,19 @@
-//! Anthropic's Messages.
+//! Anthropic's Messages protocol.
 
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 
 use crate::wire::{Ask, Protocol, calls, delta, finish, native, text, usage};
 
-/// The protocol wants a bound; this one is below every model's.
+/// Default of `max_tokens`, which the protocol requires; below every model's limit.
 const MAX_TOKENS: u64 = 4096;
 const MOST_BLOCKS: usize = 1024;
 
-/// An answer's blocks so far.
+/// Accumulates the blocks of an answer.
 #[derive(Default)]
 pub(crate) struct Messages {
     blocks: Vec<Value>,
-    /// The arguments of the call that is being said.
+    /// Partial JSON arguments of the current call.
     arguments: String,
     input: Counts,
 }
@@ -87,7 +87,7 @@ impl Protocol for Messages {
         })
     }
 
-    /// Thoughts are signed, and have to come back as they were.
+    /// Thinking blocks are signed and have to be sent back unchanged.
     fn native(self) -> Option<Value> {
         let is_thought = |block: &Value| {
             let kind = block["type"].as_str().unwrap_or_default();
@@ -156,7 +156,7 @@ impl Messages {
         }
     }
 
-    /// Arguments that are no JSON are an error of the answer, which is told elsewhere.
+    /// Completes a call. Invalid JSON is ignored here; `Completion` reports it.
     fn end_call(&mut self) {
         if let (Some(block), Ok(input)) = (
             self.blocks.last_mut(),
@@ -168,7 +168,7 @@ impl Messages {
         self.arguments.clear();
     }
 
-    /// The totals are told at the start, and again at the end by some servers.
+    /// Updates the input counts and returns a usage chunk. Servers send the totals at the start, some again at the end.
     fn counted(&mut self, told: &Value, output: Option<u64>) -> Value {
         let count = |name: &str, known: Option<u64>| told[name].as_u64().or(known);
         self.input = Counts {
@@ -190,7 +190,7 @@ impl Messages {
     }
 }
 
-/// Turns alternate in this protocol: what several messages of one side say stands in one.
+/// Merges consecutive messages of one role, since turns have to alternate in this protocol.
 fn messages(history: &[Value]) -> Value {
     let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
     for message in history {

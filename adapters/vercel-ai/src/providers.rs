@@ -1,4 +1,4 @@
-//! The providers that are known, and where a request for `provider/model` goes.
+//! Known providers, and the target of a request for `provider/model`.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 
 use crate::settings::{Api, Mode, Provider, Settings, key};
 
-/// A version of the protocol, as its clients send it.
+/// Value of the header `anthropic-version`.
 const ANTHROPIC_VERSION: &str = "2023-06-01";
 
-/// A provider that needs nothing but a key.
+/// A provider that needs only a key.
 pub(crate) struct Known {
     pub(crate) name: &'static str,
     api: Api,
@@ -62,7 +62,7 @@ pub(crate) const KNOWN: [Known; 4] = [
     },
 ];
 
-/// The variables above, for a child process.
+/// Variables with keys, for the adapter's child process.
 pub(crate) const VARIABLES: [&str; 6] = [
     "ANTHROPIC_API_KEY",
     "OPENAI_API_KEY",
@@ -72,7 +72,7 @@ pub(crate) const VARIABLES: [&str; 6] = [
     "VERCEL_OIDC_TOKEN",
 ];
 
-/// Adds the known providers to the operator's, and to theirs what they leave out.
+/// Adds the known providers, and fills in their defaults where the operator set nothing.
 pub(crate) fn complete(providers: &mut BTreeMap<String, Provider>, config: &Config) {
     for known in &KNOWN {
         let own = providers.entry(known.name.to_owned()).or_default();
@@ -88,7 +88,7 @@ pub(crate) fn complete(providers: &mut BTreeMap<String, Provider>, config: &Conf
     }
 }
 
-/// Where a request goes.
+/// Target of a request.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) api: Api,
@@ -101,7 +101,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Of a model that a dispatch names. Fails with `invalid_request` where nobody has it.
+    /// Target of a model. Fails with `invalid_request` if no provider matches, and with `adapter_unavailable` if the
+    /// key is missing.
     pub(crate) fn of(settings: &Settings, model: Option<&str>) -> Result<Self> {
         let Some(model) = model.filter(|model| !model.is_empty()) else {
             let text = "no model: name one as provider/model in the dispatch, or set adapters.vercel-ai.model";
@@ -146,12 +147,12 @@ impl Target {
         })
     }
 
-    /// An address below the base.
+    /// Address of a path below `base_url`.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base_url.trim_end_matches('/'))
     }
 
-    /// The key and the operator's own.
+    /// Headers with the key, and those set by the operator.
     pub(crate) fn header_map(&self) -> Result<HeaderMap> {
         let mut all = HeaderMap::new();
         let key = self.key.as_ref().map(|key| key.expose_secret());
@@ -173,7 +174,7 @@ impl Target {
         {
             let invalid = |_| {
                 let text = format!(
-                    "providers.{}: {name} is no header of HTTP, or has no value for one",
+                    "providers.{}: {name} is not a valid HTTP header, or its value is not",
                     self.provider
                 );
                 AdapterError::new("invalid_config", text)
@@ -187,7 +188,7 @@ impl Target {
     }
 }
 
-/// Provider and model of `provider/model`.
+/// Splits `provider/model`.
 pub(crate) fn split<'a>(settings: &Settings, model: &'a str) -> Result<(&'a str, &'a str)> {
     let parts = model.split_once('/').filter(|(_, bare)| !bare.is_empty());
     let Some((name, bare)) = parts.filter(|(name, _)| settings.providers.contains_key(*name))

@@ -1,4 +1,4 @@
-//! OpenAI's Responses.
+//! OpenAI's Responses protocol.
 
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::wire::{Ask, Protocol, calls, delta, finish, native, system_role, text
 
 const MOST_ITEMS: usize = 1024;
 
-/// The finished items of an answer so far.
+/// Accumulates the finished items of an answer.
 #[derive(Default)]
 pub(crate) struct Responses {
     items: Vec<Value>,
@@ -85,7 +85,9 @@ impl Protocol for Responses {
             }
             "response.failed" => {
                 let error = match &response["error"] {
-                    Value::Null => json!({"message": "the server says that it failed"}),
+                    Value::Null => {
+                        json!({"message": "the server reported a failure without a reason"})
+                    }
                     error => error.clone(),
                 };
                 vec![counted(&response["usage"]), json!({ "error": error })]
@@ -95,7 +97,7 @@ impl Protocol for Responses {
         })
     }
 
-    /// Thoughts are items of the server's own, without which their calls may not come back.
+    /// Reasoning items have to be sent back with the calls that followed them.
     fn native(self) -> Option<Value> {
         let has_thoughts = self.items.iter().any(|item| item["type"] == "reasoning");
         has_thoughts.then_some(Value::Array(self.items))

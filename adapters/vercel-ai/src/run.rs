@@ -1,4 +1,4 @@
-//! One execution: what is said, the answer, and the result it makes. It is the same in all modes.
+//! One execution, the same in all modes: builds the request, reads the answer, and makes the result.
 
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, Result, Run,
@@ -16,7 +16,7 @@ use crate::settings::{Api, Mode, Settings};
 use crate::wire::{self, Ask};
 use crate::{gateway, sidecar};
 
-/// What all executions share.
+/// State shared by all executions.
 pub(crate) struct Room {
     pub(crate) host: Host,
     pub(crate) settings: Settings,
@@ -68,7 +68,7 @@ pub(crate) async fn execute(
         history.push(wire::with_native(message, native));
         room.sessions.write(&session, &history)?;
         if request.output_schema.is_some() {
-            // What is no JSON the bridge refuses, with the text kept.
+            // Text that is not JSON is left to the bridge, which rejects it and keeps the text.
             result.structured_output = serde_json::from_str(&heard.text).ok();
         }
     }
@@ -86,7 +86,7 @@ pub(crate) async fn execute(
     })
 }
 
-/// How the model is reached.
+/// Path to the model.
 enum Way<'a> {
     Native(Target),
     Gateway(Target),
@@ -113,7 +113,7 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// Who runs the model: of a gateway's `creator/model` the creator is all that is known.
+    /// Provider of the model; through the gateway, only the creator is known.
     fn provider(&self) -> &str {
         match self {
             Self::Native(target) => &target.provider,
@@ -146,7 +146,7 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// What the gateway says that it cost, of an answer that came to its end.
+    /// Cost of a completed answer as reported by the gateway.
     async fn cost(&self, room: &Room, heard: &Completion, run: &Run) -> Option<f64> {
         let Self::Gateway(target) = self else {
             return None;
@@ -154,7 +154,7 @@ impl<'a> Way<'a> {
         let id = heard.first["id"]
             .as_str()
             .filter(|_| heard.finish.is_some())?;
-        // The key is sent as to the gateway's own paths, whatever the protocol of the answer.
+        // The gateway's own paths expect the key as in Chat Completions, whatever the answer's protocol.
         let own = Target {
             api: Api::Chat,
             ..target.clone()
@@ -166,19 +166,19 @@ impl<'a> Way<'a> {
     }
 }
 
-/// The session's id and what was said in it.
+/// The session's id and its history.
 fn conversation(room: &Room, request: &ExecutionRequest) -> Result<(String, Vec<Value>)> {
     let Some(id) = &request.session_id else {
         return Ok((Uuid::now_v7().to_string(), Vec::new()));
     };
     match room.sessions.read(id)? {
         Some(history) => Ok((id.clone(), history)),
-        // An interrupted attempt had said nothing that was answered, or all of it is in the turns.
+        // An interrupted attempt stored nothing; earlier rounds are in `turns`.
         None if request.resume || !request.turns.is_empty() => Ok((id.clone(), Vec::new())),
         None => {
             let text = format!(
-                "there is no conversation {id}: it was never one of this adapter, or it is no longer kept \
-                 (adapters.vercel-ai.session_dir keeps them over restarts)"
+                "the conversation {id} does not exist: it never belonged to this adapter, or it is no longer kept \
+                 (adapters.vercel-ai.session_dir keeps conversations across restarts)"
             );
             Err(AdapterError::new("session_not_found", text))
         }

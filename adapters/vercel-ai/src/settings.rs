@@ -1,4 +1,4 @@
-//! What the operator decides. One object holds the environment variables and the table `[adapters.<id>]`.
+//! The operator's settings. One object holds the environment variables and the table `[adapters.<id>]`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,20 +14,20 @@ use url::Url;
 
 use crate::providers;
 
-/// How models are reached.
+/// Path to the models.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
-    /// By the providers' own protocols.
+    /// The providers' own protocols.
     #[default]
     Direct,
-    /// Through Vercel's AI Gateway.
+    /// Vercel's AI Gateway.
     Gateway,
-    /// By the `ai` package in a Node process.
+    /// The `ai` package in a Node process.
     Sidecar,
 }
 
-/// The protocol of a server.
+/// Protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Api {
@@ -46,16 +46,16 @@ pub(crate) enum Api {
 #[serde(default)]
 pub(crate) struct Settings {
     pub(crate) mode: Mode,
-    /// `provider/model`, for dispatches that name none.
+    /// Default `provider/model` of dispatches that name none.
     pub(crate) model: Option<String>,
     pub(crate) max_output_tokens: Option<u64>,
-    /// By `provider/model`.
+    /// Prices by `provider/model`.
     pub(crate) prices: Prices,
-    /// Where conversations are kept; else in memory.
+    /// Directory of stored conversations; default: in memory.
     pub(crate) session_dir: Option<PathBuf>,
     pub(crate) max_concurrent: Option<u32>,
     pub(crate) connect_seconds: f64,
-    /// How long a server may be silent.
+    /// Timeout between two pieces of an answer, in seconds.
     pub(crate) silence_seconds: f64,
     pub(crate) providers: BTreeMap<String, Provider>,
     pub(crate) gateway: Gateway,
@@ -66,21 +66,21 @@ pub(crate) struct Settings {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Provider {
-    /// The protocol, for a provider that is not one of ours.
+    /// Protocol; required for a provider that is not built in.
     pub(crate) api: Option<Api>,
-    /// Up to and with `/v1`.
+    /// Base address, including `/v1`.
     pub(crate) base_url: Option<String>,
     pub(crate) api_key: Option<SecretString>,
     pub(crate) headers: BTreeMap<String, String>,
-    /// Members of every request's body.
+    /// Members merged into every request's body.
     pub(crate) extra: Map<String, Value>,
-    /// In the mode `sidecar`: the npm package.
+    /// Mode `sidecar`: the npm package.
     pub(crate) package: Option<String>,
-    /// In the mode `sidecar`: the package's function that makes the provider.
+    /// Mode `sidecar`: the package's function that creates the provider.
     pub(crate) factory: Option<String>,
-    /// In the mode `sidecar`: the provider's method that makes the model; else the provider itself.
+    /// Mode `sidecar`: the provider's method that creates the model; default: the provider itself is called.
     pub(crate) method: Option<String>,
-    /// In the mode `sidecar`: further options of the factory.
+    /// Mode `sidecar`: further options of the factory.
     pub(crate) options: Map<String, Value>,
 }
 
@@ -109,11 +109,11 @@ impl Default for Gateway {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Sidecar {
-    /// Node from version 22 on: a path, or a name to look for in `PATH`.
+    /// Node 22 or newer: a path, or a name looked up in `PATH`.
     pub(crate) node: PathBuf,
-    /// The folder whose `node_modules` holds `ai` and the provider packages.
+    /// Directory whose `node_modules` holds `ai` and the provider packages.
     pub(crate) packages: Option<PathBuf>,
-    /// Further variables for the process.
+    /// Additional variables of the process.
     pub(crate) env: BTreeMap<String, String>,
 }
 
@@ -160,7 +160,7 @@ const NAMES: [&str; 11] = [
 ];
 
 impl Settings {
-    /// Fails with `invalid_config`, which says what, where and what would do.
+    /// Reads and validates the settings. An `invalid_config` error names the setting and a valid value.
     pub(crate) fn read(config: &Config) -> Result<Self> {
         config.refuse_misspelt(&NAMES)?;
         let mut settings: Self = config.parse()?;
@@ -200,7 +200,7 @@ impl Settings {
             if !Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https")) {
                 return Err(at(
                     &name,
-                    "this is no address such as https://api.example.org/v1",
+                    "an address such as https://api.example.org/v1 was expected",
                 ));
             }
         }
@@ -212,19 +212,19 @@ impl Settings {
         {
             return Err(at(
                 &format!("providers.{name}"),
-                "a provider that is not known needs api (messages, responses, chat, gemini) and base_url",
+                "a provider that is not built in needs api (messages, responses, chat, gemini) and base_url",
             ));
         }
         if self.gateway.api == Api::Gemini {
             return Err(at(
                 "gateway.api",
-                "the gateway speaks chat, responses and messages",
+                "the gateway supports chat, responses and messages",
             ));
         }
         if let Some((model, _)) = self.prices.iter().find(|(_, price)| !price.is_sane()) {
             return Err(at(
                 "prices",
-                &format!("{model}: a price is a number from 0 up, for a million tokens"),
+                &format!("{model}: a price is a number of at least 0, per million tokens"),
             ));
         }
         for (name, seconds) in [
@@ -234,7 +234,7 @@ impl Settings {
             if !(seconds > 0.0 && seconds <= 86_400.0) {
                 return Err(at(
                     name,
-                    &format!("{seconds} is no time between 0 and a day"),
+                    &format!("{seconds} is not between 0 and 86400 seconds"),
                 ));
             }
         }
@@ -254,7 +254,7 @@ impl Settings {
     }
 }
 
-/// The table's key, else that of the first variable that holds one.
+/// The table's key, else the first variable that is set.
 pub(crate) fn key(
     own: Option<SecretString>,
     config: &Config,
@@ -291,7 +291,7 @@ mod tests {
             (json!({"VERCEL_AI_MODE": "native"}), "VERCEL_AI_MODE"),
             (
                 json!({"providers": {"acme": {}}}),
-                "providers.acme: a provider that is not known",
+                "providers.acme: a provider that is not built in",
             ),
             (
                 json!({"providers": {"openai": {"base_url": "x"}}}),
@@ -306,7 +306,7 @@ mod tests {
                 json!({"prices": {"m": {"input": -1.0, "output": 1.0}}}),
                 "prices: m",
             ),
-            (json!({"silence_seconds": 0.0}), "no time"),
+            (json!({"silence_seconds": 0.0}), "silence_seconds: 0 is not"),
         ] {
             let error = read(config.clone()).unwrap_err();
             assert_eq!(error.code, "invalid_config", "{config}");

@@ -1,5 +1,5 @@
-// The `ai` package behind JSON lines: one question on stdin, then what comes of it on stdout. It runs where the
-// operator's packages are and ends with its stdin. Tools have no `execute` here: calls are handed back.
+// Runs the `ai` package behind JSON lines: one request on stdin, the answer's parts on stdout. Resolves packages from
+// the working directory and exits when stdin closes. Tools have no `execute`: calls are handed back.
 import { createInterface } from 'node:readline';
 
 globalThis.AI_SDK_LOG_WARNINGS = false;
@@ -47,7 +47,7 @@ async function answer(ask) {
     tools,
     maxOutputTokens: ask.maxOutputTokens ?? undefined,
     providerOptions: ask.providerOptions ?? undefined,
-    // Trying again is the bridge's affair.
+    // The bridge retries.
     maxRetries: 0,
     ...(ask.schema ? { output: Output.object({ schema: jsonSchema(ask.schema) }) } : {}),
     onError() {},

@@ -1,5 +1,5 @@
-//! The real `ai` package in a Node process, one process a run: the question goes in as a line, and what comes
-//! of it comes back in lines. Keys go over stdin, neither in arguments nor in the environment.
+//! The `ai` package in a Node process, one per run: the request is one line of JSON, the answer is lines of JSON. Keys
+//! are sent over stdin, not in arguments or the environment.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::providers::split;
 use crate::settings::{Provider, Settings};
 use crate::wire::{Ask, calls, delta, finish, hear, native, text, usage};
 
-/// It is given to Node as an argument, and so finds packages from the folder that it runs in.
+/// Passed to Node as an argument, so that packages resolve from the working directory.
 const SCRIPT: &str = include_str!("sidecar.mjs");
-/// Under which the package's own messages are kept.
+/// Key of the package's own messages in `native`.
 const NAME: &str = "sidecar";
-/// How long it has to end after its stdin was closed.
+/// Time for the process to exit after its stdin was closed.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// How long it may take to be ready, to a check of health.
+/// Time for the process to become ready in a health check.
 const PROBE: Duration = Duration::from_millis(1800);
 
-/// Asks, and reads the answer into `heard` as it comes.
+/// Sends the request and reads the answer into `heard` as it arrives.
 pub(crate) async fn call(
     host: &Host,
     settings: &Settings,
@@ -39,7 +39,7 @@ pub(crate) async fn call(
     let mut process = start(host, settings, Some(execution))?;
     process.send(&question(name, &settings.providers[name], model, ask));
     let answered = listen(&mut process, settings, heard, kept, events).await;
-    // What it has said stands, however it ends now; it is killed if it does not.
+    // The answer does not depend on the exit; the process is killed after the timeout.
     let stopped = process.stop(END_PATIENCE).await;
     match answered {
         Err(Failure::Told(error)) => Err(error),
@@ -60,7 +60,7 @@ pub(crate) async fn call(
 
 enum Failure {
     Told(AdapterError),
-    /// It has ended, and why is to be found out.
+    /// The process ended early; its exit status and stderr have the reason.
     Lost,
 }
 
@@ -82,7 +82,7 @@ async fn listen(
         let line = timeout(settings.silence(), process.next())
             .await
             .map_err(|_| {
-                let text = format!("the Node process said nothing for {:?}", settings.silence());
+                let text = format!("the Node process sent nothing for {:?}", settings.silence());
                 AdapterError::new("upstream_error", text).retryable()
             })?
             .ok_or(Failure::Lost)?
@@ -127,7 +127,7 @@ async fn listen(
     }
 }
 
-/// A check of health: Node runs, and finds `ai`.
+/// Health check: Node starts and finds `ai`.
 pub(crate) async fn probe(host: &Host, settings: &Settings) -> Health {
     let mut process = match start(host, settings, None) {
         Ok(process) => process,
@@ -140,14 +140,14 @@ pub(crate) async fn probe(host: &Host, settings: &Settings) -> Health {
             line["error"]["message"].as_str().unwrap_or_default(),
         )),
         Ok(Some(Err(_)) | None) => {
-            // Its last words are read while it is waited for.
+            // Stopping also reads the rest of stderr.
             let _ = process.stop(END_PATIENCE).await;
             Health::offline(format!(
-                "the Node process ends at once; Node has to be 22 or newer: {}",
+                "the Node process exited at start; Node 22 or newer is required: {}",
                 process.stderr_tail()
             ))
         }
-        Err(_) => Health::degraded(format!("the Node process is not ready after {PROBE:?}")),
+        Err(_) => Health::degraded(format!("the Node process was not ready after {PROBE:?}")),
     }
 }
 
@@ -181,7 +181,7 @@ fn missing(why: &str) -> String {
 fn not_started(error: &StartError, packages: &Path) -> AdapterError {
     let text = match error {
         StartError::Missing(path) => format!(
-            "there is no program {}: install Node 22 or newer, or name it in adapters.vercel-ai.sidecar.node",
+            "the program {} does not exist: install Node 22 or newer, or set its path in adapters.vercel-ai.sidecar.node",
             path.display()
         ),
         StartError::Start { path, source } => {
@@ -226,7 +226,7 @@ fn question(name: &str, provider: &Provider, model: &str, ask: &Ask<'_>) -> Valu
     })
 }
 
-/// The conversation as the package has it.
+/// Converts the conversation to the package's messages.
 fn messages(history: &[Value]) -> Value {
     let mut names: Vec<(&str, &str)> = Vec::new();
     let mut all: Vec<Value> = Vec::new();
@@ -265,7 +265,7 @@ fn said(message: &Value) -> Value {
     json!({"role": "assistant", "content": parts})
 }
 
-/// Thoughts and what providers sign are lost in the common form.
+/// Returns true for reasoning and provider options, which the common form cannot hold.
 fn is_worth_keeping(messages: &Value) -> bool {
     let messages = messages.as_array().into_iter().flatten();
     let mut parts =
@@ -273,7 +273,7 @@ fn is_worth_keeping(messages: &Value) -> bool {
     parts.any(|part| part["type"] == "reasoning" || part.get("providerOptions").is_some())
 }
 
-/// Of one step: there is no other, as calls are handed back.
+/// Usage of the single step; calls are handed back, so there is only one.
 fn counted(told: &Value) -> Value {
     let count = |path: &str| told.pointer(path).and_then(Value::as_u64);
     usage(

@@ -1,6 +1,6 @@
-//! What the providers' protocols have in common: a request is made of a conversation in the form of Chat
-//! Completions, and the events of the answer are read as chunks of that form, so that there is one reading
-//! of text, calls, limits and ends. What only a protocol itself understands is kept with the message.
+//! Common base of the providers' protocols. Requests are built from a conversation in the form of Chat Completions, and
+//! events of an answer are converted to chunks of that form, so text, calls, limits and ends are read in one place.
+//! Data that only one protocol understands is stored with the message.
 
 use forge_adapter_api::request::Tool;
 use forge_adapter_api::{AdapterError, Events, Result};
@@ -15,12 +15,12 @@ use crate::providers::Target;
 use crate::responses::Responses;
 use crate::settings::Api;
 
-/// The member of a message that holds what one protocol understands, under the protocol's name.
+/// Member of a message with protocol-specific data, by protocol name.
 const NATIVE: &str = "native";
-/// Instead of the key in texts of the server.
+/// Replaces the key in error texts of the server.
 const REDACTED: &str = "[REDACTED]";
 
-/// What is asked, whatever the protocol.
+/// A request, independent of the protocol.
 pub(crate) struct Ask<'a> {
     pub(crate) model: &'a str,
     pub(crate) system: Option<&'a str>,
@@ -31,22 +31,22 @@ pub(crate) struct Ask<'a> {
     pub(crate) max_output_tokens: Option<u64>,
 }
 
-/// One protocol's reading of an answer.
+/// Builds requests and reads answers of one protocol.
 pub(crate) trait Protocol: Send {
-    /// Under which its own pieces are kept.
+    /// Key of the protocol's data in a message's `native`.
     const NAME: &'static str;
 
     fn body(ask: &Ask<'_>) -> Value;
 
-    /// The chunks that an event of the stream is.
+    /// Converts an event of the stream to chunks of Chat Completions.
     fn event(&mut self, event: &Value) -> Result<Vec<Value>>;
 
-    /// What has to be said again as it was, where a message in the common form would lose something.
+    /// Protocol-specific form of the answer for later requests; `None` if the common form loses nothing.
     fn native(self) -> Option<Value>;
 }
 
-/// Asks, and reads the answer into `heard` as it comes. What is to be kept with the answer's message is left
-/// in `native`.
+/// Sends the request and reads the answer into `heard` as it arrives. Data to store with the answer's message is added
+/// to `native`.
 pub(crate) async fn call(
     http: &Http,
     target: &Target,
@@ -104,9 +104,9 @@ async fn follow<P: Protocol + Default>(
     loop {
         let event = match stream.next().await {
             Some(Ok(event)) => event,
-            // The answer is whole; only its usage may be missing.
+            // The answer is complete; at most its usage is missing.
             Some(Err(failure)) if heard.finish.is_some() => {
-                tracing::warn!(error = %failure, "the stream broke off behind the end of the answer");
+                tracing::warn!(error = %failure, "the stream broke after the end of the answer");
                 break;
             }
             Some(Err(failure)) => return Err(refused(failure)),
@@ -117,7 +117,7 @@ async fn follow<P: Protocol + Default>(
             continue;
         }
         let event: Value = serde_json::from_str(&event.data).map_err(|error| {
-            let text = format!("an event of the stream is no JSON: {error}");
+            let text = format!("an event of the stream is not JSON: {error}");
             AdapterError::new("upstream_error", text)
         })?;
         for chunk in protocol.event(&event)? {
@@ -130,7 +130,7 @@ async fn follow<P: Protocol + Default>(
     Ok(())
 }
 
-/// Takes a chunk in, and tells what is new.
+/// Adds a chunk to `heard` and emits its events.
 pub(crate) async fn hear(heard: &mut Completion, chunk: &Value, events: &Events) -> Result<()> {
     for news in heard.chunk(chunk)? {
         events.send(news.into()).await;
@@ -138,7 +138,7 @@ pub(crate) async fn hear(heard: &mut Completion, chunk: &Value, events: &Events)
     Ok(())
 }
 
-/// The body of Chat Completions.
+/// Body of a Chat Completions request.
 fn chat(ask: &Ask<'_>) -> Value {
     let system = ask
         .system
@@ -167,7 +167,7 @@ fn chat(ask: &Ask<'_>) -> Value {
     body
 }
 
-/// Whether this is one of OpenAI's models that think before they answer; they are asked in other words.
+/// Returns true for OpenAI's reasoning models, which take other parameters.
 pub(crate) fn reasons(model: &str) -> bool {
     let name = model.rsplit('/').next().unwrap_or_default();
     let is_numbered = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
@@ -175,7 +175,7 @@ pub(crate) fn reasons(model: &str) -> bool {
         || name.starts_with("gpt-5") && !name.starts_with("gpt-5-chat")
 }
 
-/// Who gives OpenAI's models their instructions.
+/// Role of the system prompt for OpenAI's models.
 pub(crate) fn system_role(model: &str) -> &'static str {
     match reasons(model) {
         true => "developer",
@@ -183,7 +183,7 @@ pub(crate) fn system_role(model: &str) -> &'static str {
     }
 }
 
-/// A message without what only some protocol understands.
+/// The message without protocol-specific data.
 fn plain(message: &Value) -> Value {
     let mut message = message.clone();
     if let Some(members) = message.as_object_mut() {
@@ -192,7 +192,7 @@ fn plain(message: &Value) -> Value {
     message
 }
 
-/// A message with what the protocols keep of it.
+/// The message with protocol-specific data.
 pub(crate) fn with_native(mut message: Value, native: Map<String, Value>) -> Value {
     if !native.is_empty() {
         message[NATIVE] = native.into();
@@ -200,7 +200,7 @@ pub(crate) fn with_native(mut message: Value, native: Map<String, Value>) -> Val
     message
 }
 
-/// What this protocol has kept of a message.
+/// This protocol's data of a message.
 pub(crate) fn native<'a>(message: &'a Value, protocol: &str) -> Option<&'a Value> {
     message.get(NATIVE)?.get(protocol)
 }
@@ -219,7 +219,7 @@ pub(crate) fn calls(message: &Value) -> impl Iterator<Item = (&str, &str, Value)
     })
 }
 
-/// The text of a message; empty when it has none.
+/// The text of a message; empty if it has none.
 pub(crate) fn text(message: &Value) -> &str {
     message["content"].as_str().unwrap_or_default()
 }
@@ -238,7 +238,7 @@ pub(crate) fn finish(reason: &str) -> Value {
     json!({"choices": [{"delta": {}, "finish_reason": reason}]})
 }
 
-/// Counts in the form of Chat Completions; what is not told stays out.
+/// A usage chunk of Chat Completions; unknown counts are `null`.
 pub(crate) fn usage(
     input: Option<u64>,
     output: Option<u64>,
@@ -256,7 +256,7 @@ pub(crate) fn usage(
 fn extend(body: &mut Value, extra: &Map<String, Value>) {
     let members = body.as_object_mut().expect("a body is an object");
     for (name, value) in extra {
-        // What holds members of ours and of the operator's holds both.
+        // Objects set by both the adapter and the operator are merged.
         match (members.get_mut(name), value) {
             (Some(Value::Object(ours)), Value::Object(theirs)) => ours.extend(theirs.clone()),
             (Some(_) | None, value) => {
@@ -271,7 +271,7 @@ pub(crate) fn ended_early() -> AdapterError {
     AdapterError::new("upstream_error", text).retryable()
 }
 
-/// Some servers repeat the key that they refuse.
+/// Removes the key from the error text, since some servers repeat a key they reject.
 pub(crate) fn cleaned(mut error: AdapterError, target: &Target) -> AdapterError {
     let key = target.key.as_ref().map(|key| key.expose_secret());
     if let Some(key) = key.filter(|key| !key.is_empty()) {
@@ -287,7 +287,7 @@ mod tests {
 
     use super::*;
 
-    /// What the events of this file become, and what is said again in the next round.
+    /// Chunks and events of a recorded stream, and the message of the next round.
     fn translated<P: Protocol + Default>(events: &str) -> Value {
         let (mut heard, mut told, mut error) = (Completion::default(), Vec::new(), None);
         let mut protocol = P::default();
@@ -342,7 +342,7 @@ mod tests {
             let mut heard = Completion::default();
             let mut protocol = P::default();
             for chunk in protocol.event(event).unwrap() {
-                // What is no error is no end either.
+                // An unknown event is neither an error nor an end.
                 let _ = heard.chunk(&chunk);
             }
             assert_eq!(heard.finish, None, "{event}");

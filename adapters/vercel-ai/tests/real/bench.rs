@@ -1,4 +1,4 @@
-//! One adapter and one model endpoint.
+//! Test setup: an adapter and a fake model.
 
 use forge_adapter_api::{
     AdapterEvent, Config, Events, ExecutionAdapter as _, ExecutionRequest, ExecutionResult, Host,
@@ -23,7 +23,7 @@ impl Bench {
         Self::with(&json!({})).await
     }
 
-    /// With this in the adapter's table.
+    /// Sets up an adapter with these members in its table.
     pub(crate) async fn with(table: &Value) -> Self {
         let model = Model::start().await;
         let mut config = config(model.url());
@@ -43,13 +43,13 @@ impl Bench {
         run(&self.adapter, request, "", async || {}).await
     }
 
-    /// The body of the last request that the model got.
+    /// Body of the last request to the model.
     pub(crate) fn asked(&self) -> Value {
         self.model.requests().pop().unwrap().body
     }
 }
 
-/// Runs, and does something beside it from its first event of this kind on.
+/// Runs a request, and `act` beside it from the first event of this kind on.
 pub(crate) async fn run(
     adapter: &VercelAi,
     request: ExecutionRequest,
@@ -78,7 +78,7 @@ pub(crate) async fn run(
 }
 
 impl Ran {
-    /// It failed with this code, and its text says this.
+    /// Asserts that the execution failed with this code, and that the error contains this text.
     #[track_caller]
     pub(crate) fn failed(&self, code: &str, said: &str) {
         let result = &self.result;
@@ -97,7 +97,7 @@ impl Ran {
         self.result.output.as_deref().unwrap_or_default()
     }
 
-    /// The deltas of this kind put together.
+    /// The deltas of this kind joined.
     pub(crate) fn text(&self, kind: &str) -> String {
         let events = self.events.iter().filter(|event| event.kind == kind);
         events
@@ -106,7 +106,7 @@ impl Ran {
     }
 }
 
-/// All providers at the fake model, and the gateway there too.
+/// Settings with all providers and the gateway at the fake model.
 pub(crate) fn config(model: &str) -> Value {
     let at = |path: &str| json!({"base_url": format!("{model}{path}"), "api_key": "k-1"});
     json!({
@@ -119,7 +119,7 @@ pub(crate) fn config(model: &str) -> Value {
     })
 }
 
-/// What a table of the mode `sidecar` needs.
+/// Members of the table for the mode `sidecar`.
 pub(crate) fn by_package() -> Value {
     json!({
         "mode": "sidecar",
@@ -134,7 +134,7 @@ pub(crate) async fn adapter(config: Value) -> VercelAi {
         .unwrap()
 }
 
-/// One model of each protocol.
+/// One model per protocol.
 pub(crate) const MODELS: [&str; 4] = [
     "anthropic/claude-sonnet-4-5",
     "openai/gpt-4.1",
@@ -150,7 +150,7 @@ pub(crate) fn to(model: &str, message: &str) -> ExecutionRequest {
     }
 }
 
-/// Waits for a condition, and not for ever.
+/// Waits for a condition, at most 10 s.
 #[track_caller]
 pub(crate) fn until(condition: impl Fn() -> bool) -> impl Future<Output = ()> {
     let place = std::panic::Location::caller();

@@ -1,4 +1,4 @@
-//! What goes wrong: the server, the stream, the settings, and being cancelled.
+//! Failures of the server, the stream and the settings; cancellation.
 
 use std::sync::Mutex;
 
@@ -25,7 +25,7 @@ async fn what_a_server_refuses_has_a_code_and_a_hint_whether_to_try_again() {
             ran.failed(code, &format!("fake failure {status}"));
             assert_eq!(ran.result.retryable, Some(retryable), "{model} {status}");
             assert_eq!(ran.result.retry_after_ms, Some(7_000));
-            assert_eq!(ran.result.usage, Usage::default(), "nobody knows");
+            assert_eq!(ran.result.usage, Usage::default(), "no usage reported");
         }
     }
 }
@@ -38,7 +38,7 @@ async fn broken_streams_are_errors_and_never_an_answer() {
             ("CUTOFF", "broke off"),
             ("ENDEARLY", "ended before the answer did"),
             ("HALFEVENT", "in the middle of an event"),
-            ("GARBLED", "no JSON"),
+            ("GARBLED", "JSON"),
         ] {
             let ran = bench
                 .run(to(model, &format!("{marker} in the middle of it")))
@@ -117,7 +117,7 @@ async fn a_model_that_nobody_has_is_told_before_anything_is_sent() {
     bench
         .run(to("google/../x?y", "hello"))
         .await
-        .failed("invalid_request", "no name of a model");
+        .failed("invalid_request", "not a valid model name");
     assert!(bench.model.requests().is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! What the mode `direct` sends, held against what the real `ai` package sends for the same request.
+//! Compares the requests of the mode `direct` with those of the real `ai` package.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::bench::{Bench, MODELS, by_package, to};
 
-/// Where both may differ, and why. Paths are without numbers of list items.
+/// Allowed differences with reasons. List indexes in paths are replaced by `*`.
 const DIFFERENCES: [(&str, &str); 1] = [(
     "/tools/*/eager_input_streaming",
     "asks for arguments before they are known to be JSON; calls are handed over whole here",
@@ -58,7 +58,7 @@ async fn the_same_request_is_the_same_to_the_provider() {
     }
 }
 
-/// Text, a tool, a round trip, a schema.
+/// A text, a tool call, its round trip, and a schema.
 fn requests(model: &str) -> [ExecutionRequest; 4] {
     let tool = Tool {
         name: "find".to_owned(),
@@ -93,7 +93,7 @@ fn requests(model: &str) -> [ExecutionRequest; 4] {
     [text, call, round, schema]
 }
 
-/// Tells each place where they differ.
+/// Calls `tell` for each difference.
 fn compare(path: &str, ours: &Value, theirs: &Value, tell: &mut impl FnMut(&str, &Value, &Value)) {
     match (ours, theirs) {
         (Value::Object(ours), Value::Object(theirs)) => {

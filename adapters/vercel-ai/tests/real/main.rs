@@ -1,5 +1,5 @@
-//! The adapter on the fake model: by the providers' protocols, as a gateway's client, and by the real `ai`
-//! package, whose requests are also what the first are held against.
+//! The adapter against the fake model: by the providers' protocols, through the gateway, and by the real `ai` package,
+//! which is also the reference for the requests of `direct`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;

@@ -160,7 +160,7 @@ async fn what_is_missing_is_told_with_the_cure() {
     }
 }
 
-/// The processes of this execution: its id is in their environment.
+/// Ids of the processes of this execution, found by the id in their environment.
 fn processes(execution: &str) -> Vec<String> {
     let wanted = format!("FORGE_EXECUTION={execution}\0");
     let entries = fs::read_dir("/proc").unwrap().flatten();

@@ -1,4 +1,4 @@
-//! What goes well, by each of the providers' protocols and through the gateway.
+//! Successful runs by each protocol and through the gateway.
 
 use forge_adapter_api::Usage;
 use forge_adapter_api::request::{Tool, ToolResult};
@@ -57,7 +57,7 @@ async fn the_cached_part_of_the_input_is_told_and_what_is_not_known_is_null() {
         cache_write_tokens: Some(3),
     };
     assert_eq!(ran.result.usage, wanted);
-    assert_eq!(ran.result.cost_usd, None, "nobody said what it costs");
+    assert_eq!(ran.result.cost_usd, None, "no cost reported");
     let ran = bench.run(to(MODELS[3], "hello")).await;
     assert_eq!(ran.result.usage.thinking_tokens, Some(2));
     assert_eq!(ran.result.usage.cache_write_tokens, None);
@@ -133,7 +133,7 @@ async fn thoughts_are_told_apart_and_come_back_signed() {
         {"type": "text", "text": "pong: THINK about it"},
     ]);
     assert_eq!(*said, wanted);
-    // Another provider goes on with the words alone.
+    // Another provider gets only the text.
     for model in &MODELS[1..] {
         request.model = Some((*model).to_owned());
         bench.run(request.clone()).await.succeeded();
@@ -187,7 +187,7 @@ async fn the_gateway_is_asked_in_its_protocols_and_says_what_a_run_cost() {
             (path, Some("openai/gpt-4.1"))
         );
         assert_eq!(ran.result.model_provider.as_deref(), Some("openai"));
-        // Only answers of Chat Completions are known to bear an id to ask with.
+        // Only answers of Chat Completions carry an id that the gateway's cost request accepts.
         assert_eq!(
             ran.result.cost_usd,
             (api == "chat").then_some(0.00123),
