@@ -96,7 +96,7 @@ async fn two_dispatches_make_one_session_and_each_is_told_with_its_own_usage() {
         .filter(|event| event["type"] == "assistant.text")
         .map(|event| event["data"]["delta"].as_str().unwrap())
         .collect();
-    assert_eq!(said, "pong: what is it", "history is no news");
+    assert_eq!(said, "pong: what is it", "history is not emitted");
 }
 
 #[tokio::test]

@@ -177,7 +177,7 @@ mod tests {
                 Ok(Some(("session/set_config_option", "p/b"))),
             ),
             (&by_option, "b", Err("p/a, p/b, q/b")),
-            (&Value::Null, "x", Err("name none")),
+            (&Value::Null, "x", Err("remove the model")),
         ];
         for (session, wanted, expected) in cases {
             let choice = Models::read(session).choose("s", wanted);
