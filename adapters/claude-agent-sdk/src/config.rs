@@ -1,6 +1,5 @@
-//! What the operator decides: the program, its credentials, and what it may do. One object holds the
-//! environment variables and the table `[adapters.claude-agent-sdk]`, so the program's own variables can
-//! stand in either.
+//! The operator's settings: the program, its credentials and its permissions. One object holds the environment
+//! variables and the table `[adapters.claude-agent-sdk]`, so the program's own variables can be set in either.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +9,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// Variables of the program that reach it when they are set; any other needs `env`.
+/// Variables forwarded to the program if set; any other needs `env`.
 pub(crate) const FORWARDED: [&str; 22] = [
     "HOME",
     "PATH",
@@ -36,7 +35,7 @@ pub(crate) const FORWARDED: [&str; 22] = [
     "GOOGLE_APPLICATION_CREDENTIALS",
 ];
 
-/// One of these is enough to be let in.
+/// Credentials, one of which is sufficient.
 const CREDENTIALS: [&str; 5] = [
     "ANTHROPIC_API_KEY",
     "ANTHROPIC_AUTH_TOKEN",
@@ -45,7 +44,7 @@ const CREDENTIALS: [&str; 5] = [
     "CLAUDE_CODE_USE_VERTEX",
 ];
 
-/// Set for every run: the program shall do nothing but the task.
+/// Variables of every run; they restrict the program to the task.
 const FIXED: [(&str, &str); 6] = [
     ("CLAUDE_CODE_ENTRYPOINT", "sdk-forge-bridge"),
     ("CLAUDE_CODE_SDK_READS_SESSION_STATE", "1"),
@@ -57,7 +56,7 @@ const FIXED: [(&str, &str); 6] = [
 
 pub(crate) struct Settings {
     pub(crate) table: Table,
-    /// The program's whole environment besides what every child inherits.
+    /// The program's variables, in addition to those inherited by every child.
     pub(crate) env: BTreeMap<String, String>,
 }
 
@@ -65,31 +64,31 @@ pub(crate) struct Settings {
 #[derive(Deserialize)]
 #[serde(default)]
 pub(crate) struct Table {
-    /// The `claude` program: a path, or a name to look for in `PATH`.
+    /// The `claude` program: a path, or a name looked up in `PATH`.
     #[serde(alias = "CLAUDE_AGENT_SDK_PROGRAM")]
     pub(crate) program: PathBuf,
-    /// Where the model answers; the same as the program's own `ANTHROPIC_BASE_URL`, and goes before it.
+    /// Address of the model API; takes precedence over the program's own `ANTHROPIC_BASE_URL`.
     pub(crate) model_url: Option<String>,
-    /// For dispatches that name no model; else the program's own default.
+    /// Model of dispatches that name none; default: the program's own.
     pub(crate) model: Option<String>,
     pub(crate) max_concurrent: u32,
     #[serde(deserialize_with = "number")]
     pub(crate) max_turns: Option<u32>,
-    /// The tools there are at all; by default the program's own set.
+    /// The tools available to the agent; default: the program's own set.
     #[serde(deserialize_with = "some_words")]
     pub(crate) tools: Option<Vec<String>>,
-    /// Rules of the program's own kind, such as `Bash(git status:*)`, that need no decision.
+    /// Rules in the program's own syntax, such as `Bash(git status:*)`, for calls that are always allowed.
     #[serde(deserialize_with = "words")]
     pub(crate) allowed_tools: Vec<String>,
     #[serde(deserialize_with = "words")]
     pub(crate) disallowed_tools: Vec<String>,
-    /// What happens to a call that no rule decides.
+    /// Decision on a call that no rule covers.
     pub(crate) permission: Permission,
     /// `default`, `acceptEdits`, `plan`, `dontAsk` or `bypassPermissions`.
     pub(crate) permission_mode: Option<String>,
-    /// Subagents by name, in the program's own form: `description`, `prompt`, `tools`, `model`.
+    /// Subagents by name, in the program's own format: `description`, `prompt`, `tools`, `model`.
     pub(crate) agents: BTreeMap<String, Value>,
-    /// Further variables for the program.
+    /// Additional variables for the program.
     pub(crate) env: BTreeMap<String, String>,
 }
 
@@ -99,7 +98,7 @@ impl Default for Table {
             program: PathBuf::from("claude"),
             model_url: None,
             model: None,
-            // Each run is a process of some hundred megabytes.
+            // A run is a process of some hundred megabytes.
             max_concurrent: 4,
             max_turns: None,
             tools: None,
@@ -116,12 +115,12 @@ impl Default for Table {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Permission {
-    /// Files below the dispatch's workspace excepted.
+    /// Denies, except for files below the dispatch's workspace.
     Deny,
     Allow,
 }
 
-/// A list, or, from a variable, its words between commas; a comma inside of parentheses is a rule's own.
+/// Parses a list, or the comma-separated words of a variable; commas within parentheses belong to a rule.
 fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     match Value::deserialize(deserializer)? {
         Value::String(text) => Ok(split(&text)),
@@ -129,7 +128,7 @@ fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
     }
 }
 
-/// A number, also as the text of a variable.
+/// Parses a number, or a variable's text.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     match Value::deserialize(deserializer)? {
         Value::String(text) => text.trim().parse().map(Some).map_err(D::Error::custom),

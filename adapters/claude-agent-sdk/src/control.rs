@@ -1,19 +1,19 @@
-//! The control protocol beside the conversation: what we ask the program, and our answers to what it asks.
+//! The control protocol: requests to the program, and answers to the program's requests.
 
 use forge_adapter_transport::caller_tools::{self, CallerTools};
 use serde_json::{Value, json};
 
 use crate::policy::Policy;
 
-/// The id of our `initialize`.
+/// Request id of `initialize`.
 pub(crate) const INITIALIZE: &str = "forge-initialize";
 const INTERRUPT: &str = "forge-interrupt";
-/// The hook that ends a turn behind a call of the caller's tools.
+/// Hook that ends a turn after a call of the caller's tools.
 const HAND_OVER: &str = "hand-over";
-/// The program's own tool for asking its user.
+/// The program's built-in tool for asking the user.
 const QUESTION: &str = "AskUserQuestion";
 
-/// What we tell the program at the beginning.
+/// The `initialize` request.
 pub(crate) fn initialize(agents: &Value, tools: &CallerTools) -> Value {
     let mut request = json!({"subtype": "initialize", "hooks": null, "agents": agents, "forwardSubagentText": true});
     if !tools.is_empty() {
@@ -24,7 +24,7 @@ pub(crate) fn initialize(agents: &Value, tools: &CallerTools) -> Value {
     json!({"type": "control_request", "request_id": INITIALIZE, "request": request})
 }
 
-/// Ends the turn that runs; its result line still comes.
+/// Request that ends the current turn; the program still writes the turn's result.
 pub(crate) fn interrupt() -> Value {
     json!({"type": "control_request", "request_id": INTERRUPT, "request": {"subtype": "interrupt"}})
 }
@@ -36,16 +36,16 @@ pub(crate) fn user(message: &str) -> Value {
     })
 }
 
-/// Answers what the program asks in the course of one run.
+/// Answers the program's requests during one run.
 pub(crate) struct Control {
     pub(crate) policy: Policy,
     pub(crate) tools: CallerTools,
-    /// What the agent asked a human.
+    /// Question to a human, if the agent asked one.
     pub(crate) question: Option<Value>,
 }
 
 impl Control {
-    /// The answer to a `control_request` line.
+    /// Answers a `control_request` line.
     pub(crate) fn answer(&mut self, line: &Value) -> Value {
         let request = &line["request"];
         let answer = match request["subtype"].as_str().unwrap_or_default() {

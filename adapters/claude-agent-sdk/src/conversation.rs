@@ -1,4 +1,4 @@
-//! One run from start to result: starts the program, talks to it, ends it.
+//! One run: starts the program, exchanges messages, stops the program.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use crate::policy::Policy;
 
 use crate::transcript::Transcript;
 
-/// How long an interrupted program has for its result line.
+/// Time for an interrupted program to write its result.
 const INTERRUPT_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a program that has told its result, but not that it is idle, may be silent.
+/// Time to wait for the idle state after a result, when no background work is known.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long it has to end after its stdin was closed.
+/// Time for the program to exit after its stdin was closed.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Before the task of an attempt that an earlier one did not finish.
+/// Prefix of the prompt on an attempt that resumes an interrupted one.
 const GO_ON: &str =
     "You were interrupted in the middle of your work. Go on where you stopped. The task was:\n\n";
 
@@ -40,7 +40,7 @@ pub(crate) async fn execute(
 ) -> Result<ExecutionResult> {
     let conversation = Conversation::of(request);
     let result = attempt(host, settings, request, &conversation, events, run).await?;
-    // The earlier attempt may have ended before it wrote anything down.
+    // The earlier attempt might have ended before the program stored the session.
     if request.resume && result.error_code.as_deref() == Some("session_not_found") {
         return attempt(host, settings, request, &Conversation::fresh(), events, run).await;
     }
@@ -56,7 +56,7 @@ async fn attempt(
     run: &Run,
 ) -> Result<ExecutionResult> {
     let folder =
-        folder::create(host).map_err(|error| internal("make a folder for the run", &error))?;
+        folder::create(host).map_err(|error| internal("create the run's directory", &error))?;
     let mut control = Control {
         policy: Policy {
             permission: settings.table.permission,
@@ -91,7 +91,7 @@ async fn attempt(
         run,
     )
     .await;
-    // The result stands, however the program ends now; it is killed if it does not.
+    // The result does not depend on the exit; the program is killed after the timeout.
     let stopped = program.stop(END_PATIENCE).await;
     let end = match end {
         End::Lost(reason) => {
@@ -140,7 +140,7 @@ async fn converse(
             Some(Err(too_long)) => {
                 tracing::warn!(
                     bytes = too_long.bytes,
-                    "a line of the program was too long and is lost"
+                    "dropped a line of the program that exceeds the limit"
                 );
                 continue;
             }
@@ -174,7 +174,7 @@ async fn converse(
     }
 }
 
-/// The task follows when the program is ready.
+/// Sends the task once the program has answered `initialize`.
 fn begin(
     program: &mut JsonLines,
     line: &Value,
@@ -187,19 +187,19 @@ fn begin(
     }
     if response["subtype"] == "error" {
         let error = response["error"].as_str().unwrap_or("no reason given");
-        return Err(End::Lost(format!("the program refused to begin: {error}")));
+        return Err(End::Lost(format!("the program refused to start: {error}")));
     }
     program.send(&control::user(&message(request, conversation)));
     Ok(())
 }
 
-/// What is said to the agent.
+/// The user message of this run.
 fn message(request: &ExecutionRequest, conversation: &Conversation) -> String {
     let mut parts = Vec::new();
     if !request.tool_results.is_empty() {
         parts.push(caller_tools::results(&request.tool_results));
     }
-    // In a further round of the same attempt the task itself has been said.
+    // Later rounds of the same attempt have the task in the session already.
     if request.turns.is_empty() {
         parts.push(match conversation {
             Conversation::Resumed(_) if request.resume => format!("{GO_ON}{}", request.message),

@@ -1,5 +1,5 @@
-//! The program's command line for one request. What may be large or secret goes into files of the run's own
-//! folder: arguments are bounded, and everybody on the machine can read them.
+//! Command line of the program for one request. Large or secret values are passed in files of the run's own directory,
+//! because arguments are bounded and readable by all users.
 
 use std::fs;
 use std::io;
@@ -13,12 +13,12 @@ use uuid::Uuid;
 
 use crate::config::Settings;
 
-/// Which conversation the run belongs to.
+/// Session of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Conversation {
     New(String),
     Resumed(String),
-    /// A new one that begins as a copy of this.
+    /// A new session that starts as a copy of this one.
     ForkOf(String),
 }
 
@@ -36,7 +36,7 @@ impl Conversation {
     }
 }
 
-/// What the dispatch says to this adapter alone: `metadata.claude-agent-sdk`.
+/// Options of the dispatch for this adapter, from `metadata.claude-agent-sdk`.
 fn options(request: &ExecutionRequest) -> &Value {
     request
         .metadata
@@ -44,7 +44,7 @@ fn options(request: &ExecutionRequest) -> &Value {
         .map_or(&Value::Null, |metadata| &metadata["claude-agent-sdk"])
 }
 
-/// `folder` is the run's own and outlives the program.
+/// Command of the program. `folder` is the run's own directory and outlives the process.
 pub(crate) fn program(
     settings: &Settings,
     request: &ExecutionRequest,
@@ -64,7 +64,7 @@ pub(crate) fn program(
     args.flag("include-partial-messages");
     args.flag("strict-mcp-config");
     args.value("permission-prompt-tool", "stdio");
-    // Files of the user or the project must not grant anything.
+    // Settings files of the user or the project must not grant permissions.
     args.value("setting-sources", "");
     args.value(
         "system-prompt-file",
@@ -113,7 +113,7 @@ pub(crate) fn program(
     let mut program = Program::new(&table.program);
     program.args = args.0.into_iter().map(Into::into).collect();
     program.dir = Some(dir);
-    // What it keeps for the time of its run goes with the run, however that ends.
+    // Temporary files of the program are removed with the run's directory.
     let temporary = folder.join("tmp");
     fs::create_dir(&temporary)?;
     for name in ["TMPDIR", "CLAUDE_CODE_TMPDIR"] {
@@ -125,12 +125,12 @@ pub(crate) fn program(
     Ok(program)
 }
 
-/// The folder that the dispatch names.
+/// The workspace directory of the dispatch.
 pub(crate) fn dir(request: &ExecutionRequest) -> Option<PathBuf> {
     request.workspace.as_ref()?.dir.as_ref().map(PathBuf::from)
 }
 
-/// The schema that the output has to follow.
+/// Schema of the structured output; `None` for other output strategies.
 pub(crate) fn schema(request: &ExecutionRequest) -> Option<&Value> {
     match request.output_strategy {
         OutputStrategy::Structured => request.output_schema.as_ref(),
@@ -138,7 +138,7 @@ pub(crate) fn schema(request: &ExecutionRequest) -> Option<&Value> {
     }
 }
 
-/// The request can only lower what the operator set.
+/// Upper bound of turns; the request can only lower the operator's value.
 fn max_turns(settings: &Settings, request: &ExecutionRequest) -> Option<u64> {
     let wanted = options(request)["maxTurns"]
         .as_u64()
@@ -179,7 +179,7 @@ fn mcp_config(request: &ExecutionRequest, tools: &CallerTools) -> Value {
     json!({ "mcpServers": servers })
 }
 
-/// The bridge's configuration may leave out how a server is reached when there is only one way.
+/// Adds the transport if the server's configuration leaves it out.
 fn with_transport(server: &Value) -> Value {
     let mut server = server.clone();
     if let Some(members) = server.as_object_mut()
@@ -195,7 +195,7 @@ fn with_transport(server: &Value) -> Value {
     server
 }
 
-/// The operator defined the servers, and the dispatch names those it wants: they need no further decision.
+/// The operator's rules, plus the MCP servers that the dispatch names, which the operator has defined.
 fn allowed_tools(
     settings: &Settings,
     request: &ExecutionRequest,
@@ -214,7 +214,7 @@ fn allowed_tools(
     allowed
 }
 
-/// Values are joined to their names: one that begins with a dash would else be read as a name.
+/// Command-line arguments. Values are joined to names by `=`, so a value with a leading dash is not parsed as a name.
 #[derive(Default)]
 struct Arguments(Vec<String>);
 

@@ -1,5 +1,5 @@
-//! The adapter `claude-agent-sdk`: runs tasks on the `claude` program, one process a run, over the control
-//! protocol that the official SDKs speak. The program is proprietary and installed by the operator.
+//! The adapter `claude-agent-sdk`: runs tasks on the `claude` program, one process per run, over the control protocol
+//! of the official SDKs. The program is proprietary and installed by the operator.
 
 mod config;
 mod control;
@@ -22,7 +22,7 @@ use forge_adapter_transport::folder;
 
 use crate::config::{FORWARDED, Settings};
 
-/// How long executions have to end at shutdown.
+/// Time for executions to end at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 pub struct ClaudeAgentSdk {
@@ -53,7 +53,7 @@ impl ExecutionAdapter for ClaudeAgentSdk {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        // What is left is dropped, and with it its program.
+        // Executions still running are dropped, which kills their programs.
         let _ = tokio::time::timeout(SHUTDOWN, ended).await;
         Ok(())
     }
@@ -122,16 +122,16 @@ impl ExecutionAdapter for ClaudeAgentSdk {
     }
 }
 
-/// What is wrong and what to do when there is no program.
+/// Error text when the program does not exist.
 fn missing(path: &Path) -> String {
     format!(
-        "there is no program {}: install it with `npm install -g @anthropic-ai/claude-code`, or name it in \
+        "the program {} does not exist: install it with `npm install -g @anthropic-ai/claude-code`, or set its path in \
          CLAUDE_AGENT_SDK_PROGRAM or adapters.claude-agent-sdk.program",
         path.display()
     )
 }
 
-/// The file that a login of the program leaves. Running the program to ask would take too long here.
+/// Returns true if the credentials file of a login exists. Asking the program would take too long for a health check.
 fn is_logged_in(settings: &Settings) -> bool {
     let home = |name: &str| settings.env.get(name).map(Path::new);
     home("CLAUDE_CONFIG_DIR")

@@ -1,5 +1,5 @@
-//! What a run used. The program's cost and `modelUsage` figures count from the session's beginning, also
-//! through resume and fork, so only what it reports per turn is added up.
+//! Usage of a run. The program's cost and `modelUsage` are cumulative over the session, also across resume and fork, so
+//! only per-turn figures are added up.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::transcript::ResultLine;
 
-/// One model's share of a turn, subagents included.
+/// Usage of one model in a turn, subagents included.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ModelUsage {
@@ -25,13 +25,13 @@ pub(crate) struct ModelUsage {
 #[derive(Default)]
 pub(crate) struct Meter {
     settled: Counts,
-    /// `None` as soon as a part of it is not known.
+    /// Cost of all turns; unknown once any part of it is unknown.
     cost: Cost,
-    /// Calls of the main thread since the last result, as they are streamed.
+    /// Calls of the main thread since the last result, from the stream.
     live: Counts,
-    /// Output of the call that is being streamed; the program reports it as a running total.
+    /// Output tokens of the streamed call so far; the program reports a running total.
     call_output: u64,
-    /// The session's cost at the last result of this process.
+    /// Cumulative cost of the session at this process's last result, in US dollars.
     cumulative: Option<f64>,
 }
 
@@ -54,7 +54,7 @@ enum Cost {
 }
 
 impl Meter {
-    /// A streamed call of the main thread has begun: `usage` of its `message_start`.
+    /// Starts a streamed call of the main thread, with `usage` of its `message_start`.
     pub(crate) fn call_begins(&mut self, usage: &Value) {
         let count = |name: &str| usage[name].as_u64().unwrap_or_default();
         let (read, write) = (
@@ -69,7 +69,7 @@ impl Meter {
         self.call_goes_on(usage);
     }
 
-    /// `usage` of a `message_delta`.
+    /// Updates the streamed call with `usage` of a `message_delta`.
     pub(crate) fn call_goes_on(&mut self, usage: &Value) {
         if let Some(output) = usage["output_tokens"].as_u64() {
             self.live.output += output.saturating_sub(self.call_output);
@@ -77,15 +77,15 @@ impl Meter {
         }
     }
 
-    /// A turn is over: its own figures replace what was counted while it streamed.
+    /// Ends a turn: its reported figures replace those counted from the stream.
     pub(crate) fn turn_ends(&mut self, result: &ResultLine) {
         let before = std::mem::replace(&mut self.cumulative, result.total_cost_usd);
         self.live = Counts::default();
         match &result.model_usage_since_last_result {
             Some(models) => self.settle(models),
             None => {
-                // A version of the program that tells less: the main thread's tokens, and the cost as a
-                // difference, which the first result of a resumed session does not have.
+                // Older programs report less: the main thread's tokens, and a cumulative cost, whose difference is
+                // unknown for the first result of a resumed session.
                 self.settled.add(&of_main_thread(&result.usage));
                 let cost = match (before, result.total_cost_usd) {
                     (Some(before), Some(now)) => Some((now - before).max(0.0)),
@@ -130,7 +130,7 @@ impl Meter {
         }
     }
 
-    /// `None` while there are calls whose price has not been told.
+    /// Cost in US dollars; `None` while there are calls without a reported cost.
     pub(crate) fn cost_usd(&self) -> Option<f64> {
         match self.cost {
             Cost::Known(cost) if !self.live.known => Some(cost),

@@ -1,4 +1,4 @@
-//! How a run ended, as the bridge's result.
+//! Converts the end of a run to the bridge's result.
 
 use forge_adapter_api::result::ToolCall;
 use forge_adapter_api::{ExecutionResult, Status};
@@ -6,16 +6,16 @@ use serde_json::Value;
 
 use crate::transcript::{ResultLine, Transcript};
 
-/// What ended the run, where it was not the program's own result alone.
+/// Reason for the end of a run.
 pub(crate) enum End {
-    /// The program's result decides.
+    /// The program wrote a result.
     Result,
     Cancelled,
-    /// Calls of the caller's tools.
+    /// Calls of the caller's tools, to be handed back.
     HandedOver(Vec<ToolCall>),
     /// A question to a human.
     Asked(Value),
-    /// The program ended without a result, for this reason.
+    /// The program ended without a result; holds the reason.
     Lost(String),
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn outcome(transcript: Transcript, end: End, wanted: &Wanted) -> Exec
     let text = text(&transcript);
     let mut outcome = match end {
         End::Cancelled => ExecutionResult::error("cancelled", "cancelled"),
-        // What they mean for the run is the bridge's to say.
+        // The bridge decides how handed-back calls end the run.
         End::HandedOver(tool_calls) => ExecutionResult {
             tool_calls,
             ..ExecutionResult::default()
@@ -47,7 +47,7 @@ pub(crate) fn outcome(transcript: Transcript, end: End, wanted: &Wanted) -> Exec
             None => ExecutionResult::error("adapter_crashed", "the program ended without a result"),
         },
     };
-    // The text of a failed call to the model is the error, not an answer.
+    // The text of a failed model call is the error, not an answer.
     let is_answer = outcome.error.as_deref() != Some(text.as_str());
     outcome.output = Some(text).filter(|text| is_answer && !text.is_empty());
     if let (Status::Ok, Wanted::Structured) = (outcome.status, wanted) {
@@ -104,7 +104,7 @@ fn of_api_error(result: &ResultLine, message: String) -> ExecutionResult {
         Some(429) => ("rate_limited", true),
         Some(400..=499) => ("invalid_request", false),
         Some(_) => ("upstream_error", true),
-        // The model was not reached at all.
+        // The model was not reached.
         None if result.terminal_reason.as_deref() == Some("api_error") => ("upstream_error", true),
         None if message.contains("No conversation found") => ("session_not_found", false),
         None => ("adapter_error", false),

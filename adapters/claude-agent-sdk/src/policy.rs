@@ -1,4 +1,4 @@
-//! Whether a tool call that no rule of the program decides may run.
+//! Policy for tool calls that no rule of the program covers.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::config::Permission;
 
-/// Tools that touch one file or folder, and the member of their input that names it.
+/// Tools that access one file or directory, with the member of their input that holds the path.
 const FILE_TOOLS: [(&str, &str); 8] = [
     ("Edit", "file_path"),
     ("Glob", "path"),
@@ -20,12 +20,12 @@ const FILE_TOOLS: [(&str, &str); 8] = [
 
 pub(crate) struct Policy {
     pub(crate) permission: Permission,
-    /// Files below it may be read and written.
+    /// Root of the files that may be read and written.
     pub(crate) workspace: Option<PathBuf>,
 }
 
 impl Policy {
-    /// `Err` is the reason that the model is told.
+    /// Decides on a call; `Err` is the reason reported to the model.
     pub(crate) fn decide(&self, tool: &str, input: &Value) -> Result<(), String> {
         let path = FILE_TOOLS
             .iter()
@@ -50,7 +50,7 @@ impl Policy {
     }
 }
 
-/// Whether writing to `path` writes below `root`, links followed as far as there is something to follow.
+/// Returns true if writing to `path` writes below `root`, with existing links resolved.
 fn is_below(root: &Path, path: &Path) -> bool {
     let Ok(root) = root.canonicalize() else {
         return false;
@@ -59,8 +59,8 @@ fn is_below(root: &Path, path: &Path) -> bool {
     if path.components().any(|part| part == Component::ParentDir) {
         return false;
     }
-    // What does not exist yet is made where its nearest existing ancestor really is. A link that leads
-    // nowhere does not count as existing for `canonicalize`, but writing would follow it.
+    // A new file is created where its nearest existing ancestor really is. `canonicalize` treats a dangling link as
+    // missing, but a write would follow it; hence `symlink_metadata`.
     path.ancestors()
         .find(|ancestor| ancestor.symlink_metadata().is_ok())
         .and_then(|existing| existing.canonicalize().ok())

@@ -1,4 +1,4 @@
-//! The program's lines as events, and what is to be remembered of them. Pure: lines in, events out.
+//! Converts the program's lines to events and accumulates what the result needs. Pure.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -19,11 +19,11 @@ pub(crate) struct ResultLine {
     pub(crate) api_error_status: Option<u16>,
     pub(crate) terminal_reason: Option<String>,
     pub(crate) structured_output: Option<Value>,
-    /// From the session's beginning.
+    /// Cumulative over the session.
     pub(crate) total_cost_usd: Option<f64>,
-    /// Of this turn, the main thread only.
+    /// Usage of this turn, main thread only.
     pub(crate) usage: Value,
-    /// Of this turn, all models.
+    /// Usage of this turn, all models.
     pub(crate) model_usage_since_last_result: Option<BTreeMap<String, ModelUsage>>,
 }
 
@@ -32,17 +32,17 @@ pub(crate) struct Transcript {
     pub(crate) meter: Meter,
     pub(crate) session_id: Option<String>,
     pub(crate) model: Option<String>,
-    /// Of the last turn that ended.
+    /// Result of the last turn that ended.
     pub(crate) result: Option<ResultLine>,
-    /// Of whichever turn had one.
+    /// Structured output of the latest turn that had one.
     pub(crate) structured_output: Option<Value>,
-    /// What the main thread said last, also when it was cut off.
+    /// Text of the main thread's latest message, even if it was cut off.
     pub(crate) last_text: String,
-    /// The message that `last_text` is of.
+    /// Id of the message in `last_text`.
     last_message: Option<String>,
-    /// The main thread's message whose text has been streamed.
+    /// The main thread's message whose text was streamed; its whole line is not emitted again.
     streamed: Option<String>,
-    /// Names of the calls that run.
+    /// Names of the running calls, by id.
     calls: HashMap<String, String>,
     /// Ids of calls that the caller has to answer.
     handed_over: HashSet<String>,
@@ -50,10 +50,10 @@ pub(crate) struct Transcript {
     background_tasks: usize,
 }
 
-/// What the program says of itself between lines.
+/// Activity state reported by the program.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Activity {
-    /// It has not said anything yet; older versions never do.
+    /// Not reported yet; older versions never report it.
     #[default]
     Unknown,
     Running,
@@ -61,7 +61,7 @@ enum Activity {
 }
 
 impl Transcript {
-    /// Whether a turn has ended and none will follow.
+    /// Returns true if a turn has ended and none will follow.
     pub(crate) fn is_over(&self) -> bool {
         self.result.is_some()
             && match self.activity {
@@ -71,12 +71,13 @@ impl Transcript {
             }
     }
 
-    /// Whether a turn has ended and nothing is known to be at work, although the program has not said so.
+    /// Returns true if a turn has ended and no background work is known, although the program has not reported to be
+    /// idle.
     pub(crate) fn may_be_over(&self) -> bool {
         self.result.is_some() && self.background_tasks == 0
     }
 
-    /// The events of one line. Of calls that are handed to the caller the bridge tells.
+    /// Events of one line. Calls handed to the caller are left out, because the bridge emits them itself.
     pub(crate) fn line(
         &mut self,
         line: &Value,
@@ -90,7 +91,7 @@ impl Transcript {
             "user" => self.user(line, parent),
             "result" => self.result(line),
             "rate_limit_event" => vec![progress("rate_limit", line, &["rate_limit_info"], None)],
-            // Lines of later versions, and those that say nothing about the task.
+            // Lines of later versions, and those not related to the task.
             _ => Vec::new(),
         }
     }
@@ -146,7 +147,7 @@ impl Transcript {
         }
     }
 
-    /// It comes again at every turn.
+    /// Handles the `init` line, which is repeated at every turn.
     fn init(&mut self, line: &Value) -> Vec<AdapterEvent> {
         if let Some(model) = line["model"].as_str() {
             self.model = Some(model.to_owned());
@@ -238,7 +239,7 @@ impl Transcript {
         events
     }
 
-    /// A message may come in several lines, one a block.
+    /// Appends to the latest text. A message can arrive as several lines, one per block.
     fn remember(&mut self, message: Option<&str>, text: &str) {
         if message.is_none() || message != self.last_message.as_deref() {
             self.last_message = message.map(str::to_owned);
@@ -267,7 +268,7 @@ impl Transcript {
                         parent,
                     ));
                 }
-                // What the program or an agent says to an agent: with it the conversation is whole.
+                // Text sent to an agent by the program or another agent; completes the conversation.
                 "text" => events.push(event("user.text", json!({"text": block["text"]}), parent)),
                 _ => {}
             }
@@ -278,7 +279,7 @@ impl Transcript {
     fn result(&mut self, line: &Value) -> Vec<AdapterEvent> {
         let result: ResultLine = match serde_json::from_value(line.clone()) {
             Ok(result) => result,
-            // It ended, however it said so; what can be read of it is read.
+            // The turn has ended, even if its result cannot be parsed completely.
             Err(error) => ResultLine {
                 is_error: true,
                 errors: vec![format!("the program's result could not be read: {error}")],
@@ -302,7 +303,7 @@ fn blocks(content: &Value) -> impl Iterator<Item = &Value> {
     content.as_array().into_iter().flatten()
 }
 
-/// A tool's output is a text, or blocks of which the texts are kept and the others named.
+/// Output of a tool: its text, or the joined text blocks with other blocks named in brackets.
 fn text_of(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
@@ -359,7 +360,7 @@ mod tests {
     use super::*;
     use crate::outcome::{End, Wanted, outcome};
 
-    /// Lines as the real program wrote them, and what they become.
+    /// Recorded lines of the real program.
     #[test]
     fn recorded_runs_become_events_and_a_result() {
         let cases = [

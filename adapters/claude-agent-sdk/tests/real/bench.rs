@@ -1,4 +1,4 @@
-//! One adapter, one model endpoint, one home folder for the program.
+//! Test setup: an adapter, a fake model, and a home directory for the program.
 
 use std::path::Path;
 
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-/// What the program reports for one call of the fake model, in dollars; the model's list price.
+/// Cost that the program reports for one call of the fake model, in US dollars, by the model's list price.
 pub(crate) const CALL_COST: f64 = 0.000_268_35;
-/// 25 uncached, 7 read from the cache, 3 written to it; and 12 of output.
+/// Tokens of one model call: 25 uncached, 7 read from the cache, 3 written to it; 12 of output.
 pub(crate) const CALL_INPUT: u64 = 35;
 pub(crate) const CALL_OUTPUT: u64 = 12;
 
@@ -35,7 +35,7 @@ impl Bench {
         Self::with(json!({})).await
     }
 
-    /// With this in the adapter's table.
+    /// Sets up an adapter with these members in its table.
     pub(crate) async fn with(table: Value) -> Self {
         let model = Model::start().await;
         let home = tempfile::tempdir().unwrap();
@@ -70,7 +70,7 @@ impl Bench {
         self.run(self.request(message)).await
     }
 
-    /// Does something beside the execution, from its first event of this kind on.
+    /// Runs a request, and `act` beside it from the first event of this kind on.
     pub(crate) async fn run_until(
         &self,
         request: ExecutionRequest,
@@ -91,7 +91,7 @@ impl Bench {
                 if event.kind == kind
                     && let Some(begin) = begin.take()
                 {
-                    // Nobody acts when the execution has ended already.
+                    // The receiver is gone if the execution has already ended.
                     let _ = begin.send(());
                 }
                 seen.push(event);
@@ -108,7 +108,7 @@ impl Bench {
 }
 
 impl Ran {
-    /// It failed with this code.
+    /// Asserts that the execution failed with this code.
     #[track_caller]
     pub(crate) fn failed(&self, code: &str) {
         assert_eq!(
@@ -132,7 +132,7 @@ impl Ran {
         assert_eq!(self.result.error_code, None);
     }
 
-    /// It used this many calls of the model, and no more.
+    /// Asserts usage of exactly this number of model calls.
     #[track_caller]
     pub(crate) fn used(&self, calls: u64) {
         let usage = &self.result.usage;
@@ -162,7 +162,7 @@ impl Ran {
             .collect()
     }
 
-    /// The deltas of this kind put together, subagents' not among them.
+    /// The deltas of this kind joined, without those of subagents.
     pub(crate) fn text(&self, kind: &str) -> String {
         self.all(kind)
             .into_iter()

@@ -1,4 +1,4 @@
-//! What goes wrong: the provider, the credentials, the program, and being cancelled.
+//! Failures of the provider, the credentials and the program; cancellation.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ async fn a_program_that_is_killed_is_told_with_what_it_used() {
         ran.result.usage.input_tokens,
         Some(crate::bench::CALL_INPUT)
     );
-    assert_eq!(ran.result.cost_usd, None, "nobody knows");
+    assert_eq!(ran.result.cost_usd, None, "cost is unknown");
     assert!(ran.output().is_empty() || ran.output().starts_with("tick"));
 }
 
@@ -160,7 +160,7 @@ async fn health(config: serde_json::Value) -> Health {
         .await
 }
 
-/// Kills every `claude` that works in this folder.
+/// Kills every process with this working directory.
 fn kill_programs_in(folder: &std::path::Path) {
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         if std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == folder) {

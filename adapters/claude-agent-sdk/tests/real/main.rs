@@ -1,4 +1,4 @@
-//! The adapter against the real `claude` program, whose model is the harness's fake endpoint.
+//! The adapter against the real `claude` program with the fake model.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;

@@ -1,4 +1,4 @@
-//! Conversations over several runs.
+//! Sessions over several runs.
 
 use serde_json::json;
 

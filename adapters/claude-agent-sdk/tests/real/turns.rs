@@ -1,4 +1,4 @@
-//! What one run gives: text, thoughts, usage, structured output, files, subagents, limits.
+//! Results of single runs: text, thoughts, usage, structured output, files, subagents, limits.
 
 use std::fs;
 
