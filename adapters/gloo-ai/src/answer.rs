@@ -1,11 +1,11 @@
-//! What a stream of the platform has said so far: the OpenAI shape, and the platform's own members beside
-//! it. The first event of a grounded answer may hold its citations instead.
+//! Accumulates a stream of the platform: chunks in the OpenAI format with the platform's own members. The first event
+//! of a grounded answer can hold citations in place of choices.
 
 use forge_adapter_api::{AdapterError, AdapterEvent};
 use forge_adapter_openai_client::{Completion, News};
 use serde_json::{Map, Value, json};
 
-/// How the request was routed, and what it was grounded on; passed on as they come.
+/// Members on routing and grounding, passed on unchanged.
 const KEPT: [&str; 8] = [
     "provider",
     "model_family",
@@ -20,12 +20,12 @@ const KEPT: [&str; 8] = [
 #[derive(Default)]
 pub(crate) struct Answer {
     pub(crate) heard: Completion,
-    /// The members of [`KEPT`] that came, in camel case, and `citations`.
+    /// Received members of [`KEPT`], in camel case, and `citations`.
     pub(crate) about: Map<String, Value>,
 }
 
 impl Answer {
-    /// What one event of the stream has to tell at once.
+    /// Adds one event of the stream; returns the adapter events to emit now.
     pub(crate) fn hear(&mut self, data: &str) -> Result<Vec<AdapterEvent>, AdapterError> {
         let chunk: Value = serde_json::from_str(data).map_err(|error| {
             let text = format!("an event of the answer is not JSON: {error}");
@@ -37,7 +37,7 @@ impl Answer {
             }
         }
         if chunk.get("choices").is_none() && chunk.get("error").is_none() {
-            // Its shape is not documented.
+            // The format of citations is not documented.
             let citations = chunk.get("citations").unwrap_or(&chunk);
             let data = json!({ "citations": citations });
             self.about.insert("citations".to_owned(), citations.clone());
@@ -46,7 +46,7 @@ impl Answer {
         let news = self.heard.chunk(&chunk)?;
         let told = news.into_iter().filter_map(|news| match news {
             News::Text(_) | News::Thought(_) => Some(news.into()),
-            // It is told with its cost.
+            // Emitted later, together with the cost.
             News::Usage(_) => None,
         });
         Ok(told.collect())

@@ -1,4 +1,4 @@
-//! A dispatch as the platform's chat request.
+//! Builds the platform's chat request from a dispatch.
 
 use forge_adapter_api::ExecutionRequest;
 use forge_adapter_openai_client::{Names, Structured, ask, said};
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::settings::{Surface, Table, Wishes};
 
-/// The body. The platform keeps no conversation, so every round of tools is told again; and what is not
-/// wished for is not sent, as the platform has defaults of its own.
+/// Body of the request. The platform stores no conversation, so every tool round is sent again. Options that are not
+/// set are left out, since the platform has its own defaults.
 pub(crate) fn body(
     request: &ExecutionRequest,
     names: &Names,
@@ -45,13 +45,13 @@ pub(crate) fn body(
     body
 }
 
-/// One of the three ways in which a model is chosen.
+/// The member and value that select the model, in one of the platform's three ways.
 fn routing(model: &str) -> (&'static str, Value) {
     if model == "auto" {
         return ("auto_routing", true.into());
     }
     match model.strip_prefix("family:") {
-        // The feed of models shows them in capitals; a request has them so.
+        // The list of models has families capitalised; requests need lower case.
         Some(family) => {
             let family = family.trim().to_lowercase().replace(['-', '_'], " ");
             ("model_family", family.into())

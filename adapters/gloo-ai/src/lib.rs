@@ -1,5 +1,5 @@
-//! The adapter `gloo-ai`: runs tasks on the Gloo AI platform, whose completions are routed, guarded and
-//! grounded. Made from the platform's documentation and tried against a strict fake, not the service.
+//! The adapter `gloo-ai`: runs tasks on the Gloo AI platform, whose completions are routed, guarded and grounded.
+//! Written from the platform's documentation and tested against a strict fake, not the service.
 
 mod answer;
 mod ask;
@@ -26,9 +26,9 @@ use crate::token::{Client, Credentials};
 
 const NO_CREDENTIALS: &str =
     "no credentials: set GLOO_API_KEY, or GLOO_CLIENT_ID and GLOO_CLIENT_SECRET";
-/// How long a check of health may take.
+/// Timeout of a health check request.
 const PROBE: Duration = Duration::from_millis(1500);
-/// How long executions have to end at shutdown.
+/// Time for executions to end at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 pub struct GlooAi {
@@ -37,7 +37,7 @@ pub struct GlooAi {
     credentials: Option<Credentials>,
     prices: Prices,
     running: Running,
-    /// The platform refused the credentials when they were last used.
+    /// True if the platform rejected the credentials when they were last used.
     refused: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ impl ExecutionAdapter for GlooAi {
 
     async fn initialize(_host: Host, config: Config) -> Result<Self> {
         let mut settings = Settings::read(&config)?;
-        // Tokens and prices are small and soon there.
+        // Short timeouts: tokens and prices are small.
         let quick = Http::new(Limits {
             connect: Duration::from_secs(5),
             silence: Duration::from_secs(5),
@@ -89,7 +89,7 @@ impl ExecutionAdapter for GlooAi {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        // What is left is dropped, and with it its connection.
+        // Executions still running are dropped with their connections.
         let _ = timeout(SHUTDOWN, ended).await;
         Ok(())
     }
@@ -109,7 +109,7 @@ impl ExecutionAdapter for GlooAi {
             )),
             (Ok(()), Err(error)) => Health::degraded(error.message),
             (Ok(()), Ok(_)) if self.refused.load(Ordering::Relaxed) => Health::degraded(
-                "the platform refused the credentials when they were last used; check GLOO_API_KEY",
+                "the platform rejected the credentials when they were last used; check GLOO_API_KEY",
             ),
             (Ok(()), Ok(_)) => Health::healthy(),
         }

@@ -1,4 +1,4 @@
-//! The platform's models. It keeps no agents and no skills.
+//! Lists the platform's models. The platform has no agents and no skills.
 
 use forge_adapter_api::manage::{
     AgentSyncSpec, DiscoveredAgent, DiscoveredModel, DiscoveredSkill, RuntimeManager, SkillSyncSpec,
@@ -52,6 +52,6 @@ impl RuntimeManager for GlooAi {
 }
 
 fn keeps_none(what: &str) -> AdapterError {
-    let text = format!("Gloo AI keeps no {what}");
+    let text = format!("Gloo AI has no {what}");
     AdapterError::new("unsupported_op", text)
 }

@@ -1,5 +1,5 @@
-//! The platform's public list of models with their prices: kept for an hour, bounded, and never a reason
-//! for a run to fail. A price that is not known makes a cost that is not known.
+//! The platform's public list of models with prices, cached for an hour and bounded. A missing list or price makes the
+//! cost unknown but never fails a run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// So many models of the list are kept.
+/// Upper bound of models kept.
 const MOST_MODELS: usize = 2_000;
 const GOOD_FOR: Duration = Duration::from_secs(3600);
-/// After a failure the list is left alone for so long.
+/// Pause after a failed read of the list.
 const PAUSE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Prices {
@@ -30,7 +30,7 @@ struct State {
     read_again_at: Option<Instant>,
 }
 
-/// By id.
+/// Models by id.
 pub(crate) type Models = BTreeMap<String, Model>;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -51,12 +51,12 @@ struct Pricing {
 
 #[derive(Clone, Debug, Deserialize)]
 struct Rate {
-    /// In US dollars; a number, or the text of one.
+    /// Price in US dollars, as a number or its text.
     rate_per_1m_tokens: Value,
 }
 
 impl Rate {
-    /// Of so many tokens. Prices below 0 are none.
+    /// Cost of this number of tokens; `None` if the price is missing or negative.
     fn of(rate: Option<&Self>, tokens: u64) -> Option<f64> {
         if tokens == 0 {
             return Some(0.0);
@@ -83,8 +83,8 @@ impl Prices {
         }
     }
 
-    /// The list as it was read last, or, once that is too long ago, as it is now. One reads, the others
-    /// wait for it; where it cannot be read the old one stays.
+    /// The cached list, re-read if it is too old. Concurrent callers wait for a single read; if it fails, the old list
+    /// is kept.
     pub(crate) async fn models(&self) -> Arc<Models> {
         let mut state = self.state.lock().await;
         if state.read_again_at.is_none_or(|at| at <= Instant::now()) {
@@ -102,19 +102,19 @@ impl Prices {
         Arc::clone(&state.models)
     }
 
-    /// The list as it was read last; empty while somebody reads it.
+    /// The cached list; empty while another task reads it.
     pub(crate) fn known(&self) -> Arc<Models> {
         let state = self.state.try_lock();
         state.map_or_else(|_| Arc::default(), |state| Arc::clone(&state.models))
     }
 
-    /// Whether the list is there; its content is not read.
+    /// Checks that the list is reachable, without reading its content.
     pub(crate) async fn probe(&self) -> Result<()> {
         self.http.head_of(self.http.get(&self.url)).await?;
         Ok(())
     }
 
-    /// The list as it is now.
+    /// Reads the list.
     pub(crate) async fn read(&self) -> Result<Models> {
         let mut answer = self.http.json(self.http.get(&self.url)).await?;
         let Value::Array(entries) = answer["data"].take() else {
@@ -123,15 +123,14 @@ impl Prices {
         Ok(entries
             .into_iter()
             .take(MOST_MODELS)
-            // One that is of another shape has no price, the others have.
+            // An entry of unknown format is skipped.
             .filter_map(|entry| serde_json::from_value::<Model>(entry).ok())
             .map(|model| (model.id.clone(), model))
             .collect())
     }
 }
 
-/// What a run cost, in US dollars. Cached tokens are a part of the input; a platform that counts none
-/// apart has cached none.
+/// Cost of a run in US dollars. The input includes cached tokens; if the platform reports none, none were cached.
 pub(crate) fn cost(models: &Models, model: &str, usage: &Usage) -> Option<f64> {
     let pricing = models.get(model)?.pricing.as_ref()?;
     let cached = usage.cache_read_tokens.unwrap_or(0);

@@ -1,4 +1,4 @@
-//! One run: asks, listens until the answer is complete, and says what came out.
+//! One run: sends the request, reads the answer until it is complete, and builds the result.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::settings::Surface;
 use crate::token::{Bearer, Credentials};
 use crate::{GlooAi, NO_CREDENTIALS, ask, prices};
 
-/// So long a finished answer is listened to for its usage.
+/// Time to wait for the usage of a finished answer.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 
 pub(crate) async fn execute(
@@ -34,7 +34,7 @@ pub(crate) async fn execute(
     if request.turns.is_empty() && !request.tool_results.is_empty() {
         return Err(AdapterError::new(
             "invalid_request",
-            "toolResults: the platform keeps no conversation that they could belong to",
+            "toolResults: the platform stores no conversations, so results of an earlier dispatch are not supported",
         ));
     }
     let mut wishes = adapter.settings.wishes(request)?;
@@ -51,7 +51,7 @@ pub(crate) async fn execute(
         let mut stream = open(adapter, credentials, &url, &body, surface).await?;
         listen(&mut stream, &mut answer, events).await
     };
-    // The prices are read beside the answer; a list that hangs is given up after seconds.
+    // Prices are read concurrently; the client's timeout bounds the read.
     let both = async { tokio::join!(conversation, adapter.prices.models()) };
     let (ended, models) = tokio::select! {
         both = both => both,
@@ -75,13 +75,13 @@ pub(crate) async fn execute(
         usage,
         cost_usd,
         model_provider: model_provider.map(str::to_owned),
-        // Calls come without a text as a rule.
+        // Tool calls usually come without text.
         output: Some(heard.text).filter(|text| !text.is_empty() || is_plain(&result)),
         model: heard.model,
         ..result
     };
     if result.status == Status::Ok && !about.is_empty() {
-        // The bridge puts this into the last event of the dispatch.
+        // The bridge merges this into the last event of the dispatch.
         let about = json!({ "gloo": about });
         events
             .send(AdapterEvent::new("execution.completed").with(about))
@@ -90,12 +90,12 @@ pub(crate) async fn execute(
     Ok(result)
 }
 
-/// An answer, be it empty.
+/// Returns true for an answer without tool calls, even if it is empty.
 fn is_plain(result: &ExecutionResult) -> bool {
     result.status == Status::Ok && result.tool_calls.is_empty()
 }
 
-/// Opens the stream; a token that is refused is renewed once.
+/// Opens the stream; retries once with a new token if the token was rejected.
 async fn open(
     adapter: &GlooAi,
     credentials: &Credentials,
@@ -123,7 +123,7 @@ async fn open(
     let blocked = status(&answer) == Some(StatusCode::FORBIDDEN) && surface == Surface::Guarded;
     answer.map_err(|failure| {
         let mut error = AdapterError::from(failure);
-        // It may repeat what it was sent.
+        // The error can repeat the credentials.
         error.message = error
             .message
             .replace(bearer.secret.expose_secret(), "[REDACTED]");
@@ -141,8 +141,8 @@ fn status(answer: &Result<ServerEvents, Failure>) -> Option<StatusCode> {
     }
 }
 
-/// Until the answer is complete: the platform may say so by `[DONE]`, or by a reason to finish and one
-/// more event with the usage, or by the stream's end.
+/// Reads until the answer is complete, which is marked by `[DONE]`, by a finish reason and one more event with usage,
+/// or by the end of the stream.
 async fn listen(stream: &mut ServerEvents, answer: &mut Answer, events: &Events) -> Result<()> {
     loop {
         let is_finished = answer.heard.finish.is_some();
@@ -152,7 +152,7 @@ async fn listen(stream: &mut ServerEvents, answer: &mut Answer, events: &Events)
         let next = match is_finished {
             true => match timeout(AFTERWARDS, stream.next()).await {
                 Ok(Some(Ok(event))) => Some(Ok(event)),
-                // Usage that does not come any more is not known.
+                // Usage that does not arrive in time stays unknown.
                 Ok(Some(Err(_)) | None) | Err(_) => None,
             },
             false => stream.next().await,

@@ -1,5 +1,4 @@
-//! What the operator decides: where the platform is, what opens it, and what a request asks for where a
-//! dispatch says nothing.
+//! The operator's settings: address and credentials of the platform, and defaults of requests.
 
 use forge_adapter_api::{AdapterError, Config, ExecutionRequest, Result};
 use secrecy::SecretString;
@@ -16,18 +15,18 @@ pub(crate) struct Settings {
     pub(crate) keys: Option<Keys>,
 }
 
-/// A key goes before client credentials.
+/// Credentials; a key takes precedence over client credentials.
 pub(crate) enum Keys {
     Key(SecretString),
     Client { id: String, secret: SecretString },
 }
 
-/// The table `[adapters.gloo-ai]`, besides addresses and keys.
+/// The table `[adapters.gloo-ai]` without addresses and keys.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub(crate) struct Table {
     pub(crate) generation: Generation,
-    /// `auto`, `family:<name>` or a model's id, for dispatches that name none.
+    /// Default model: `auto`, `family:<name>` or a model's id.
     pub(crate) model: String,
     pub(crate) max_tokens: Option<u32>,
     pub(crate) temperature: Option<f64>,
@@ -49,7 +48,7 @@ impl Default for Table {
     }
 }
 
-/// What a dispatch may also decide, in `metadata.gloo-ai`.
+/// Options that a dispatch can override in `metadata.gloo-ai`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Wishes {
@@ -63,7 +62,7 @@ pub(crate) struct Wishes {
     pub(crate) include_citations: Option<bool>,
 }
 
-/// The names that [`Wishes`] has in a dispatch.
+/// Names of [`Wishes`] in a dispatch.
 const WISHES: [&str; 5] = [
     "surface",
     "tradition",
@@ -72,7 +71,7 @@ const WISHES: [&str; 5] = [
     "includeCitations",
 ];
 
-/// The table's keys.
+/// Keys of the table.
 const KEYS: [&str; 14] = [
     "api_key",
     "base_url",
@@ -90,11 +89,11 @@ const KEYS: [&str; 14] = [
     "tradition",
 ];
 
-/// The platform's paths have moved; both are in use.
+/// Generation of the platform's paths; both are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Generation {
-    /// `/ai/v2/chat/completions`, with `/grounded` behind it.
+    /// `/ai/v2/chat/completions`, with `/grounded` appended for grounded answers.
     Older,
     /// `/ai/v2/{guarded|grounded|direct}/chat/completions`.
     Newer,
@@ -117,7 +116,7 @@ pub(crate) enum Tradition {
     NotFaithSpecific,
 }
 
-/// The platform's root, without a slash at its end.
+/// The platform's root address, without a trailing slash.
 #[derive(Clone, Debug)]
 pub(crate) struct Platform(String);
 
@@ -125,19 +124,19 @@ impl Platform {
     fn parse(text: &str) -> Result<Self> {
         let explain = |why: &str| {
             invalid(&format!(
-                "base_url (GLOO_BASE_URL): {text:?} {why}: give the platform's root, such as {PLATFORM}"
+                "base_url (GLOO_BASE_URL): {text:?} {why}: set the platform's root, such as {PLATFORM}"
             ))
         };
-        let url = Url::parse(text).map_err(|error| explain(&format!("is no URL ({error})")))?;
+        let url = Url::parse(text).map_err(|error| explain(&format!("is not a URL ({error})")))?;
         if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
-            return Err(explain("is not an http address"));
+            return Err(explain("is not an HTTP address"));
         }
         if url.path().contains("/ai/") || url.query().is_some() || url.fragment().is_some() {
-            return Err(explain("holds more than that"));
+            return Err(explain("has more than a root"));
         }
         if !url.username().is_empty() || url.password().is_some() {
             return Err(invalid(
-                "base_url (GLOO_BASE_URL) holds a name or a password: credentials have settings of their own",
+                "base_url (GLOO_BASE_URL) contains a user name or a password: use the settings for credentials",
             ));
         }
         Ok(Self(url.as_str().trim_end_matches('/').to_owned()))
@@ -180,7 +179,7 @@ impl Settings {
             (None, (None, None)) => None,
             (None, _) => {
                 return Err(invalid(
-                    "client_id (GLOO_CLIENT_ID) and client_secret (GLOO_CLIENT_SECRET) are needed together",
+                    "client_id (GLOO_CLIENT_ID) and client_secret (GLOO_CLIENT_SECRET) have to be set together",
                 ));
             }
         };
@@ -194,7 +193,7 @@ impl Settings {
         })
     }
 
-    /// What this dispatch asks for: its own wishes before those of the table.
+    /// Options of this dispatch, which override those of the table.
     pub(crate) fn wishes(&self, request: &ExecutionRequest) -> Result<Wishes> {
         let defaults = &self.table.wishes;
         let Some(own) = request.metadata.as_ref().and_then(|all| all.get("gloo-ai")) else {
@@ -220,11 +219,11 @@ impl Table {
     fn check(&self) -> Result<()> {
         if self.model.trim().is_empty() {
             return Err(invalid(
-                "model is empty: give auto, family:<name> or a model's id",
+                "model is empty: set auto, family:<name> or a model's id",
             ));
         }
         if self.max_concurrent == 0 {
-            return Err(invalid("max_concurrent is 0: give at least 1"));
+            return Err(invalid("max_concurrent is 0: set at least 1"));
         }
         if self
             .temperature
@@ -237,7 +236,7 @@ impl Table {
 }
 
 impl Wishes {
-    /// Of a dispatch, where a name that is not known is a mistake.
+    /// Parses the options of a dispatch; an unknown name is an error.
     fn of(value: &Value) -> Result<Self> {
         let unknown = value
             .as_object()
@@ -255,7 +254,7 @@ impl Wishes {
 
     fn check(&self) -> Result<()> {
         match self.sources_limit {
-            Some(0 | 11..) => Err(invalid("the limit of sources is not between 1 and 10")),
+            Some(0 | 11..) => Err(invalid("sources_limit is not between 1 and 10")),
             Some(1..=10) | None => Ok(()),
         }
     }
@@ -278,12 +277,12 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         for (config, said) in [
-            (json!({"base_url": "platform"}), "is no URL"),
-            (json!({"GLOO_BASE_URL": "ftp://a"}), "not an http address"),
+            (json!({"base_url": "platform"}), "is not a URL"),
+            (json!({"GLOO_BASE_URL": "ftp://a"}), "not an HTTP address"),
             (json!({"base_url": "https://a/ai/v2"}), "platform's root"),
             (
                 json!({"base_url": "https://me:pw@a"}),
-                "settings of their own",
+                "use the settings for credentials",
             ),
             (json!({"GLOO_CLIENT_ID": "id"}), "GLOO_CLIENT_SECRET"),
             (json!({"generation": "first"}), "older"),

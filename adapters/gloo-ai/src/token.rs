@@ -1,5 +1,5 @@
-//! What opens the platform's door: a key, or tokens of the OAuth2 client credentials grant, which are
-//! fetched once for all that run, before they expire, and once more where one is refused.
+//! Credentials of the platform: a key, or tokens of the OAuth2 client credentials grant. A token is shared by all runs,
+//! renewed before it expires, and once more if it is rejected.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// So long before its end a token is not used any more; at most half of its life.
+/// Time before expiry at which a token is renewed; at most half of its lifetime.
 const EARLY: Duration = Duration::from_secs(300);
 
 pub(crate) enum Credentials {
@@ -18,11 +18,11 @@ pub(crate) enum Credentials {
     Client(Box<Client>),
 }
 
-/// A credential at work, and which one it is.
+/// A credential with its sequence number.
 #[derive(Clone)]
 pub(crate) struct Bearer {
     pub(crate) secret: SecretString,
-    /// 0 for a key, which no other follows.
+    /// Sequence number of a token; 0 for a key, which cannot be renewed.
     number: u64,
 }
 
@@ -37,7 +37,7 @@ impl Credentials {
         }
     }
 
-    /// Another one instead of this, which was refused; `None` where there is no other.
+    /// A replacement for these rejected credentials; `None` for a key.
     pub(crate) async fn renewed(&self, refused: &Bearer) -> Option<Result<Bearer>> {
         match self {
             Self::Key(_) => None,
@@ -46,7 +46,7 @@ impl Credentials {
     }
 }
 
-/// Client credentials and the token they gave.
+/// Client credentials and the current token.
 pub(crate) struct Client {
     http: Http,
     url: String,
@@ -57,11 +57,11 @@ pub(crate) struct Client {
 
 #[derive(Default)]
 struct State {
-    /// The documentation has two ways to send the credentials; the one that was taken.
+    /// Method of sending the credentials that the platform accepted; the documentation has two.
     way: Way,
     token: Option<Token>,
     count: u64,
-    /// For those who waited for a fetch that failed.
+    /// Time and error of the last failed fetch, returned to callers that were waiting for it.
     failed: Option<(Instant, AdapterError)>,
 }
 
@@ -95,8 +95,8 @@ impl Client {
         }
     }
 
-    /// The token, but not the one that was refused. The lock is held over the call on purpose: whoever
-    /// comes meanwhile waits for that one call, and if its run is dropped the next in line makes it.
+    /// Returns a valid token other than the rejected one. Holds the lock during the request so that concurrent callers
+    /// share it; if its run is dropped, the next waiter repeats the request.
     async fn bearer(&self, refused: Option<u64>) -> Result<Bearer> {
         let asked_at = Instant::now();
         let mut state = self.state.lock().await;
@@ -121,7 +121,7 @@ impl Client {
                         if Some(token.bearer.number) != refused
                             && Instant::now() < token.expires_at =>
                     {
-                        tracing::warn!(%error, "the token was not renewed; the old one is good for a while");
+                        tracing::warn!(%error, "the token could not be renewed; using the old one until it expires");
                         Ok(token.bearer.clone())
                     }
                     Some(_) | None => Err(error),

@@ -1,4 +1,4 @@
-//! What one run gives, on both generations of paths.
+//! Results of single runs, on both generations of paths.
 
 use forge_adapter_api::request::{Tool, ToolResult, Turn};
 use forge_adapter_api::{ExecutionRequest, Usage};

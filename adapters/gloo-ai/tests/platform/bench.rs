@@ -1,4 +1,4 @@
-//! One adapter and one platform.
+//! Test setup: an adapter and a fake platform.
 
 use forge_adapter_api::{
     AdapterEvent, Config, Events, ExecutionAdapter as _, ExecutionRequest, ExecutionResult, Host,
@@ -8,7 +8,8 @@ use forge_adapter_gloo_ai::GlooAi;
 use forge_test_model::gloo::{API_KEY, CLIENT_ID, CLIENT_SECRET, Gloo};
 use serde_json::{Value, json};
 
-/// 26 uncached and 5 cached tokens in, 9 out, at the prices of the model that routing chooses.
+/// Cost of one call: 26 uncached and 5 cached input tokens, 9 output tokens, at the prices of the model chosen by
+/// routing.
 pub(crate) const CALL_COST: f64 = (26.0 * 3.0 + 5.0 * 0.3 + 9.0 * 15.0) / 1e6;
 
 pub(crate) struct Bench {
@@ -44,7 +45,7 @@ impl Bench {
         run(&self.adapter, request).await
     }
 
-    /// What the platform was asked last.
+    /// Path and body of the last request to the platform.
     pub(crate) fn asked(&self) -> (String, Value) {
         let last = self.gloo.requests().pop().unwrap();
         (last.path, last.body)
@@ -61,7 +62,7 @@ pub(crate) async fn run(adapter: &GlooAi, request: ExecutionRequest) -> Ran {
     run_and(adapter, request, async || {}).await
 }
 
-/// Does something from the first text on.
+/// Runs a request, and `act` beside it from the first text on.
 pub(crate) async fn run_and(
     adapter: &GlooAi,
     request: ExecutionRequest,
@@ -116,7 +117,7 @@ impl Ran {
             .collect()
     }
 
-    /// What the platform added to its answer.
+    /// The platform's additions to its answer.
     pub(crate) fn about(&self) -> Value {
         self.all("execution.completed")[0]["gloo"].clone()
     }

@@ -1,4 +1,4 @@
-//! Tokens: one fetch for all, before they expire, and one more where one is refused.
+//! Tokens: one fetch shared by all runs, renewal before expiry, and one retry after a rejection.
 
 use forge_test_model::gloo::{CLIENT_ID, CLIENT_SECRET, Gloo};
 use futures_util::future::join_all;
@@ -59,7 +59,7 @@ async fn wrong_credentials_are_named_and_not_shown() {
             "s3cret",
         ),
         (json!({"api_key": "k3y"}), "k3y"),
-        // Keys are of the newer generation.
+        // Keys exist only in the newer generation.
         (
             json!({"api_key": forge_test_model::gloo::API_KEY, "generation": "older"}),
             CLIENT_SECRET,

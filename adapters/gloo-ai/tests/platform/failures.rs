@@ -1,4 +1,4 @@
-//! How runs fail.
+//! Failures of runs.
 
 use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest};
 use forge_test_model::gloo::{API_KEY, Gloo};
@@ -24,7 +24,7 @@ async fn a_refusal_becomes_a_code() {
         assert_eq!(ran.result.usage.output_tokens, None, "unknown is not 0");
         assert_eq!(ran.result.cost_usd, None);
     }
-    // Without guardrails it is about permission.
+    // Without guardrails, 403 is a matter of permission.
     let direct = Bench::with(json!({"api_key": API_KEY, "surface": "direct"})).await;
     direct.say("FAIL403").await.failed("unauthenticated");
     direct.say("BLOCKED").await.succeeded();

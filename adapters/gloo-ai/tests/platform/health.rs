@@ -1,4 +1,4 @@
-//! Health follows the platform.
+//! Health in each state of the platform.
 
 use forge_adapter_api::{ExecutionAdapter as _, HealthStatus};
 use forge_adapter_gloo_ai::GlooAi;

@@ -1,4 +1,4 @@
-//! The adapter against a strict fake of the platform, which is a service and cannot be run here.
+//! The adapter against a strict fake of the platform, which is a hosted service.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod answers;

@@ -1,4 +1,4 @@
-//! The fake is one that OpenAI's own client accepts.
+//! Drives the fake with OpenAI's own client.
 
 use std::process::Stdio;
 

@@ -1,4 +1,4 @@
-"""What OpenAI's own client, which the platform's documentation tells to use, makes of the fake."""
+"""Drives the fake with OpenAI's own client, which the platform's documentation recommends."""
 
 import json
 import sys

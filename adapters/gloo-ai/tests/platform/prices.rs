@@ -1,4 +1,4 @@
-//! The feed of models and prices.
+//! The list of models and prices.
 
 use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest};
 use forge_test_model::gloo::{ROUTED_MODEL, UNPRICED_MODEL};
