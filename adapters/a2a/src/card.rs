@@ -1,11 +1,11 @@
-//! The agent's card: where it takes messages, and which protocol it speaks there.
+//! The agent card: address and protocol version of the agent's endpoint.
 
 use reqwest::Url;
 use serde_json::Value;
 
 use crate::config::{Settings, Wanted};
 
-/// The two protocols; their names differ, their meaning hardly.
+/// Protocol version; 1.0 and 0.3 differ mostly in names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     One,
@@ -22,7 +22,7 @@ pub(crate) struct Endpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Streaming {
     Offered,
-    /// Tasks are asked for.
+    /// Tasks are polled.
     Missing,
 }
 
@@ -30,12 +30,12 @@ pub(crate) enum Streaming {
 pub(crate) enum UnusableCard {
     #[error("{}", crate::NO_URL)]
     NotConfigured,
-    #[error("the agent's card names no JSON-RPC interface of version 1.0 or 0.3 that is wanted")]
+    #[error("the agent's card has no JSON-RPC interface of the configured version (1.0 or 0.3)")]
     NoInterface,
-    #[error("the agent's card names the address {0:?}, which is none")]
+    #[error("the agent's card has an invalid address, {0:?}")]
     Address(String),
     #[error(
-        "the agent's card leads to another origin, {0}; if that is right set adapters.<id>.endpoint to the address there"
+        "the agent's card points to another origin, {0}; if that is intended, set adapters.<id>.endpoint to that address"
     )]
     Elsewhere(String),
 }
@@ -57,7 +57,7 @@ impl Endpoint {
                 found.push((version, url));
             }
         }
-        // Before 1.0 the card itself was the interface.
+        // Before 1.0 the card itself described the interface.
         let transport = card["preferredTransport"].as_str().unwrap_or("JSONRPC");
         if let (true, Some(url)) = (is_json_rpc(transport), card["url"].as_str()) {
             found.push((

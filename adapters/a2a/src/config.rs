@@ -1,4 +1,4 @@
-//! What the operator decides: where the agent is and how we prove who we are.
+//! The operator's settings: the agent's address and the credentials sent to it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 pub(crate) struct Settings {
     pub(crate) table: Table,
-    /// Where the agent's card is; absent: the adapter loads and says what is missing.
+    /// Address of the agent's card; `None`: the adapter loads, and its health says that the address is missing.
     pub(crate) card_url: Option<Url>,
     pub(crate) endpoint: Option<Url>,
 }
@@ -20,9 +20,9 @@ pub(crate) struct Settings {
 #[derive(Deserialize)]
 #[serde(default)]
 pub(crate) struct Table {
-    /// The agent's address; its card is at `.well-known/agent-card.json` below it, unless this is a `.json`.
+    /// Address of the agent; its card is at `.well-known/agent-card.json` below, unless this ends in `.json`.
     url: Option<String>,
-    /// Where messages are sent, if not where the card says. A card may not lead to another origin.
+    /// Address for messages, in place of the card's; required if the card points to another origin.
     endpoint: Option<String>,
     token: Option<SecretString>,
     api_key: Option<SecretString>,
@@ -36,7 +36,7 @@ pub(crate) struct Table {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) enum Wanted {
-    /// The newest that both sides speak.
+    /// The newest version that both sides support.
     #[serde(rename = "auto")]
     Auto,
     #[serde(rename = "1.0")]
@@ -63,7 +63,8 @@ impl Default for Table {
 }
 
 impl Settings {
-    /// `instance` names the variables: `A2A_URL`, `A2A_TOKEN` and `A2A_API_KEY` for `a2a`.
+    /// Reads the settings. `instance` is the prefix of the variables: `A2A_URL`, `A2A_TOKEN` and `A2A_API_KEY` for
+    /// `a2a`.
     pub(crate) fn read(config: &Config, instance: &str) -> api::Result<Self> {
         let mut table: Table = config.parse()?;
         let variable = |name: &str| {
@@ -101,7 +102,7 @@ impl Settings {
             {
                 return Err(invalid(
                     "headers",
-                    &format!("{name:?} or its value cannot be in a header"),
+                    &format!("{name:?} or its value is not valid in an HTTP header"),
                 ));
             }
         }

@@ -21,9 +21,9 @@ use crate::card::{Endpoint, UnusableCard};
 use crate::config::Settings;
 use crate::talk::Talk;
 
-/// How long executions have to end at shutdown.
+/// Time for executions to end at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
-/// How long the agent has to show its card when it is asked for its health.
+/// Timeout for reading the card in a health check.
 const HEALTH: Duration = Duration::from_millis(900);
 
 const NO_URL: &str = "no agent is configured: set adapters.a2a.url, or A2A_URL";
@@ -31,7 +31,7 @@ const NO_URL: &str = "no agent is configured: set adapters.a2a.url, or A2A_URL";
 pub struct A2a {
     settings: Settings,
     http: Http,
-    /// As the card said when it was read last.
+    /// The endpoint from the last read of the card.
     endpoint: Mutex<Option<Endpoint>>,
     running: Running,
 }
@@ -77,7 +77,7 @@ impl ExecutionAdapter for A2a {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        // What is left is dropped, and the agent is told so.
+        // Executions still running are dropped, which cancels their tasks at the agent.
         let _ = tokio::time::timeout(SHUTDOWN, ended).await;
         Ok(())
     }
@@ -90,14 +90,14 @@ impl ExecutionAdapter for A2a {
             Ok(Ok(_)) => Health::healthy(),
             Ok(Err(CardError::Use(error))) => Health::degraded(error.to_string()),
             Ok(Err(CardError::Fetch(Failure::Refused { status, .. }))) => Health::degraded(match status.as_u16() {
-                401 | 403 => format!("the agent answers {status}: set adapters.a2a.token, api_key or headers"),
-                404 => "the agent has no card there: correct adapters.a2a.url, or give the card's own address".to_owned(),
-                _ => format!("the agent answers {status} for its card: look at its log"),
+                401 | 403 => format!("the agent answered {status}: set adapters.a2a.token, api_key or headers"),
+                404 => "the agent has no card at this address: correct adapters.a2a.url, or set it to the card's own address".to_owned(),
+                _ => format!("the agent answered {status} for its card: check its log"),
             }),
             Ok(Err(CardError::Fetch(error))) => {
                 Health::offline(format!("{}: start the agent, or correct adapters.a2a.url", AdapterError::from(error)))
             }
-            Err(_) => Health::degraded(format!("the agent did not show its card within {HEALTH:?}: look at its load")),
+            Err(_) => Health::degraded(format!("the agent did not return its card within {HEALTH:?}: check its load")),
         }
     }
 
@@ -144,7 +144,7 @@ impl ExecutionAdapter for A2a {
 }
 
 impl A2a {
-    /// Reads the card and remembers what it says.
+    /// Reads the card and caches its endpoint.
     async fn fetch(&self) -> std::result::Result<Endpoint, CardError> {
         let Some(url) = &self.settings.card_url else {
             return Err(CardError::Use(UnusableCard::NotConfigured));

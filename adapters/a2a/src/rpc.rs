@@ -1,4 +1,4 @@
-//! The protocol's calls: JSON-RPC over HTTP, by the names of either version.
+//! Calls of the protocol: JSON-RPC over HTTP, with the method names of either version.
 
 use forge_adapter_api::AdapterError;
 use forge_adapter_transport::http::Http;
@@ -19,7 +19,7 @@ pub(crate) enum Call {
     Resubscribe,
 }
 
-/// What is known of a runtime's own error codes.
+/// The protocol's error code of an unknown task.
 const TASK_NOT_FOUND: i64 = -32001;
 
 impl Call {
@@ -61,7 +61,7 @@ pub(crate) fn request(
     settings.with_credentials(request)
 }
 
-/// A message of ours that goes on with this conversation. `SendMessage` answers before the task is done.
+/// Params of a message that continues this conversation. `SendMessage` returns before the task is done.
 pub(crate) fn message(version: Version, ids: &Ids, text: &str, metadata: &Value) -> Value {
     let (role, part, at_once) = match version {
         Version::One => (
@@ -92,7 +92,7 @@ pub(crate) fn of_task(id: &str) -> Value {
     json!({ "id": id })
 }
 
-/// The `result` of an answer, or what the agent's error means.
+/// The `result` of an answer, or the agent's error mapped to a code.
 pub(crate) fn result(mut answer: Value) -> Result<Value, AdapterError> {
     let error = &answer["error"];
     if error.is_object() {
@@ -100,12 +100,12 @@ pub(crate) fn result(mut answer: Value) -> Result<Value, AdapterError> {
         let said = error["message"].as_str().unwrap_or("no reason given");
         let (name, retryable) = match code {
             TASK_NOT_FOUND => ("session_not_found", false),
-            // Parameters and contents that the agent does not take.
+            // Parameters or content that the agent does not accept.
             -32602 | -32005 => ("invalid_request", false),
             -32603 => ("upstream_error", true),
             _ => ("upstream_error", false),
         };
-        let mut error = AdapterError::new(name, format!("the agent answers {code}: {said}"));
+        let mut error = AdapterError::new(name, format!("the agent answered {code}: {said}"));
         error.retryable = retryable;
         return Err(error);
     }
@@ -113,7 +113,7 @@ pub(crate) fn result(mut answer: Value) -> Result<Value, AdapterError> {
         Some(result) => Ok(result.take()),
         None => Err(AdapterError::new(
             "upstream_error",
-            "the agent's answer is no JSON-RPC response",
+            "the agent's answer is not a JSON-RPC response",
         )),
     }
 }

@@ -1,5 +1,5 @@
-//! One run: the message is sent, and its task followed to the end, through broken streams, by asking where
-//! nothing is streamed.
+//! One run: sends the message and follows its task to the end, resuming broken streams, or polling agents without
+//! streaming.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::rpc::{self, Call};
 use crate::transcript::{Transcript, conversation};
 use crate::update::Update;
 
-/// An agent that is asked for its task may fail so often in a row.
+/// Upper bound of consecutive failures while following a task.
 const FAILURES: u32 = 5;
-/// Before a broken stream is taken up again.
+/// Base delay before a broken stream is resumed.
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) struct Talk<'a> {
@@ -30,12 +30,12 @@ pub(crate) struct Talk<'a> {
     pub(crate) events: &'a Events,
 }
 
-/// What has been heard, and how to take the task back.
+/// Progress of a run, and the handle that cancels its task.
 #[derive(Default)]
 struct Course {
     transcript: Transcript,
     undo: Option<CancelOnDrop>,
-    /// The stream is not the first one.
+    /// True once the stream was resumed.
     resumed: bool,
 }
 
@@ -55,7 +55,7 @@ impl Talk<'_> {
         } = course;
         match (undo, &ended) {
             (Some(undo), Ok(())) => undo.disarm(),
-            // The task would go on without anybody who hears it.
+            // The task would continue without a receiver.
             (Some(undo), Err(_)) => undo.now().await,
             (None, _) => {}
         }
@@ -76,7 +76,7 @@ impl Talk<'_> {
     async fn follow(&self, request: &ExecutionRequest, course: &mut Course) -> Result<()> {
         let ids = conversation(request.session_id.as_deref());
         let text = match (&request.system_prompt, &request.session_id) {
-            // In a session it has been said.
+            // Later messages of a session do not repeat it.
             (Some(system), None) => format!("{system}\n\n{}", request.message),
             (Some(_) | None, _) => request.message.clone(),
         };
@@ -96,7 +96,7 @@ impl Talk<'_> {
                 return ended.and_then(|()| {
                     Err(AdapterError::new(
                         "upstream_error",
-                        "the agent's answer ended before it named a task",
+                        "the agent's answer ended before it contained a task",
                     )
                     .retryable())
                 });
@@ -114,7 +114,7 @@ impl Talk<'_> {
         ended
     }
 
-    /// A stream that broke is taken up again; what it cannot tell any more the task itself says.
+    /// Resumes a broken stream, or reads the task itself if that is over or does not help.
     async fn go_on(&self, task: &str, course: &mut Course, failures: u32) -> Result<()> {
         let params = rpc::of_task(task);
         if self.endpoint.streaming == Streaming::Offered {
@@ -125,14 +125,14 @@ impl Talk<'_> {
                 return self.hear(Call::Get, &params, course).await;
             }
             if let Err(error) = &resubscribed {
-                tracing::debug!("the stream could not be taken up again: {error}");
+                tracing::debug!("the stream could not be resumed: {error}");
             }
         }
         sleep(self.settings.poll_interval()).await;
         self.hear(Call::Get, &params, course).await
     }
 
-    /// Calls, and takes over all that the answer says.
+    /// Makes a call and applies all updates of its answer.
     async fn hear(&self, call: Call, params: &Value, course: &mut Course) -> Result<()> {
         let request = rpc::request(self.http, self.settings, self.endpoint, call, params);
         let answer = self.http.answer(request).await?;
@@ -165,7 +165,7 @@ impl Talk<'_> {
         let update = Update::read(&result).map_err(|error| {
             AdapterError::new("upstream_error", format!("the agent's answer is {error}"))
         })?;
-        // A piece may be in the task already that was told before it: only the task says what is new.
+        // After a resume, the task can already contain a streamed piece; only the task itself shows what is new.
         if course.resumed && matches!(update, Update::Artifact { .. }) {
             return Ok(());
         }

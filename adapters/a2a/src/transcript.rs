@@ -1,11 +1,11 @@
-//! What a run has told so far: its artifacts, its state, and the result that they make.
+//! State of a run: its artifacts, the task's state, and the result built from them.
 
 use forge_adapter_api::{AdapterEvent, ExecutionResult};
 use serde_json::{Value, json};
 
 use crate::update::{Appends, Artifact, Content, Ids, Message, State, Task, Update};
 
-/// Between the context's and the task's id in a session that waits for an answer.
+/// Separator of context id and task id in the id of a session that waits for an answer.
 const TASK: &str = "|task:";
 
 #[derive(Default)]
@@ -13,12 +13,12 @@ pub(crate) struct Transcript {
     pub(crate) ids: Ids,
     pub(crate) state: Option<State>,
     artifacts: Vec<(String, Content)>,
-    /// What the agent said last that is no artifact.
+    /// The agent's latest content that is not an artifact.
     said: Option<Content>,
     session_told: bool,
 }
 
-/// The conversation that a session's id means. A task is in it only while it waits for an answer.
+/// Parses a session id. Contains a task only while the task waits for an answer.
 pub(crate) fn conversation(session: Option<&str>) -> Ids {
     let Some(session) = session else {
         return Ids::default();
@@ -36,7 +36,7 @@ pub(crate) fn conversation(session: Option<&str>) -> Ids {
 }
 
 impl Transcript {
-    /// Takes an update over; the events that tell of it.
+    /// Applies an update; returns the events to emit.
     pub(crate) fn hear(&mut self, update: Update) -> Vec<AdapterEvent> {
         let mut events = Vec::new();
         match update {
@@ -58,7 +58,7 @@ impl Transcript {
             Update::Message(message) => {
                 self.meet(&message.ids, &mut events);
                 self.said = Some(message.content);
-                // An answer without a task is the whole.
+                // An answer without a task is complete.
                 self.state = Some(self.state.unwrap_or(State::Completed));
             }
         }
@@ -69,7 +69,7 @@ impl Transcript {
         self.state.is_some_and(State::is_over)
     }
 
-    /// What is known of the run goes with how it ended.
+    /// Adds output, usage and session to the result of the run's end.
     pub(crate) fn into_result(self, end: ExecutionResult) -> ExecutionResult {
         let text = self.text();
         let waits = matches!(self.state, Some(State::InputRequired | State::AuthRequired));
@@ -93,7 +93,7 @@ impl Transcript {
         }
     }
 
-    /// The result that the task's state means; `None` while it works.
+    /// The result for the task's state; `None` while the task is working.
     pub(crate) fn ended(&self) -> Option<ExecutionResult> {
         let said = || {
             self.said
@@ -115,15 +115,18 @@ impl Transcript {
         Some(match self.state? {
             State::Working => return None,
             State::Completed => ExecutionResult::default(),
-            State::Failed => failed("adapter_error", "the agent says that the task has failed"),
-            State::Canceled => failed("cancelled", "the agent says that the task was cancelled"),
-            State::Rejected => failed("rejected", "the agent rejects the task"),
+            State::Failed => failed("adapter_error", "the agent reported that the task failed"),
+            State::Canceled => failed(
+                "cancelled",
+                "the agent reported that the task was cancelled",
+            ),
+            State::Rejected => failed("rejected", "the agent rejected the task"),
             State::InputRequired => asks("input", "the agent asks a question"),
-            State::AuthRequired => asks("auth", "the agent wants to be let in somewhere"),
+            State::AuthRequired => asks("auth", "the agent requires authorization"),
         })
     }
 
-    /// Artifacts first; without any, what the agent said last, unless that is why it ended.
+    /// The text of the artifacts; without any, the agent's latest text, unless that is the error.
     fn text(&self) -> String {
         if !self.artifacts.is_empty() {
             let texts = self
@@ -141,7 +144,7 @@ impl Transcript {
         }
     }
 
-    /// The text for an agent that streamed none of it.
+    /// The output text if the agent streamed none of it.
     pub(crate) fn unstreamed(&self) -> Option<String> {
         (self.artifacts.is_empty() && self.state == Some(State::Completed))
             .then(|| self.text())
@@ -191,7 +194,7 @@ impl Transcript {
         });
         let content = &mut self.artifacts[at].1;
         let new = &artifact.content;
-        // A task that is seen again holds what has been streamed.
+        // A task that is read again contains what was streamed before.
         let delta = match (
             artifact.appends,
             new.text.strip_prefix(content.text.as_str()),

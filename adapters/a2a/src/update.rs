@@ -1,4 +1,4 @@
-//! What an agent says, in either protocol or in a mix of both, as one shape.
+//! The agent's messages in one form, for either protocol version or a mix of both.
 
 use serde_json::Value;
 
@@ -21,12 +21,12 @@ pub(crate) struct Ids {
     pub(crate) context: Option<String>,
 }
 
-/// A task as a whole, or, in a status, without its artifacts.
+/// A task; without artifacts if it comes from a status update.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Task {
     pub(crate) ids: Ids,
     pub(crate) state: State,
-    /// What the agent says to its state.
+    /// Message of the agent with the state.
     pub(crate) said: Option<Message>,
     pub(crate) artifacts: Vec<Artifact>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Message {
 pub(crate) struct Artifact {
     pub(crate) id: String,
     pub(crate) content: Content,
-    /// It goes on with what there is under its id.
+    /// `Yes` if the artifact continues the one with the same id.
     pub(crate) appends: Appends,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Appends {
 pub(crate) struct Content {
     pub(crate) text: String,
     pub(crate) data: Option<Value>,
-    /// `{name?, mediaType?, url?}` each.
+    /// Files as `{name?, mediaType?, url?}` each.
     pub(crate) files: Vec<Value>,
 }
 
@@ -90,7 +90,7 @@ impl Update {
         }
         match result["kind"].as_str() {
             Some(kind) => Self::of(kind, result),
-            // `GetTask` gives the task itself.
+            // `GetTask` returns the task itself.
             None if result["status"].is_object() => Self::of("task", result),
             None if result["parts"].is_array() => Self::of("message", result),
             None => Err(Malformed),
@@ -120,7 +120,7 @@ impl Update {
 }
 
 impl State {
-    /// `TASK_STATE_INPUT_REQUIRED` and `input-required` are the same.
+    /// Parses a state; `TASK_STATE_INPUT_REQUIRED` and `input-required` are the same.
     fn read(text: &str) -> Self {
         let name = text.strip_prefix("TASK_STATE_").unwrap_or(text);
         match name.to_ascii_lowercase().replace('_', "-").as_str() {
@@ -130,7 +130,7 @@ impl State {
             "rejected" => Self::Rejected,
             "input-required" => Self::InputRequired,
             "auth-required" => Self::AuthRequired,
-            // Submitted, working, and what later versions may add: it is not over.
+            // Submitted, working, and states of later versions: not over.
             _ => Self::Working,
         }
     }
@@ -164,7 +164,7 @@ impl Content {
     }
 }
 
-/// Never with its bytes: they would not fit into an event.
+/// Converts a file part. Leaves out its bytes, which would exceed the size of an event.
 fn file(part: &Value) -> Option<Value> {
     let old = &part["file"];
     let first = |values: [&Value; 2]| {

@@ -1,9 +1,9 @@
-"""An agent of the A2A SDK for the tests. It asks the model at MODEL_URL, writes what is cancelled to CANCELS
-and does what the prompt says:
+"""An agent of the A2A SDK for the tests. Calls the model at MODEL_URL, appends the ids of cancelled tasks to CANCELS
+and acts on the prompt:
 
 ASK (input required, answered by the next message), DENY (rejected), BOOM (failed), PIECES (an artifact in
-pieces), DATA (a part of data and a file), DROP (the first stream is cut), anything else: the model's text.
-Prints its port and serves both versions; `python agent.py 0.3` shows a card of 0.3 alone, `plain` one
+pieces), DATA (a data part and a file), DROP (the first streams are cut), anything else: the model's text.
+Prints its port and serves both versions; `python agent.py 0.3` serves a card of 0.3 only, `plain` one
 without streaming.
 """
 
@@ -79,7 +79,7 @@ class Agent(AgentExecutor):
 
 
 class Cut:
-    """Cuts the first streams of messages with DROP in them, and refuses whoever lacks the token."""
+    """Cuts the first streams of messages that contain DROP, and rejects requests without the token."""
 
     def __init__(self, app) -> None:
         self.app = app

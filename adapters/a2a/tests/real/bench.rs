@@ -1,4 +1,4 @@
-//! An agent of the A2A SDK, its model, the adapter, and runs between them.
+//! Test setup: an agent of the A2A SDK, its fake model, and the adapter.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) struct Bench {
     pub(crate) agent: Agent,
 }
 
-/// The agent's process; it ends with this.
+/// The agent's process; killed on drop.
 pub(crate) struct Agent {
     pub(crate) url: String,
     pub(crate) child: Child,
@@ -32,7 +32,7 @@ pub(crate) struct Ran {
 }
 
 impl Agent {
-    /// `kind` is `both`, `0.3` or `plain`; the token is one it wants to see.
+    /// Starts an agent. `kind` is `both`, `0.3` or `plain`; `token` is required by the agent unless empty.
     pub(crate) async fn start(model: &Model, kind: &str, token: &str) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/agent.py");
         let mut program = Program::new(forge_test_runtimes::a2a_python());
@@ -56,7 +56,7 @@ impl Agent {
         }
     }
 
-    /// How many tasks were cancelled.
+    /// Number of cancelled tasks.
     pub(crate) fn cancels(&self) -> usize {
         let cancels = std::fs::read_to_string(self.folder.path().join("cancels"));
         cancels.unwrap_or_default().lines().count()
@@ -86,7 +86,7 @@ impl Bench {
         self.run_until(request, "", async || {}).await
     }
 
-    /// Does something beside the execution, from its first event of this kind on.
+    /// Runs a request, and `act` beside it from the first event of this kind on.
     pub(crate) async fn run_until(
         &self,
         request: ExecutionRequest,
@@ -107,7 +107,7 @@ impl Bench {
                 if event.kind == kind
                     && let Some(begin) = begin.take()
                 {
-                    // Nobody acts when the execution has ended already.
+                    // The receiver is gone if the execution has already ended.
                     let _ = begin.send(());
                 }
                 seen.push(event);
@@ -132,7 +132,7 @@ impl Ran {
         self.result.output.as_deref().unwrap_or_default()
     }
 
-    /// It failed with this code; the text.
+    /// Asserts that the execution failed with this code; returns the error text.
     #[track_caller]
     pub(crate) fn failed(&self, code: &str) -> &str {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The checks that every adapter has to pass.
+//! The conformance checks of every adapter.
 
 use std::time::Duration;
 

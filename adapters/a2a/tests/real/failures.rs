@@ -1,4 +1,4 @@
-//! What goes wrong: the agent's own failures, its model's, its server's, and being cancelled.
+//! Failures of the agent, its model and its server; cancellation.
 
 use forge_adapter_api::child::{Child, Program};
 use forge_adapter_api::{Events, ExecutionAdapter as _, ExecutionRequest, HealthStatus, Host};
@@ -96,7 +96,7 @@ async fn who_lacks_the_token_is_told() {
     assert!(!error.message.contains("wrong"));
 }
 
-/// A server that gives the card and then, to every message, this body.
+/// A server that returns a card, and this body to every message.
 async fn strange(body: &str) -> (Child, String) {
     let script = "
 import http.server, json, sys

@@ -1,4 +1,4 @@
-//! The adapter against agents of the real A2A SDK, whose model is the harness's, and against a strange one.
+//! The adapter against agents of the real A2A SDK with the fake model, and against a server with malformed answers.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;

@@ -1,4 +1,4 @@
-//! What runs give, by either protocol and without streaming.
+//! Successful runs with either protocol version and without streaming.
 
 use crate::bench::Bench;
 
@@ -48,7 +48,7 @@ async fn every_kind_of_agent_answers_streams_and_asks() {
             asked.result.session_id.unwrap().starts_with(&context),
             "{kind}"
         );
-        // The agent adds the context when its task was there before.
+        // The agent adds the context if its task existed before.
         assert!(
             answered.succeeded().ends_with(&format!("[{context}]")),
             "{kind}: {:?}",
