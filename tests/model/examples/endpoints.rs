@@ -1,5 +1,5 @@
-//! The fake endpoints as a program, for measurements and for trying by hand: says where they are, one a
-//! line, and ends with its stdin.
+//! Runs the fake endpoints as a program, for measurements and manual tests: prints their addresses, one per line, and
+//! exits when stdin closes.
 
 use std::io::Write as _;
 

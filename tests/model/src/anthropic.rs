@@ -129,8 +129,7 @@ fn block_events(index: usize, block: &Value) -> Vec<Value> {
     events
 }
 
-/// The last text of the last user message that has one; a reminder of the program only when the message has
-/// nothing else.
+/// The last text of the last user message with text; a `system-reminder` only if the message has nothing else.
 fn prompt(body: &Value) -> String {
     array(&body["messages"])
         .iter()
@@ -152,7 +151,7 @@ fn is_reminder(text: &str) -> bool {
     text.trim_start().starts_with("<system-reminder>")
 }
 
-/// The result of a tool, when the last message brings one and no new prompt.
+/// The result of a tool if the last message has one and no new prompt.
 fn tool_output(body: &Value) -> Option<String> {
     let last = body["messages"].as_array()?.last()?;
     let blocks = last["content"].as_array()?;

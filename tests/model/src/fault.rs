@@ -1,4 +1,4 @@
-//! What goes wrong with an answer on its way, whatever the protocol.
+//! Faults of an answer's stream, independent of the protocol.
 
 use std::future::Future;
 use std::io::Error;
@@ -9,11 +9,11 @@ use axum::http::header::RETRY_AFTER;
 use axum::response::Response;
 use futures_util::{StreamExt as _, stream};
 
-/// So many events come well.
+/// Events sent before the fault.
 const EVENTS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Puts the fault in that the request names, and breaks the answer off when the endpoint is killed.
+/// Inserts the fault that the request names, and breaks the stream when the endpoint is killed.
 pub(crate) fn put_in(
     mut response: Response,
     asked: &str,
@@ -33,7 +33,7 @@ pub(crate) fn put_in(
             None => pieces.boxed(),
             Some(fault) => {
                 let fault = stream::once(async {
-                    // What comes well has to be on its way before the connection goes.
+                    // The events have to be flushed before the connection breaks.
                     tokio::time::sleep(PAUSE).await;
                     stream::iter(fault)
                 });
@@ -48,7 +48,7 @@ pub(crate) fn put_in(
     })
 }
 
-/// The pieces; what `cut` brings ends them.
+/// The stream of pieces, ended by the items of `cut`.
 fn until(
     pieces: stream::BoxStream<'static, Result<Bytes, Error>>,
     cut: impl stream::Stream<Item = Result<Bytes, Error>> + Send + 'static,
@@ -62,7 +62,7 @@ fn until(
         .map(|piece| piece.unwrap())
 }
 
-/// What comes behind the events that come well.
+/// Content after the first `EVENTS` events; `None` if the request names no fault.
 fn fault(asked: &str) -> Option<Vec<Result<Bytes, Error>>> {
     let has = |marker: &str| asked.contains(marker);
     if has("CUTOFF") {

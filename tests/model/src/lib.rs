@@ -1,19 +1,21 @@
-//! A model endpoint on loopback whose answers are decided by markers in the last prompt, so that real agent
-//! programs can be run without a model. It speaks Anthropic Messages, OpenAI Chat and Responses, and Gemini:
+//! A model endpoint on loopback whose answers are selected by markers in the last prompt, so that real agent programs
+//! run without a model. Supports Anthropic Messages, OpenAI Chat and Responses, and Gemini:
 //!
 //! | marker | answer |
 //! |---|---|
-//! | `CALL <tool> {json}` | a call of this tool; several markers make several calls. Once a result is there: `tool said: …` |
-//! | `SLOW` | 200 deltas, one each 100 ms |
-//! | `HANG` | none, ever |
+//! | `CALL <tool> {json}` | a call of this tool; several markers make several calls. Once a result is sent: `tool said:
+//! …` |
+//! | `SLOW` | 200 deltas, one every 100 ms |
+//! | `HANG` | no answer |
 //! | `THINK` | a thought before the text |
-//! | `FAIL<status>` | this HTTP status; `FAILONCE<status>` only the first time. With `SOON` Chat Completions says that one may try again at once |
-//! | `RETRYAFTER<seconds>` | with a failure, when to come again |
-//! | `CUTOFF`, `ENDEARLY`, `HALFEVENT`, `GARBLED` | a stream that goes wrong after its third event: see `fault.rs` |
+//! | `FAIL<status>` | this HTTP status; `FAILONCE<status>` only the first time. With `SOON`, Chat Completions allows an
+//! immediate retry |
+//! | `RETRYAFTER<seconds>` | sets `Retry-After` of a failure |
+//! | `CUTOFF`, `ENDEARLY`, `HALFEVENT`, `GARBLED` | a stream that fails after its third event: see `fault.rs` |
 //! | a JSON schema in the request | a sample that follows it |
 //! | otherwise | `pong: ` and the end of the prompt |
 //!
-//! Prompts may come wrapped in reminders of the program; the last text that is none decides.
+//! Prompts can be wrapped in reminders of the program; the last text that is not a reminder decides.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -41,14 +43,14 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A running endpoint; dropping it stops it.
+/// A running endpoint; stopped on drop.
 pub struct Model {
     url: String,
     desk: Desk,
     server: JoinHandle<()>,
 }
 
-/// One request as it came.
+/// A request as received.
 #[derive(Clone, Debug)]
 pub struct Received {
     pub path: String,
@@ -57,7 +59,7 @@ pub struct Received {
 }
 
 impl Model {
-    /// On a free port of loopback.
+    /// Starts an endpoint on a free loopback port.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -73,12 +75,12 @@ impl Model {
         Self { url, desk, server }
     }
 
-    /// Where it is, without a path.
+    /// Address without a path.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Breaks every stream off and is gone, as a process that is killed.
+    /// Breaks all streams and stops, like a killed process.
     pub fn kill(self) {
         self.desk.0.killed.send_replace(true);
     }
@@ -95,7 +97,7 @@ impl Drop for Model {
     }
 }
 
-/// What the endpoint remembers between requests.
+/// State of the endpoint across requests.
 #[derive(Clone, Default)]
 pub(crate) struct Desk(Arc<Memory>);
 
@@ -108,21 +110,21 @@ struct Memory {
 }
 
 impl Desk {
-    /// Another number each time.
+    /// A unique number.
     fn number(&self) -> u64 {
         self.0.count.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether this prompt is answered for the first time.
+    /// Returns true if this prompt was not seen before, and records it.
     fn is_first(&self, prompt: &str) -> bool {
         self.0.failed.lock().unwrap().insert(prompt.to_owned())
     }
 
-    /// Waits for the end of the endpoint.
+    /// Waits until the endpoint is killed.
     fn killed(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut killed = self.0.killed.subscribe();
         async move {
-            // It fails when there is no endpoint any more.
+            // An error means that the endpoint was dropped.
             let _ = killed.wait_for(|killed| *killed).await;
         }
     }

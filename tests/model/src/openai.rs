@@ -25,7 +25,7 @@ pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
         }
         Plan::Hang => std::future::pending().await,
         Plan::Text(_) | Plan::Thought(_) | Plan::Slow | Plan::Calls(_) => {
-            // Of `creator/model` a gateway answers, whose ids one can ask for what they cost.
+            // A model `creator/model` is answered like a gateway, whose ids can be used to request the cost.
             let is_gateway = body["model"]
                 .as_str()
                 .is_some_and(|model| model.contains('/'));
@@ -42,7 +42,7 @@ pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
 
 pub(crate) fn failure(status: StatusCode) -> Value {
     let message = format!("fake failure {}", status.as_u16());
-    // Clients try again by the type, whatever the status.
+    // Clients decide on a retry by the type, not by the status.
     let kind = match status.as_u16() {
         401 | 403 => "authentication_error",
         429 => "rate_limit_error",
@@ -137,7 +137,7 @@ pub(crate) fn tool_call(index: usize, call: &Call) -> Value {
     })
 }
 
-/// 31 in, 5 of them from the cache; 9 out, 2 of them thought.
+/// Usage of every answer: 31 input tokens, 5 of them cached; 9 output tokens, 2 of them reasoning.
 pub(crate) fn usage() -> Value {
     json!({
         "prompt_tokens": 31, "completion_tokens": 9, "total_tokens": 40,
@@ -145,7 +145,7 @@ pub(crate) fn usage() -> Value {
     })
 }
 
-/// What was said since the last answer.
+/// The prompt, from messages after the last answer.
 pub(crate) fn prompt(body: &Value) -> Prompt {
     let messages = array(&body["messages"]);
     let answered = messages

@@ -1,4 +1,4 @@
-//! What to answer, whatever the protocol.
+//! Choice of the answer, independent of the protocol.
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::Desk;
 
 pub(crate) enum Plan {
     Text(String),
-    /// Text behind a thought.
+    /// Text after a thought.
     Thought(String),
     Slow,
     Hang,
@@ -20,12 +20,12 @@ pub(crate) struct Call {
     pub(crate) input: Value,
 }
 
-/// What a request asks, whatever the protocol.
+/// The relevant parts of a request, independent of the protocol.
 pub(crate) struct Prompt {
     pub(crate) text: String,
-    /// The result of a call that has just come back.
+    /// Result of the tool call in the last message, if any.
     pub(crate) tool_output: Option<String>,
-    /// The JSON schema that the answer has to follow.
+    /// JSON schema of the answer.
     pub(crate) schema: Option<Value>,
 }
 
@@ -86,7 +86,7 @@ fn calls(prompt: &str) -> Vec<Call> {
         .collect()
 }
 
-/// A value that a schema allows; references are not followed.
+/// A value that matches a schema; references are not followed.
 fn sample(schema: &Value) -> Value {
     if let Some(value) = schema.get("const").or(schema["enum"].get(0)) {
         return value.clone();

@@ -1,4 +1,4 @@
-//! What the protocols have in common: texts in pieces, and server-sent events at a pace.
+//! Common parts of the protocols: texts in pieces, and paced server-sent events.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,11 +14,11 @@ const PIECE: usize = 8;
 const SLOW_PIECES: usize = 200;
 const SLOW_PACE: Duration = Duration::from_millis(100);
 
-/// One server-sent event.
+/// A server-sent event.
 pub(crate) struct Frame {
     name: Option<String>,
     data: String,
-    /// A piece of the answer, which may take its time.
+    /// True for a piece of the answer, which is sent with a delay.
     is_piece: bool,
 }
 
@@ -31,7 +31,7 @@ impl Frame {
         }
     }
 
-    /// Named by its member `type`.
+    /// An event named by the data's member `type`.
     pub(crate) fn typed(data: &Value) -> Self {
         let name = data["type"].as_str().unwrap();
         Self {
@@ -56,7 +56,7 @@ impl Frame {
     }
 }
 
-/// An answer's text, and how long each piece of it takes.
+/// Text of an answer, and the delay between its pieces.
 pub(crate) fn text_of(plan: &Plan) -> Option<(String, Duration)> {
     match plan {
         Plan::Text(text) | Plan::Thought(text) => Some((text.clone(), Duration::ZERO)),
@@ -90,7 +90,7 @@ pub(crate) fn pieces(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The texts of a message's content, which is a text or blocks.
+/// The texts of a message's content, which is a string or blocks.
 pub(crate) fn texts(content: &Value) -> Vec<String> {
     match content {
         Value::String(text) => vec![text.clone()],

@@ -1,4 +1,4 @@
-//! Chat answers: the OpenAI shape, and what the platform adds to it.
+//! Chat answers: the OpenAI format with the platform's additions.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(super) async fn chat(desk: &Desk, door: Door, asked: &Asked) -> Response {
     }
 }
 
-/// What says how the request was routed.
+/// Adds the members that describe the routing.
 fn with_routing(mut answer: Value, asked: &Asked) -> Value {
     let is_auto = asked.mechanism == "auto_routing";
     let family = asked.model.split('-').nth(1).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the platform takes, and nothing more.
+//! Strict validation of requests: accepts only what the platform documents.
 
 use axum::http::HeaderMap;
 use serde_json::{Map, Value};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::ROUTED_MODEL;
 use crate::wire::array;
 
-/// Where a chat may come in: two generations of paths.
+/// Endpoints of chats, in two generations of paths.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Door {
     Older,
@@ -52,7 +52,7 @@ impl Family {
         }
     }
 
-    /// As the feed of models writes it.
+    /// Name in the list of models.
     pub(super) fn shown(self) -> &'static str {
         match self {
             Self::OpenAi => "OpenAI",
@@ -72,7 +72,7 @@ impl Family {
     }
 }
 
-/// A request that may be answered.
+/// A valid request.
 pub(super) struct Asked {
     pub(super) body: Value,
     pub(super) model: String,
@@ -128,7 +128,7 @@ fn ensure(holds: bool, message: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(message()) }
 }
 
-/// Exactly one of three ways.
+/// Requires exactly one of the three ways to select a model.
 fn routing(members: &Map<String, Value>) -> Result<(String, &'static str), String> {
     let way = |name| members.get(name);
     match (way("auto_routing"), way("model"), way("model_family")) {

@@ -1,9 +1,9 @@
-//! A fake of the Gloo AI platform, made from its documentation and public clients alone: nobody has held
-//! it against the service. It is strict: an unknown field, a wrong content type, a missing or revoked
-//! token, no or two ways of routing are refused.
+//! A fake of the Gloo AI platform, written from its documentation and public clients only and never compared with the
+//! service. Strict: rejects unknown fields, wrong content types, missing or revoked tokens, and any number of ways of
+//! routing but one.
 //!
-//! Markers of the model work here too, and besides: `WITHDONE` ends a stream with `[DONE]`, `CUTSHORT`
-//! breaks it off, `GARBLED` puts something in that is not JSON, `BLOCKED` meets the guardrails.
+//! Supports the markers of the model and more: `WITHDONE` ends a stream with `[DONE]`, `CUTSHORT` breaks it, `GARBLED`
+//! inserts text that is not JSON, `BLOCKED` triggers the guardrails.
 
 mod answer;
 mod check;
@@ -26,16 +26,16 @@ use super::{Desk, Received};
 use check::{Door, Family};
 use token::Issued;
 
-/// What the fake lets in.
+/// Accepted credentials.
 pub const API_KEY: &str = "gloo-fake-key";
 pub const CLIENT_ID: &str = "gloo-fake-client";
 pub const CLIENT_SECRET: &str = "gloo-fake-secret";
-/// What `auto_routing` chooses.
+/// Model chosen by `auto_routing`.
 pub const ROUTED_MODEL: &str = "gloo-anthropic-claude-sonnet-4.6";
-/// A model that the price feed does not know.
+/// A model missing from the price list.
 pub const UNPRICED_MODEL: &str = "gloo-meta-llama-4-maverick";
 
-/// A running platform; dropping it stops it.
+/// A running platform; stopped on drop.
 pub struct Gloo {
     url: String,
     platform: Arc<Platform>,
@@ -53,7 +53,7 @@ struct Platform {
 }
 
 impl Gloo {
-    /// On a free port of loopback.
+    /// Starts a platform on a free loopback port.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -75,47 +75,47 @@ impl Gloo {
         }
     }
 
-    /// Where it is, without a path.
+    /// Address without a path.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// All requests for an answer that were not refused, oldest first.
+    /// All accepted chat requests, oldest first.
     pub fn requests(&self) -> Vec<Received> {
         self.platform.chats.lock().unwrap().clone()
     }
 
-    /// How many tokens were given out.
+    /// Number of issued tokens.
     pub fn tokens_issued(&self) -> u64 {
         self.platform.tokens.count()
     }
 
-    /// How often somebody came without a good token or key.
+    /// Number of requests without a valid token or key.
     pub fn turned_away(&self) -> u64 {
         self.platform.turned_away.load(Ordering::Relaxed)
     }
 
-    /// How often the prices were read.
+    /// Number of reads of the price list.
     pub fn price_reads(&self) -> u64 {
         self.platform.price_reads.load(Ordering::Relaxed)
     }
 
-    /// All tokens given out so far are worth nothing any more.
+    /// Revokes all tokens issued so far.
     pub fn revoke_tokens(&self) {
         self.platform.tokens.revoke();
     }
 
-    /// Says of further tokens that they live so long. They are taken until they are revoked.
+    /// Sets the lifetime reported for further tokens, in seconds. Tokens stay valid until revoked.
     pub fn set_token_seconds(&self, seconds: u64) {
         self.platform.tokens.set_seconds(seconds);
     }
 
-    /// Takes the client's name and secret in the form only, as some of the documentation has it.
+    /// Accepts client credentials only in the form, one of the two documented ways.
     pub fn take_form_credentials_only(&self) {
         self.platform.tokens.take_form_only();
     }
 
-    /// The price feed fails from here on.
+    /// Makes further reads of the price list fail.
     pub fn lose_prices(&self) {
         self.platform.without_prices.store(true, Ordering::Relaxed);
     }
@@ -127,7 +127,7 @@ impl Drop for Gloo {
     }
 }
 
-/// A refusal in the platform's shape.
+/// An error response in the platform's format.
 fn refusal(status: StatusCode, message: &str) -> Response {
     (status, Json(json!({"error": {"message": message}}))).into_response()
 }
@@ -186,7 +186,7 @@ impl Platform {
         answer::chat(&self.desk, door, &asked).await
     }
 
-    /// Keys are of the newer generation; tokens open all doors.
+    /// Checks the credentials: a key is valid for the newer generation only, a token for all endpoints.
     fn lets_in(&self, door: Door, headers: &HeaderMap) -> bool {
         let bearer = headers
             .get("authorization")

@@ -1,4 +1,4 @@
-//! OAuth2 client credentials, in the two ways the documentation shows.
+//! OAuth2 client credentials, in the two documented ways.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{CLIENT_ID, CLIENT_SECRET, refusal};
 
-/// The tokens that were given out.
+/// The issued tokens.
 pub(super) struct Issued(Mutex<Book>);
 
 struct Book {
