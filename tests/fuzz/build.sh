@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the engine with every target in it; prints where it lies.
+# Builds the engine with all targets; prints its path.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 target=$(rustc -vV | sed -n 's/^host: //p')

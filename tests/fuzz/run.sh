@@ -1,7 +1,7 @@
 #!/bin/sh
-# The long part: each target, or those that are named, under libFuzzer for FORGE_FUZZ_MINUTES (10) each.
-# Prints executions, edges and finds, and how long ago the last new edge was; what it finds lies in
-# FORGE_FUZZ_OUT (target/fuzz-runs), as does the corpus it grows. Fails when something was found.
+# The long run: all targets, or the named ones, under libFuzzer for FORGE_FUZZ_MINUTES (10) each. Prints executions,
+# edges, finds and when the last new edge appeared; finds and the grown corpus are in FORGE_FUZZ_OUT (target/fuzz-runs).
+# Fails if there are finds.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=${FORGE_FUZZ_OUT:-$here/../../target/fuzz-runs}

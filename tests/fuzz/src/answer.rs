@@ -1,4 +1,4 @@
-//! What an adapter says in an execution, its events and its answer, made into the one result.
+//! Normalisation of an adapter's events and answer into one result.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 const INLINE: usize = 64;
 const LIMIT: usize = 256;
 
-/// A byte that chooses how it ends, events, one a line, and the answer behind an empty line.
+/// Input: a byte that selects the ending, events, one per line, and the answer after an empty line.
 pub(crate) fn run(data: &[u8]) {
     let Some((&choice, said)) = data.split_first() else {
         return;
@@ -114,7 +114,7 @@ fn check(raw: &Raw, strategy: OutputStrategy, wants_object: bool) {
     }
     let cost = &result["costUsd"];
     assert!(cost.is_null() || cost.as_f64().unwrap() >= 0.0, "{cost}");
-    // Whatever an adapter puts beside its output is bounded as the output is.
+    // Data beside the output is bounded like the output.
     assert!(outcome.result.get().len() < 64 * 1024 + 8 * LIMIT + data_len(raw));
 }
 

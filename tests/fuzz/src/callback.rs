@@ -1,4 +1,4 @@
-//! Where a callback may go: no text of a URL leads to an address that is not public.
+//! Callback guard: no URL text leads to an address that is not public.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use forge_net::guard::Guard;
 use forge_net::origin;
 use url::{Host, Url};
 
-/// An entry of `callback.allow`, a line end, a URL.
+/// Input: an entry of `callback.allow`, a line end, and a URL.
 pub(crate) fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (entry, url) = text.split_once('\n').unwrap_or(("", &text));
@@ -16,7 +16,7 @@ pub(crate) fn run(data: &[u8]) {
     let closed = Guard::new(&[]).unwrap();
     let passes = closed.check_url(&url).is_ok();
     if let Ok(open) = Guard::new(&[entry.to_owned()]) {
-        // An entry allows more, never less.
+        // An entry can only allow more.
         assert!(!passes || open.check_url(&url).is_ok(), "{entry:?} {url}");
     }
     if !passes {
@@ -39,7 +39,7 @@ pub(crate) fn run(data: &[u8]) {
                 name != "localhost" && !name.ends_with(".localhost"),
                 "{url}"
             );
-            // What the connector would take for an address is one for the parser too.
+            // A host that the connector would parse as an address must not count as a name.
             assert!(url.host_str().unwrap().parse::<IpAddr>().is_err(), "{url}");
             return;
         }
@@ -49,7 +49,7 @@ pub(crate) fn run(data: &[u8]) {
     assert!(is_public(address), "{url} leads to {address}");
 }
 
-/// Told by another book than the guard's.
+/// Reference implementation, independent of the guard's.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),

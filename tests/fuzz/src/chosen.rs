@@ -1,5 +1,5 @@
-//! A configuration of which the bytes choose the keys and the values: a few of them reach any key, under which
-//! text made of bytes seldom comes.
+//! A configuration whose keys and values are selected by the input bytes, so that a few bytes reach any key, which
+//! random text seldom does.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -8,14 +8,13 @@ use forge_bridge::config::fuzzing as known;
 use rand::RngExt as _;
 use rand::rngs::SmallRng;
 
-/// Bytes after this one choose; no text begins with it.
+/// First byte of an input whose further bytes select keys and values; text never begins with it.
 pub(crate) const CHOSEN: u8 = 0;
-/// What a line begins with: where it stands, its key, and which value; above all values it is the length of a
-/// text that follows.
+/// Bytes per line: placement, key, and value. A value index above all values is the length of a text that follows.
 const LINE: usize = 3;
 const MOST_LINES: usize = 12;
 
-/// Keys in tables that operators fill themselves, keys in lists, and keys that are none.
+/// Keys in tables filled by operators, keys in lists, and invalid keys.
 const KEYS: &[&str] = &[
     "adapters.a.library",
     "adapters.a.max_concurrent",
@@ -55,7 +54,7 @@ const KEYS: &[&str] = &[
     "XDG_DATA_HOME",
 ];
 
-/// Variables that are no keys of ours.
+/// Variables that are not settings keys.
 const VARIABLES: &[&str] = &[
     "BRIDGE_ADAPTERS",
     "BRIDGE_TOKENS",
@@ -87,7 +86,7 @@ const VARIABLES: &[&str] = &[
     "BRIDGE_",
 ];
 
-/// `?` is a value in turn.
+/// Values; `?` is replaced by another value.
 const VALUES: &[&str] = &[
     "true",
     "false",
@@ -171,7 +170,7 @@ const VALUES: &[&str] = &[
     "{ ? = ? }",
 ];
 
-/// The file and the variables.
+/// Returns the configuration file and the variables.
 pub(crate) fn read(mut bytes: &[u8]) -> (String, BTreeMap<String, String>) {
     static ALL: LazyLock<Vec<&str>> =
         LazyLock::new(|| KEYS.iter().copied().chain(known::keys()).collect());
@@ -201,7 +200,7 @@ pub(crate) fn read(mut bytes: &[u8]) -> (String, BTreeMap<String, String>) {
     (lines.join("\n"), variables)
 }
 
-/// Choices at random, alone or before those of `bytes`.
+/// Random choices, alone or before those of `bytes`.
 pub fn more(bytes: &[u8], random: &mut SmallRng) -> Vec<u8> {
     let mut made = vec![CHOSEN];
     for _ in 0..random.random_range(1..5) {

@@ -1,4 +1,4 @@
-//! A configuration file under an environment: read, or refused with reasons that hold no secret.
+//! A configuration file and environment: accepted, or rejected with errors that contain no secret.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::chosen::{self, CHOSEN};
 
 const SECRET: &str = "pl4nt3d-s3cr3t";
 
-/// A file, a line of three dashes, and variables, `NAME=value`, one a line; or bytes that choose among them.
+/// Input: a file, a line of three dashes, and variables as `NAME=value`, one per line; or bytes that select them.
 pub(crate) fn run(data: &[u8]) {
     let (file, mut environment) = match data {
         [CHOSEN, choices @ ..] => chosen::read(choices),
@@ -26,7 +26,7 @@ pub(crate) fn run(data: &[u8]) {
     match load(&file, &environment) {
         Ok((config, warnings)) => {
             assert!(warnings.iter().all(|warning| !warning.is_empty()));
-            // Where the key lies is no secret.
+            // The path of the key file is not secret.
             let secret = Secret {
                 key_file: PathBuf::new(),
                 ..config.secret

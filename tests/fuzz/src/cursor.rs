@@ -1,4 +1,4 @@
-//! Short texts that name something: cursors of the event log, ids, and the trace of a caller.
+//! Short identifiers: cursors of the event log, ids, and a caller's trace context.
 
 use forge_base::event::LogName;
 use forge_base::id::{DeliveryId, DispatchId};

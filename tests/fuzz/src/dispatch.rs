@@ -1,4 +1,4 @@
-//! The body of a dispatch: read, validated, stored, read back, compared.
+//! The body of a dispatch: parsed, validated, stored, read back, compared.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -43,7 +43,7 @@ pub(crate) fn run(data: &[u8]) {
     BRIDGE.with_borrow(|bridge| check(bridge, &body));
 }
 
-/// What serde would have taken is refused for a reason of ours.
+/// A body that serde accepts must be rejected for a reason of the bridge's own.
 fn refused(error: &BodyError, is_json: bool) {
     assert!(!error.to_string().is_empty());
     if is_json {
@@ -70,7 +70,7 @@ fn check(bridge: &Bridge, body: &Value) {
             let text = serde_json::to_string(&dispatch).unwrap();
             if let Some(sealed) = secrets.to_seal() {
                 drop(sealed);
-                // The name of a header may hold anything, and is no secret.
+                // A header name can contain any text and is not secret.
                 let nameless = Secrets {
                     headers: secrets
                         .headers
@@ -113,7 +113,7 @@ fn named((number, value): (usize, SecretString)) -> (String, SecretString) {
     (number.to_string(), value)
 }
 
-/// What is compared of two sendings.
+/// The value compared for idempotency.
 fn canonical(dispatch: &DispatchRequest) -> String {
     fingerprint(dispatch, &dispatch.to_record()).to_owned()
 }

@@ -1,4 +1,4 @@
-//! The long part: the target that `FORGE_FUZZ_TARGET` names, under libFuzzer.
+//! The long run: the target named by `FORGE_FUZZ_TARGET`, under libFuzzer.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! What goes between the bridge and an adapter's own process: frames to its child, lines to a program.
+//! Messages between the bridge and an adapter's process: frames to its child, lines to a program.
 
 use forge_plugin_host::process::fuzzing;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 const MOST: usize = 64;
 
-/// A byte that chooses between them, and what was read.
+/// Input: a byte that selects the reader, and the bytes to read.
 pub(crate) fn run(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else {
         return;
@@ -31,10 +31,11 @@ fn line(bytes: &[u8]) {
     let first = fuzzing::id_of(bytes);
     match fuzzing::line(bytes) {
         Ok(Some((id, payload))) => {
-            // What its strings mean is judged where it is read, as with what a library says: an escape may be
-            // half a character.
+            // String content is checked when it is read, as for a library's answers: an escape can be half a surrogate
+            // pair.
             assert!(serde_json::from_slice::<&RawValue>(&payload).is_ok());
-            // A program that repeats its own id is believed the first time only where a line is too long.
+            // `id_of` takes the first id of a line and is used only for lines above the limit; both readers have to
+            // agree.
             assert!(first.is_none_or(|first| first == id), "{first:?} {id}");
         }
         Ok(None) => {}

@@ -1,6 +1,5 @@
-//! Every reader of what comes from outside, as a target: a function that takes any bytes and panics
-//! when what it promises does not hold. `run.sh` searches for such bytes for long, `cargo test` for a
-//! moment; both begin with `corpus/<target>`.
+//! All parsers of external input as targets: functions that take any bytes and panic if an invariant is violated.
+//! `run.sh` searches for such bytes at length, `cargo test` briefly; both start from `corpus/<target>`.
 #![expect(clippy::unwrap_used, reason = "a target fails by panicking")]
 
 mod answer;
@@ -22,7 +21,7 @@ mod server_events;
 mod signature;
 mod vault;
 
-/// One reader, or a few that belong together.
+/// One parser, or a few related ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub name: &'static str,
@@ -31,7 +30,7 @@ pub struct Target {
 
 macro_rules! targets {
     ($($name:ident),+ $(,)?) => {
-        /// All of them.
+        /// All targets.
         pub const TARGETS: &[Target] = &[$(Target { name: stringify!($name), run: $name::run }),+];
     };
 }

@@ -1,11 +1,11 @@
-//! The lines of a program: the same however its output is cut, and never more held than a line may have.
+//! Line splitting of a program's output: independent of how the output is cut, and bounded in memory by the line limit.
 
 use forge_adapter_api::child::{Line, fuzzing};
 
 use crate::pieces::cut;
 
 const LIMIT: usize = 40;
-/// What is read at once.
+/// Bytes read at once.
 const PIECE: usize = 64;
 
 pub(crate) fn run(data: &[u8]) {
@@ -23,7 +23,7 @@ pub(crate) fn run(data: &[u8]) {
 
 fn expected(whole: &[u8]) -> Vec<Line> {
     let mut lines: Vec<&[u8]> = whole.split(|byte| *byte == b'\n').collect();
-    // What stands behind the last line end is a line only when there is something.
+    // Text after the last line end is a line only if not empty.
     if lines.last().is_some_and(|last| last.is_empty()) {
         lines.pop();
     }

@@ -1,4 +1,4 @@
-//! What an MCP server answers to a call.
+//! Answers of an MCP server to a tool call.
 
 use forge_dispatch::mcp::fuzzing::answer;
 

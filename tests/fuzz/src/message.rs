@@ -1,4 +1,4 @@
-//! A line of a runtime as a message: the bridge's own JSON, and JSON-RPC.
+//! A line of a runtime as a message: the bridge's JSON format, and JSON-RPC.
 
 use forge_adapter_transport::json_rpc::Incoming;
 use forge_adapter_transport::{fuzzing, wire};

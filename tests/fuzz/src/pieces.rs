@@ -1,11 +1,11 @@
-//! Bytes cut into pieces as a network may cut them, the same way each time.
+//! Splits bytes into pieces as a network can, deterministically.
 
-/// The rest of `data` after its first byte, cut by that byte.
+/// Splits the rest of `data` after its first byte, which is the seed.
 pub(crate) fn cut(data: &[u8]) -> (&[u8], Vec<&[u8]>) {
     let Some((&seed, whole)) = data.split_first() else {
         return (data, Vec::new());
     };
-    // Numbers of a simple generator: mostly short pieces, now and then a long one.
+    // A linear congruential generator: mostly short pieces, occasionally a long one.
     let mut state = u32::from(seed) * 2 + 1;
     let mut pieces = Vec::new();
     let mut rest = whole;

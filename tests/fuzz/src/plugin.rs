@@ -1,10 +1,10 @@
-//! What a library gives about itself and what it logs, before anything of it is trusted.
+//! A library's description of itself and its log records, before they are trusted.
 
 use forge_adapter_api::Profile;
 use forge_plugin_host::fuzzing;
 use serde_json::Value;
 
-/// A byte that chooses the reader, and what it reads.
+/// Input: a byte that selects the reader, and the bytes to read.
 pub(crate) fn run(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else {
         return;
@@ -45,8 +45,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// The output that is found in the first bytes of an answer is that of the whole answer, or its
-/// beginning.
+/// Checks that the output found in a truncated answer is that of the whole answer, or a prefix of it.
 fn beginning(bytes: &[u8]) {
     let Ok(Value::Object(whole)) = serde_json::from_slice::<Value>(bytes) else {
         fuzzing::beginning(bytes, bytes.len());

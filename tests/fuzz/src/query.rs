@@ -1,4 +1,4 @@
-//! Query parameters: what was understood, asked for again, is understood the same.
+//! Query parameters: parsing a re-serialised query gives the same result.
 
 use forge_server::error::Code;
 use forge_server::fuzzing::{Asked, cursor, query};

@@ -1,4 +1,4 @@
-//! How long a receiver or an endpoint asks to be left alone.
+//! `Retry-After` values of a receiver or an endpoint.
 
 use std::time::{Duration, SystemTime};
 

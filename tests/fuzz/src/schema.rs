@@ -1,9 +1,9 @@
-//! A caller's JSON Schema, and a value held against it: neither may take long, whatever they are.
+//! Validation of a value against a caller's JSON Schema: bounded in time for any input.
 
 use forge_dispatch::schema::{compile, mismatch};
 use forge_server::json;
 
-/// A schema, a line of three dashes, a value.
+/// Input: a schema, a line of three dashes, and a value.
 pub(crate) fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (schema, value) = text.split_once("\n---\n").unwrap_or((&text, "null"));

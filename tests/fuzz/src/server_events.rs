@@ -1,5 +1,4 @@
-//! Server-sent events, and lines over HTTP: what the WHATWG's text says of these bytes, however they are
-//! cut.
+//! Server-sent events, and lines over HTTP: parsed as the WHATWG standard requires, however the bytes are cut.
 
 use std::cell::LazyCell;
 
@@ -15,7 +14,7 @@ thread_local! {
         LazyCell::new(|| Builder::new_current_thread().enable_time().build().unwrap());
 }
 
-/// How a stream ended.
+/// End of a stream.
 #[derive(Debug, PartialEq)]
 enum End {
     Whole,
@@ -82,7 +81,7 @@ fn expected_lines(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The interpretation of an event stream, as the standard has it.
+/// Reference implementation of the standard's event stream interpretation.
 fn expected(text: &str) -> (Vec<ServerEvent>, End) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let text = text.replace("\r\n", "\n").replace('\r', "\n");

@@ -1,4 +1,4 @@
-//! Signatures of callbacks: what the public library takes is what was signed, and nothing near it.
+//! Callback signatures: the public library accepts exactly the signed message, and no variation.
 
 use std::cell::LazyCell;
 
@@ -32,8 +32,7 @@ thread_local! {
     });
 }
 
-/// Two bytes that say what is spoilt and where, and a body, which is also tried as a header and as a
-/// secret.
+/// Input: two bytes that select the corruption and its place, and a body, also tried as a header and as a secret.
 pub(crate) fn run(data: &[u8]) {
     let [spoil, place, body @ ..] = data else {
         return;
@@ -70,7 +69,7 @@ fn check(sides: &Sides, spoil: u8, place: usize, body: &[u8]) {
     };
     let good = HeaderValue::from_str(&signature).unwrap();
     let own = id.to_string();
-    // The public library takes only text.
+    // The public library accepts only UTF-8 bodies.
     let is_text = std::str::from_utf8(body).is_ok();
     assert_eq!(verifies(body, &own, timestamp, &good), is_text);
     let refused = match spoil % 5 {
@@ -98,5 +97,5 @@ fn check(sides: &Sides, spoil: u8, place: usize, body: &[u8]) {
             Err(_) => false,
         },
     };
-    assert!(!refused, "a spoilt message was taken");
+    assert!(!refused, "a corrupted message was accepted");
 }

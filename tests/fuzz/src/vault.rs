@@ -1,4 +1,4 @@
-//! What is sealed: it comes back under its own name and key, and nothing else does.
+//! Sealed values: unsealed only under their own name and key.
 
 use std::cell::LazyCell;
 
@@ -12,7 +12,7 @@ thread_local! {
 
 pub(crate) fn run(data: &[u8]) {
     VAULT.with(|vault| {
-        assert!(vault.unseal("name", data).is_err(), "nobody sealed it");
+        assert!(vault.unseal("name", data).is_err(), "not a sealed value");
         let mut sealed = vault.seal("name", data);
         assert_eq!(vault.unseal("name", &sealed).unwrap().expose_secret(), data);
         assert!(vault.unseal("other", &sealed).is_err());

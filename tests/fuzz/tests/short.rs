@@ -1,6 +1,5 @@
-//! The short part: each target with its corpus, and with what a few changes make of it for a moment.
-//! The same each time, so that a change is not red for what it did not touch. `FORGE_FUZZ_SEED` changes
-//! otherwise, `FORGE_FUZZ_SECONDS` makes it longer.
+//! The short run: each target with its corpus and brief mutations of it. Deterministic, so that a failure is caused by
+//! the change under test. `FORGE_FUZZ_SEED` selects other mutations, `FORGE_FUZZ_SECONDS` sets the time.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -15,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 
 const LONGEST: usize = 4096;
 const SEED: u64 = 1;
-/// What means something to one reader or another.
+/// Dictionary of tokens with a meaning to some parser.
 const WORDS: &str = include_str!("../words.dict");
 
 fn number(variable: &str) -> Option<u64> {
