@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Installs the real runtimes of the tests at pinned versions, each from its registry.
 
-    install.py            all of them, at the same time
-    install.py NAME ...   those; prints the folder of each, one a line
+    install.py            installs all of them concurrently
+    install.py NAME ...   installs the named ones; prints the folder of each, one per line
 
 A runtime is a folder beside this file with a lock file: `package-lock.json` (npm) or `requirements.txt`
-with hashes (Python). It goes into a cache outside of the checkout, under a name made of its lock file's
-hash, so that it is installed once: `FORGE_RUNTIME_CACHE`, else `forge-bridge/runtimes` in the user's cache
-folder. Several processes may run this at once: one installs, the others wait.
+with hashes (Python). It is installed once, into a cache outside the checkout, under its lock file's
+hash: `FORGE_RUNTIME_CACHE`, else `forge-bridge/runtimes` in the user's cache
+folder. Several processes can run this at once: one installs, the others wait.
 
-They are other people's programs: nothing of them is in this repository or in what it ships.
+The runtimes are third-party programs: nothing of them is in this repository or in its releases.
 """
 
 import concurrent.futures
@@ -42,7 +42,7 @@ def npm(source: pathlib.Path, folder: pathlib.Path) -> None:
 def python(source: pathlib.Path, folder: pathlib.Path) -> None:
     run([sys.executable, "-m", "venv", "."], folder)
     lock = source / "requirements.txt"
-    # The lock names everything. Asked what else is needed, pip looks at releases of today before it looks there.
+    # The lock file is complete. With dependency resolution, pip would query current releases before the lock file.
     run(["bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
          "--require-hashes", "--only-binary=:all:", "-r", str(lock)], folder)
     run(["bin/python", "-m", "pip", "check", "--disable-pip-version-check"], folder)
@@ -54,7 +54,7 @@ def run(command: list[str], folder: pathlib.Path) -> None:
         raise RuntimeError(f"`{' '.join(command[:4])} …` failed:\n{done.stdout}{done.stderr}")
 
 
-# The lock file says how. Scripts in a Python environment hold its path and its interpreter's version.
+# Installer and hash salt by lock file. Scripts of a Python environment contain its path and interpreter version.
 KINDS = {"package-lock.json": (npm, ""), "requirements.txt": (python, sysconfig.get_python_version())}
 
 
@@ -62,7 +62,7 @@ def install(name: str) -> pathlib.Path:
     source = HERE / name
     lock = next((source / lock for lock in KINDS if (source / lock).is_file()), None)
     if lock is None:
-        raise RuntimeError(f"{source} holds no lock file ({' or '.join(KINDS)})")
+        raise RuntimeError(f"{source} has no lock file ({' or '.join(KINDS)})")
     method, salt = KINDS[lock.name]
     digest = hashlib.sha256(lock.read_bytes() + salt.encode()).hexdigest()[:16]
     folder = cache() / f"{name}-{digest}"

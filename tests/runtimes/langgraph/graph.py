@@ -1,7 +1,7 @@
-"""Graphs for the tests. Their model is the fake one, at `MODEL_URL` or where the run's configuration says.
+"""Graphs for the tests. They call the fake model at `MODEL_URL`, or at `model_url` of the run's configuration.
 
 agent   a chat with a tool, a question to a human, a structured answer, progress; by markers in the prompt:
-        `ASK` asks a human, `TWICE` two at once, `TICK` ticks for three seconds, `CRASH` raises,
+        `ASK` asks a human, `TWICE` asks two questions at once, `TICK` ticks for three seconds, `CRASH` raises,
         `LOOP` never ends, `SCHEMA` follows a schema
 shop    a state without messages: `question` in, `reply.text` out
 """

@@ -1,8 +1,8 @@
-"""Serves the graphs beside this file with `langgraph dev`; says `listening on <url>`.
+"""Serves the graphs beside this file with `langgraph dev`; prints `listening on <url>`.
 
-It ends with its standard input, and the line `kill` there kills the server. The server writes into its
-working folder, so that is a copy. Asked for a port that is taken it silently takes another, so the
-address is read from what it says.
+Exits when stdin closes; the line `kill` on stdin kills the server. The server writes into its working
+folder, which is therefore a copy. If the requested port is taken, it silently uses another, so the address
+is read from its output.
 """
 
 import os
@@ -59,7 +59,7 @@ def tell(server: subprocess.Popen) -> None:
 
 
 def await_answer(server: subprocess.Popen, url: str) -> None:
-    """It names its address before it listens."""
+    """Waits until the server answers; it prints its address before it listens."""
     while server.poll() is None:
         try:
             with urllib.request.urlopen(url + "/ok", timeout=5):

@@ -1,4 +1,4 @@
-"""What schemathesis must not do to a bridge in a test: have it call addresses that were made up."""
+"""Removes generated callback addresses, so that the bridge under test does not call them."""
 
 import schemathesis
 

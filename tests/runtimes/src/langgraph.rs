@@ -1,10 +1,10 @@
-//! `langgraph dev` with the graphs of `langgraph/graph.py` above this.
+//! `langgraph dev` with the graphs of `langgraph/graph.py`.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// A running server. It ends when this is dropped, and with the process.
+/// A running server; stopped on drop and at the end of the process.
 pub struct LangGraph {
     wrapper: Child,
     url: String,
@@ -12,7 +12,8 @@ pub struct LangGraph {
 }
 
 impl LangGraph {
-    /// Takes some seconds. The graphs ask the model there, unless a run's configuration says `model_url`.
+    /// Starts a server, which takes some seconds. The graphs call the model at `model_url`, unless a run's
+    /// configuration has its own.
     pub(crate) fn start(folder: &Path, model_url: &str) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/langgraph/serve.py");
         let mut wrapper = Command::new(folder.join("bin/python"))
@@ -39,19 +40,19 @@ impl LangGraph {
         }
     }
 
-    /// Where it listens, without a slash at its end.
+    /// Address without a trailing slash.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The Python that has `langgraph_sdk`, the official client.
+    /// The Python with `langgraph_sdk`, the official client.
     pub fn python(&self) -> PathBuf {
         self.folder.join("bin/python")
     }
 
-    /// Kills the server as it is.
+    /// Kills the server without a shutdown.
     pub fn kill(&mut self) {
-        // It may have ended by itself.
+        // The wrapper can have exited already.
         if let Some(mut stdin) = self.wrapper.stdin.take() {
             let _ = stdin.write_all(b"kill\n");
         }

