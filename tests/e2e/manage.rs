@@ -259,7 +259,7 @@ async fn what_goes_wrong_in_an_adapter_is_told_without_its_insides() {
             400,
             "INVALID_REQUEST",
             "invalid_request",
-            "odd is no name",
+            "odd is not a valid name",
         ),
         ("panic", 502, "ADAPTER_ERROR", "adapter_panic", "panicked"),
     ];
