@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a backlog costs a bridge: its memory with few and with many dispatches queued behind one that
-runs, how fast they are accepted, and how long a start on the whole of it takes.
+"""Measures the cost of a backlog: memory with few and with many dispatches queued behind a running one,
+acceptance rate, and duration of a start with the whole backlog.
 
     cargo build --release && tests/measure/backlog.py target/release/forge-bridge 1000 100000
 
@@ -22,7 +22,7 @@ CONNECTIONS = 64
 
 
 def memory(pid):
-    """MiB, as the kernel counts them."""
+    """VmRSS and RssAnon in MiB."""
     with open(f"/proc/{pid}/status") as file:
         status = file.read()
     return {name: int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024 for name in ("VmRSS", "RssAnon")}
@@ -44,7 +44,7 @@ def start(program, home):
     for line in bridge.stderr:
         if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
             took = time.monotonic() - began
-            # Nobody reads the rest, and a full pipe would stop the bridge.
+            # Drains stderr, because a full pipe would block the bridge.
             threading.Thread(target=bridge.stderr.read, daemon=True).start()
             return bridge, int(found[1]), took
     sys.exit("the bridge did not start")
@@ -89,7 +89,7 @@ def main():
         held = []
         for first, end in ((0, few), (few, many)):
             rate = fill(port, first, end)
-            # What was only needed on the way is given back.
+            # Time for temporary memory to be released.
             time.sleep(3)
             held.append(memory(bridge.pid))
             show(f"{end:,}", held[-1], f"  {rate:,.0f}/s")

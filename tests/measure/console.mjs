@@ -1,13 +1,13 @@
-// What the console costs in a browser.
+// Measures the cost of the console in a browser.
 //
 //     cargo build --release && tests/measure/stores.py target/release/forge-bridge --finished 100000 --home /tmp/store
 //     node tests/measure/console.mjs target/release/forge-bridge pages --home /tmp/store
 //     node tests/measure/console.mjs target/release/forge-bridge flood --rate 10000
 //
-// `pages` opens each page in a browser that has nothing cached, and goes to it from another page: how long until its
-// content is painted, how much of the processor the page used, and how long the bridge took for its calls. `flood`
-// lets so many events a second arrive, counts those that came to the page, and presses, types and goes from page to
-// page meanwhile: how long until the next picture (the browser's own event timing), and until the other page is shown.
+// `pages` opens each page with an empty cache, and navigates to it from another page: time until its content is
+// painted, CPU time of the page, and duration of its API calls. `flood` generates a number of events per second, counts
+// those that reach the page, and meanwhile presses keys, types and navigates: time until the next frame (the browser's
+// event timing), and until the other page is shown.
 // A measurement, not a check: figures depend on the machine. Needs the echo adapter beside the program, and Chromium.
 
 import { execFileSync, spawn } from "node:child_process";
@@ -32,9 +32,9 @@ const { values: given, positionals } = parseArgs({
 });
 const [program, what] = positionals;
 
-/** Where a page is, and what is there once it is shown. */
+/** Address of each page, and a selector that matches once it is shown. */
 const PAGES = {
-  // What the browser itself costs: a page with a line of text.
+  // Baseline of the browser itself: a page with a line of text.
   nothing: ["api/health/live", "body"],
   now: ["#/now", "main table[aria-label=Latest] tbody tr"],
   dispatches: ["#/dispatches", "main table tbody tr"],
@@ -87,11 +87,11 @@ const at = (values, share) => [...values].sort((a, b) => a - b)[Math.min(values.
 const median = (values) => at(values, 0.5);
 const ms = (value) => `${value.toFixed(0).padStart(5)}`;
 
-/** Runs in the page: resolves with the time of the first picture that has the content. */
+/** Runs in the page: resolves with the time of the first frame that has the content. */
 const SHOWN = `(selector) => new Promise((done) => {
   const look = () => {
     if (!document.querySelector(selector)) return requestAnimationFrame(look);
-    // What is sent in a frame arrives after it was painted.
+    // A message posted in a frame arrives after the frame was painted.
     requestAnimationFrame(() => setTimeout(() => done(performance.now())));
   };
   look();
@@ -107,7 +107,7 @@ async function pages(url, browser) {
   const { dispatches } = await (await fetch(`${url}/api/v2/dispatches?status=ok&limit=1`)).json();
   PAGES.dispatch[0] = `#/dispatch/${dispatches[0].dispatchId}`;
   const calls = new Map();
-  console.log("page        opened (median, worst), processor: all, script   gone to (median, worst)   ms");
+  console.log("page        opened (median, worst), CPU: all, script   navigated to (median, worst)   ms");
   const chosen = given.pages?.split(",") ?? Object.keys(PAGES);
   for (const name of chosen) {
     const [address, selector] = PAGES[name];
@@ -128,7 +128,7 @@ async function pages(url, browser) {
         return [pathname.replace(/dsp_.*|dlv_.*/, "…") + search.replace(/after=\d+.*/, "after=…"), one.responseEnd ? one.responseStart - one.requestStart : 0];
       }))) if (path.startsWith("/api/v2/") && took) calls.set(path, [...(calls.get(path) ?? []), took]);
       if (name !== "docs" && name !== "nothing") {
-        // From a page that asks for nothing, and back, so that nothing of this one is there.
+        // Via a page without requests and back, so that no content of this page remains.
         await page.evaluate(() => { location.hash = "#/nowhere"; });
         await page.goto(`${url}/#/${name === "try" ? "events" : "try"}`);
         await page.reload();
@@ -144,11 +144,11 @@ async function pages(url, browser) {
     }
     console.log(`${name.padEnd(11)} ${ms(median(opened))} ${ms(at(opened, 1))}                  ${ms(median(task))} ${ms(median(script))}     ${gone.length ? `${ms(median(gone))} ${ms(at(gone, 1))}` : ""}`);
   }
-  console.log("\ncall of the pages: until the bridge answers (median, worst)   ms");
+  console.log("\nAPI calls of the pages: time to response (median, worst)   ms");
   for (const [path, took] of calls) console.log(`${path.padEnd(60)} ${median(took).toFixed(1).padStart(7)} ${at(took, 1).toFixed(1).padStart(7)}  of ${took.length}`);
 }
 
-/** Posts dispatches that say a hundred things each, so that about so many events a second happen. */
+/** Posts dispatches with a hundred text events each, at about this number of events per second. */
 function flooding(url, rate) {
   const agent = new Agent({ keepAlive: true, maxSockets: 16 });
   const began = Date.now();
@@ -200,7 +200,7 @@ async function flood(url, browser) {
   while (Date.now() < until) {
     for (const [label, name] of [["Now", "now"], ["Dispatches", "dispatches"], ["Adapters", "adapters"], ["Deliveries", "deliveries"], ["Events", "events"], ["Try it", "try"]]) {
       const selector = { now: "main .figures", deliveries: "main h1 ~ form" }[name] ?? PAGES[name][1];
-      // In the page, since what drives it is busy, too: from the press to the picture.
+      // Measured in the page from key press to frame, because the driver is busy, too.
       await page.evaluate(() => { window.pressed = new Promise((done) => addEventListener("pointerdown", (event) => done(event.timeStamp), { once: true, capture: true })); });
       await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name: label, exact: true }).click();
       const took = await page.evaluate(async ([selector, label]) => {
@@ -222,11 +222,11 @@ async function flood(url, browser) {
   stop();
 }
 
-/** What the browser says of the interactions since the last time: until the next picture after each. */
+/** Durations of the interactions since the last call, each until its next frame, from the browser's event timing. */
 async function told(page, label) {
   const felt = await page.evaluate(() => window.felt.splice(0));
   const took = felt.map(([, duration]) => duration);
-  console.log(`${label}: until the next picture p50 ${ms(median(took))}  p95 ${ms(at(took, 0.95))}  worst ${ms(at(took, 1))} ms of ${took.length}`);
+  console.log(`${label}: until the next frame p50 ${ms(median(took))}  p95 ${ms(at(took, 0.95))}  worst ${ms(at(took, 1))} ms of ${took.length}`);
 }
 
 const home = given.home ?? mkdtempSync(path.join(tmpdir(), "forge-console-"));

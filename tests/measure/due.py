@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What deliveries that are due cost a bridge in memory: a store is filled with so many that one receiver
-is owed, the bridge is started on it, and its memory is read while that receiver hangs, refuses, or takes
-them, and while another receiver is served beside it.
+"""Measures the memory cost of due deliveries: fills a store with deliveries to one receiver, starts the
+bridge on it, and samples memory while that receiver hangs, refuses connections, or accepts, and while a
+second receiver is served concurrently.
 
     cargo build --release && tests/measure/due.py target/release/forge-bridge 1000 1000000
 
@@ -85,12 +85,12 @@ def dispatch(port, task, callback):
 def until(condition):
     end = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < end, "it takes too long"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
 def fill(program, home, count, origin):
-    """One dispatch as the bridge writes it, and then so many like it, owed to this origin."""
+    """Lets the bridge write one dispatch, then adds `count` copies with due deliveries to this origin."""
     taken = Receiver(hangs=False)
     bridge, port, _ = start(program, home)
     dispatch(port, "model", f"http://127.0.0.1:{taken.server_port}/callback")

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Whether a bridge stays as it is while one adapter works: its memory in the first and in the second half of
-many runs, errors, and the processes that are left.
+"""Checks that a bridge does not grow while one adapter works: compares memory in the first and the second half
+of many runs, and counts errors and leftover processes.
 
     cargo build --release && cargo build --release -p forge-test-model --example endpoints
-    tests/measure/flat.py target/release/forge-bridge gloo-ai            # 2,000 runs, or 200 of processes
+    tests/measure/flat.py target/release/forge-bridge gloo-ai            # 2,000 runs; 200 if each is a process
     tests/measure/flat.py target/release/forge-bridge acp --end          # 200 runs cancelled or killed
     tests/measure/flat.py target/release/forge-bridge --all
 
 The model, or the whole service, is the fake of `tests/model`; agents and servers are the real ones that the
-tests install. Twice as many runs as are measured come before (a tenth where each is a process), as caches, the
-store's above all, fill in the first thousands: without them echo itself grows by 5 %. Fails when the second
-half is more than 5 % above the first, when a run fails, or when a process is left. Needs Linux, and the
-adapters beside the program.
+tests install. The measured runs are preceded by twice as many (a tenth if each is a process), because caches,
+mainly the store's, fill in the first thousands: without the warm-up, echo itself grows by 5 %. Fails if the second
+half is more than 5 % above the first, if a run fails, or if a process is left. Needs Linux, and the adapters
+beside the program.
 """
 
 import argparse
@@ -32,18 +32,18 @@ import time
 
 ROOT = os.path.abspath(f"{os.path.dirname(__file__)}/../..")
 GROWTH = 5.0
-# How long processes have to be gone after the last run.
+# Seconds for processes to exit after the last run.
 PATIENCE = 15
 
 
 def installed(name):
-    """The folder of a runtime of the tests."""
+    """Folder of an installed runtime."""
     command = ["python3", f"{ROOT}/tests/runtimes/install.py", name]
     return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
 
 
 class Bench:
-    """A home folder, the fake endpoints, and whatever else an adapter's runtime needs."""
+    """A home folder, the fake endpoints, and the servers of an adapter's runtime."""
 
     def __init__(self, program, home):
         self.home = home
@@ -52,7 +52,7 @@ class Bench:
         self.model, self.gloo = (re.search(rf"{name} (\S+)", lines)[1] for name in ("model", "gloo"))
 
     def serve(self, command, ready, env=None):
-        """Starts a server that ends with its stdin; gives what it said up to the line that is looked for."""
+        """Starts a server that exits when stdin closes; returns its output up to the line that matches `ready`."""
         server = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
         )
@@ -75,13 +75,13 @@ class Bench:
         for server in self.servers:
             server.stdin.close()
         for server in self.servers:
-            # Some end with their stdin, the others now.
+            # Some have exited already; stops the others.
             server.terminate()
             server.wait(30)
 
 
-# How each adapter is configured: (starts a process a run, the table of a bench, what a dispatch adds).
-# The key is the id; the adapter's own name stands before a colon in ids of further modes.
+# Configuration of each adapter: (starts a process per run, table for a bench, additional members of a dispatch).
+# The key is the subject's name: the adapter's name, with a mode after a colon for further modes.
 
 
 def gloo(bench):
@@ -127,7 +127,7 @@ def a2a(bench):
 
 
 def http_server(_):
-    """A server that answers at once, in this process."""
+    """Starts a server in this process that answers immediately."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -166,7 +166,7 @@ def vercel(mode):
     return table
 
 
-# What `command` runs: a word at once, or, asked to be slow, much later.
+# Script of the adapter `command`: answers immediately, or after 60 s if the prompt contains SLOW.
 COMMAND = 'read -r prompt; case "$prompt" in *SLOW*) sleep 60 & sleep 60;; esac; echo "pong: $prompt"'
 
 SUBJECTS = {
@@ -214,7 +214,7 @@ class Bridge:
             self.said += line
             if found := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line):
                 self.port = int(found[1])
-                # Nobody reads the rest, and a full pipe would stop the bridge.
+                # Drains stderr, because a full pipe would block the bridge.
                 threading.Thread(target=self.process.stderr.read, daemon=True).start()
                 return
         sys.exit(f"the bridge did not start: {self.said}")
@@ -232,13 +232,13 @@ class Bridge:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
 
     def memory(self):
-        """MiB, as the kernel counts them."""
+        """VmRSS in MiB."""
         with open(f"/proc/{self.process.pid}/status") as file:
             return int(re.search(r"VmRSS:\s+(\d+)", file.read())[1]) / 1024
 
 
 def processes(bridge, home):
-    """What descends from the bridge, and what has its home in its environment though its parent is gone."""
+    """Descendants of the bridge, and orphans with the bench's home in their environment."""
     parents, ours = {}, set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -262,7 +262,7 @@ def processes(bridge, home):
 
 
 class Runs:
-    """Drives dispatches through a bridge, some at a time."""
+    """Drives dispatches through a bridge with bounded concurrency."""
 
     def __init__(self, bridge, home, dispatch, concurrency):
         self.bridge, self.home, self.dispatch, self.concurrency = bridge, home, dispatch, concurrency
@@ -294,7 +294,7 @@ class Runs:
         self.finish(connection, self.begin(connection, "hello"))
 
     def cut(self, connection):
-        """Cancels a run, or kills some process of the adapter's, a moment after it has begun."""
+        """Cancels a run up to 2 s after its start; in half of the runs, kills a process of the adapter first."""
         message = "SLOW please"
         task = self.begin(connection, message)
         while self.bridge.ask(connection, "GET", f"/api/v2/dispatch/{task}")["status"] in ("accepted", "queued"):

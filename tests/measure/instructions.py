@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Counts the instructions of the stages that every dispatch goes through, against a baseline.
+"""Counts the instructions of the stages of every dispatch and compares them with a baseline.
 
-    tests/measure/instructions.py            compares; above 10 % more it fails
-    tests/measure/instructions.py --keep     writes the baseline anew: say why in the commit
+    tests/measure/instructions.py            compares; fails on more than 10 % growth
+    tests/measure/instructions.py --keep     rewrites the baseline: give the reason in the commit
 
-The unoptimised build is counted: the checks have it anyway, and what does more work does so there as well.
+Counts the unoptimised build: the checks build it anyway, and additional work shows there as well.
 Needs valgrind.
 """
 
@@ -31,7 +31,7 @@ def build():
         message = json.loads(line)
         if message.get("executable") and message["target"]["name"] == "stages":
             return message["executable"]
-    sys.exit("cargo built no program of the stages")
+    sys.exit("cargo did not build the program `stages`")
 
 
 def count(program, stage, times):
@@ -45,7 +45,7 @@ def count(program, stage, times):
 
 
 def cost(program, stage):
-    """Of one time; what happens once, at the start, is in both and so in neither."""
+    """Instructions of one iteration; the difference of two runs removes the cost of the start."""
     return (count(program, stage, MANY) - count(program, stage, FEW)) // (MANY - FEW)
 
 

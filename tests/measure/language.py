@@ -4,8 +4,8 @@
     tests/measure/language.py [--list] [FOLDER …]
 
 A doc block is a run of `///` or `//!` lines. One is counted as headless when its first word is a pronoun or a
-conjunction. A retired word is one of the names that language was renamed from; the list holds those that mean nothing
-else anywhere. `tests/e2e/tidy` refuses both; this shows the share and, with `--list`, the places.
+conjunction. A retired word is a former name in the code; the list has those with no other meaning.
+`tests/e2e/tidy` rejects both; this script prints the share and, with `--list`, the places.
 """
 
 import argparse
@@ -27,7 +27,7 @@ RETIRED = re.compile(
 
 
 def blocks(text):
-    """Doc blocks with the line they begin at."""
+    """Doc blocks with the number of their first line."""
     begin, lines = 0, []
     for number, line in enumerate(text.splitlines() + [""], 1):
         found = re.match(r"\s*(///|//!)(?!/)\s?(.*)", line)

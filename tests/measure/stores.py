@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What a big store costs: how long a start on it takes until the bridge is ready, and how long somebody who
-writes is held up while retention empties it.
+"""Measures the cost of a large store: time until a bridge started on it is ready, and latency of writes
+while retention empties it.
 
     cargo build --release && tests/measure/stores.py target/release/forge-bridge --finished 1000000 --pending 100000
     tests/measure/stores.py target/release/forge-bridge --finished 100000 --expired
 
-The store is made by a bridge that runs one dispatch to its end and has another one queued; the rows of those two
-are then copied in SQL, each copy with ids and events of its own, so that the store is as the bridge writes it.
+A bridge creates the store by running one dispatch to its end with another one queued; the rows of those two are
+then copied in SQL, each copy with its own ids and events, so that the store looks as written by the bridge.
 A measurement, not a check: figures depend on the machine. Needs Linux and the echo adapter beside the program.
 """
 
@@ -61,7 +61,7 @@ class Bridge:
                 break
         else:
             sys.exit("the bridge did not start")
-        # Nobody reads the rest, and a full pipe would stop the bridge.
+        # Drains stderr, because a full pipe would block the bridge.
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
         self.connection = http.client.HTTPConnection("127.0.0.1", self.port)
         while self.ask("GET", "/api/health/ready")[0] != 200:
@@ -101,7 +101,7 @@ def until(done):
 
 
 def make(program, home):
-    """A store with one finished dispatch and one that waits behind another."""
+    """Creates a store with one finished dispatch, and one queued behind a running one."""
     receiver = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=receiver.serve_forever, daemon=True).start()
     bridge = Bridge(program, home)
@@ -114,20 +114,20 @@ def make(program, home):
 
 
 def identifier(number):
-    """As UUIDv7 has it: its beginning grows."""
+    """A UUIDv7, whose prefix grows with `number`."""
     milliseconds = 1_700_000_000_000 + number // 4
     tail = (number * 2654435761) & ((1 << 62) - 1)
     return ((milliseconds << 80) | (0x7 << 76) | ((number & 0xFFF) << 64) | (0x2 << 62) | tail).to_bytes(16, "big")
 
 
 def copy(store, task, count, **changed):
-    """`count` copies of the dispatch with this task id and of all that belongs to it."""
+    """Adds `count` copies of the dispatch with this task id and of all its rows."""
     (original,) = store.execute("SELECT seq FROM dispatch WHERE task_id = ?", [task]).fetchone()
     newest = ("SELECT max(seq + first_events - 1, coalesce((SELECT max(last) FROM event WHERE dispatch = seq), 0)) "
               "FROM dispatch {} ORDER BY 1 DESC LIMIT 1")
     (last,) = store.execute(newest.format("WHERE seq = ?"), [original]).fetchone()
     (log,) = store.execute(newest.format("")).fetchone()
-    # Its row number is the position of its first event, and each copy takes as many positions as the original.
+    # The row number is the position of the first event; each copy takes as many positions as the original.
     further = f"({log} + 1 - {original} + (i - 1) * {last - original + 1})"
     place = {
         "dispatch": {"seq": f"seq + {further}", "id": f"identifier({log} + i)", "task_id": f"task_id || '-' || i",
@@ -166,8 +166,8 @@ def percentile(values, share):
 
 
 def held_up(program, home):
-    """Posts one dispatch after the other, a little apart, while retention works and as long again after it."""
-    # Long enough for the other things that a start does to be over.
+    """Posts dispatches one by one while retention runs, and for the same time (at most 20 s) after it."""
+    # The interval leaves time for the other work of a start.
     bridge = Bridge(program, home, BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT="8", BRIDGE_RETENTION_EVERY="1s")
     store = sqlite3.connect(f"file:{home}/data/bridge.db?mode=ro", uri=True)
 
@@ -210,9 +210,9 @@ def main():
     parser.add_argument("program", type=os.path.abspath)
     parser.add_argument("--finished", type=int, default=0)
     parser.add_argument("--pending", type=int, default=0)
-    parser.add_argument("--expired", action="store_true", help="what is finished is past its retention")
+    parser.add_argument("--expired", action="store_true", help="finished dispatches are past their retention")
     parser.add_argument("--starts", type=int, default=3)
-    parser.add_argument("--home", type=os.path.abspath, help="keep the store there, or use the one that is there")
+    parser.add_argument("--home", type=os.path.abspath, help="folder to keep the store in; an existing store is used")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as other:
         home, began = given.home or other, time.monotonic()
@@ -228,7 +228,7 @@ def main():
             return
         for number in range(given.starts):
             bridge = Bridge(given.program, home)
-            print(f"start {number + 1}: ready after {bridge.ready_after:.2f} s, of the processor "
+            print(f"start {number + 1}: ready after {bridge.ready_after:.2f} s, CPU time "
                   f"{bridge.spent:.2f} s, {bridge.resident():.0f} MiB", flush=True)
             bridge.end(signal.SIGKILL if number % 2 == 0 else signal.SIGTERM)
 
