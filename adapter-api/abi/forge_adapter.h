@@ -20,7 +20,7 @@ extern "C" {
 
 /* forge_host_v1.emit */
 #define FORGE_EMIT_OK 0
-#define FORGE_EMIT_FULL 1   /* nothing was kept; try again later */
+#define FORGE_EMIT_FULL 1   /* the event was not stored; try again later */
 #define FORGE_EMIT_CLOSED 2 /* the call has ended or is unknown */
 
 /* completions and forge_create_result.status */
@@ -33,7 +33,7 @@ typedef struct forge_slice {
     size_t len;
 } forge_slice;
 
-/* Owned. Whoever holds it last calls free(ptr, len, cap); free is NULL only when cap is 0. */
+/* Owned. The last owner calls free(ptr, len, cap); free is NULL only when cap is 0. */
 typedef struct forge_bytes {
     uint8_t *ptr;
     size_t len;
@@ -41,11 +41,11 @@ typedef struct forge_bytes {
     void (*free)(uint8_t *ptr, size_t len, size_t cap);
 } forge_bytes;
 
-/* Call exactly one of the two, exactly once, from any thread, also inside start. */
+/* Call exactly one of the two functions, exactly once, from any thread; calling it inside start is allowed. */
 typedef struct forge_completion {
     const void *ctx;
     uint64_t call;
-    /* 0: taken; -1: answered before, or unknown. The payload is consumed either way. */
+    /* 0: accepted; -1: already answered, or unknown. The payload is consumed either way. */
     int32_t (*complete)(const void *ctx, uint64_t call, int32_t status, forge_bytes payload);
     int32_t (*abandon)(const void *ctx, uint64_t call);
 } forge_completion;
@@ -65,16 +65,16 @@ typedef struct forge_host_v1 {
 typedef struct forge_instance_v1 {
     size_t size;
     void *data;
-    /* 0: taken, will be completed; anything else: never will be. The payload is consumed either way. */
+    /* 0: accepted, will be completed; anything else: will never be. The payload is consumed either way. */
     int32_t (*start)(void *data, uint64_t call, forge_slice op, forge_bytes payload,
                      forge_completion completion);
-    /* Drop this call. 0 when there was one. */
+    /* Drops this call. 0 when it existed. */
     int32_t (*cancel)(void *data, uint64_t call);
     /* The last call into this instance. */
     void (*destroy)(void *data);
 } forge_instance_v1;
 
-/* instance counts only when status is FORGE_STATUS_OK, error only when it is not. */
+/* instance is valid only when status is FORGE_STATUS_OK, error only when it is not. */
 typedef struct forge_create_result {
     int32_t status;
     forge_bytes error;

@@ -1,4 +1,4 @@
-//! What an adapter is configured with.
+//! Configuration of an adapter.
 
 use std::fmt;
 
@@ -13,13 +13,13 @@ use crate::{AdapterError, Result};
 pub struct Config(Map<String, Value>);
 
 impl Config {
-    /// The value under this name, as it is.
+    /// The value under this name, unchanged.
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name)
     }
 
-    /// A text under this name. An empty one counts as missing, as an environment variable that is set
-    /// to nothing should.
+    /// The text under this name. An empty text counts as missing, like an environment variable that is set
+    /// to nothing.
     pub fn string(&self, name: &str) -> Option<&str> {
         self.0
             .get(name)
@@ -27,17 +27,17 @@ impl Config {
             .filter(|text| !text.is_empty())
     }
 
-    /// Reads the whole object into a type of the adapter's own. Give its fields defaults; the object
-    /// holds many names that are not the adapter's, so do not deny unknown ones.
+    /// Deserializes the whole object. Give the fields of `T` defaults and do not deny unknown ones: the
+    /// object holds many names that are not the adapter's.
     ///
     /// Fails with `invalid_config`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_value(Value::Object(self.0.clone())).map_err(|error| invalid(&error))
     }
 
-    /// Reads one member; `None` when it is absent or null.
+    /// Deserializes one member; `None` when it is absent or null.
     ///
-    /// Fails with `invalid_config`, naming the member.
+    /// Fails with `invalid_config` and names the member.
     pub fn parse_member<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         match self.0.get(name) {
             None | Some(Value::Null) => Ok(None),
@@ -47,11 +47,11 @@ impl Config {
         }
     }
 
-    /// Refuses a name that is nearly one of these and none of them: a misspelt rule must not be no rule.
-    /// The object holds variables of the environment too, so a name that is like none of them, or has upper
-    /// case letters, is nobody's mistake.
+    /// Rejects a name that is similar to one of `settings` but equal to none, so that a misspelt setting is
+    /// not silently ignored. A dissimilar name, or one with upper case letters, is accepted, because the
+    /// object also holds environment variables.
     ///
-    /// Fails with `invalid_config`, naming the setting that was meant.
+    /// Fails with `invalid_config` and names the likely setting.
     pub fn refuse_misspelt(&self, settings: &[&str]) -> Result<()> {
         let meant = |name: &str| {
             let like = |known: &&&str| strsim::normalized_damerau_levenshtein(name, known) > 0.75;
@@ -61,7 +61,7 @@ impl Config {
         match self.0.keys().find_map(|name| Some((name, meant(name)?))) {
             Some((name, meant)) => Err(AdapterError::new(
                 "invalid_config",
-                format!("configuration: {name}: there is no such setting; {meant} is one"),
+                format!("configuration: {name}: no such setting; did you mean {meant}?"),
             )),
             None => Ok(()),
         }

@@ -1,22 +1,22 @@
-//! What an adapter tells while it works.
+//! Events that an adapter emits during an execution.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Usage;
 
-/// One event. The bridge adds ids, times and the numbers; names under `execution.`, `callback.` and
-/// `adapter.health` belong to the bridge and are taken as hints.
+/// One event. The bridge adds ids, timestamps and sequence numbers; names under `execution.`, `callback.`
+/// and `adapter.health` belong to the bridge, and such events of an adapter are only hints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AdapterEvent {
     /// The type, such as `assistant.text`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What the type says it holds.
+    /// Data; its members depend on the type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
-    /// RFC 3339; when absent, the moment the bridge receives it.
+    /// RFC 3339; default: the time at which the bridge receives the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
 }
@@ -31,12 +31,12 @@ impl AdapterEvent {
         }
     }
 
-    /// `assistant.text`: a piece of the answer.
+    /// `assistant.text`: one piece of the answer.
     pub fn text(delta: impl Into<String>) -> Self {
         Self::new("assistant.text").with(serde_json::json!({ "delta": delta.into() }))
     }
 
-    /// `usage`: totals so far, not what came since the last one.
+    /// `usage`: totals so far, not the difference to the previous event.
     pub fn usage(usage: &Usage, cost_usd: Option<f64>) -> Self {
         let mut data = serde_json::json!(usage);
         if let (Some(members), Some(cost)) = (data.as_object_mut(), cost_usd) {
@@ -45,7 +45,7 @@ impl AdapterEvent {
         Self::new("usage").with(data)
     }
 
-    /// The same event with this data.
+    /// Sets the data.
     #[must_use]
     pub fn with(mut self, data: Value) -> Self {
         self.data = Some(data);

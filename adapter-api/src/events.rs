@@ -1,4 +1,4 @@
-//! The sink that an adapter's events go into. Its answers never make an execution fail.
+//! Event sink of an adapter. No result of a send makes an execution fail.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::listeners::{EventListeners, ListenerId};
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
 
-/// Where events go: those of one execution, or those of the adapter itself. Clones are the same sink.
+/// Sink for the events of one execution, or of the adapter itself. Clones share the sink.
 #[derive(Clone)]
 pub struct Events {
     sink: Sink,
@@ -23,29 +23,30 @@ enum Sink {
     Bridge {
         link: HostLink,
         call: u64,
-        /// Bytes of one event as JSON that the bridge takes.
+        /// Largest event that the bridge accepts, in bytes of JSON.
         limit: usize,
     },
     Channel(mpsc::Sender<AdapterEvent>),
     Nowhere,
 }
 
-/// What became of an event that was not waited for.
+/// Result of [`Events::try_send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// The bridge has it.
+    /// The bridge accepted the event.
     Taken,
-    /// The queue is full; the event is lost unless sent again.
+    /// The queue is full; the event is lost unless it is sent again.
     Full,
-    /// The execution has ended as far as the bridge is concerned; nothing more will be taken.
+    /// The bridge considers the execution ended and accepts no more events.
     Closed,
-    /// The event alone is above the bridge's limit and never will be taken.
+    /// The event exceeds the bridge's limit and will never be accepted.
     TooLarge,
 }
 
 impl Events {
-    /// Sends one event and waits while the queue is full: an adapter that produces faster than the
-    /// bridge stores is slowed. An event that can never be taken is dropped, which the log says.
+    /// Sends one event and waits while the queue is full, which slows an adapter that produces faster than
+    /// the bridge stores. An event that can never be accepted is dropped; one above the size limit is
+    /// logged.
     pub async fn send(&self, event: AdapterEvent) {
         self.listeners.emit(&event);
         let mut wait = FIRST_WAIT;
@@ -53,7 +54,7 @@ impl Events {
             match self.hand_over(&event) {
                 Sent::Taken | Sent::Closed => return,
                 Sent::TooLarge => {
-                    tracing::warn!(event.kind = %event.kind, "an event above the bridge's limit was dropped");
+                    tracing::warn!(event.kind = %event.kind, "event dropped: larger than the bridge's limit");
                     return;
                 }
                 Sent::Full => {
@@ -64,36 +65,36 @@ impl Events {
         }
     }
 
-    /// Sends one event if there is room now.
+    /// Sends one event if the queue has room now.
     pub fn try_send(&self, event: &AdapterEvent) -> Sent {
         self.listeners.emit(event);
         self.hand_over(event)
     }
 
-    /// Calls `listener` with every event sent through this sink or its clones, before the bridge gets
-    /// it. A panic in it disturbs nobody.
+    /// Calls `listener` with every event sent through this sink or its clones, before the bridge receives
+    /// it. A panic in the listener is logged and affects neither the execution nor other listeners.
     pub fn on_event(&self, listener: impl Fn(&AdapterEvent) + Send + Sync + 'static) -> ListenerId {
         self.listeners.on_event(listener)
     }
 
-    /// Removes a listener; false when it was removed before.
+    /// Removes a listener; false if it was already removed.
     pub fn off_event(&self, id: ListenerId) -> bool {
         self.listeners.off_event(id)
     }
 
-    /// The same sink, heard by these listeners too.
+    /// Replaces the sink's listeners by these.
     #[must_use]
     pub fn heard_by(mut self, listeners: EventListeners) -> Self {
         self.listeners = listeners;
         self
     }
 
-    /// A sink that swallows everything, for unit tests.
+    /// A sink that discards all events, for unit tests.
     pub fn nowhere() -> Self {
         Self::into_sink(Sink::Nowhere)
     }
 
-    /// A sink whose events the test reads itself.
+    /// A sink whose events the test receives.
     pub fn channel(capacity: usize) -> (Self, mpsc::Receiver<AdapterEvent>) {
         let (sender, receiver) = mpsc::channel(capacity);
         (Self::into_sink(Sink::Channel(sender)), receiver)

@@ -1,4 +1,4 @@
-//! The library's side of the boundary: all that is `unsafe` in the SDK. Adapter authors use only
+//! The library's side of the boundary; holds all `unsafe` code of the SDK. Adapter authors only use
 //! [`export_adapter!`](crate::export_adapter).
 #![expect(
     unsafe_code,
@@ -26,7 +26,7 @@ use crate::{AdapterError, ExecutionAdapter, Result};
 pub use abi_stable::library::LibHeader;
 pub use forge_adapter_abi::CEntryV1;
 
-/// Makes the crate an adapter library: exports both entries for this type. Once per crate, whose
+/// Makes the crate an adapter library: exports both entries for this type. Use it once in a crate whose
 /// `[lib]` has `crate-type = ["cdylib", "rlib"]`.
 #[macro_export]
 macro_rules! export_adapter {
@@ -47,15 +47,15 @@ macro_rules! export_adapter {
     };
 }
 
-/// The static that abi_stable looks for.
+/// The static that abi_stable looks up.
 pub const fn root_module<A: ExecutionAdapter>() -> LibHeader {
-    // SAFETY: `load_root_module` returns what `__call_root_module_loader` makes of a `ModuleV1Ref`.
+    // SAFETY: `load_root_module` returns the result of `__call_root_module_loader` for a `ModuleV1Ref`.
     unsafe {
         LibHeader::from_constructor::<ModuleV1Ref>(load_root_module::<A>, CheckTypeLayout::Yes)
     }
 }
 
-/// The static for everybody else.
+/// The static for loaders without abi_stable.
 pub const fn c_entry<A: ExecutionAdapter>() -> CEntryV1 {
     CEntryV1 {
         abi_major: ABI_MAJOR,
@@ -79,7 +79,7 @@ unsafe extern "C" fn manifest<A: ExecutionAdapter>() -> FBytes {
     let made = caught(|| serde_json::to_vec(&Manifest::of::<A>()));
     match made {
         Ok(Ok(json)) => FBytes::from_vec(json),
-        // Nothing is a manifest that no loader takes, which is what this should be.
+        // Every loader rejects an empty manifest, as it should here.
         Ok(Err(_)) | Err(_) => FBytes::empty(),
     }
 }
@@ -89,10 +89,10 @@ unsafe extern "C" fn create<A: ExecutionAdapter>(
     payload: FBytes,
 ) -> CreateResult {
     let made = caught(|| {
-        // SAFETY: the payload is the loader's to give and this function's to free.
+        // SAFETY: the loader passes ownership of the payload, which this function frees.
         let payload = unsafe { payload.into_vec() }
             .map_err(|error| AdapterError::new("invalid_request", error.to_string()))?;
-        // SAFETY: the loader gives null or a host that lives as long as the process.
+        // SAFETY: the loader passes null or a host that lives as long as the process.
         let link = unsafe { HostLink::new(host) }?;
         let create: Create = arguments("create", &payload)?;
         if create.schema != 0 && !SCHEMA.contains(create.schema) {
@@ -135,9 +135,9 @@ unsafe extern "C" fn start<A: ExecutionAdapter>(
     let started = caught(move || {
         // SAFETY: `data` came from `create` and `destroy` has not been called.
         let instance = unsafe { &*data.cast::<Instance<A>>() };
-        // SAFETY: lent until this function returns, and copied here.
+        // SAFETY: borrowed until this function returns, and copied here.
         let op = String::from_utf8_lossy(unsafe { op.as_bytes() }).into_owned();
-        // SAFETY: the payload is the caller's to give and this function's to free.
+        // SAFETY: the caller passes ownership of the payload, which this function frees.
         match unsafe { payload.into_vec() } {
             Ok(payload) => instance.start(call, op, payload, reply),
             Err(error) => {
@@ -164,17 +164,17 @@ unsafe extern "C" fn destroy<A: ExecutionAdapter>(data: *mut ()) {
     }
     // SAFETY: `data` came from `create`, and this is its last use.
     let instance = unsafe { Box::from_raw(data.cast::<Instance<A>>()) };
-    // The panic hook has logged it, and there is nobody to tell.
+    // The panic hook has logged the panic, and `destroy` cannot report it.
     let _ = caught(|| drop(instance));
 }
 
-/// The bridge's functions.
+/// The bridge's function table.
 #[derive(Clone, Copy)]
 pub(crate) struct HostLink(&'static HostV1);
 
-// SAFETY: the table never changes and the bridge allows its functions from any thread.
+// SAFETY: the table never changes, and its functions may be called from any thread.
 unsafe impl Send for HostLink {}
-// SAFETY: the same.
+// SAFETY: as above.
 unsafe impl Sync for HostLink {}
 
 impl HostLink {
@@ -182,7 +182,7 @@ impl HostLink {
     ///
     /// `host` is null or points to a host that lives as long as the process.
     unsafe fn new(host: *const HostV1) -> Result<Self> {
-        // SAFETY: the caller's promise. Only `size` is read before it is known to be whole.
+        // SAFETY: guaranteed by the caller. Only `size` is read before the table is known to be complete.
         match unsafe { host.as_ref() } {
             Some(host) if host.size >= size_of::<HostV1>() => Ok(Self(host)),
             Some(_) | None => Err(AdapterError::new(
@@ -193,28 +193,28 @@ impl HostLink {
     }
 
     pub(crate) fn emit(self, call: u64, event: &[u8]) -> Sent {
-        // SAFETY: the host's own function and context; the slice is lent for the call.
+        // SAFETY: the host's own function and context; the slice is borrowed for the call.
         match unsafe { (self.0.emit)(self.0.ctx, call, FSlice::of(event)) } {
             EMIT_OK => Sent::Taken,
             EMIT_FULL => Sent::Full,
-            // Unknown answers of later bridges are final too: waiting for them could be forever.
+            // Unknown answers of later bridges are final too; retrying them could take forever.
             _ => Sent::Closed,
         }
     }
 
     pub(crate) fn log(self, call: u64, level: i32, record: &[u8]) {
-        // SAFETY: the host's own function and context; the slice is lent for the call.
+        // SAFETY: the host's own function and context; the slice is borrowed for the call.
         unsafe { (self.0.log)(self.0.ctx, call, level, FSlice::of(record)) }
     }
 }
 
-/// The obligation to answer a call: sent, or abandoned when dropped.
+/// Answers one call: sends a result, or abandons the call when dropped.
 pub(crate) struct Reply {
     completion: Completion,
     sent: bool,
 }
 
-// SAFETY: the bridge allows a completion from any thread.
+// SAFETY: a completion may be called from any thread.
 unsafe impl Send for Reply {}
 
 impl Reply {
@@ -232,8 +232,8 @@ impl Reply {
             Err(error) => (STATUS_ERROR, error_bytes(&error)),
         };
         let Completion { ctx, call, .. } = self.completion;
-        // SAFETY: the bridge's own function, context and number; the payload is handed over. That the
-        // bridge has stopped waiting meanwhile is its affair, so the answer is not looked at.
+        // SAFETY: the bridge's own function, context and call number; ownership of the payload passes to
+        // it. The return value is ignored: -1 only means that the bridge stopped waiting.
         unsafe { (self.completion.complete_fn)(ctx, call, status, payload) };
     }
 }
@@ -242,7 +242,7 @@ impl Drop for Reply {
     fn drop(&mut self) {
         if !self.sent {
             let Completion { ctx, call, .. } = self.completion;
-            // SAFETY: as in `send`, and nothing was sent.
+            // SAFETY: as in `send`; nothing was sent before.
             unsafe { (self.completion.abandon_fn)(ctx, call) };
         }
     }
@@ -252,14 +252,14 @@ fn error_bytes(error: &AdapterError) -> FBytes {
     FBytes::from_vec(serde_json::to_vec(error).expect("an error is plain JSON"))
 }
 
-/// The entry of a library that somebody loaded, for [`conformance::check_library`](crate::conformance::check_library).
+/// The entry of a loaded library, for [`conformance::check_library`](crate::conformance::check_library).
 #[derive(Debug)]
 pub struct LoadedEntry(pub(crate) CEntryV1);
 
 impl LoadedEntry {
     /// # Safety
     ///
-    /// The functions are a library's that is never unloaded, and keep the contract of the table.
+    /// The functions belong to a library that is never unloaded, and keep the contract of the table.
     pub unsafe fn new(
         manifest: unsafe extern "C" fn() -> FBytes,
         create: unsafe extern "C" fn(*const HostV1, FBytes) -> CreateResult,
@@ -273,7 +273,7 @@ impl LoadedEntry {
     }
 }
 
-/// An instance behind its own table, called in this process: what the conformance checks run on.
+/// An instance called through its own table within this process, for the conformance checks.
 pub(crate) struct Loopback {
     instance: InstanceV1,
     recorder: &'static Recorder,
@@ -285,12 +285,12 @@ unsafe impl Send for Loopback {}
 impl Loopback {
     /// The entry's manifest.
     pub(crate) fn manifest(entry: &CEntryV1) -> Vec<u8> {
-        // SAFETY: the function of an entry made by `c_entry`; its answer is ours to free.
+        // SAFETY: the function belongs to an entry of `c_entry`; its answer is owned here.
         unsafe { (entry.manifest)().into_vec() }.unwrap_or_default()
     }
 
     pub(crate) fn create(entry: &CEntryV1, payload: Vec<u8>) -> Result<Self> {
-        // Leaked, as the bridge does: late callbacks must find it.
+        // Leaked, as in the bridge: late callbacks must find it.
         let recorder: &'static Recorder = Box::leak(Box::default());
         let host: &'static HostV1 = Box::leak(Box::new(HostV1 {
             size: size_of::<HostV1>(),
@@ -299,7 +299,7 @@ impl Loopback {
             log: recorder_log,
             query: recorder_query,
         }));
-        // SAFETY: the function of an entry made by `c_entry`; the host lives for ever.
+        // SAFETY: the function belongs to an entry of `c_entry`; the host is never freed.
         let made = unsafe { (entry.create)(host, FBytes::from_vec(payload)) };
         if made.status == STATUS_OK {
             return Ok(Self {
@@ -307,7 +307,7 @@ impl Loopback {
                 recorder,
             });
         }
-        // SAFETY: the error is ours to free.
+        // SAFETY: the error is owned here.
         let error = unsafe { made.error.into_vec() }.unwrap_or_default();
         Err(arguments("the error of create", &error)?)
     }
@@ -316,7 +316,7 @@ impl Loopback {
         self.recorder
     }
 
-    /// 0 when the call was taken.
+    /// Starts a call; 0 when it was accepted.
     pub(crate) fn start(&self, call: u64, op: &str, payload: Vec<u8>) -> i32 {
         self.recorder.begin(call);
         let completion = Completion {
@@ -330,7 +330,7 @@ impl Loopback {
         unsafe { (self.instance.start)(self.instance.data, call, op, payload, completion) }
     }
 
-    /// 0 when there was such a call.
+    /// Drops a call; 0 when it existed.
     pub(crate) fn cancel(&self, call: u64) -> i32 {
         // SAFETY: the instance is alive until `Loopback` is dropped.
         unsafe { (self.instance.cancel)(self.instance.data, call) }
@@ -353,12 +353,12 @@ unsafe fn recorder(ctx: *const ()) -> &'static Recorder {
 }
 
 unsafe extern "C" fn recorder_emit(ctx: *const (), call: u64, event: FSlice) -> i32 {
-    // SAFETY: `ctx` is our recorder, and the event is lent for the call.
+    // SAFETY: `ctx` is the recorder, and the event is borrowed for the call.
     unsafe { recorder(ctx).emit(call, event.as_bytes()) }
 }
 
 unsafe extern "C" fn recorder_log(ctx: *const (), _call: u64, _level: i32, record: FSlice) {
-    // SAFETY: `ctx` is our recorder, and the record is lent for the call.
+    // SAFETY: `ctx` is the recorder, and the record is borrowed for the call.
     unsafe { recorder(ctx).log(record.as_bytes()) }
 }
 
@@ -372,7 +372,7 @@ unsafe extern "C" fn recorder_complete(
     status: i32,
     payload: FBytes,
 ) -> i32 {
-    // SAFETY: `ctx` is our recorder, and the payload is ours to free.
+    // SAFETY: `ctx` is the recorder, and the payload is owned here.
     unsafe {
         let payload = payload.into_vec().unwrap_or_default();
         recorder(ctx).complete(call, status, payload)
@@ -380,6 +380,6 @@ unsafe extern "C" fn recorder_complete(
 }
 
 unsafe extern "C" fn recorder_abandon(ctx: *const (), call: u64) -> i32 {
-    // SAFETY: `ctx` is our recorder.
+    // SAFETY: `ctx` is the recorder.
     unsafe { recorder(ctx).abandon(call) }
 }

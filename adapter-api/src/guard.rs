@@ -1,4 +1,4 @@
-//! Keeps a panic of an adapter from leaving it: every entry and every poll goes through here.
+//! Panic containment: every entry into an adapter and every poll of its futures passes through here.
 
 use std::any::Any;
 use std::future::Future;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use crate::AdapterError;
 
-/// Runs `f`; a panic becomes its message.
+/// Runs `f`; a panic becomes an error with the code `adapter_panic` and the panic's message.
 pub(crate) fn caught<T>(f: impl FnOnce() -> T) -> Result<T, AdapterError> {
     panic::catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
         let message = message_of(&*payload);
@@ -18,7 +18,7 @@ pub(crate) fn caught<T>(f: impl FnOnce() -> T) -> Result<T, AdapterError> {
     })
 }
 
-/// A future whose polls and whose drop cannot panic. A panic is its error.
+/// A future that cannot panic when polled or dropped. A panic in a poll becomes its error.
 pub(crate) struct Guarded<F>(Option<Pin<Box<F>>>);
 
 impl<F: Future> Guarded<F> {
@@ -45,12 +45,12 @@ impl<F: Future> Future for Guarded<F> {
 impl<F> Drop for Guarded<F> {
     fn drop(&mut self) {
         let future = self.0.take();
-        // The panic hook has logged it, and nobody is left to tell.
+        // The panic hook has logged the panic, and a drop cannot report it.
         let _ = caught(|| drop(future));
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn message_of(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&str>() {
         (*text).to_owned()
@@ -61,7 +61,7 @@ pub(crate) fn message_of(payload: &(dyn Any + Send)) -> String {
     }
 }
 
-/// A payload's own drop may panic, and that second payload's too: it is leaked.
+/// Drops a panic payload. Its drop can panic too; the payload of that second panic is leaked.
 fn discard(payload: Box<dyn Any + Send>) {
     if let Err(second) = panic::catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         mem::forget(second);

@@ -1,4 +1,4 @@
-//! What the bridge offers an adapter.
+//! Services of the bridge for an adapter.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::events::Events;
 use crate::export::HostLink;
 use crate::log;
 
-/// The bridge as an adapter instance sees it. Cheap to clone.
+/// The bridge, as seen by an adapter instance. Cheap to clone.
 #[derive(Clone)]
 pub struct Host(Arc<Inner>);
 
@@ -17,39 +17,40 @@ struct Inner {
     create: Create,
 }
 
-/// What an instance is created with. Absent members have their defaults.
+/// Arguments of `create`. Absent members have their defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Create {
-    /// The JSON schema version that the bridge speaks; 0 when it did not say.
+    /// The JSON schema version that the bridge uses; 0 if it was not sent.
     pub schema: u32,
-    /// The id this instance runs under. It differs from the library's own provider id where one
-    /// library serves several.
+    /// The id of this instance. It differs from the library's provider id where one library serves several
+    /// ids.
     pub instance: String,
-    /// Names the bridge's store; children carry it so that none outlives the bridge.
+    /// Id of the bridge's store; child processes carry it so that none outlives the bridge.
     pub store_id: String,
-    /// The boot of the bridge on its store, one more at each; 0 when there is no store that lasts.
+    /// Epoch: the number of the bridge's boot on its store, incremented at each; 0 without a persistent
+    /// store.
     pub epoch: u64,
-    /// What to put before the argv of a child process so that it dies with the bridge. Empty: nothing.
+    /// Arguments to prepend to the argv of a child process so that it dies with the bridge. Empty: none.
     pub supervisor: Vec<String>,
-    /// A command that joins its stdin and stdout with the Unix socket that is named behind it, for programs
-    /// that want to start a server of ours. Empty: there is none.
+    /// A command that connects its stdin and stdout to the Unix socket named by a further argument, for
+    /// programs that want to start a server of the adapter. Empty: not available.
     pub relay: Vec<String>,
-    /// What the bridge takes.
+    /// The bridge's size limits.
     pub limits: Limits,
-    /// The least important level that the bridge wants logged: `error`, `warn`, `info`, `debug` or
-    /// `trace`. Absent: `info`.
+    /// The most verbose level that the bridge logs: `error`, `warn`, `info`, `debug` or `trace`. Default:
+    /// `info`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_level: Option<String>,
 }
 
-/// Bounds in bytes.
+/// Size limits in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Limits {
-    /// Of a request or an answer; 16 MiB.
+    /// Limit of a request or an answer; default: 16 MiB.
     pub payload_bytes: usize,
-    /// Of one event; 1 MiB.
+    /// Limit of one event; default: 1 MiB.
     pub event_bytes: usize,
 }
 
@@ -63,44 +64,44 @@ impl Default for Limits {
 }
 
 impl Host {
-    /// A bridge that is not there, for unit tests: logs and events go nowhere.
+    /// A host without a bridge, for unit tests: logs and events are discarded.
     pub fn detached() -> Self {
         Self::detached_with(Create::default())
     }
 
-    /// As [`detached`](Self::detached), created with this.
+    /// Like [`detached`](Self::detached), with these arguments of `create`.
     pub fn detached_with(create: Create) -> Self {
         Self(Arc::new(Inner { link: None, create }))
     }
 
-    /// The id this instance runs under; usually `NAME`.
+    /// The id of this instance; usually `NAME`.
     pub fn instance(&self) -> &str {
         &self.0.create.instance
     }
 
-    /// Names the bridge's store.
+    /// Id of the bridge's store.
     pub fn store_id(&self) -> &str {
         &self.0.create.store_id
     }
 
-    /// The boot of the bridge on its store, one more at each: what carries a smaller one is of a bridge that is
-    /// gone. 0 when there is no store that lasts, as in tests.
+    /// Epoch: the number of the bridge's boot on its store, incremented at each. Data with a smaller epoch
+    /// belongs to an earlier boot. 0 without a persistent store, as in tests.
     pub fn epoch(&self) -> u64 {
         self.0.create.epoch
     }
 
-    /// What to put before the argv of a child process; empty when there is no supervisor.
+    /// Arguments to prepend to the argv of a child process; empty without a supervisor.
     pub fn supervisor(&self) -> &[String] {
         &self.0.create.supervisor
     }
 
-    /// The command that joins its stdin and stdout with the Unix socket that is named behind it; empty when
-    /// there is none.
+    /// The command that connects its stdin and stdout to the Unix socket named by a further argument; empty
+    /// if not available.
     pub fn relay(&self) -> &[String] {
         &self.0.create.relay
     }
 
-    /// What the bridge takes.
+    /// The bridge's size limits.
     pub fn limits(&self) -> Limits {
         self.0.create.limits
     }
@@ -110,8 +111,8 @@ impl Host {
         self.events_of(0)
     }
 
-    /// Logs a line. For threads of the adapter's own: on tasks of its runtime `tracing` does the same
-    /// and knows the execution.
+    /// Logs a line from threads of the adapter's own. On tasks of its runtime, `tracing` does the same and
+    /// adds the ids of the execution.
     pub fn log(&self, level: tracing::Level, message: &str) {
         if let Some(link) = self.0.link {
             log::line(link, level, message);

@@ -1,5 +1,5 @@
-//! One adapter instance: its runtime, its running calls, and what each op does. Knows nothing of
-//! pointers; that is `export`.
+//! One adapter instance: its runtime, its calls in flight, and the implementation of each op. Safe code;
+//! pointers are handled by `export`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,14 +20,14 @@ use crate::json::{answer, arguments, done};
 use crate::manage::{self, Interface};
 use crate::{AdapterError, Config, ExecutionAdapter, ExecutionRequest, Host, Result, log, trace};
 
-/// How long `destroy` waits for tasks that do not yield; their threads are then left behind.
+/// Time limit of `destroy` for tasks that do not yield; their threads are left behind afterwards.
 const DESTROY_WAIT: Duration = Duration::from_millis(500);
 const WORKERS: usize = 2;
-/// A year; longer ones overflow timers.
+/// Upper bound of an execution: one year. Longer durations overflow timers.
 const LONGEST_EXECUTION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 pub(crate) struct Instance<A> {
-    /// `None` only while being dropped.
+    /// `None` only during drop.
     runtime: Option<Runtime>,
     shared: Arc<Shared<A>>,
 }
@@ -37,7 +37,7 @@ struct Shared<A> {
     adapter: OnceCell<A>,
     calls: Mutex<HashMap<u64, AbortHandle>>,
     closing: AtomicBool,
-    /// Cancelled once the adapter's own shutdown has returned.
+    /// Cancelled after the adapter's own shutdown has returned.
     stop: CancellationToken,
 }
 
@@ -45,17 +45,18 @@ struct Shared<A> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CancelRequest {
-    /// The execution meant; an adapter that keeps several under one task id may look at it later.
+    /// The execution id. Not passed to the adapter's `cancel`; reserved for adapters with several
+    /// executions under one task id.
     #[serde(default)]
     pub execution_id: String,
-    /// The handle that the adapter's `cancel` is given.
+    /// The handle passed to the adapter's `cancel`.
     pub task_id: String,
 }
 
 /// The answer of the op `cancel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelAnswer {
-    /// Whether cancelling was begun.
+    /// True if cancellation was started.
     pub cancelled: bool,
 }
 
@@ -68,7 +69,7 @@ impl<A: ExecutionAdapter> Instance<A> {
             .on_thread_start(move || log::adopt_thread(link, &dispatch))
             .enable_all()
             .build()
-            .map_err(|error| AdapterError::new("internal", format!("its runtime: {error}")))?;
+            .map_err(|error| AdapterError::new("internal", format!("tokio runtime: {error}")))?;
         Ok(Self {
             runtime: Some(runtime),
             shared: Arc::new(Shared {
@@ -81,26 +82,26 @@ impl<A: ExecutionAdapter> Instance<A> {
         })
     }
 
-    /// Returns at once; the reply comes from the runtime.
+    /// Starts a call and returns at once; a task of the runtime sends the reply.
     pub(crate) fn start(&self, call: u64, op: String, payload: Vec<u8>, reply: Reply) {
         let Some(runtime) = &self.runtime else {
             return;
         };
         let shared = Arc::clone(&self.shared);
-        // Held until the entry is in, so that a call that ends at once finds it.
+        // Locked until the entry is inserted, so that a call that ends at once finds and removes it.
         let mut calls = self.shared.calls();
         let task = runtime.spawn(async move {
             let span = tracing::info_span!("op", forge.call = call, op);
             let answer = Guarded::new(shared.run(call, &op, payload).instrument(span)).await;
             shared.calls().remove(&call);
-            // What the adapter holds must be gone before the bridge hears that the call has ended.
+            // Releases the reference to the adapter before the bridge learns that the call has ended.
             drop(shared);
             reply.send(answer.and_then(|answer| answer));
         });
         calls.insert(call, task.abort_handle());
     }
 
-    /// Drops a call; its reply is abandoned. False when there is none.
+    /// Drops a call and abandons its reply. Returns false if the call does not exist.
     pub(crate) fn cancel(&self, call: u64) -> bool {
         let task = self.shared.calls().remove(&call);
         task.inspect(AbortHandle::abort).is_some()
@@ -182,7 +183,7 @@ impl<A: ExecutionAdapter> Shared<A> {
             Some(adapter) => Guarded::new(adapter.shutdown()).await.and_then(|r| r),
             None => Ok(()),
         };
-        // Whatever the adapter said, nothing of it goes on running.
+        // Stops all executions even if the adapter's shutdown failed.
         self.stop.cancel();
         result.map(|()| done())
     }
@@ -190,7 +191,7 @@ impl<A: ExecutionAdapter> Shared<A> {
     async fn execute(&self, call: u64, op: &str, payload: Vec<u8>) -> Result<Vec<u8>> {
         let adapter = self.adapter()?;
         let request: ExecutionRequest = arguments(op, &payload)?;
-        // It may run for long, and has all of it in `request`.
+        // Frees the payload before a long execution; `request` holds everything.
         drop(payload);
         if self.closing.load(Ordering::SeqCst) {
             let error = AdapterError::new("adapter_unavailable", "the adapter is shutting down");
@@ -200,7 +201,7 @@ impl<A: ExecutionAdapter> Shared<A> {
         let limit = if seconds.is_finite() && seconds > 0.0 {
             Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST_EXECUTION)
         } else {
-            let text = format!("execute: timeoutSeconds: {seconds} is not a time to run for");
+            let text = format!("execute: timeoutSeconds must be positive, not {seconds}");
             return Err(AdapterError::new("invalid_request", text));
         };
         let span = tracing::info_span!(
@@ -231,20 +232,20 @@ impl<A: ExecutionAdapter> Shared<A> {
 impl<A> Drop for Shared<A> {
     fn drop(&mut self) {
         let adapter = self.adapter.take();
-        // The panic hook has logged it, and there is nobody to tell.
+        // The panic hook has logged the panic, and a drop cannot report it.
         let _ = caught(|| drop(adapter));
     }
 }
 
-/// The manifest is made before there is an instance, so the declaration and the methods are two
-/// things; that they differ must not go unnoticed.
+/// Checks that `INTERFACES` and the methods agree. The manifest is made before an instance exists, so the
+/// declaration and the methods are separate and can differ.
 fn agree_on_interfaces<A: ExecutionAdapter>(adapter: &A) -> Result<()> {
     for interface in Interface::ALL {
         let declared = A::INTERFACES.contains(&interface);
         let text = match (declared, interface.given_by(adapter)) {
             (true, true) | (false, false) => continue,
-            (true, false) => "is in INTERFACES, but its method gives None",
-            (false, true) => "is given by its method, but not in INTERFACES",
+            (true, false) => "is in INTERFACES, but its method returns None",
+            (false, true) => "is returned by its method, but not in INTERFACES",
         };
         let name = interface.name();
         return Err(AdapterError::new(
@@ -266,7 +267,7 @@ mod tests {
     use crate::export::{Loopback, c_entry};
     use crate::*;
 
-    /// Does what its message says.
+    /// Adapter that behaves as the request's message says.
     struct Puppet;
 
     struct Grenade;

@@ -1,5 +1,5 @@
-//! What an adapter is written against: the contract, its types, the export and the checks. Knows
-//! nothing of the bridge.
+//! SDK for adapters: the contract, its types, the export and the conformance checks. Independent of the
+//! bridge.
 //!
 #![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
@@ -46,5 +46,5 @@ pub use async_trait::async_trait;
 pub use serde_json;
 pub use tracing;
 
-/// What adapter methods return.
+/// Result of adapter methods.
 pub type Result<T, E = AdapterError> = std::result::Result<T, E>;

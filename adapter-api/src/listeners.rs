@@ -1,4 +1,4 @@
-//! Listeners inside the adapter's own process, isolated from the execution and from each other.
+//! Event listeners within the adapter's process, isolated from the execution and from each other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +8,8 @@ use crate::guard::caught;
 
 type Listener = Arc<dyn Fn(&AdapterEvent) + Send + Sync>;
 
-/// A set of listeners. A panicking one is logged and keeps nothing from the others, nor does it
-/// reach whoever emits. Clones share the set.
+/// A set of listeners. A panic in one is logged and affects neither the other listeners nor the emitting
+/// task. Clones share the set.
 #[derive(Clone, Default)]
 pub struct EventListeners(Arc<Shared>);
 
@@ -19,12 +19,12 @@ struct Shared {
     listeners: Mutex<Vec<(ListenerId, Listener)>>,
 }
 
-/// What [`EventListeners::off_event`] needs to remove a listener.
+/// Identifies a listener for [`EventListeners::off_event`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerId(u64);
 
 impl EventListeners {
-    /// Calls `listener` with every event from now on, on the emitting task: it must not block.
+    /// Calls `listener` with every later event, on the emitting task: it must not block.
     pub fn on_event(&self, listener: impl Fn(&AdapterEvent) + Send + Sync + 'static) -> ListenerId {
         let id = ListenerId(self.0.next.fetch_add(1, Ordering::Relaxed));
         self.0
@@ -35,7 +35,7 @@ impl EventListeners {
         id
     }
 
-    /// Removes a listener; false when it was removed before.
+    /// Removes a listener; false if it was already removed.
     pub fn off_event(&self, id: ListenerId) -> bool {
         let mut listeners = self
             .0
@@ -47,9 +47,9 @@ impl EventListeners {
         listeners.len() < before
     }
 
-    /// Calls each listener, in the order of their registration.
+    /// Calls each listener in order of registration.
     pub fn emit(&self, event: &AdapterEvent) {
-        // A copy, because a listener may add or remove listeners.
+        // Iterates over a copy, because a listener can add or remove listeners.
         let listeners = self
             .0
             .listeners

@@ -1,5 +1,5 @@
-//! From the adapter's `tracing` and its panics to the bridge's log. A library has its own copy of
-//! both, so nothing would arrive without this.
+//! Forwards the adapter's `tracing` output and panics to the bridge's log. A library has its own copy of
+//! `tracing` and of the panic hook, so the bridge sees neither without this.
 
 use std::cell::Cell;
 use std::fmt;
@@ -18,22 +18,22 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::export::HostLink;
 use crate::guard::message_of;
 
-/// The span field that carries the number of the call, so that the bridge knows the execution.
+/// Span field with the call number, which the bridge maps to the execution.
 pub(crate) const CALL_FIELD: &str = "forge.call";
 
 thread_local! {
     static LINK: Cell<Option<HostLink>> = const { Cell::new(None) };
 }
 
-/// Makes this thread's panics and `tracing` go to `link`. For the threads of an instance's runtime.
+/// Forwards panics and `tracing` output of this thread to `link`. For threads of an instance's runtime.
 pub(crate) fn adopt_thread(link: HostLink, dispatch: &tracing::Dispatch) {
     install_panic_hook();
     LINK.set(Some(link));
-    // Kept for the life of the thread: there is no later moment to restore another one.
+    // Leaks the guard: the dispatcher stays for the life of the thread.
     std::mem::forget(tracing::dispatcher::set_default(dispatch));
 }
 
-/// The subscriber that forwards to `link`.
+/// The subscriber that forwards to `link`, up to `level` (default: `info`).
 pub(crate) fn dispatch(link: HostLink, level: Option<&str>) -> tracing::Dispatch {
     let most = level
         .and_then(|level| level.parse().ok())
@@ -41,7 +41,7 @@ pub(crate) fn dispatch(link: HostLink, level: Option<&str>) -> tracing::Dispatch
     tracing::Dispatch::new(tracing_subscriber::registry().with(ToHost { link }.with_filter(most)))
 }
 
-/// One line without `tracing`.
+/// Logs one line without `tracing`.
 pub(crate) fn line(link: HostLink, level: Level, message: &str) {
     send(link, 0, level, "adapter", message, &Map::new());
 }
@@ -50,7 +50,7 @@ struct ToHost {
     link: HostLink,
 }
 
-/// What a span was given, kept with it.
+/// Fields of a span, stored in its extensions.
 struct SpanFields(Map<String, Value>);
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ToHost {
@@ -77,7 +77,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ToHost {
         for span in context.event_scope(event).into_iter().flatten() {
             if let Some(SpanFields(known)) = span.extensions().get() {
                 for (name, value) in known {
-                    // Inner spans come first and win.
+                    // Inner spans come first and take precedence.
                     fields.entry(name.clone()).or_insert_with(|| value.clone());
                 }
             }
@@ -155,14 +155,14 @@ impl Visit for Fields {
     }
 }
 
-/// Panics on threads of an instance are logged by the bridge; those of other threads keep the hook
-/// that was there, which matters where an adapter's tests run in one process with it.
+/// Installs a hook that logs panics of an instance's threads to the bridge. Other threads keep the previous
+/// hook, for example when an adapter's tests run in the same process.
 fn install_panic_hook() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            // A thread that is being torn down has no link any more.
+            // A thread that is being torn down no longer has a link.
             let Some(link) = LINK.try_with(Cell::get).ok().flatten() else {
                 return previous(info);
             };

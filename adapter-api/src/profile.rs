@@ -1,10 +1,10 @@
-//! What a runtime can do, how it is, and what its library says of itself.
+//! Capability profile and health of a runtime, and the manifest of its library.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ExecutionAdapter;
 
-/// A self-declared capability profile. Ask it only through [`Profile::supports`].
+/// A self-declared capability profile. Query it only through [`Profile::supports`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Profile {
@@ -12,18 +12,18 @@ pub struct Profile {
     /// `cost_tracking`, `structured_output`, `management`, `native_tools`; unknown names are kept.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// Tools the runtime brings itself, such as `Read` or `Bash`.
+    /// Built-in tools of the runtime, such as `Read` or `Bash`.
     #[serde(default)]
     pub native_tools: Vec<String>,
-    /// How many executions may run at once; at least 1.
+    /// Maximum number of concurrent executions; at least 1, the default.
     #[serde(default = "one")]
     pub max_concurrent: u32,
-    /// The ways in which it can return output.
+    /// Supported output strategies.
     #[serde(default)]
     pub output_strategies: Vec<OutputStrategy>,
-    /// What a run costs, roughly.
+    /// Approximate cost of an execution.
     pub cost_tier: CostTier,
-    /// How soon a run begins to answer, roughly.
+    /// Approximate time until an execution begins to answer.
     pub latency_profile: LatencyProfile,
 }
 
@@ -32,7 +32,7 @@ fn one() -> u32 {
 }
 
 impl Profile {
-    /// Whether the runtime declares this capability.
+    /// True if the runtime declares this capability.
     pub fn supports(&self, capability: &str) -> bool {
         self.capabilities
             .iter()
@@ -40,11 +40,11 @@ impl Profile {
     }
 }
 
-/// How the output is captured.
+/// Method of capturing the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputStrategy {
-    /// The run writes a file below its workspace; the bridge reads it at the end.
+    /// The execution writes a file below its workspace; the bridge reads it at the end.
     File,
     /// The answer's text.
     Stream,
@@ -52,55 +52,55 @@ pub enum OutputStrategy {
     Structured,
 }
 
-/// What a run costs compared with other runtimes.
+/// Cost of an execution relative to other runtimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CostTier {
-    /// Cheapest.
+    /// Low cost.
     Low,
-    /// Between.
+    /// Medium cost.
     Medium,
-    /// Dearest.
+    /// High cost.
     High,
 }
 
-/// How soon a run begins to answer.
+/// Time until an execution begins to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LatencyProfile {
-    /// About at once.
+    /// Almost immediately.
     Fast,
     /// Within seconds.
     Moderate,
-    /// Nobody can say.
+    /// Unpredictable.
     Variable,
 }
 
-/// Whether an adapter can take work.
+/// Ability of an adapter to accept work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
-    /// It can.
+    /// Accepts work.
     Healthy,
-    /// It works in part, or lacks something it needs, such as a key.
+    /// Works in part, or lacks something it needs, such as a key.
     Degraded,
-    /// It cannot.
+    /// Accepts no work.
     Offline,
 }
 
-/// A status and, where it is not `healthy`, the reason and the cure.
+/// A health status; if not `healthy`, with the reason and the fix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Health {
-    /// Whether work can be accepted.
+    /// The status.
     pub status: HealthStatus,
-    /// Why, and what to do.
+    /// The reason and the fix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
 impl Health {
-    /// Nothing to say.
+    /// Healthy, without a message.
     pub fn healthy() -> Self {
         Self {
             status: HealthStatus::Healthy,
@@ -108,7 +108,7 @@ impl Health {
         }
     }
 
-    /// `message` says why and what to do.
+    /// Degraded; `message` gives the reason and the fix.
     pub fn degraded(message: impl Into<String>) -> Self {
         Self {
             status: HealthStatus::Degraded,
@@ -116,7 +116,7 @@ impl Health {
         }
     }
 
-    /// `message` says why and what to do.
+    /// Offline; `message` gives the reason and the fix.
     pub fn offline(message: impl Into<String>) -> Self {
         Self {
             status: HealthStatus::Offline,
@@ -125,7 +125,7 @@ impl Health {
     }
 }
 
-/// What a library says of itself before anything is created.
+/// Self-description of a library, read before an instance is created.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Manifest {
@@ -135,15 +135,16 @@ pub struct Manifest {
     pub version: String,
     /// The provider id; `BRIDGE_ADAPTERS` names it.
     pub provider: String,
-    /// The JSON schema versions it speaks.
+    /// Supported JSON schema versions.
     pub schema: SchemaRange,
     /// `execution@1`, `runtime@1`, …
     #[serde(default)]
     pub interfaces: Vec<String>,
-    /// Environment variables it wants to see in a child process.
+    /// Environment variables passed to the library when it runs in a child process.
     #[serde(default)]
     pub env: Vec<String>,
-    /// `unwind`; a library built with `abort` cannot turn panics into results.
+    /// Panic strategy; must be `unwind`, since a library built with `abort` cannot turn panics into
+    /// results.
     #[serde(default)]
     pub panic: String,
 }
@@ -168,20 +169,20 @@ impl Manifest {
     }
 }
 
-/// The versions of the JSON that this SDK speaks.
+/// The JSON schema versions that this SDK supports.
 pub const SCHEMA: SchemaRange = SchemaRange { min: 1, max: 1 };
 
-/// Versions of the JSON, both ends included.
+/// Range of JSON schema versions, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchemaRange {
-    /// The oldest.
+    /// Oldest version.
     pub min: u32,
-    /// The newest.
+    /// Newest version.
     pub max: u32,
 }
 
 impl SchemaRange {
-    /// Whether this version is among them.
+    /// True if the range includes this version.
     pub fn contains(self, version: u32) -> bool {
         (self.min..=self.max).contains(&version)
     }

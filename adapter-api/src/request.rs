@@ -1,4 +1,4 @@
-//! One execution as an adapter receives it.
+//! The request of one execution, as an adapter receives it.
 
 use std::collections::BTreeMap;
 
@@ -8,85 +8,86 @@ use serde_json::Value;
 use crate::profile::OutputStrategy;
 use crate::result::ToolCall;
 
-/// Everything is resolved: the prompt is assembled, tools have one shape, the output strategy is
-/// decided. Unknown fields of later schema versions are ignored.
+/// Request of one execution, fully resolved: the prompt is assembled, tools have one format, the output
+/// strategy is decided. Unknown fields of later schema versions are ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExecutionRequest {
     /// `<dispatchId>/<attempt>`; unique.
     pub execution_id: String,
-    /// The caller's id, and the handle that `cancel` is given.
+    /// The caller's id, also the handle passed to `cancel`.
     pub task_id: String,
-    /// The agent on whose behalf it runs; opaque.
+    /// Agent on whose behalf the execution runs; opaque.
     pub agent_id: String,
-    /// 1 for the first.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// What is asked of the agent.
+    /// The user message for the agent.
     pub message: String,
     /// The assembled instructions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// Which model to use; absent: the runtime's own choice.
+    /// Model to use; default: the runtime's own choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Tools of the caller, in one shape whatever they came as.
+    /// Tools of the caller, converted to one format.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Tool>,
-    /// Answers to tool calls that the adapter handed back. With [`turns`](Self::turns) this is a
-    /// further round of the same attempt, and they answer the last turn. Without, they answer an
-    /// earlier execution of the session, and `message` comes after them.
+    /// Answers to tool calls that the adapter handed back. With [`turns`](Self::turns) this is a further
+    /// round of the same attempt, and they answer the last turn. Without, they answer an earlier execution
+    /// of the session, and `message` follows them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_results: Vec<ToolResult>,
-    /// The rounds of this attempt so far, oldest first. `message` and all of them have been said: an
-    /// adapter whose runtime keeps the session says only `tool_results`, another says everything again.
+    /// The rounds of this attempt so far, oldest first. The model has already received `message` and all of
+    /// them: an adapter whose runtime stores the session sends only `tool_results`; any other sends
+    /// everything again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub turns: Vec<Turn>,
-    /// Seconds from the start of this attempt; the bridge enforces it too.
+    /// Time limit in seconds from the start of this attempt; the bridge enforces it too.
     pub timeout_seconds: f64,
-    /// With no event for so long the bridge ends it as `stalled`.
+    /// Time limit in seconds without an event; the bridge then ends the attempt as `stalled`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<f64>,
-    /// How the output is wanted; one that the profile declares.
+    /// Requested output strategy; one that the profile declares.
     pub output_strategy: OutputStrategy,
-    /// A JSON Schema, with `structured`.
+    /// JSON Schema of the output, with `structured`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
-    /// Relative to `workspace.dir`, with `file`.
+    /// Path of the output file relative to `workspace.dir`, with `file`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_file: Option<String>,
-    /// The conversation to go on with.
+    /// Session to continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// The session was recorded by an earlier attempt that was interrupted: go on where it stopped.
+    /// True if an interrupted earlier attempt recorded the session: continue where it stopped.
     #[serde(default)]
     pub resume: bool,
-    /// Where it may read and write files.
+    /// Folder in which the execution may read and write files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<Workspace>,
     /// MCP servers by name, as the bridge's configuration defines them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mcp_servers: BTreeMap<String, Value>,
-    /// What is left to spend, over all attempts.
+    /// Remaining budget, over all attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
-    /// The caller's own; opaque.
+    /// The caller's metadata; opaque.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
-    /// Where it belongs.
+    /// Trace context and workflow ids.
     #[serde(default)]
     pub meta: Meta,
 }
 
-/// A tool the caller offers.
+/// A tool that the model can call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tool {
-    /// What a call names.
+    /// Name of the tool in calls.
     pub name: String,
-    /// What it is for, in the words of the caller.
+    /// Purpose, as described by the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// A JSON Schema of the arguments.
+    /// JSON Schema of the arguments.
     pub input_schema: Value,
 }
 
@@ -94,73 +95,73 @@ pub struct Tool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolResult {
-    /// The call's own.
+    /// Id of the call.
     pub tool_call_id: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// What it gave: a text, or what the tool has instead.
+    /// Output: a text, or any other JSON value that the tool returned.
     #[serde(default)]
     pub output: Value,
-    /// `output` says what went wrong. The run goes on: the model is to be told.
+    /// True if `output` describes an error. The run continues: the model receives the error.
     #[serde(default)]
     pub is_error: bool,
 }
 
-/// One round of the tool loop: what the runtime said, and what it was answered.
+/// One round of the tool loop: the runtime's output and the answers to its calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Turn {
-    /// The text beside the calls.
+    /// Text beside the calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// The calls that were handed back.
+    /// Calls that the adapter handed back.
     #[serde(default)]
     pub tool_calls: Vec<ToolCall>,
-    /// One for each call, in the same order.
+    /// Results, one for each call in the same order.
     #[serde(default)]
     pub tool_results: Vec<ToolResult>,
 }
 
-/// The folder of a run.
+/// The folder of an execution.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workspace {
-    /// An absolute path below a configured root.
+    /// Absolute path below a configured root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
 }
 
-/// What is left to spend.
+/// Remaining budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Budget {
-    /// In US dollars.
+    /// Cost in US dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_cost_usd: Option<f64>,
-    /// Input and output together.
+    /// Tokens, input and output together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
 }
 
-/// For tracing and for relating a run to its workflow.
+/// Ids for tracing and for relating an execution to its workflow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Meta {
-    /// The W3C trace context to go on with.
+    /// W3C trace context to continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// The bridge's id of the dispatch.
+    /// Id of the dispatch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispatch_id: Option<String>,
-    /// The caller's workflow run.
+    /// Id of the caller's workflow run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
-    /// The caller's workflow step.
+    /// Id of the caller's workflow step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_id: Option<String>,
 }
 
 impl ExecutionRequest {
-    /// A request with nothing but a message, for tests: fill in the rest with `..`.
+    /// A minimal request for tests; set other fields with struct update syntax.
     pub fn sample(message: impl Into<String>) -> Self {
         Self {
             execution_id: "dsp_sample/1".to_owned(),

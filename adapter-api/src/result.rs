@@ -1,72 +1,72 @@
-//! One execution's outcome as an adapter returns it.
+//! The result of one execution, as an adapter returns it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// `ok` or `error`; never anything between.
+/// Status of a result: `ok` or `error`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// It ran and returned.
+    /// The execution succeeded.
     #[default]
     Ok,
-    /// It did not.
+    /// The execution failed.
     Error,
 }
 
-/// What came out. Absent fields are not known; the bridge fills in what it measured itself.
+/// Result of one execution. An absent field means unknown; the bridge fills in what it measured itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExecutionResult {
-    /// How it ended.
+    /// Success or failure.
     pub status: Status,
-    /// The answer's text; with `error`, what there is of it.
+    /// Text of the answer; with `error`, the part received so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// With `error`: a text that says what went wrong.
+    /// With `error`: description for humans.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// With `error`: what a program branches on; see [`AdapterError`](crate::AdapterError).
+    /// With `error`: machine-readable code; see [`AdapterError`](crate::AdapterError).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
-    /// The adapter's own measure; the bridge reports its own.
+    /// Duration as measured by the adapter, in milliseconds; the bridge reports its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// What was used, with `error` too.
+    /// Token usage, also with `error`.
     #[serde(default)]
     pub usage: Usage,
     /// The model that answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Who runs that model.
+    /// Provider of that model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_provider: Option<String>,
-    /// In US dollars.
+    /// Cost in US dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
-    /// Checked by the bridge against `outputSchema`.
+    /// Structured output; the bridge validates it against `outputSchema`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub structured_output: Option<Value>,
-    /// The conversation, to go on with later.
+    /// Session id with which a later request can continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// Calls of tools that the adapter hands back to the bridge, which sends their events. The bridge
-    /// runs those it can and executes again with the results; the caller is given the others.
+    /// Tool calls that the adapter hands back to the bridge, which emits their events. The bridge runs
+    /// those it can and executes again with the results; the caller receives the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
     /// A question to a human.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_request: Option<Value>,
-    /// With `error`: the same request may succeed later.
+    /// With `error`: true if the same request can succeed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retryable: Option<bool>,
-    /// When the runtime said how long to wait.
+    /// Wait that the runtime asked for, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }
 
 impl ExecutionResult {
-    /// A successful run with this text.
+    /// A successful result with this text.
     pub fn ok(output: impl Into<String>) -> Self {
         Self {
             output: Some(output.into()),
@@ -74,7 +74,7 @@ impl ExecutionResult {
         }
     }
 
-    /// A failed run. `code` is what the caller branches on, `message` what a human reads.
+    /// A failed result; `code` for programs, `message` for humans.
     pub fn error(code: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             status: Status::Error,
@@ -85,32 +85,32 @@ impl ExecutionResult {
     }
 }
 
-/// Token counts; `None` is "not known", never 0. `input_tokens` holds the cached ones too.
+/// Token counts. `None` means unknown, never 0. `input_tokens` includes cached tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
-    /// What was read, cached or not.
+    /// Input tokens, cached or not.
     pub input_tokens: Option<u64>,
-    /// What was written.
+    /// Output tokens.
     pub output_tokens: Option<u64>,
-    /// What was thought, where that is counted apart.
+    /// Thinking tokens, if counted separately.
     pub thinking_tokens: Option<u64>,
-    /// Input and output.
+    /// Input and output tokens together.
     pub total_tokens: Option<u64>,
-    /// What of the input came from a cache.
+    /// Input tokens read from a cache.
     pub cache_read_tokens: Option<u64>,
-    /// What of the input went into a cache.
+    /// Input tokens written to a cache.
     pub cache_write_tokens: Option<u64>,
 }
 
-/// A call the runtime wants made.
+/// A tool call requested by the runtime.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolCall {
-    /// Relates the answer to the call.
+    /// Id of the call, repeated in its result.
     pub tool_call_id: String,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// Its arguments.
+    /// Arguments.
     pub input: Value,
 }

@@ -1,25 +1,25 @@
-//! The executions an adapter has running, by the handle that `cancel` is given.
+//! Registry of an adapter's running executions, by the handle passed to `cancel`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// Which executions run, so that `cancel` and `shutdown` find them. Clones share the set.
+/// Running executions, for `cancel` and `shutdown`. Clones share the set.
 ///
-/// Begin an execution with [`Running::start`], keep the [`Run`] while it lasts, and watch
+/// Register an execution with [`Running::start`], keep the [`Run`] while it lasts, and await
 /// [`Run::cancelled`] beside the work.
 #[derive(Clone, Default)]
 pub struct Running(Arc<Mutex<Set>>);
 
 #[derive(Default)]
 struct Set {
-    /// The number of the last one that was started.
+    /// Number of the last started execution.
     last: u64,
     runs: BTreeMap<u64, (String, CancellationToken)>,
 }
 
-/// One running execution; it leaves the set when dropped.
+/// One running execution; removed from the set when dropped.
 pub struct Run {
     running: Running,
     number: u64,
@@ -27,7 +27,7 @@ pub struct Run {
 }
 
 impl Running {
-    /// Enters an execution under its task id.
+    /// Registers an execution under its task id.
     pub fn start(&self, task_handle: &str) -> Run {
         let token = CancellationToken::new();
         let mut set = self.set();
@@ -43,17 +43,17 @@ impl Running {
         }
     }
 
-    /// Tells the executions of this task to end; false when there is none.
+    /// Cancels the executions of this task; false if none was running or all were already cancelled.
     pub fn cancel(&self, task_handle: &str) -> bool {
         self.cancel_where(|handle| handle == task_handle)
     }
 
-    /// Tells all executions to end; false when there is none.
+    /// Cancels all executions; false if none was running or all were already cancelled.
     pub fn cancel_all(&self) -> bool {
         self.cancel_where(|_| true)
     }
 
-    /// How many run.
+    /// Number of running executions.
     pub fn count(&self) -> usize {
         self.set().runs.len()
     }
@@ -63,7 +63,7 @@ impl Running {
     }
 
     fn cancel_where(&self, matches: impl Fn(&str) -> bool) -> bool {
-        // Waking the tasks is their runtime's business, so it happens after the lock is gone.
+        // Tasks are woken after the lock is released.
         let tokens: Vec<CancellationToken> = self
             .set()
             .runs
@@ -79,12 +79,12 @@ impl Running {
 }
 
 impl Run {
-    /// Waits until somebody cancels this execution.
+    /// Waits until this execution is cancelled.
     pub async fn cancelled(&self) {
         self.token.cancelled().await;
     }
 
-    /// Whether somebody has cancelled this execution.
+    /// True if this execution was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.token.is_cancelled()
     }

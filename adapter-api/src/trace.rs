@@ -1,17 +1,17 @@
-//! The trace that an execution belongs to, for whatever the adapter does in the execution's own task.
+//! Trace context of an execution, available within the execution's own task.
 
 tokio::task_local! {
     static TRACEPARENT: Option<String>;
 }
 
-/// The `traceparent` (W3C Trace Context) to hand on to whoever is called for this execution: a header of
-/// a request, the variable `TRACEPARENT` of a program. [`child::Child`](crate::child::Child) hands it on by
-/// itself. `None` outside of an execution, and in tasks that it spawned.
+/// The `traceparent` (W3C Trace Context) to pass on to services called for this execution: as a request
+/// header, or as the variable `TRACEPARENT` of a program. [`child::Child`](crate::child::Child) sets that
+/// variable itself. `None` outside an execution, and in tasks spawned by it.
 pub fn traceparent() -> Option<String> {
     TRACEPARENT.try_with(Clone::clone).ok().flatten()
 }
 
-/// Runs an execution in its trace.
+/// Runs an execution within its trace context.
 pub(crate) async fn within<T>(traceparent: Option<String>, run: impl Future<Output = T>) -> T {
     TRACEPARENT.scope(traceparent, run).await
 }

@@ -1,4 +1,5 @@
-//! The checks find what is wrong: one adapter, broken in one way at a time, seen through its table.
+//! Detection tests for the conformance checks: one adapter, broken in one way at a time, checked through
+//! its table.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

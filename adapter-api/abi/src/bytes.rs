@@ -1,4 +1,4 @@
-//! Making and taking the two byte types of the table, for both sides of it.
+//! Construction and consumption of the table's two byte types, for both sides of the boundary.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -6,8 +6,8 @@ use std::ptr;
 
 use crate::{FBytes, FSlice};
 
-/// Bytes from the other side that contradict themselves: a length beyond the capacity, or a null
-/// pointer or no `free` where there is something to free. They are leaked, never touched.
+/// Inconsistent bytes from the other side: a length beyond the capacity, or a null pointer or no `free`
+/// although the capacity is not 0. They are leaked, never dereferenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -20,7 +20,7 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 impl FBytes {
-    /// Nothing, and nothing to free.
+    /// Empty bytes without an allocation.
     pub const fn empty() -> Self {
         Self {
             ptr: ptr::null_mut(),
@@ -30,7 +30,7 @@ impl FBytes {
         }
     }
 
-    /// Hands a vector over; its allocation returns to this side through `free`.
+    /// Transfers a vector; `free` returns its allocation to this side.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let mut bytes = ManuallyDrop::new(bytes);
         Self {
@@ -41,7 +41,7 @@ impl FBytes {
         }
     }
 
-    /// Whether the fields agree with each other; all that can be known without touching memory.
+    /// True if the fields are consistent with each other. Reads no memory behind `ptr`.
     pub fn is_well_formed(&self) -> bool {
         if self.cap == 0 {
             return self.len == 0;
@@ -52,11 +52,11 @@ impl FBytes {
             && self.free.is_some()
     }
 
-    /// Copies the bytes and frees the original. Look at `len` before, where there is a limit.
+    /// Copies the bytes and frees the original. Check `len` first where a limit applies.
     ///
     /// # Safety
     ///
-    /// If the fields are well formed, `ptr` points to `len` readable bytes that nobody else frees.
+    /// If the fields are well formed, `ptr` points to `len` readable bytes that no other code frees.
     pub unsafe fn into_vec(self) -> Result<Vec<u8>, Malformed> {
         if !self.is_well_formed() {
             return Err(Malformed);
@@ -64,15 +64,15 @@ impl FBytes {
         let copy = if self.len == 0 {
             Vec::new()
         } else {
-            // SAFETY: well formed, and the caller vouches for the memory.
+            // SAFETY: the fields are well formed and the caller guarantees the memory.
             unsafe { std::slice::from_raw_parts(self.ptr, self.len) }.to_vec()
         };
-        // SAFETY: the same, and nothing refers to the original any more.
+        // SAFETY: as above, and no reference to the original is left.
         unsafe { self.release() };
         Ok(copy)
     }
 
-    /// Frees the bytes unread. Malformed ones are leaked.
+    /// Frees the bytes without reading them. Malformed bytes are leaked.
     ///
     /// # Safety
     ///
@@ -82,14 +82,14 @@ impl FBytes {
             return;
         }
         if let Some(free) = self.free {
-            // SAFETY: the maker's own function with the maker's own values, once.
+            // SAFETY: the allocating side's own function with its own values, called once.
             unsafe { free(self.ptr, self.len, self.cap) };
         }
     }
 }
 
 impl FSlice {
-    /// Lends bytes for one call.
+    /// Borrows bytes for one call.
     pub const fn of(bytes: &[u8]) -> Self {
         Self {
             ptr: bytes.as_ptr(),
@@ -97,17 +97,17 @@ impl FSlice {
         }
     }
 
-    /// The lent bytes; empty when the pointer is null.
+    /// The borrowed bytes; empty when the pointer is null.
     ///
     /// # Safety
     ///
-    /// A pointer that is not null points to `len` readable bytes that stay unchanged for `'a`, which
-    /// must end with the call that lent them.
+    /// A non-null pointer points to `len` readable bytes that stay unchanged for `'a`, and `'a` ends with
+    /// the call that the slice was passed to.
     pub unsafe fn as_bytes<'a>(self) -> &'a [u8] {
         if self.ptr.is_null() || self.len == 0 || isize::try_from(self.len).is_err() {
             return &[];
         }
-        // SAFETY: not null, a possible length, and the caller vouches for the rest.
+        // SAFETY: not null, a valid length, and the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 }
@@ -126,10 +126,10 @@ mod tests {
         for bytes in [Vec::new(), vec![1, 2, 3], Vec::with_capacity(64)] {
             let expected = bytes.clone();
             let handed = FBytes::from_vec(bytes);
-            // SAFETY: made on the line above, taken once.
+            // SAFETY: created on the line above, consumed once.
             assert_eq!(unsafe { handed.into_vec() }, Ok(expected));
         }
-        // SAFETY: nothing to read.
+        // SAFETY: the bytes are empty.
         assert_eq!(unsafe { FBytes::empty().into_vec() }, Ok(Vec::new()));
     }
 
@@ -150,7 +150,7 @@ mod tests {
                 cap,
                 free,
             };
-            // SAFETY: refused before any memory is read.
+            // SAFETY: rejected before any memory is read.
             assert_eq!(unsafe { bytes.into_vec() }, Err(Malformed), "{name}");
         }
     }
@@ -161,7 +161,7 @@ mod tests {
             ptr: ptr::null(),
             len: 7,
         };
-        // SAFETY: null is answered without reading.
+        // SAFETY: a null pointer is never read.
         assert!(unsafe { slice.as_bytes() }.is_empty());
     }
 }

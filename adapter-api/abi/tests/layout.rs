@@ -1,4 +1,4 @@
-//! The golden layout: what these tests pin can never change within ABI major 1.
+//! The golden layout: sizes, offsets and symbols that cannot change within ABI major 1.
 
 use std::mem::{align_of, offset_of, size_of};
 use std::path::Path;

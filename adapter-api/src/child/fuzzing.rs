@@ -1,8 +1,8 @@
-//! Readers that are private to this module, opened to `tests/fuzz`.
+//! Entry points for `tests/fuzz` to the private readers of this module.
 
 use super::streams::{Line, Lines, Tail};
 
-/// The lines of what a program writes in these pieces, and the most that was held at once.
+/// The lines of output that arrives in these pieces, and the largest number of bytes buffered at once.
 pub fn lines(pieces: &[&[u8]], limit: usize) -> (Vec<Line>, usize) {
     let mut reader = Lines::new(limit);
     let (mut lines, mut held) = (Vec::new(), 0);
@@ -16,7 +16,7 @@ pub fn lines(pieces: &[&[u8]], limit: usize) -> (Vec<Line>, usize) {
     (lines, held)
 }
 
-/// The end of what a program writes to stderr in these pieces.
+/// The tail of stderr output that arrives in these pieces.
 pub fn tail(pieces: &[&[u8]], limit: usize) -> String {
     let mut tail = Tail::new(limit);
     for piece in pieces {

@@ -1,6 +1,6 @@
-//! Programs that an adapter starts. They run under the bridge's supervisor and so end with the bridge,
-//! they see no variable that was not named, and what they say is bounded. What the lines mean is the
-//! adapter's affair.
+//! Programs that an adapter starts. They run under the bridge's supervisor and therefore end with the
+//! bridge, they see only variables that were named, and their output is bounded. The meaning of the lines
+//! is left to the adapter.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,23 +24,23 @@ mod streams;
 pub use self::program::{INHERITED, Program};
 pub use self::streams::Line;
 
-/// How long the output of a program that has ended may take to end as well.
+/// Time limit for the output of a program to end after the program has ended.
 const DRAIN: Duration = Duration::from_secs(1);
-/// A program whose supervisor does not end it in time is killed.
+/// Extra time for the supervisor to end the program before the program is killed.
 const KILL_MARGIN: Duration = Duration::from_secs(3);
 
-/// Why a program does not run.
+/// Reason for which a program could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Neither at its path nor in `PATH`, or it may not be executed.
+    /// Neither at its path nor in `PATH`, or not executable.
     #[error("there is no program {}", .0.display())]
     Missing(PathBuf),
-    /// The system refused it, or its folder is missing.
+    /// The system refused to start it, or its working directory is missing.
     #[error("cannot start {}", path.display())]
     Start {
         /// The program.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -62,8 +62,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts the program for an execution (`<dispatch>/<attempt>`), or for none of them. Under the
-    /// bridge's supervisor when the host has one.
+    /// Starts the program for an execution (`<dispatch>/<attempt>`), or for none; under the bridge's
+    /// supervisor when the host has one.
     pub fn start(
         host: &Host,
         execution: Option<&str>,
@@ -76,7 +76,7 @@ impl Child {
             [] => Command::new(&path),
             [supervisor, rest @ ..] => {
                 let mut command = Command::new(supervisor);
-                // Its path is a link into /proc, which says nothing in a list of processes.
+                // The supervisor's path is a link into /proc, which is meaningless in a process list.
                 command.arg0("forge-bridge").args(rest).arg(&path);
                 command
             }
@@ -94,7 +94,7 @@ impl Child {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A key pressed in the bridge's terminal is the bridge's affair.
+            // Keeps signals of the bridge's terminal (Ctrl-C) away from the program.
             .process_group(0);
         if let Some(execution) = execution {
             command.env("FORGE_EXECUTION", execution);
@@ -126,20 +126,20 @@ impl Child {
         })
     }
 
-    /// Puts a line on its way to the program's stdin. It is written while [`next`](Self::next) is
-    /// awaited, so that a program that writes before it reads cannot block both.
+    /// Queues a line for the program's stdin. It is written while [`next`](Self::next) is awaited, so that
+    /// a program that writes before it reads cannot deadlock with the caller.
     pub fn send(&mut self, line: &str) {
         if self.stdin.is_some() {
             self.outgoing.push(line);
         }
     }
 
-    /// How many bytes of what was sent the program has not taken yet.
+    /// Number of sent bytes that the program has not read yet.
     pub fn unwritten(&self) -> usize {
         self.outgoing.len()
     }
 
-    /// Closes the program's stdin behind what was sent.
+    /// Closes the program's stdin after all sent lines are written.
     pub fn close_stdin(&mut self) {
         self.outgoing.closing = true;
         if self.outgoing.is_empty() {
@@ -147,7 +147,7 @@ impl Child {
         }
     }
 
-    /// The next line of its output; `None` when no more will come. Cancel-safe.
+    /// The next line of output; `None` when no more will come. Cancel-safe.
     pub async fn next(&mut self) -> Option<Line> {
         let mut deadline = None;
         loop {
@@ -178,14 +178,14 @@ impl Child {
         }
     }
 
-    /// Waits for the program's end. What it says meanwhile goes to nobody.
+    /// Waits for the program to end and discards its remaining output.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         while self.next().await.is_some() {}
         if let (Some(status), None) = (self.status, &self.stderr) {
             return Ok(status);
         }
-        // What it says to stderr is read on, so that a full pipe does not hold it up; once it has ended
-        // for a moment only, as somebody it left behind may hold the pipe open.
+        // Keeps reading stderr, so that a full pipe does not block the program. After its end stderr is
+        // read for `DRAIN` only, because a process it left behind can hold the pipe open.
         let mut deadline = None;
         loop {
             if self.status.is_some() && deadline.is_none() {
@@ -205,7 +205,7 @@ impl Child {
         }
     }
 
-    /// Ends it: closes its stdin, after `patience` asks it to end, and then kills it.
+    /// Stops the program: closes its stdin, sends SIGTERM after `patience`, and then kills it.
     pub async fn stop(&mut self, patience: Duration) -> io::Result<ExitStatus> {
         self.close_stdin();
         if let Ok(status) = timeout(patience, self.wait()).await {
@@ -219,12 +219,12 @@ impl Child {
         self.wait().await
     }
 
-    /// Asks the program to end; under a supervisor what is left after the bridge's grace is killed.
+    /// Sends SIGTERM; a supervisor kills what is left after the bridge's grace period.
     pub fn terminate(&self) {
         let Some(pid) = self.pid else {
             return;
         };
-        // An error says that it has ended.
+        // An error means that the process has already ended.
         let _ = if self.supervised {
             kill_process(pid, Signal::TERM)
         } else {
@@ -237,21 +237,22 @@ impl Child {
         let Some(pid) = self.pid else {
             return;
         };
-        // An error says that it has ended.
+        // An error means that the process has already ended.
         let _ = if self.supervised {
-            // Killing the supervisor itself would leave the work to the sweep.
+            // SIGINT makes the supervisor kill its tree. Killing the supervisor itself would leave the tree
+            // to the bridge's sweep.
             kill_process(pid, Signal::INT)
         } else {
             kill_process_group(pid, Signal::KILL)
         };
     }
 
-    /// How it ended, once that is known.
+    /// The exit status, once known.
     pub fn status(&self) -> Option<ExitStatus> {
         self.status
     }
 
-    /// The end of what it wrote to stderr, for error texts.
+    /// The tail of stderr, for error texts.
     pub fn stderr_tail(&self) -> String {
         self.tail.text()
     }
@@ -272,7 +273,7 @@ impl Child {
             },
             written = self.outgoing.write(&mut self.stdin), if writable => match written {
                 Ok(()) => Step::Written,
-                // Why it does not read any more, its output or its end will tell.
+                // Its output or its exit status will show why it no longer reads.
                 Err(_) => Step::Deaf,
             },
             ended = self.process.wait(), if self.status.is_none() => {
@@ -287,9 +288,9 @@ impl Child {
 
     fn ended(&mut self, status: ExitStatus) {
         self.status = Some(status);
-        // From here on the number means nobody, or somebody else.
+        // The pid is free for reuse from here on.
         if let (Some(pid), false) = (self.pid.take(), self.supervised) {
-            // As long as a member of its group lives the number stays the group's. An error says that
+            // The number stays reserved for the group while one of its members lives. An error means that
             // none does.
             let _ = kill_process_group(pid, Signal::KILL);
         }

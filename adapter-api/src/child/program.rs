@@ -1,4 +1,4 @@
-//! A program before it runs: what it is started with, and where it is.
+//! Specification of a program before it runs: its arguments and environment, and its location.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Of the adapter's own environment only these reach a program; what else it needs is named in
+/// The only variables of the adapter's own environment that a program inherits; others must be named in
 /// [`Program::env`].
 pub const INHERITED: [&str; 20] = [
     "PATH",
@@ -36,15 +36,15 @@ pub const INHERITED: [&str; 20] = [
 pub struct Program {
     /// A path, or a name to look for in `PATH`.
     pub path: PathBuf,
-    /// Its arguments, its own name not among them.
+    /// Arguments, without the program's name.
     pub args: Vec<OsString>,
-    /// Where it runs; the bridge's own folder if not given.
+    /// Working directory; default: that of the bridge.
     pub dir: Option<PathBuf>,
-    /// Added to [`INHERITED`]; the same name here wins.
+    /// Variables besides [`INHERITED`]; these win over inherited ones of the same name.
     pub env: BTreeMap<String, String>,
-    /// A longer line of its output is reported as [`Line::TooLong`](super::Line::TooLong).
+    /// Line limit; a longer line of output is reported as [`Line::TooLong`](super::Line::TooLong).
     pub line_bytes: usize,
-    /// How much of the end of its stderr is kept.
+    /// Number of bytes kept from the end of stderr.
     pub stderr_bytes: usize,
 }
 
@@ -61,7 +61,7 @@ impl Program {
         }
     }
 
-    /// Where it is, when it is there and may be executed.
+    /// The program's path, if it exists and is executable.
     pub fn locate(&self) -> Option<PathBuf> {
         if self.path.components().count() > 1 {
             return is_executable(&self.path).then(|| self.path.clone());
@@ -76,7 +76,7 @@ impl Program {
     }
 }
 
-/// The values of variables may be secret.
+/// Names only: the values of variables can be secret.
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Program")

@@ -1,28 +1,28 @@
-//! The three streams of a program, bounded: lines in, lines out, the end of what it says to stderr.
+//! The three streams of a program, bounded: lines in, lines out, and the tail of stderr.
 
 use std::io;
 
 use tokio::io::AsyncWriteExt;
 use tokio::process::ChildStdin;
 
-/// One line of a program's output, without its end.
+/// One line of output, without its line end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Bytes that are not UTF-8 are replaced.
+    /// A line; bytes that are not UTF-8 are replaced.
     Text(String),
-    /// It was above the limit and has been skipped.
+    /// A skipped line above the limit.
     TooLong {
-        /// How long it was.
+        /// Length of the line.
         bytes: u64,
     },
 }
 
-/// What is on its way to stdin.
+/// Bytes queued for stdin.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     bytes: Vec<u8>,
     written: usize,
-    /// No more will be sent.
+    /// Set when no more lines will be sent.
     pub(super) closing: bool,
 }
 
@@ -53,14 +53,14 @@ impl Outgoing {
     }
 }
 
-/// Cuts output into lines.
+/// Splits output into lines.
 #[derive(Debug)]
 pub(super) struct Lines {
     limit: usize,
     bytes: Vec<u8>,
-    /// Up to here there is no line end.
+    /// Offset up to which no line end was found.
     searched: usize,
-    /// Of a line above the limit, thrown away so far.
+    /// Bytes discarded so far of a line above the limit.
     skipped: u64,
 }
 
@@ -103,7 +103,7 @@ impl Lines {
         }
     }
 
-    /// A last line that nothing ended.
+    /// The last line, if it has no line end.
     pub(super) fn finish(&mut self) -> Option<Line> {
         if self.bytes.is_empty() && self.skipped == 0 {
             return None;
@@ -125,7 +125,7 @@ impl Lines {
     }
 }
 
-/// The end of a stream.
+/// The last `limit` bytes of a stream.
 #[derive(Debug)]
 pub(super) struct Tail {
     limit: usize,

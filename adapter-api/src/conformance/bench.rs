@@ -1,4 +1,4 @@
-//! Instances to check, and calls that must end in time.
+//! Instances under test, and calls with a time limit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::manage::Interface;
 use crate::profile::SCHEMA;
 use crate::{AdapterError, ExecutionRequest, ExecutionResult, Profile, Status};
 
-/// The adapter under check.
+/// The adapter under test.
 pub(super) struct Bench {
     pub(super) name: String,
     pub(super) version: String,
@@ -24,19 +24,19 @@ pub(super) struct Bench {
     pub(super) options: Options,
 }
 
-/// One instance of it.
+/// One instance of the adapter under test.
 pub(super) struct Subject<'a> {
     bench: &'a Bench,
     line: Line,
     calls: AtomicU64,
 }
 
-/// What went wrong, for the report.
+/// Fails the rule; `seen` goes into the report.
 pub(super) fn failed<T>(seen: impl Into<String>) -> Result<T, Outcome> {
     Err(Outcome::Failed(seen.into()))
 }
 
-/// Why a rule cannot be looked at.
+/// Marks the rule as not checked, with the reason.
 pub(super) fn unchecked<T>(why: &str) -> Result<T, Outcome> {
     Err(Outcome::NotChecked(why.to_owned()))
 }
@@ -47,7 +47,7 @@ pub(super) fn ensure(holds: bool, seen: impl FnOnce() -> String) -> Result<(), O
 }
 
 impl Bench {
-    /// An instance that is not initialized.
+    /// Creates an instance without initializing it.
     pub(super) fn created(&self) -> Result<Subject<'_>, Outcome> {
         let create = Create {
             schema: SCHEMA.max,
@@ -65,7 +65,7 @@ impl Bench {
         }
     }
 
-    /// An instance with the configuration of the options.
+    /// Creates an instance and initializes it with the configuration of the options.
     pub(super) fn ready(&self) -> Result<Subject<'_>, Outcome> {
         self.initialized(&self.options.config)
     }
@@ -76,7 +76,7 @@ impl Bench {
         Ok(subject)
     }
 
-    /// Whether the adapter declares a capability.
+    /// The profile that the adapter declares.
     pub(super) fn profile(&self) -> Result<Profile, Outcome> {
         self.ready()?.ask("capabilities", &json!({}))
     }
@@ -84,18 +84,18 @@ impl Bench {
     pub(super) fn slow(&self) -> Result<&ExecutionRequest, Outcome> {
         match &self.options.slow {
             Some(request) => Ok(request),
-            None => unchecked("Options::slow gives no request that takes long"),
+            None => unchecked("Options::slow is not set"),
         }
     }
 }
 
 impl Subject<'_> {
-    /// Starts a call and gives its number.
+    /// Starts a call and returns its number.
     pub(super) fn start(&self, op: &str, payload: Vec<u8>) -> Result<u64, Outcome> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         match self.line.start(call, op, payload) {
             0 => Ok(call),
-            refused => failed(format!("{op}: start answered {refused}")),
+            refused => failed(format!("{op}: start returned {refused}")),
         }
     }
 
@@ -112,7 +112,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Waits for the answer of a call, good or bad.
+    /// Waits for the answer of a call, success or error.
     pub(super) fn answer(
         &self,
         op: &str,
@@ -124,7 +124,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Waits for the result of an execution. An error of `execute` is a result as well.
+    /// Waits for the result of an execution. An error of `execute` counts as a result.
     pub(super) fn result(&self, call: u64) -> Result<ExecutionResult, Outcome> {
         match self.answer("execute", call)? {
             Ok(answer) => parsed("execute", &answer),
@@ -132,13 +132,13 @@ impl Subject<'_> {
         }
     }
 
-    /// Runs a request that must end well.
+    /// Runs a request that must succeed.
     pub(super) fn succeed(&self, request: &ExecutionRequest) -> Result<ExecutionResult, Outcome> {
         let call = self.execute(request)?;
         self.success(call)
     }
 
-    /// Waits for an execution that must end well.
+    /// Waits for an execution that must succeed.
     pub(super) fn success(&self, call: u64) -> Result<ExecutionResult, Outcome> {
         let result = self.result(call)?;
         ensure(result.status == Status::Ok, || {
@@ -148,7 +148,7 @@ impl Subject<'_> {
         Ok(result)
     }
 
-    /// Calls an op that must answer well.
+    /// Calls an op that must succeed.
     pub(super) fn ask<I: Serialize, O: DeserializeOwned>(
         &self,
         op: &str,
@@ -161,13 +161,13 @@ impl Subject<'_> {
         }
     }
 
-    /// Calls an op that must fail, and gives the code.
+    /// Calls an op that must fail and returns its error.
     pub(super) fn refusal(&self, op: &str, payload: Vec<u8>) -> Result<AdapterError, Outcome> {
         let call = self.start(op, payload)?;
         match self.answer(op, call)? {
             Err(error) => Ok(error),
             Ok(answer) => failed(format!(
-                "{op}: answered {} where an error was due",
+                "{op}: answered {}, expected an error",
                 String::from_utf8_lossy(&answer)
             )),
         }
@@ -185,7 +185,7 @@ impl Subject<'_> {
         self.line.recorder()
     }
 
-    /// Nothing happened that no adapter may do.
+    /// Fails if the recorder saw a protocol violation.
     pub(super) fn faultless(&self) -> Result<(), Outcome> {
         let faults = self.recorder().faults();
         ensure(faults.is_empty(), || faults.join("; "))

@@ -1,4 +1,4 @@
-//! Rules of the boundary itself: who it is, what it answers, what it survives.
+//! Rules of the boundary itself: identity, required and unsupported ops, malformed input.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::profile::{Manifest, SCHEMA};
 pub(super) fn identity(bench: &Bench) -> Result<(), Outcome> {
     let manifest: Manifest = match serde_json::from_slice(&bench.entry.manifest()) {
         Ok(manifest) => manifest,
-        Err(error) => return failed(format!("the manifest: {error}")),
+        Err(error) => return failed(format!("the manifest is malformed: {error}")),
     };
     ensure(manifest.provider == bench.name, || {
         format!("provider {:?} is not {:?}", manifest.provider, bench.name)
@@ -21,7 +21,7 @@ pub(super) fn identity(bench: &Bench) -> Result<(), Outcome> {
         !bench.name.is_empty() && bench.name.chars().all(fits),
         || {
             let name = &bench.name;
-            format!("{name:?} is not made of lower case letters, digits and dashes")
+            format!("{name:?} must consist of lower case letters, digits and dashes")
         },
     )?;
     ensure(
@@ -31,7 +31,7 @@ pub(super) fn identity(bench: &Bench) -> Result<(), Outcome> {
     ensure(manifest.schema == SCHEMA, || {
         format!("schema {:?}", manifest.schema)
     })?;
-    // Only Rust code can panic, and where it does the SDK says so.
+    // Only Rust code can panic; the SDK sets this member.
     ensure(["unwind", ""].contains(&manifest.panic.as_str()), || {
         format!("panic {:?}", manifest.panic)
     })?;
@@ -55,7 +55,7 @@ pub(super) fn required_methods(bench: &Bench) -> Result<(), Outcome> {
 pub(super) fn interfaces(bench: &Bench) -> Result<(), Outcome> {
     let subject = bench.ready()?;
     for interface in Interface::ALL {
-        // A method without arguments and without effect. It may fail: the runtime may be away.
+        // A method without arguments and side effects. It can fail: the runtime might be unreachable.
         let op = match interface {
             Interface::Runtime => "runtime.discoverModels",
             Interface::Agents => "agents.list",
@@ -66,7 +66,7 @@ pub(super) fn interfaces(bench: &Bench) -> Result<(), Outcome> {
         let answer = subject.answer(op, call)?;
         let declared = bench.interfaces.contains(&interface);
         let unsupported = matches!(&answer, Err(error) if error.code == "unsupported_op");
-        // An optional method may be left out of an interface that is there.
+        // A declared `system` interface can lack this optional method.
         let may_lack = interface == Interface::System;
         ensure(declared != unsupported || declared && may_lack, || {
             format!("declared: {declared}, but {op} answered {answer:?}")
@@ -85,7 +85,7 @@ pub(super) fn garbage(bench: &Bench) -> Result<(), Outcome> {
         ("execute", b"\xff\xfe not json", "invalid_request"),
         ("cancel", b"[]", "invalid_request"),
     ];
-    // What is spoken line by line is JSON, or the lines would not be.
+    // Over a line protocol every payload is JSON, otherwise the line would be malformed.
     let spoken =
         |payload: &[u8]| payload.is_empty() || serde_json::from_slice::<Value>(payload).is_ok();
     for (op, payload, expected) in table {
@@ -94,7 +94,7 @@ pub(super) fn garbage(bench: &Bench) -> Result<(), Outcome> {
         }
         let error = subject.refusal(op, payload.to_vec())?;
         ensure(error.code == expected, || {
-            format!("{op:?} answered {error:?}, not {expected}")
+            format!("{op:?} answered {error:?}, expected {expected}")
         })?;
     }
     let raw = bench.created()?;

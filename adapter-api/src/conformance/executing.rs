@@ -12,14 +12,14 @@ pub(super) fn ends_well(bench: &Bench) -> Result<(), Outcome> {
     let result = subject.succeed(&bench.options.request)?;
     ensure(
         result.error.is_none() && result.error_code.is_none(),
-        || format!("status ok with the error {:?}", result.error),
+        || format!("status ok with error {:?}", result.error),
     )?;
     subject.faultless()
 }
 
 pub(super) fn streams_text(bench: &Bench) -> Result<(), Outcome> {
     if !bench.profile()?.supports("streaming") {
-        return unchecked("it does not declare streaming");
+        return unchecked("streaming is not declared");
     }
     let subject = bench.ready()?;
     let call = subject.execute(&bench.options.request)?;
@@ -56,13 +56,13 @@ pub(super) fn keeps_the_limit(bench: &Bench) -> Result<(), Outcome> {
     let subject = bench.ready()?;
     let result = subject.result(subject.execute(&request)?)?;
     ensure(result.error_code.as_deref() == Some("timeout"), || {
-        format!("ended with {:?}, not \"timeout\"", result.error_code)
+        format!("ended with {:?}, expected \"timeout\"", result.error_code)
     })
 }
 
 pub(super) fn counts_tokens(bench: &Bench) -> Result<(), Outcome> {
     if !bench.profile()?.supports("cost_tracking") {
-        return unchecked("it does not declare cost_tracking");
+        return unchecked("cost_tracking is not declared");
     }
     let usage = bench.ready()?.succeed(&bench.options.request)?.usage;
     ensure(
@@ -73,11 +73,11 @@ pub(super) fn counts_tokens(bench: &Bench) -> Result<(), Outcome> {
 
 pub(super) fn says_what_failed(bench: &Bench) -> Result<(), Outcome> {
     let Some(request) = &bench.options.failing else {
-        return unchecked("Options::failing gives no request that fails");
+        return unchecked("Options::failing is not set");
     };
     let subject = bench.ready()?;
     let result = subject.result(subject.execute(request)?)?;
-    ensure(result.status == Status::Error, || "ended well".to_owned())?;
+    ensure(result.status == Status::Error, || "it succeeded".to_owned())?;
     let said = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     ensure(said(&result.error) && said(&result.error_code), || {
         let (error, code) = (&result.error, &result.error_code);
@@ -107,7 +107,7 @@ pub(super) fn ignores_unknown_fields(bench: &Bench) -> Result<(), Outcome> {
 
 pub(super) fn two_at_once(bench: &Bench) -> Result<(), Outcome> {
     if bench.profile()?.max_concurrent < 2 {
-        return unchecked("it declares maxConcurrent 1");
+        return unchecked("maxConcurrent is 1");
     }
     let slow = bench.slow()?;
     let subject = bench.ready()?;
@@ -126,14 +126,14 @@ pub(super) fn dropped_call(bench: &Bench) -> Result<(), Outcome> {
     let subject = bench.ready()?;
     let call = subject.execute(bench.slow()?)?;
     ensure(subject.drop_call(call) == 0, || {
-        "the call was not known".to_owned()
+        "the call was unknown".to_owned()
     })?;
     match subject.ending("execute", call)? {
         Ending::Abandoned => {}
         Ending::Answered(answer) => return failed(format!("answered {answer:?}")),
     }
     ensure(subject.drop_call(call) != 0, || {
-        "the call was still known afterwards".to_owned()
+        "the call was still known after it was dropped".to_owned()
     })?;
     subject.succeed(&bench.options.request)?;
     subject.faultless()

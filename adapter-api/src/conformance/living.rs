@@ -1,4 +1,4 @@
-//! Rules of an adapter's life: configuration, health, profile, cancel, shutdown.
+//! Rules of an adapter's lifecycle: configuration, health, profile, cancel, shutdown.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -23,14 +23,14 @@ pub(super) fn capabilities(bench: &Bench) -> Result<(), Outcome> {
         })?;
     }
     ensure(profile.max_concurrent >= 1, || {
-        "maxConcurrent is 0: nothing could ever run".to_owned()
+        "maxConcurrent is 0: no execution could run".to_owned()
     })?;
     ensure(!profile.output_strategies.is_empty(), || {
-        "no output strategy: nothing could ever be returned".to_owned()
+        "no output strategy: no result could be returned".to_owned()
     })?;
     let different: BTreeSet<&String> = profile.capabilities.iter().collect();
     ensure(different.len() == profile.capabilities.len(), || {
-        format!("a capability twice in {:?}", profile.capabilities)
+        format!("duplicate capability in {:?}", profile.capabilities)
     })
 }
 
@@ -43,7 +43,7 @@ pub(super) fn health(bench: &Bench) -> Result<(), Outcome> {
     for (config, expected) in table {
         let health: Health = bench.initialized(&config)?.ask("health", &json!({}))?;
         ensure(health.status == expected, || {
-            format!("{:?} where {expected:?} was due", health.status)
+            format!("{:?}, expected {expected:?}", health.status)
         })?;
         ensure(
             health.status == HealthStatus::Healthy || health.message.is_some(),
@@ -82,14 +82,14 @@ pub(super) fn shutdown(bench: &Bench) -> Result<(), Outcome> {
         subject.ask::<_, Value>("shutdown", &json!({}))?;
         match subject.ending("execute", call)? {
             Ending::Abandoned => {}
-            // The second when shutdown overtook the start.
+            // `adapter_unavailable` when shutdown overtook the start.
             Ending::Answered(_) => {
                 let codes = ["cancelled", "adapter_unavailable"];
                 ended_as(&subject.result(call)?, &codes)?;
             }
         }
         ensure(!cancel(&subject, &slow.task_id)?, || {
-            "a task of before is still known".to_owned()
+            "a task from before the shutdown is still known".to_owned()
         })?;
     } else {
         subject.ask::<_, Value>("shutdown", &json!({}))?;
@@ -100,13 +100,13 @@ pub(super) fn shutdown(bench: &Bench) -> Result<(), Outcome> {
 
 pub(super) fn bad_config(bench: &Bench) -> Result<(), Outcome> {
     let subject = bench.created()?;
-    // Whatever the adapter thinks of configurations, it is an object.
+    // Every configuration is a JSON object, so this one is invalid for every adapter.
     not_a_panic(&subject, &json!("not an object"))?;
     let Some(config) = &bench.options.bad_config else {
-        return unchecked("Options::bad_config gives none");
+        return unchecked("Options::bad_config is not set");
     };
     not_a_panic(&subject, config)?;
-    // A cure without a new process: the next attempt may bring what was missing.
+    // `initialize` must be repeatable in the same process once the configuration is fixed.
     subject.ask::<_, Value>("initialize", &bench.options.config)?;
     subject.faultless()
 }
@@ -134,7 +134,7 @@ fn cancel(subject: &Subject<'_>, task_id: &str) -> Result<bool, Outcome> {
     Ok(cancelled)
 }
 
-/// The execution may not have reached the adapter's own books yet: asks until it has.
+/// Cancels repeatedly until the adapter knows the task, because the execution might not be registered yet.
 fn cancel_soon(subject: &Subject<'_>, request: &ExecutionRequest) -> Result<bool, Outcome> {
     let deadline = Instant::now() + subject.patience();
     while Instant::now() < deadline {

@@ -1,6 +1,6 @@
-//! What every adapter must do, checked by the adapter itself: one row for each rule of the adapter
-//! contract's testing table and checklist. The adapter is called through its exported table, as the
-//! bridge calls it, in the process of the test.
+//! Conformance checks for adapters: one row for each rule of the adapter contract's testing table and
+//! checklist. The adapter is called through its exported table, as the bridge calls it, in the process of
+//! the test.
 //!
 //! ```no_run
 //! # use forge_adapter_api::{conformance, ExecutionAdapter, ExecutionRequest};
@@ -34,26 +34,25 @@ use bench::Bench;
 use spoken::Entry;
 pub use spoken::{Heard, Peer, Spoken};
 
-/// What the checks need to know of the adapter. What is absent leaves rows unchecked, which the
-/// report says.
+/// Input of the checks. A rule whose input is absent is not checked, and the report says so.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// A configuration with which it is healthy. `{}`.
+    /// A configuration with which the adapter is healthy. Default: `{}`.
     pub config: Value,
-    /// The health it must show when its configuration is `{}`. `healthy`; `degraded` for one that
-    /// needs a key.
+    /// The expected health when the configuration is `{}`. Default: `healthy`; use `degraded` for an
+    /// adapter that needs a key.
     pub health_without_config: HealthStatus,
     /// A configuration that `initialize` must refuse.
     pub bad_config: Option<Value>,
-    /// The profile it must declare.
+    /// The expected profile.
     pub profile: Option<Profile>,
-    /// A request that ends well within [`Options::patience`].
+    /// A request that succeeds within [`Options::patience`].
     pub request: ExecutionRequest,
-    /// A request that would outlast the patience and ends when it is cancelled.
+    /// A request that would take longer than `patience`, and ends when it is cancelled.
     pub slow: Option<ExecutionRequest>,
     /// A request that fails.
     pub failing: Option<ExecutionRequest>,
-    /// How long to wait for anything. 10 s.
+    /// Time limit of every single wait. Default: 10 s.
     pub patience: Duration,
 }
 
@@ -72,7 +71,7 @@ impl Default for Options {
     }
 }
 
-/// Runs every check. Blocks; call it outside of an async runtime.
+/// Runs every check. Blocks; call it outside an async runtime.
 pub fn check<A: ExecutionAdapter>(options: Options) -> Report {
     let bench = Bench {
         name: A::NAME.to_owned(),
@@ -84,8 +83,8 @@ pub fn check<A: ExecutionAdapter>(options: Options) -> Report {
     run(bench, &mut |_| {})
 }
 
-/// The same for a library that is known only by its entry. `watch` is told what happens, before and
-/// after each rule: a library that ends the process has then shown at which one.
+/// Checks a library known only by its entry. `watch` is called before and after each rule, so that the
+/// caller knows the rule at which a library ended the process.
 pub fn check_library(
     manifest: &Manifest,
     entry: LoadedEntry,
@@ -95,7 +94,7 @@ pub fn check_library(
     check_entry(manifest, Entry::Table(entry.0), options, watch)
 }
 
-/// The same for an adapter that is no library.
+/// Checks an adapter that is not a library.
 pub fn check_peer(
     manifest: &Manifest,
     peer: Box<dyn Peer>,
@@ -125,17 +124,17 @@ fn check_entry(
     run(bench, watch)
 }
 
-/// What [`check_library`] does just now.
+/// Progress of [`check_library`] and [`check_peer`].
 #[derive(Clone, Copy, Debug)]
 pub enum Step<'a> {
-    /// A rule is about to be looked at.
+    /// A check is about to begin.
     Begins {
         /// The part of the contract.
         area: &'static str,
-        /// What must be so.
+        /// The rule.
         rule: &'static str,
     },
-    /// It was.
+    /// A check has ended with this row.
     Ended(&'a Row),
 }
 
@@ -163,7 +162,7 @@ fn run(bench: Bench, watch: &mut dyn FnMut(Step<'_>)) -> Report {
     }
 }
 
-/// `Ok` or why not: [`Outcome::Failed`] or [`Outcome::NotChecked`].
+/// A check: `Ok`, or [`Outcome::Failed`] or [`Outcome::NotChecked`] as the error.
 type Check = fn(&Bench) -> Result<(), Outcome>;
 
 const CHECKS: &[(&str, &str, Check)] = &[
@@ -174,7 +173,7 @@ const CHECKS: &[(&str, &str, Check)] = &[
     ),
     (
         "capabilities",
-        "the profile is the expected one, usable, and the same twice",
+        "the profile is as expected, usable and stable",
         living::capabilities,
     ),
     (
@@ -194,22 +193,22 @@ const CHECKS: &[(&str, &str, Check)] = &[
     ),
     (
         "shutdown",
-        "ends what runs and takes nothing new",
+        "ends running executions and refuses new ones",
         living::shutdown,
     ),
     (
         "event listeners",
-        "what declares streaming sends text while it runs",
+        "an execution sends text when streaming is declared",
         executing::streams_text,
     ),
     (
         "error isolation",
-        "a listener that refuses, or is full for a while, breaks no execution",
+        "a closed or temporarily full event queue breaks no execution",
         executing::refusing_sink,
     ),
     (
         "methods",
-        "every required method answers, the event relay too",
+        "every required method answers, including the event relay",
         boundary::required_methods,
     ),
     (
@@ -219,13 +218,13 @@ const CHECKS: &[(&str, &str, Check)] = &[
     ),
     (
         "initialize",
-        "refuses a broken configuration with an error",
+        "rejects an invalid configuration with an error",
         living::bad_config,
     ),
     ("initialize", "logs startup", living::logs_startup),
     (
         "execute",
-        "the configured request ends well",
+        "the configured request succeeds",
         executing::ends_well,
     ),
     (
@@ -235,7 +234,7 @@ const CHECKS: &[(&str, &str, Check)] = &[
     ),
     (
         "execute",
-        "returns token counts when it declares cost_tracking",
+        "returns token counts when cost_tracking is declared",
         executing::counts_tokens,
     ),
     (
@@ -245,12 +244,12 @@ const CHECKS: &[(&str, &str, Check)] = &[
     ),
     (
         "execute",
-        "ignores fields it does not know",
+        "ignores unknown fields",
         executing::ignores_unknown_fields,
     ),
     (
         "execute",
-        "two run at once when it declares more than one",
+        "runs two at once when maxConcurrent is above 1",
         executing::two_at_once,
     ),
     (
@@ -260,7 +259,7 @@ const CHECKS: &[(&str, &str, Check)] = &[
     ),
     (
         "boundary",
-        "garbage and unknown ops are errors, and the adapter lives on",
+        "malformed input and unknown ops are errors and leave the adapter working",
         boundary::garbage,
     ),
     (
@@ -270,39 +269,39 @@ const CHECKS: &[(&str, &str, Check)] = &[
     ),
 ];
 
-/// The rows of one run.
+/// The result of one run of the checks.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The adapter's provider id.
     pub provider: String,
-    /// One for each rule, in the contract's order.
+    /// One row for each rule, in the contract's order.
     pub rows: Vec<Row>,
 }
 
-/// One rule and how it went.
+/// One rule and its outcome.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The part of the contract.
     pub area: &'static str,
-    /// What must be so.
+    /// The rule.
     pub rule: &'static str,
-    /// Whether it is.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// How a rule went.
+/// Outcome of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It holds.
+    /// The rule holds.
     Passed,
-    /// It does not, and this is what was seen.
+    /// The rule does not hold; the text says what was seen.
     Failed(String),
-    /// It could not be looked at, and this is why.
+    /// The rule could not be checked; the text says why.
     NotChecked(String),
 }
 
 impl Report {
-    /// Whether no rule failed.
+    /// True if no rule failed.
     pub fn is_ok(&self) -> bool {
         !self
             .rows
@@ -310,11 +309,11 @@ impl Report {
             .any(|row| matches!(row.outcome, Outcome::Failed(_)))
     }
 
-    /// Fails the test with the whole report when a rule failed.
+    /// Fails the test with the whole report if a rule failed.
     ///
     /// # Panics
     ///
-    /// Then.
+    /// If a rule failed.
     #[track_caller]
     pub fn assert_ok(&self) {
         assert!(self.is_ok(), "{self}");

@@ -1,5 +1,4 @@
-//! The bridge's side of the table in miniature: writes down what an adapter says. Knows no pointers;
-//! `export` calls it.
+//! A minimal bridge side of the table that records what an adapter sends. Safe code; `export` calls it.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +8,7 @@ use forge_adapter_abi::{EMIT_CLOSED, EMIT_FULL, EMIT_OK, STATUS_OK};
 
 use crate::{AdapterError, AdapterEvent, Result};
 
-/// What one instance has said.
+/// Records the events, logs, answers and protocol violations of one instance.
 #[derive(Default)]
 pub(crate) struct Recorder {
     state: Mutex<State>,
@@ -30,30 +29,30 @@ struct Call {
     ended: Option<Ending>,
 }
 
-/// How a call ended.
+/// The end of a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Ending {
     Answered(Result<Vec<u8>>),
     Abandoned,
 }
 
-/// What became of an event.
+/// Answer to an emitted event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     Yes,
-    /// Not now.
+    /// Not accepted now; retry.
     Full,
-    /// The call has ended, or nobody listens.
+    /// The call has ended, or the sink is closed.
     Closed,
 }
 
-/// How events are received.
+/// Behaviour of the event sink.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Sink {
     #[default]
     Open,
     Closed,
-    /// Full so many times, then open.
+    /// Full for this number of events, then open.
     FullFor(u32),
 }
 
@@ -91,7 +90,7 @@ impl Recorder {
         self.state().logs.clone()
     }
 
-    /// What no adapter may do, as far as it happened.
+    /// The protocol violations seen so far.
     pub(crate) fn faults(&self) -> Vec<String> {
         self.state().faults.clone()
     }
@@ -123,7 +122,7 @@ impl Recorder {
             Err(error) => {
                 state
                     .faults
-                    .push(format!("an event of call {call}: {error}"));
+                    .push(format!("malformed event of call {call}: {error}"));
                 return Taken::Closed;
             }
         };
@@ -135,7 +134,7 @@ impl Recorder {
                 open.events.push(event);
                 Taken::Yes
             }
-            // Tasks that an adapter left behind may try; being refused is the rule, not a fault.
+            // Tasks that an adapter left behind can still emit; refusing them is normal, not a violation.
             Some(_) | None => Taken::Closed,
         }
     }
@@ -159,7 +158,7 @@ impl Recorder {
     pub(crate) fn answer(&self, call: u64, answer: std::result::Result<Vec<u8>, Vec<u8>>) -> i32 {
         let answer = answer.map_err(|error| {
             serde_json::from_slice(&error).unwrap_or_else(|error| {
-                let text = format!("an error that is none: {error}");
+                let text = format!("malformed error: {error}");
                 AdapterError::new("protocol_violation", text)
             })
         });
@@ -192,7 +191,7 @@ impl Recorder {
                 -1
             }
             None => {
-                state.faults.push(format!("call {call} was never made"));
+                state.faults.push(format!("call {call} is unknown"));
                 -1
             }
         };

@@ -1,4 +1,4 @@
-//! What is checked: a library behind its table, or an adapter elsewhere that somebody speaks to for us.
+//! The adapter under test: a library behind its table, or a [`Peer`] reached over another protocol.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,25 +7,25 @@ use super::recorder::{Recorder, Taken};
 use crate::Result;
 use crate::export::{CEntryV1, Loopback};
 
-/// An adapter that is no library: whoever implements this can start instances of it.
+/// An adapter that is not a library; starts instances of it.
 pub trait Peer: Send + Sync {
-    /// Its manifest, as it said it.
+    /// The manifest as the adapter sent it.
     fn manifest(&self) -> Vec<u8>;
 
-    /// A new instance, which was told this payload of `create`. What it says goes to `heard`.
+    /// Starts an instance with this payload of `create`. Its messages go to `heard`.
     fn create(&self, payload: &[u8], heard: Heard) -> Result<Box<dyn Spoken>>;
 }
 
 /// An instance of a [`Peer`]; dropping it ends it.
 pub trait Spoken: Send + Sync {
-    /// Hands a call over.
+    /// Starts a call.
     fn start(&self, call: u64, op: &str, payload: &[u8]);
 
-    /// Tells that a call is not waited for any more.
+    /// Notifies the instance that the call's answer is no longer awaited.
     fn drop_call(&self, call: u64);
 }
 
-/// Where goes what an instance of a [`Peer`] says.
+/// Receives the messages of an instance of a [`Peer`].
 #[derive(Clone)]
 pub struct Heard {
     recorder: &'static Recorder,
@@ -35,7 +35,7 @@ pub struct Heard {
 impl Heard {
     fn new() -> Self {
         Self {
-            // Leaked, as that of a library is.
+            // Leaked, like the recorder of a library.
             recorder: Box::leak(Box::default()),
             dropped: Arc::default(),
         }
@@ -45,30 +45,31 @@ impl Heard {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An event of a call, or of the instance when the number is 0. False: not now, offer it again.
+    /// Records an event of a call, or of the instance if `call` is 0. Returns false when the event was not
+    /// accepted and must be offered again.
     pub fn event(&self, call: u64, event: &[u8]) -> bool {
         self.recorder.take(call, event) != Taken::Full
     }
 
-    /// The answer of a call, or its error. What is dropped may still be answered.
+    /// Records the answer of a call, or its error. An answer to a dropped call is ignored.
     pub fn answer(&self, call: u64, answer: std::result::Result<Vec<u8>, Vec<u8>>) {
         if !self.dropped().contains(&call) {
             self.recorder.answer(call, answer);
         }
     }
 
-    /// A record of its log.
+    /// Records a log line.
     pub fn log(&self, record: &[u8]) {
         self.recorder.log(record);
     }
 
-    /// It did what no adapter may do.
+    /// Records a protocol violation.
     pub fn fault(&self, what: &str) {
         self.recorder.fault(what);
     }
 }
 
-/// How instances are made.
+/// Source of instances.
 pub(super) enum Entry {
     Table(CEntryV1),
     Peer(Box<dyn Peer>),
@@ -115,7 +116,7 @@ impl Line {
         }
     }
 
-    /// 0 when the call was taken.
+    /// Starts a call; 0 when it was accepted.
     pub(super) fn start(&self, call: u64, op: &str, payload: Vec<u8>) -> i32 {
         match self {
             Self::Table(loopback) => loopback.start(call, op, payload),
@@ -127,12 +128,12 @@ impl Line {
         }
     }
 
-    /// 0 when there was such a call.
+    /// Drops a call; 0 when it was open.
     pub(super) fn cancel(&self, call: u64) -> i32 {
         match self {
             Self::Table(loopback) => loopback.cancel(call),
             Self::Peer { instance, heard } => {
-                // Under the lock, so that no answer comes in between and is one too many.
+                // The lock keeps an answer from arriving in between and counting as a second one.
                 let mut dropped = heard.dropped();
                 if !heard.recorder.is_open(call) {
                     return -1;

@@ -1,5 +1,5 @@
-//! Agents of the runtime, their workspace files and their channel bindings. The contract names these
-//! three areas; the methods and types are this project's.
+//! Agents of the runtime, their workspace files and their channel bindings. The contract names these three
+//! areas; this project defines the methods and types.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -8,23 +8,23 @@ use serde_json::{Map, Value};
 use crate::Result;
 use crate::json::{answer, arguments, done, unsupported};
 
-/// For runtimes whose agents can be edited through the bridge. What an implementation leaves out
-/// answers `unsupported_op`.
+/// Management of agents that can be edited through the bridge. Methods without an implementation answer
+/// `unsupported_op`.
 #[async_trait]
 pub trait AgentManager: Send + Sync {
     /// `agents.list`.
     async fn list(&self) -> Result<Vec<Agent>>;
-    /// `agents.get {agentId}`: null when there is none.
+    /// `agents.get {agentId}`: null when it does not exist.
     async fn get(&self, agent_id: &str) -> Result<Option<Agent>>;
     /// `agents.create {agent}`.
     async fn create(&self, _agent: Agent) -> Result<Agent> {
         Err(unsupported("agents.create"))
     }
-    /// `agents.update {agent}`: the agent becomes what is given.
+    /// `agents.update {agent}`: replaces the agent.
     async fn update(&self, _agent: Agent) -> Result<Agent> {
         Err(unsupported("agents.update"))
     }
-    /// `agents.remove {agentId}`: false when there was none.
+    /// `agents.remove {agentId}`: false when it did not exist.
     async fn remove(&self, _agent_id: &str) -> Result<bool> {
         Err(unsupported("agents.remove"))
     }
@@ -32,7 +32,7 @@ pub trait AgentManager: Send + Sync {
     async fn list_files(&self, _agent_id: &str) -> Result<Vec<WorkspaceFile>> {
         Err(unsupported("agents.listFiles"))
     }
-    /// `agents.readFile {agentId, path}`: null when there is none.
+    /// `agents.readFile {agentId, path}`: null when it does not exist.
     async fn read_file(&self, _agent_id: &str, _path: &str) -> Result<Option<WorkspaceFile>> {
         Err(unsupported("agents.readFile"))
     }
@@ -40,7 +40,7 @@ pub trait AgentManager: Send + Sync {
     async fn write_file(&self, _agent_id: &str, _path: &str, _content: &str) -> Result<()> {
         Err(unsupported("agents.writeFile"))
     }
-    /// `agents.removeFile {agentId, path}`: false when there was none.
+    /// `agents.removeFile {agentId, path}`: false when it did not exist.
     async fn remove_file(&self, _agent_id: &str, _path: &str) -> Result<bool> {
         Err(unsupported("agents.removeFile"))
     }
@@ -48,19 +48,19 @@ pub trait AgentManager: Send + Sync {
     async fn list_bindings(&self, _agent_id: &str) -> Result<Vec<ChannelBinding>> {
         Err(unsupported("agents.listBindings"))
     }
-    /// `agents.setBindings {agentId, bindings}`: these and no others.
+    /// `agents.setBindings {agentId, bindings}`: replaces all bindings.
     async fn set_bindings(&self, _agent_id: &str, _bindings: Vec<ChannelBinding>) -> Result<()> {
         Err(unsupported("agents.setBindings"))
     }
 }
 
-/// An agent as the runtime keeps it.
+/// An agent as stored by the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Agent {
     /// The agent's id in the runtime.
     pub agent_id: String,
-    /// What people call it.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The model it runs on.
@@ -69,7 +69,7 @@ pub struct Agent {
     /// Its standing instructions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// Whatever else the runtime keeps.
+    /// Further members from the runtime.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -88,13 +88,13 @@ pub struct WorkspaceFile {
     pub content: Option<String>,
 }
 
-/// Which channel an agent answers on.
+/// Binding of an agent to a channel on which it answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ChannelBinding {
-    /// The channel as the runtime names it.
+    /// The runtime's name of the channel.
     pub channel: String,
-    /// Whatever else the runtime keeps of it.
+    /// Further members from the runtime.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }

@@ -1,8 +1,8 @@
-//! The optional interfaces of adapters whose runtime keeps state of its own.
+//! Optional management interfaces of adapters whose runtime has state of its own.
 //!
-//! The contract names the four and, of [`RuntimeManager`], its eight methods and six types; of the
-//! other three only what they are for. Everything else here, the members of all types included, is
-//! this project's.
+//! The contract names the four interfaces and, for [`RuntimeManager`], eight methods and six types; of the
+//! other three it names only the purpose. Everything else here, including the members of all types, is
+//! defined by this project.
 
 mod agents;
 mod runtime;
@@ -21,7 +21,7 @@ pub use system::{Model, ReloadReport, SecurityFinding, SecurityPosture, SystemMa
 use crate::json::unsupported;
 use crate::{ExecutionAdapter, Result};
 
-/// A management interface. The bridge offers its routes only where an adapter declares it.
+/// A management interface. The bridge serves its routes only for adapters that declare it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interface {
@@ -39,7 +39,7 @@ impl Interface {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Runtime, Self::Agents, Self::Skills, Self::System];
 
-    /// The name before the dot of its ops.
+    /// The prefix of its ops, before the dot.
     pub fn name(self) -> &'static str {
         match self {
             Self::Runtime => "runtime",
@@ -49,7 +49,7 @@ impl Interface {
         }
     }
 
-    /// How the manifest declares it, with its version.
+    /// The interface with its version, as declared in the manifest.
     pub fn declaration(self) -> &'static str {
         match self {
             Self::Runtime => "runtime@1",
@@ -59,7 +59,7 @@ impl Interface {
         }
     }
 
-    /// Whether this adapter gives the interface when asked.
+    /// True if the adapter returns this interface.
     pub(crate) fn given_by<A: ExecutionAdapter>(self, adapter: &A) -> bool {
         match self {
             Self::Runtime => adapter.runtime().is_some(),

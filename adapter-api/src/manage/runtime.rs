@@ -1,5 +1,5 @@
-//! Agent sync, skill sync and discovery. The methods are the contract's eight; what their types hold
-//! is this project's.
+//! Agent sync, skill sync and discovery. The contract defines the eight methods; this project defines the
+//! members of their types.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -8,20 +8,21 @@ use serde_json::{Map, Value};
 use crate::Result;
 use crate::json::{answer, arguments, done, unsupported};
 
-/// For runtimes that keep agents and skills: pushes ours there and finds what is there.
+/// Sync and discovery for runtimes that store agents and skills: pushes those of the caller and lists those
+/// of the runtime.
 #[async_trait]
 pub trait RuntimeManager: Send + Sync {
-    /// `runtime.pushAgent {spec}`: creates the agent, or makes it what the spec says.
+    /// `runtime.pushAgent {spec}`: creates the agent or updates it to the spec.
     async fn push_agent(&self, spec: AgentSyncSpec) -> Result<()>;
-    /// `runtime.removeAgent {agentId}`: removing one that is not there succeeds.
+    /// `runtime.removeAgent {agentId}`: succeeds if the agent does not exist.
     async fn remove_agent(&self, agent_id: &str) -> Result<()>;
     /// `runtime.discoverAgents`.
     async fn discover_agents(&self) -> Result<Vec<DiscoveredAgent>>;
     /// `runtime.pushFile {agentId, filename, content}`: replaces a workspace file.
     async fn push_file(&self, agent_id: &str, filename: &str, content: &str) -> Result<()>;
-    /// `runtime.pushSkill {spec}`: creates the skill, or makes it what the spec says.
+    /// `runtime.pushSkill {spec}`: creates the skill or updates it to the spec.
     async fn push_skill(&self, spec: SkillSyncSpec) -> Result<()>;
-    /// `runtime.removeSkill {skillKey}`: removing one that is not there succeeds.
+    /// `runtime.removeSkill {skillKey}`: succeeds if the skill does not exist.
     async fn remove_skill(&self, skill_key: &str) -> Result<()>;
     /// `runtime.discoverSkills`.
     async fn discover_skills(&self) -> Result<Vec<DiscoveredSkill>>;
@@ -29,13 +30,13 @@ pub trait RuntimeManager: Send + Sync {
     async fn discover_models(&self) -> Result<Vec<DiscoveredModel>>;
 }
 
-/// An agent as it should be. Members not listed here are passed on.
+/// Desired state of an agent. Unknown members are passed on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentSyncSpec {
     /// The agent's id, the same in both systems.
     pub agent_id: String,
-    /// What people call it.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The model it runs on.
@@ -47,27 +48,27 @@ pub struct AgentSyncSpec {
     /// Keys of its skills.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<String>,
-    /// Everything else that was sent.
+    /// Further members of the request.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
-/// A skill as it should be. Members not listed here are passed on.
+/// Desired state of a skill. Unknown members are passed on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SkillSyncSpec {
     /// The skill's key, the same in both systems.
     pub skill_key: String,
-    /// What people call it.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it is for.
+    /// Purpose of the skill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Its text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// Everything else that was sent.
+    /// Further members of the request.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -78,13 +79,13 @@ pub struct SkillSyncSpec {
 pub struct DiscoveredAgent {
     /// The agent's id in the runtime.
     pub agent_id: String,
-    /// What people call it.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The model it runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Whatever else the runtime says.
+    /// Further members from the runtime.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -95,13 +96,13 @@ pub struct DiscoveredAgent {
 pub struct DiscoveredSkill {
     /// The skill's key in the runtime.
     pub skill_key: String,
-    /// What people call it.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it is for.
+    /// Purpose of the skill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Whatever else the runtime says.
+    /// Further members from the runtime.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -110,15 +111,15 @@ pub struct DiscoveredSkill {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveredModel {
-    /// What a request's `model` says to select it.
+    /// The value of a request's `model` that selects it.
     pub model_id: String,
-    /// What people call it.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Who makes it.
+    /// Maker of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// Whatever else the runtime says.
+    /// Further members from the runtime.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -196,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes down what it was called with.
+    /// Records the calls it receives.
     #[derive(Default)]
     struct Book(Mutex<Vec<String>>);
 

@@ -1,5 +1,5 @@
-//! Skills of the runtime, their status and their dependencies. The contract names these three areas;
-//! the methods and types are this project's.
+//! Skills of the runtime, their status and their dependencies. The contract names these three areas; this
+//! project defines the methods and types.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -8,27 +8,27 @@ use serde_json::{Map, Value};
 use crate::Result;
 use crate::json::{answer, arguments, unsupported};
 
-/// For runtimes whose skills can be edited through the bridge. What an implementation leaves out
-/// answers `unsupported_op`.
+/// Management of skills that can be edited through the bridge. Methods without an implementation answer
+/// `unsupported_op`.
 #[async_trait]
 pub trait SkillManager: Send + Sync {
     /// `skills.list`.
     async fn list(&self) -> Result<Vec<Skill>>;
-    /// `skills.get {skillKey}`: null when there is none.
+    /// `skills.get {skillKey}`: null when it does not exist.
     async fn get(&self, skill_key: &str) -> Result<Option<Skill>>;
     /// `skills.create {skill}`.
     async fn create(&self, _skill: Skill) -> Result<Skill> {
         Err(unsupported("skills.create"))
     }
-    /// `skills.update {skill}`: the skill becomes what is given.
+    /// `skills.update {skill}`: replaces the skill.
     async fn update(&self, _skill: Skill) -> Result<Skill> {
         Err(unsupported("skills.update"))
     }
-    /// `skills.remove {skillKey}`: false when there was none.
+    /// `skills.remove {skillKey}`: false when it did not exist.
     async fn remove(&self, _skill_key: &str) -> Result<bool> {
         Err(unsupported("skills.remove"))
     }
-    /// `skills.status {skillKey}`: whether the runtime could use it now.
+    /// `skills.status {skillKey}`: reports if the runtime could use it now.
     async fn status(&self, _skill_key: &str) -> Result<SkillStatus> {
         Err(unsupported("skills.status"))
     }
@@ -38,48 +38,48 @@ pub trait SkillManager: Send + Sync {
     }
 }
 
-/// A skill as the runtime keeps it.
+/// A skill as stored by the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Skill {
     /// The skill's key in the runtime.
     pub skill_key: String,
-    /// What people call it.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it is for.
+    /// Purpose of the skill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Its text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// Whatever else the runtime keeps.
+    /// Further members from the runtime.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
-/// Whether a skill can be used.
+/// Usability of a skill.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SkillStatus {
-    /// It can be used now.
+    /// True if the skill can be used now.
     pub ready: bool,
-    /// Dependencies that are not there.
+    /// Missing dependencies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
-    /// The reason and the cure, where it is not ready.
+    /// If not ready: the reason and the fix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// What an installation did.
+/// Result of an installation of dependencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstallReport {
-    /// Now there and not before.
+    /// Newly installed dependencies.
     #[serde(default)]
     pub installed: Vec<String>,
-    /// Still not there.
+    /// Dependencies that are still missing.
     #[serde(default)]
     pub failed: Vec<String>,
 }

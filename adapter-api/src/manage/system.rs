@@ -1,5 +1,5 @@
-//! The runtime's configuration, model catalogue and security posture. The contract names these three
-//! areas; the methods and types are this project's.
+//! The runtime's configuration, model catalogue and security posture. The contract names these three areas;
+//! this project defines the methods and types.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 use crate::Result;
 use crate::json::{answer, unsupported};
 
-/// For runtimes that can be administered through the bridge. What an implementation leaves out
-/// answers `unsupported_op`.
+/// Administration of a runtime through the bridge. Methods without an implementation answer
+/// `unsupported_op`.
 #[async_trait]
 pub trait SystemManager: Send + Sync {
-    /// `system.reloadConfig`: the runtime reads its configuration again.
+    /// `system.reloadConfig`: reloads the runtime's configuration.
     async fn reload_config(&self) -> Result<ReloadReport> {
         Err(unsupported("system.reloadConfig"))
     }
@@ -26,13 +26,13 @@ pub trait SystemManager: Send + Sync {
     }
 }
 
-/// What reading the configuration again did.
+/// Result of a reload of the runtime's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReloadReport {
-    /// Something is different now.
+    /// True if the reload changed anything.
     pub changed: bool,
-    /// What a human should know, such as settings that need a restart.
+    /// Notes for humans, such as settings that need a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -41,38 +41,38 @@ pub struct ReloadReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Model {
-    /// What a request's `model` says to select it.
+    /// The value of a request's `model` that selects it.
     pub model_id: String,
-    /// What people call it.
+    /// Display name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Who makes it.
+    /// Maker of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// Whatever else the runtime says.
+    /// Further members from the runtime.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
-/// How safe the runtime's set-up is, by its own account.
+/// Security of the runtime's setup, as reported by the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecurityPosture {
-    /// Executions are isolated from the machine.
+    /// True if executions are isolated from the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandboxed: Option<bool>,
-    /// What the runtime thinks worth knowing.
+    /// Findings reported by the runtime.
     #[serde(default)]
     pub findings: Vec<SecurityFinding>,
 }
 
-/// One thing worth knowing about the set-up.
+/// One security finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecurityFinding {
-    /// As the runtime grades it.
+    /// Severity in the runtime's own terms.
     pub severity: String,
-    /// What was found and what to do.
+    /// The finding and its fix.
     pub message: String,
 }
 

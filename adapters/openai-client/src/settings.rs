@@ -192,9 +192,9 @@ mod tests {
         for (config, said) in [
             (
                 json!({"baseurl": "http://a"}),
-                "configuration: baseurl: there is no such setting; base_url is one",
+                "configuration: baseurl: no such setting; did you mean base_url?",
             ),
-            (json!({"session_dirs": "x"}), "session_dir is one"),
+            (json!({"session_dirs": "x"}), "did you mean session_dir?"),
             (json!({"base_url": "ftp://a"}), "no address"),
             (json!({"base_url": "nowhere"}), "no address"),
             (
