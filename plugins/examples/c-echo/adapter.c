@@ -1,10 +1,10 @@
-/* An adapter for forge-bridge in C: one entry, adapter-api/abi/forge_adapter.h, no other dependency.
+/* An adapter for forge-bridge in C: one entry, adapter-api/abi/forge_adapter.h, no other dependencies.
  *
  *   cc -std=gnu11 -O2 -Wall -Wextra -shared -fPIC -pthread -I adapter-api/abi \
  *      -o plugins/libforge_adapter_c_echo.so plugins/examples/c-echo/adapter.c
  *
- * It streams the words of the message, one every `pause` milliseconds (a setting, 0). Each execution has
- * a thread; cancelling sets a flag that the thread looks at. */
+ * It streams the words of the message, one every `pause` milliseconds (a setting; default 0). Each execution
+ * has its own thread; a cancel sets a flag that the thread polls. */
 #include "forge_adapter.h"
 
 #include <pthread.h>
@@ -39,7 +39,7 @@ typedef struct adapter {
     bool ready, closing;
 } adapter;
 
-/* Constant texts need no freeing, but what has a capacity must have a free. */
+/* Constant texts are never freed, but bytes with a capacity must have a free function. */
 static void keep(uint8_t *ptr, size_t len, size_t cap) { (void)ptr, (void)len, (void)cap; }
 
 static void free_bytes(uint8_t *ptr, size_t len, size_t cap) {
@@ -59,8 +59,8 @@ static void fail(forge_completion to, const char *error) {
     to.complete(to.ctx, to.call, FORGE_STATUS_ERROR, constant(error));
 }
 
-/* The raw text of a JSON string member, escapes and all; NULL when there is none. Enough for an example:
- * a real adapter has a JSON library. */
+/* The raw text of a JSON string member, with its escapes; NULL if absent. Sufficient for an example: a real
+ * adapter uses a JSON library. */
 static char *member(const char *json, const char *name) {
     char key[64];
     snprintf(key, sizeof key, "\"%s\":\"", name);
@@ -72,7 +72,7 @@ static char *member(const char *json, const char *name) {
     return strndup(start, (size_t)(end - start));
 }
 
-/* A full queue is waited for; false when nobody listens any more. */
+/* Emits one word and retries while the queue is full; false when the bridge no longer accepts events. */
 static bool emit(run *r, const char *word) {
     char event[1024];
     const forge_host_v1 *host = r->adapter->host;
@@ -105,7 +105,7 @@ static void *execute(void *argument) {
         }
     if (!self->runs) pthread_cond_broadcast(&self->idle);
     pthread_mutex_unlock(&self->lock);
-    /* From here on the instance may be gone; the completion is the bridge's and always there. */
+    /* The instance can be destroyed from here on; the completion belongs to the bridge and stays valid. */
     if (!message) {
         free(result);
         fail(r->completion, "{\"code\":\"invalid_request\",\"message\":\"message: a text is required\"}");
@@ -140,7 +140,7 @@ static void begin(adapter *self, char *request, forge_completion done) {
     free(r->request), free(r->task), free(r);
 }
 
-/* Stops the runs of a task, or the run of a call, or all; how many. */
+/* Stops the runs of a task, or the run of a call, or all runs; returns their number. */
 static int stop(adapter *self, const char *task, uint64_t call) {
     int found = 0;
     pthread_mutex_lock(&self->lock);
@@ -159,7 +159,7 @@ static bool known(forge_slice op) {
            OP("events.stop") || OP("shutdown");
 }
 
-/* Only one thread of the bridge calls start. */
+/* Called from one thread of the bridge only. */
 static int32_t start(void *data, uint64_t call, forge_slice op, forge_bytes payload, forge_completion done) {
     adapter *self = data;
     (void)call;
@@ -167,7 +167,7 @@ static int32_t start(void *data, uint64_t call, forge_slice op, forge_bytes payl
     if (payload.len) memcpy(request, payload.ptr, payload.len);
     if (payload.free) payload.free(payload.ptr, payload.len, payload.cap);
     if (OP("initialize") && request[0] != '{') {
-        fail(done, "{\"code\":\"invalid_config\",\"message\":\"the configuration is no object\"}");
+        fail(done, "{\"code\":\"invalid_config\",\"message\":\"the configuration is not an object\"}");
     } else if (OP("initialize")) {
         const char *pause = strstr(request, "\"pause\":");
         self->pause_ms = pause ? atoi(pause + strlen("\"pause\":")) : 0;

@@ -1,14 +1,14 @@
-//! Stands in for the client library of Acme AI, a company that does not exist. It answers locally and
-//! the same each time: it says the prompt again, word by word.
+//! Fake client library of Acme AI, a company that does not exist. It answers locally and deterministically:
+//! it repeats the prompt word by word.
 
 use std::time::Duration;
 
-/// What Acme's API refuses.
+/// Error of Acme's API.
 #[derive(Debug)]
 pub enum Error {
     /// No key, or an empty one.
     Unauthenticated,
-    /// There is no such model.
+    /// The model does not exist.
     UnknownModel(String),
 }
 
@@ -17,13 +17,13 @@ pub struct Client {
     api_key: Option<String>,
 }
 
-/// A generation under way.
+/// A generation in progress.
 pub struct Generation {
     words: std::vec::IntoIter<String>,
     each: Duration,
-    /// What it was charged for.
+    /// Words of system prompt and prompt.
     pub input_tokens: u64,
-    /// What it has said.
+    /// Words generated so far.
     pub output_tokens: u64,
 }
 

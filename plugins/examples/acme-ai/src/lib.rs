@@ -1,4 +1,4 @@
-//! The adapter guide's Acme AI: one adapter from scratch, as a third party has it.
+//! The adapter guide's Acme AI: a complete adapter, as a third party would write it.
 #![forbid(unsafe_code)]
 
 mod acme;
@@ -42,7 +42,7 @@ impl ExecutionAdapter for AcmeAi {
         if self.client.has_key() {
             Health::healthy()
         } else {
-            Health::degraded("ACME_AI_API_KEY is not set: set it and start again")
+            Health::degraded("ACME_AI_API_KEY is not set: set it and restart")
         }
     }
 
@@ -101,7 +101,7 @@ impl AcmeAi {
     }
 }
 
-/// Acme's errors in the words of the bridge.
+/// Translates Acme's errors into adapter errors.
 fn refused(error: acme::Error) -> AdapterError {
     match error {
         acme::Error::Unauthenticated => {
