@@ -1,4 +1,4 @@
-//! An answer whose kind the server chose: its head first, then its body as the head says.
+//! HTTP answers whose format the server chooses: the head first, then the body according to the head.
 
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
@@ -7,29 +7,29 @@ use crate::failure::Failure;
 use crate::http::Http;
 use crate::server_events::{Framing, ServerEvents};
 
-/// The head of a successful answer; its body is not read yet.
+/// A successful answer whose head was received and whose body is still unread.
 pub struct Answer {
     http: Http,
     response: Response,
 }
 
-/// What the body holds, by its `content-type`.
+/// Format of the body, by its `content-type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Events,
     /// JSON values, one a line.
     Lines,
-    /// JSON, or nothing said.
+    /// JSON, or no known `content-type`.
     Whole,
 }
 
 impl Http {
-    /// A request of any method.
+    /// A request with any method.
     pub fn request(&self, method: Method, url: &str) -> RequestBuilder {
         self.client().request(method, url)
     }
 
-    /// Sends, and waits for the head of the answer.
+    /// Sends the request and waits for the head of the answer.
     pub async fn answer(&self, request: RequestBuilder) -> Result<Answer, Failure> {
         let response = self.send(request).await?;
         Ok(Answer {
@@ -44,7 +44,7 @@ impl Answer {
         self.response.status()
     }
 
-    /// A header's value, where it is plain text.
+    /// Value of a header, if it is visible ASCII.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
     }
@@ -64,7 +64,7 @@ impl Answer {
         }
     }
 
-    /// The whole body; no body at all is `null`.
+    /// Reads the whole body as JSON; an empty body is `null`.
     pub async fn json(mut self) -> Result<Value, Failure> {
         let body = self.http.whole(&mut self.response).await?;
         if body.is_empty() {
@@ -73,12 +73,12 @@ impl Answer {
         serde_json::from_slice(&body).map_err(Failure::NotJson)
     }
 
-    /// The body's events.
+    /// The body as server-sent events.
     pub fn events(self) -> ServerEvents {
         self.http.as_events(self.response, Framing::Events)
     }
 
-    /// The body's lines, each as an event without a name.
+    /// The body as lines, each an event named `message`.
     pub fn lines(self) -> ServerEvents {
         self.http.as_events(self.response, Framing::Lines)
     }

@@ -1,5 +1,5 @@
-//! The caller's tools, offered to an agent program as an MCP server of ours. A call is not run here: it is
-//! written down, and the model is told that its answer comes with the next message.
+//! The caller's tools, offered to an agent program as an MCP server of the adapter. A call is recorded, not
+//! run: the model receives the text that its result comes with the next message.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,26 @@ use forge_adapter_api::request::{Tool, ToolResult};
 use forge_adapter_api::result::ToolCall;
 use serde_json::{Value, json};
 
-/// The server's name; the model sees `mcp__forge__<tool>`, `mcp_forge_<tool>` or `forge_<tool>`.
+/// Name of the server; the model sees `mcp__forge__<tool>`, `mcp_forge_<tool>` or `forge_<tool>`.
 pub const SERVER: &str = "forge";
-/// A run that hands over more calls than this is told to stop.
+/// Maximum number of calls in a run; further calls are answered with an error.
 const MOST_CALLS: usize = 100;
 
 const HANDED_OVER: &str = "The call was handed to the caller. Its result comes with the next message: end your \
      turn when you have made every call that you need.";
 
-/// Tools that a dispatch brings along, and the calls that were made of them.
+/// Tools of a dispatch, and the recorded calls of them.
 #[derive(Debug)]
 pub struct CallerTools {
-    /// What stands before a call's number where the program gives it no id.
+    /// Prefix of generated call ids, for programs that send none.
     prefix: String,
-    /// By the name that the model sees, without the prefix.
+    /// Tools by the name that the model sees, without the server's prefix.
     offered: BTreeMap<String, Tool>,
     called: Vec<ToolCall>,
 }
 
 impl CallerTools {
-    /// The tools of this execution.
+    /// Registers the tools of this execution.
     pub fn new(execution: &str, tools: &[Tool]) -> Self {
         let mut offered = BTreeMap::new();
         for tool in tools {
@@ -43,12 +43,12 @@ impl CallerTools {
         }
     }
 
-    /// Whether there are none to offer.
+    /// True if there are no tools to offer.
     pub fn is_empty(&self) -> bool {
         self.offered.is_empty()
     }
 
-    /// Whether this is one of them, named as the model names it.
+    /// True if `name`, as used by the model, is one of these tools.
     pub fn is_offered(&self, name: &str) -> bool {
         let name = name
             .strip_prefix("mcp__")
@@ -61,17 +61,17 @@ impl CallerTools {
         })
     }
 
-    /// The calls that were made, in their order.
+    /// Removes and returns the recorded calls, in order.
     pub fn take_calls(&mut self) -> Vec<ToolCall> {
         std::mem::take(&mut self.called)
     }
 
-    /// Whether a call was made.
+    /// True if a call was recorded.
     pub fn were_called(&self) -> bool {
         !self.called.is_empty()
     }
 
-    /// The answer to one MCP message. Notifications get an empty one, which only some channels pass on.
+    /// Answers one MCP message. Notifications get an empty result, which only some channels pass on.
     pub fn answer(&mut self, message: &Value) -> Value {
         let id = message.get("id").cloned().unwrap_or(Value::Null);
         let params = &message["params"];
@@ -102,7 +102,7 @@ impl CallerTools {
                     "name": name,
                     "description": tool.description.as_deref().unwrap_or_default(),
                     "inputSchema": tool.input_schema,
-                    // Else the model would have to search for it first.
+                    // Without this the model would have to search for the tool first.
                     "_meta": {"anthropic/alwaysLoad": true},
                 })
             })
@@ -134,7 +134,7 @@ impl CallerTools {
     }
 }
 
-/// The answers to calls that were handed over, as the next message says them.
+/// Text of the next message with the results of the calls that the caller received.
 pub fn results(results: &[ToolResult]) -> String {
     let mut text = String::from("The results of the calls that were handed to the caller:");
     for result in results {
@@ -155,7 +155,8 @@ fn error(id: &Value, code: i32, message: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 }
 
-/// The model takes letters, digits, `_` and `-`, 64 in all.
+/// Replaces characters that the model does not accept (letters, digits, `_` and `-`, up to 64) and leaves
+/// room for the server's prefix.
 fn model_name(name: &str) -> String {
     name.chars()
         .map(|c| {

@@ -1,4 +1,5 @@
-//! A request that takes back what an earlier one began: sent when the run is given up, also by being dropped.
+//! A cancel request for work that an earlier request started; sent when the run is abandoned, including by
+//! a drop.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use tokio::time::timeout;
 
 use crate::http::Http;
 
-/// How long the server has to answer it.
+/// Time limit of the cancel request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Armed until [`Undo::disarm`] or [`Undo::now`].
+/// A cancel request that is armed until [`CancelOnDrop::disarm`] or [`CancelOnDrop::now`].
 pub struct CancelOnDrop(Option<(Http, RequestBuilder)>);
 
 impl CancelOnDrop {
@@ -20,23 +21,23 @@ impl CancelOnDrop {
         Self(Some((http.clone(), request)))
     }
 
-    /// There is nothing to take back any more.
+    /// Discards the request: the work has ended.
     pub fn disarm(mut self) {
         self.0 = None;
     }
 
-    /// Sends it and waits for the answer, not for long. It goes out also when nobody waits any more: what is
-    /// given up is given up by several at about the same time.
+    /// Sends the request and waits up to 5 s for the answer. The request is sent by a task of its own, so
+    /// dropping this future does not stop it: a cancel, a timeout and a drop often coincide.
     pub async fn now(mut self) {
         if let Some(sent) = self.begin() {
-            // A panic has been told by the hook.
+            // The panic hook has already logged a panic of the task.
             let _ = sent.await;
         }
     }
 
     fn begin(&mut self) -> Option<JoinHandle<()>> {
         let (http, request) = self.0.take()?;
-        // Outside of a runtime there is nobody to send it: the process is ending.
+        // Without a runtime the process is ending and the request cannot be sent.
         let runtime = Handle::try_current().ok()?;
         Some(runtime.spawn(send(http, request)))
     }
@@ -71,7 +72,7 @@ mod tests {
         let url = format!("http://{}/cancel", listener.local_addr().unwrap());
         let http = Http::new(Limits::default()).unwrap();
         let undo = CancelOnDrop::new(&http, http.post(&url, &json!({})));
-        // Begun, and dropped at once.
+        // Started, then dropped at once.
         timeout(Duration::ZERO, undo.now()).await.unwrap_err();
         let (mut agent, _) = listener.accept().await.unwrap();
         let mut head = [0; 12];

@@ -1,11 +1,11 @@
-//! Why a call over HTTP failed, and what that means to the bridge. Its texts name hosts, never whole addresses.
+//! Failures of HTTP calls and their mapping to adapter errors. Texts contain hosts, never complete URLs.
 
 use std::time::Duration;
 
 use forge_adapter_api::AdapterError;
 use reqwest::StatusCode;
 
-/// Why there is no answer, or not all of it.
+/// Reason for a missing or incomplete answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("the TLS settings could not be built")]
@@ -18,11 +18,11 @@ pub enum Failure {
     Refused {
         host: String,
         status: StatusCode,
-        /// Its beginning.
+        /// Beginning of the body.
         body: String,
         retry_after: Option<Duration>,
     },
-    #[error("no answer, or no more of it, came within {0:?}")]
+    #[error("no data was received within {0:?}")]
     Silent(Duration),
     #[error(transparent)]
     Broken(Break),
@@ -34,7 +34,7 @@ pub enum Failure {
     NotJson(#[source] serde_json::Error),
 }
 
-/// Nobody answers there.
+/// The host could not be reached.
 #[derive(Debug, thiserror::Error)]
 #[error("{host} could not be reached")]
 pub struct Unreachable {
@@ -43,7 +43,7 @@ pub struct Unreachable {
     pub source: reqwest::Error,
 }
 
-/// How an answer that had begun came to an untimely end.
+/// Premature end of an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Break {
     #[error("the answer broke off")]
@@ -83,7 +83,7 @@ impl From<Failure> for AdapterError {
     }
 }
 
-/// The message and those of its sources: an adapter's error crosses the boundary as one text.
+/// Joins the message with those of its sources: an adapter's error crosses the boundary as one text.
 fn chain(failure: &Failure) -> String {
     let mut text = failure.to_string();
     let mut source = std::error::Error::source(failure);

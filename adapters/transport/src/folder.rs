@@ -1,4 +1,4 @@
-//! Folders of runs: one that goes with its run, and whether a path is really below one.
+//! Temporary folders of runs, and a check that a path is below a folder.
 
 use std::fs;
 use std::io;
@@ -7,23 +7,23 @@ use std::path::{Component, Path};
 use forge_adapter_api::Host;
 use tempfile::TempDir;
 
-/// A folder of one run, for our user alone. It goes when it is dropped.
+/// Creates a folder for one run, accessible only to the bridge's user. Removed on drop.
 pub fn create(host: &Host) -> io::Result<TempDir> {
     let prefix = format!("{}{}.", prefix(host), host.epoch());
     tempfile::Builder::new().prefix(&prefix).tempdir()
 }
 
-/// Removes the folders of runs of this adapter that an earlier bridge on the same store did not end. Those of
-/// this one stay: an edition of the adapter that has been replaced may be using them yet.
+/// Removes run folders of this adapter that earlier boots of the bridge left behind on the same store.
+/// Folders of the current boot stay: a replaced generation of the adapter can still be using them.
 pub fn remove_leftovers(host: &Host) {
-    // Without a store that lasts, others may be running under the same prefix.
+    // Without a persistent store, other bridges can run with the same prefix.
     if host.epoch() > 0 {
         remove(&std::env::temp_dir(), &prefix(host), host.epoch());
     }
 }
 
-/// Whether writing to `path` writes below `root`, links followed as far as there is something to follow.
-/// A relative path is one below `root`.
+/// True if a write to `path` stays below `root`, following links as far as the path exists. A relative path
+/// is resolved against `root`.
 pub fn is_below(root: &Path, path: &Path) -> bool {
     let Ok(root) = root.canonicalize() else {
         return false;
@@ -32,8 +32,8 @@ pub fn is_below(root: &Path, path: &Path) -> bool {
     if path.components().any(|part| part == Component::ParentDir) {
         return false;
     }
-    // What does not exist yet is made where its nearest existing ancestor really is. A link that leads
-    // nowhere does not count as existing for `canonicalize`, but writing would follow it.
+    // A missing part is created in the resolved nearest existing ancestor. A dangling link does not exist
+    // for `canonicalize`, but a write would follow it.
     path.ancestors()
         .find(|ancestor| ancestor.symlink_metadata().is_ok())
         .and_then(|existing| existing.canonicalize().ok())
@@ -41,7 +41,7 @@ pub fn is_below(root: &Path, path: &Path) -> bool {
 }
 
 fn prefix(host: &Host) -> String {
-    // The dot is in no instance's name, so none is the beginning of another.
+    // Instance names contain no dot, so no prefix is the beginning of another one.
     format!("forge-{}.{}.", host.instance(), host.store_id())
 }
 
@@ -56,10 +56,10 @@ fn remove(parent: &Path, prefix: &str, epoch: u64) {
         if !name.starts_with(prefix) || name.starts_with(&own) {
             continue;
         }
-        // `remove_dir_all` follows no link, and a folder of another user stays.
+        // `remove_dir_all` does not follow links, and fails on folders of other users.
         if let Err(error) = fs::remove_dir_all(entry.path()) {
             tracing::warn!(
-                "{} of an earlier run stays: {error}",
+                "cannot remove {} of an earlier run: {error}",
                 entry.path().display()
             );
         }

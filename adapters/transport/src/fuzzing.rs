@@ -1,4 +1,4 @@
-//! Readers that are private to this crate, opened to `tests/fuzz`.
+//! Entry points for `tests/fuzz` to the private readers of this crate.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,12 +11,12 @@ use crate::http::ServerEvents;
 use crate::json_rpc::{Incoming, incoming};
 use crate::server_events::Framing;
 
-/// The events of an answer that comes in these pieces.
+/// The events of an answer that arrives in these pieces.
 pub fn events(pieces: Vec<Bytes>, event_bytes: usize) -> ServerEvents {
     framed(pieces, Framing::Events, event_bytes)
 }
 
-/// Its lines.
+/// The lines of an answer that arrives in these pieces.
 pub fn lines(pieces: Vec<Bytes>, line_bytes: usize) -> ServerEvents {
     framed(pieces, Framing::Lines, line_bytes)
 }

@@ -1,5 +1,5 @@
-//! HTTP with JSON bodies and streams of server-sent events, to endpoints that the operator has configured.
-//! Everything is bounded: the connection's time, the answer's size, one event's size, the silence between two.
+//! HTTP client for JSON and server-sent events, for endpoints configured by the operator. Everything is
+//! bounded: time to connect, size of an answer and of an event, and silence between pieces.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,20 +18,20 @@ pub use crate::failure::{Break, Failure, Unreachable};
 use crate::server_events::Framing;
 pub use crate::server_events::{ServerEvent, ServerEvents};
 
-/// So much of a refusal's body goes into the error text.
+/// Number of bytes of an error response's body that go into the error text.
 const REFUSAL_BYTES: usize = 2_000;
 
-/// Bounds of a client.
+/// Limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub connect: Duration,
-    /// Between the request and the head of the answer, and between two pieces of it.
+    /// Longest wait between the request and the head of the answer, and between two pieces of it.
     pub silence: Duration,
-    /// For all of it; `None` where somebody else watches the clock.
+    /// Time limit of the whole exchange; `None` where the caller enforces its own.
     pub total: Option<Duration>,
-    /// Of a JSON answer.
+    /// Size limit of a JSON answer.
     pub body_bytes: usize,
-    /// Of one server-sent event.
+    /// Size limit of one server-sent event.
     pub event_bytes: usize,
 }
 
@@ -47,7 +47,7 @@ impl Default for Limits {
     }
 }
 
-/// A client; cheap to clone.
+/// An HTTP client; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Http {
     client: reqwest::Client,
@@ -55,8 +55,8 @@ pub struct Http {
 }
 
 impl Http {
-    /// Roots are the system's. Neither the proxies of the environment nor redirects are followed: both
-    /// would take credentials to where the operator has not sent them.
+    /// Builds a client that trusts the system's root certificates. It uses neither proxies of the
+    /// environment nor redirects: both would send credentials to hosts that the operator did not configure.
     pub fn new(limits: Limits) -> Result<Self, Failure> {
         let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -91,7 +91,7 @@ impl Http {
             .body(body.to_string())
     }
 
-    /// Fields as a form of a web page sends them.
+    /// A POST of `fields` as `application/x-www-form-urlencoded`.
     pub fn post_form(&self, url: &str, fields: &[(&str, &str)]) -> RequestBuilder {
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.extend_pairs(fields);
@@ -109,25 +109,25 @@ impl Http {
         self.client.delete(url)
     }
 
-    /// Sends and reads the whole answer.
+    /// Sends the request and reads the whole JSON answer.
     pub async fn json(&self, request: RequestBuilder) -> Result<Value, Failure> {
         let mut response = self.send(request).await?;
         self.value(&mut response).await
     }
 
-    /// Sends and reads the answer's status alone.
+    /// Sends the request and returns only the status of the answer.
     pub async fn head_of(&self, request: RequestBuilder) -> Result<StatusCode, Failure> {
         Ok(self.send(request).await?.status())
     }
 
-    /// Sends and reads the answer's events as they come.
+    /// Sends the request and returns the answer's events as a stream.
     pub async fn events(&self, request: RequestBuilder) -> Result<ServerEvents, Failure> {
         let request = request.header("accept", "text/event-stream");
         let response = self.send(request).await?;
         Ok(self.as_events(response, Framing::Events))
     }
 
-    /// Sends and reads events, or the whole answer where the endpoint chose to give JSON instead.
+    /// Sends the request and returns events, or the whole answer if the endpoint returned JSON instead.
     pub async fn reply(&self, request: RequestBuilder) -> Result<Reply, Failure> {
         let request = request.header("accept", "text/event-stream, application/json");
         let mut response = self.send(request).await?;
@@ -154,7 +154,7 @@ impl Http {
             return Ok(response);
         }
         let retry_after = retry_after(response.headers(), SystemTime::now());
-        // What cannot be read of it is missing in the text only.
+        // A read error only shortens the error text.
         let body = self.beginning(&mut response).await;
         Err(Failure::Refused {
             host: host(response.url()),
@@ -206,7 +206,7 @@ impl Http {
     }
 }
 
-/// What an endpoint that was asked for events gives.
+/// Answer of an endpoint that was asked for events.
 pub enum Reply {
     Events(ServerEvents),
     Whole(Value),
@@ -231,7 +231,7 @@ impl Limits {
     }
 }
 
-/// Host and port: a path or a query may hold secrets.
+/// Host and port only: a path or a query can contain secrets.
 fn host(url: &reqwest::Url) -> String {
     let host = url.host_str().unwrap_or_default();
     match url.port() {
@@ -247,7 +247,7 @@ fn says_json(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.trim_start().starts_with("application/json"))
 }
 
-/// Seconds, or a time of day.
+/// Parses `Retry-After`: seconds or an HTTP date.
 pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse() {

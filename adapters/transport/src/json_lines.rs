@@ -1,4 +1,4 @@
-//! A program that speaks JSON, one value a line, on its stdin and stdout.
+//! Exchange of JSON values, one per line, with a program over its stdin and stdout.
 
 use std::io;
 use std::process::ExitStatus;
@@ -8,13 +8,13 @@ use forge_adapter_api::child::{Child, Line};
 use serde::Serialize;
 use serde_json::Value;
 
-/// The conversation with one program. Dropping it kills the program.
+/// The connection to one program. Dropping it kills the program.
 #[derive(Debug)]
 pub struct JsonLines {
     child: Child,
 }
 
-/// A line above the program's limit; the conversation can go on, but its content is lost.
+/// A line above the program's limit. Its content is lost; the connection remains usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a line of {bytes} bytes is longer than this program may send")]
 pub struct TooLong {
@@ -26,14 +26,14 @@ impl JsonLines {
         Self { child }
     }
 
-    /// Puts a message on its way; it is written while [`next`](Self::next) is awaited.
+    /// Queues a message; it is written while [`next`](Self::next) is awaited.
     pub fn send(&mut self, message: &impl Serialize) {
         let line = serde_json::to_string(message).expect("a message has string keys");
         self.child.send(&line);
     }
 
-    /// The next value; `None` when no more will come. Lines that are not JSON are skipped: programs
-    /// greet and warn on stdout. Cancel-safe.
+    /// The next value; `None` when no more will come. Lines that are not JSON are skipped, because programs
+    /// print greetings and warnings to stdout. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Value, TooLong>> {
         loop {
             match self.child.next().await? {
@@ -49,12 +49,12 @@ impl JsonLines {
         }
     }
 
-    /// Ends the program: closes its stdin, after `patience` asks it to end, and then kills it.
+    /// Stops the program: closes its stdin, sends SIGTERM after `patience`, and then kills it.
     pub async fn stop(&mut self, patience: Duration) -> io::Result<ExitStatus> {
         self.child.stop(patience).await
     }
 
-    /// The end of what it wrote to stderr.
+    /// The tail of stderr.
     pub fn stderr_tail(&self) -> String {
         self.child.stderr_tail()
     }

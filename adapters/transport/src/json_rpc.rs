@@ -1,5 +1,5 @@
-//! JSON-RPC 2.0 with a program, one message a line: requests of both sides, answers and notifications in
-//! any order. Which methods there are is the adapter's affair.
+//! JSON-RPC 2.0 with a program, one message per line: requests of both sides, answers and notifications in
+//! any order. The adapter defines the methods.
 
 use std::io;
 use std::process::ExitStatus;
@@ -8,17 +8,18 @@ use std::time::Duration;
 use forge_adapter_api::child::{Child, Line};
 use serde_json::{Map, Value, json};
 
-/// The other side asked for a method that is not there.
+/// The requested method does not exist.
 pub const METHOD_NOT_FOUND: i64 = -32601;
 /// The parameters of a request are wrong.
 pub const INVALID_PARAMS: i64 = -32602;
-/// Something that the other side cannot know about went wrong.
+/// An internal error of the answering side.
 pub const INTERNAL_ERROR: i64 = -32603;
 
-/// So many bytes may wait for a program that does not read. One that goes on asking is not answered.
+/// Limit of bytes queued for a program that does not read its stdin; above it [`JsonRpc::next`] fails as
+/// `Deaf`.
 const UNREAD_BYTES: usize = 32 << 20;
 
-/// The conversation with one program. Dropping it kills the program.
+/// The connection to one program. Dropping it kills the program.
 #[derive(Debug)]
 pub struct JsonRpc {
     child: Child,
@@ -26,15 +27,15 @@ pub struct JsonRpc {
     unread_bytes: usize,
 }
 
-/// One message of the other side.
+/// One message from the program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Incoming {
-    /// The answer to our request of this number.
+    /// The answer to the request with this id.
     Answer {
         id: u64,
         outcome: Result<Value, RpcError>,
     },
-    /// A request; it wants [`answer`](JsonRpc::answer) or [`refuse`](JsonRpc::refuse) with its id.
+    /// A request; to be answered by [`answer`](JsonRpc::answer) or [`refuse`](JsonRpc::refuse) with its id.
     Request {
         id: Value,
         method: String,
@@ -46,24 +47,24 @@ pub enum Incoming {
     },
 }
 
-/// What the other side says went wrong.
+/// Error answer of the program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub struct RpcError {
     pub code: i64,
     pub message: String,
-    /// Null when it says no more.
+    /// Further details; null if absent.
     pub data: Value,
 }
 
-/// Why a message could not be had. The conversation can go on after `TooLong` and `Malformed`.
+/// Failure to read a message. The connection remains usable after `TooLong` and `Malformed`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     #[error("a line of {bytes} bytes is longer than this program may send")]
     TooLong { bytes: u64 },
-    #[error("a line that begins like a message and is not JSON")]
+    #[error("malformed message: the line is not JSON")]
     Malformed,
-    #[error("the program asks on without reading the answers")]
+    #[error("the program keeps sending requests without reading the answers")]
     Deaf,
 }
 
@@ -76,8 +77,8 @@ impl JsonRpc {
         }
     }
 
-    /// Puts a request on its way and returns its number. Like everything that is sent it is written
-    /// while [`next`](Self::next) is awaited.
+    /// Queues a request and returns its id. Like all messages it is written while [`next`](Self::next) is
+    /// awaited.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "parameters are made for this one message"
@@ -97,7 +98,7 @@ impl JsonRpc {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
 
-    /// Answers a request of the other side.
+    /// Answers a request of the program.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "results are made for this one message"
@@ -106,15 +107,15 @@ impl JsonRpc {
         self.send(&json!({"jsonrpc": "2.0", "id": id, "result": result}));
     }
 
-    /// Answers a request of the other side with an error.
+    /// Answers a request of the program with an error.
     pub fn refuse(&mut self, id: &Value, code: i64, message: &str) {
         self.send(
             &json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}),
         );
     }
 
-    /// The next message; `None` when no more will come. What does not look like one is skipped: programs
-    /// greet and warn on stdout. Cancel-safe.
+    /// The next message; `None` when no more will come. Lines that do not look like a message are skipped,
+    /// because programs print greetings and warnings to stdout. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Incoming, Unreadable>> {
         loop {
             if self.child.unwritten() > self.unread_bytes {
@@ -130,18 +131,18 @@ impl JsonRpc {
                     return Some(Err(Unreadable::Malformed));
                 }
                 Ok(None) | Err(_) => {
-                    tracing::debug!(bytes = line.len(), "a line that is no message was skipped");
+                    tracing::debug!(bytes = line.len(), "skipped a line that is not a message");
                 }
             }
         }
     }
 
-    /// Ends the program: closes its stdin, after `patience` asks it to end, and then kills it.
+    /// Stops the program: closes its stdin, sends SIGTERM after `patience`, and then kills it.
     pub async fn stop(&mut self, patience: Duration) -> io::Result<ExitStatus> {
         self.child.stop(patience).await
     }
 
-    /// The end of what it wrote to stderr.
+    /// The tail of stderr.
     pub fn stderr_tail(&self) -> String {
         self.child.stderr_tail()
     }

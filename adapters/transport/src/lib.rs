@@ -1,4 +1,5 @@
-//! What several adapters share to reach their runtimes. It knows no runtime.
+//! Transports shared by several adapters: HTTP, JSON lines, JSON-RPC, temporary folders, the caller's
+//! tools. Independent of any runtime.
 
 pub mod answer;
 pub mod caller_tools;

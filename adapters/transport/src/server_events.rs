@@ -1,5 +1,5 @@
-//! Server-sent events, or lines, out of the pieces of an answer: bounded, never silent for too long, and
-//! never cut without telling.
+//! Parser of server-sent events or lines from the pieces of an answer: bounded in size, with a limit on
+//! silence, and an error for a truncated event.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use crate::failure::{Break, Failure};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerEvent {
     pub id: String,
-    /// `message` when it has no name.
+    /// Name of the event; `message` if it has none.
     pub name: String,
     pub data: String,
 }
 
-/// What parts an answer.
+/// Framing of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// As the WHATWG has it.
+    /// Server-sent events as defined by the WHATWG.
     Events,
-    /// Each line is the data of an event without a name. A last line needs no end: whether it is whole,
-    /// its JSON says.
+    /// Each line is the data of an event without a name. The last line needs no line end: its JSON shows if
+    /// it is complete.
     Lines,
 }
 
-/// The events of one answer; comments are skipped, and count as sound.
+/// The events of one answer. Comments are skipped, and reset the limit on silence.
 pub struct ServerEvents {
     pieces: Pin<Box<dyn Stream<Item = Result<Bytes, Failure>> + Send>>,
-    /// What has come and is not read yet.
+    /// Received bytes that are not parsed yet.
     piece: Bytes,
     reader: Reader,
     silence: Duration,
@@ -53,7 +53,7 @@ impl ServerEvents {
         }
     }
 
-    /// `None` when the answer has ended, and not within an event. Cancel-safe.
+    /// The next event; `None` when the answer has ended outside an event. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<ServerEvent, Failure>> {
         loop {
             match self.reader.read(&mut self.piece) {
@@ -71,15 +71,15 @@ impl ServerEvents {
     }
 }
 
-/// Cuts bytes into events.
+/// Splits bytes into events.
 struct Reader {
     framing: Framing,
     limit: usize,
-    /// The line that is being read.
+    /// The line being read.
     line: Vec<u8>,
-    /// It is the first one, which a byte order mark may stand before.
+    /// True in the first line, which can begin with a byte order mark.
     first: bool,
-    /// The line before it ended with a carriage return, to which a line feed may belong.
+    /// True if the previous line ended with a carriage return, to which a line feed can belong.
     after_return: bool,
     id: String,
     name: String,
@@ -100,7 +100,7 @@ impl Reader {
         }
     }
 
-    /// The next event of this piece; `None` when all of it is read.
+    /// The next event of this piece; `None` when the piece is consumed.
     fn read(&mut self, piece: &mut Bytes) -> Result<Option<ServerEvent>, Failure> {
         while let Some(&byte) = piece.first() {
             if std::mem::take(&mut self.after_return) && byte == b'\n' {
@@ -163,13 +163,13 @@ impl Reader {
             ("data", data) => *data = Some(value.to_owned()),
             ("event", _) => value.clone_into(&mut self.name),
             ("id", _) if !value.contains('\0') => value.clone_into(&mut self.id),
-            // Comments, and fields that mean nothing here.
+            // Comments and unknown fields are ignored.
             _ => {}
         }
         Ok(None)
     }
 
-    /// What the end of the answer means: a last line, or that an event is not whole.
+    /// Handles the end of the answer: returns the last line, or an error if an event is incomplete.
     fn end(&mut self) -> Option<Result<ServerEvent, Failure>> {
         let line = std::mem::take(&mut self.line);
         let line = without_mark(&line, self.first);

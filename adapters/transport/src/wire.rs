@@ -1,20 +1,20 @@
-//! The bridge's own JSON as a foreign program or server writes it: events while it works, one result at
+//! The bridge's own JSON as written by a foreign program or server: events during the run, one result at
 //! the end.
 
 use forge_adapter_api::{AdapterEvent, ExecutionResult};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// One message of a runtime that speaks the bridge's JSON.
+/// One message of a runtime that uses the bridge's JSON.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
-    /// It has a `type`.
+    /// A message with a `type`.
     Event(AdapterEvent),
-    /// It has a `status`, `ok` or `error`, and ends the run.
+    /// A message with a `status`, `ok` or `error`, which ends the run.
     Result(Box<ExecutionResult>),
 }
 
-/// Why a message is neither.
+/// Failure to parse a message.
 #[derive(Debug, thiserror::Error)]
 pub enum Malformed {
     #[error("neither an event with a `type` nor a result with a `status`")]
@@ -25,8 +25,8 @@ pub enum Malformed {
     Result(#[source] serde_json::Error),
 }
 
-/// Tells events and results apart. `{"type": "result", "result": {…}}` is a result too, for streams whose
-/// messages all need a type.
+/// Parses a message as an event or a result. `{"type": "result", "result": {…}}` is a result too, for
+/// streams whose messages all need a type.
 pub fn message(value: &Value) -> Result<Message, Malformed> {
     if value["type"] == "result" && value["result"].is_object() {
         return result(&value["result"]).map(Message::Result);
@@ -42,7 +42,7 @@ pub fn message(value: &Value) -> Result<Message, Malformed> {
     Err(Malformed::Neither)
 }
 
-/// A whole answer that can only be a result.
+/// Parses an answer that can only be a result.
 pub fn result(value: &Value) -> Result<Box<ExecutionResult>, Malformed> {
     if !value["status"].is_string() {
         return Err(Malformed::Neither);
