@@ -1,4 +1,4 @@
-//! The adapter of any dialect.
+//! The adapter for all dialects.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -17,9 +17,9 @@ use crate::run;
 use crate::sessions::Sessions;
 use crate::settings::Settings;
 
-/// How long a check of health may take.
+/// Time limit of a health check.
 const PROBE: Duration = Duration::from_millis(1500);
-/// How long executions have to end at shutdown.
+/// Time limit for running executions at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 const MAX_CONCURRENT: u32 = 64;
 
@@ -28,14 +28,14 @@ pub struct OpenAi<D> {
     host: Host,
     pub(crate) settings: Settings,
     pub(crate) sessions: Sessions,
-    /// For runs and for checks of health; or what is missing for them.
+    /// Clients for executions and for health checks, or a text that says which setting is missing.
     clients: Result<(Client, Client), String>,
     running: Running,
     dialect: PhantomData<D>,
 }
 
 impl<D: Dialect> OpenAi<D> {
-    /// The id it runs under, which differs from its name where one library serves several.
+    /// The instance id. It differs from `NAME` where one library serves several ids.
     pub(crate) fn id(&self) -> &str {
         match self.host.instance() {
             "" => D::NAME,
@@ -73,7 +73,7 @@ impl<D: Dialect> OpenAi<D> {
 fn missing<D: Dialect>(what: &str, setting: &str, variables: &[&str]) -> String {
     let variable = variables.first().map(|name| format!("{name} or "));
     format!(
-        "there is no {what}: set {}adapters.{}.{setting}",
+        "no {what} is configured: set {}adapters.{}.{setting}",
         variable.unwrap_or_default(),
         D::NAME
     )
@@ -108,7 +108,7 @@ impl<D: Dialect> ExecutionAdapter for OpenAi<D> {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        // What is left is dropped, and with it its connection.
+        // Remaining executions are dropped with their connections.
         let _ = tokio::time::timeout(SHUTDOWN, ended).await;
         Ok(())
     }
@@ -158,10 +158,10 @@ impl<D: Dialect> ExecutionAdapter for OpenAi<D> {
     }
 }
 
-/// What the answer of the probe says of the server.
+/// Maps the result of the health probe to a health status.
 fn judge(path: &str, answer: Result<(), Failure>) -> Health {
     let failure = match answer {
-        // That it is no JSON says nothing of the server's health.
+        // An answer that is not JSON still shows that the server is up.
         Ok(()) | Err(Failure::NotJson(_)) => return Health::healthy(),
         Err(failure) => failure,
     };
@@ -171,13 +171,13 @@ fn judge(path: &str, answer: Result<(), Failure>) -> Health {
         }
         Failure::Refused { host, status, .. } => match status.as_u16() {
             401 | 403 => Health::degraded(format!(
-                "{host} refuses the API key ({status}): set another one"
+                "{host} rejected the API key ({status}): set a valid one"
             )),
             404 | 405 => Health::degraded(format!(
-                "{host} has no {path}: correct base_url, or set health_path to what it has, or to nothing"
+                "{host} has no {path}: correct base_url, or set health_path to an existing path or to \"\""
             )),
             _ => Health::degraded(format!(
-                "{host} answers {status} to {path}: look at the server"
+                "{host} answered {status} to {path}: check the server"
             )),
         },
         Failure::Tls(_)
@@ -185,6 +185,6 @@ fn judge(path: &str, answer: Result<(), Failure>) -> Health {
         | Failure::Broken(_)
         | Failure::TooLong(_)
         | Failure::NotUtf8
-        | Failure::NotJson(_) => Health::degraded(format!("{path}: {failure}: look at the server")),
+        | Failure::NotJson(_) => Health::degraded(format!("{path}: {failure}: check the server")),
     }
 }

@@ -1,16 +1,16 @@
-//! Errors in the words of such servers: `{"error": {message, type, code}}`, `{"error": text}`,
-//! `{"message": text}`, in an answer's body or in the middle of a stream.
+//! Errors of OpenAI-compatible servers: `{"error": {message, type, code}}`, `{"error": text}` or
+//! `{"message": text}`, in the body of an answer or within a stream.
 
 use forge_adapter_api::AdapterError;
 use forge_adapter_transport::http::Failure;
 use serde_json::Value;
 
-/// The error in an answer or an event; `None` when it holds none.
+/// The error in an answer or an event; `None` if it contains none.
 pub fn said_in(answer: &Value) -> Option<&Value> {
     answer.get("error").filter(|error| !error.is_null())
 }
 
-/// An error that came without a status of its own.
+/// Parses an error that has no HTTP status of its own; its `code`, `status` or `type` determines the code.
 pub fn read(error: &Value) -> AdapterError {
     let message = message(error).unwrap_or_else(|| error.to_string());
     let (code, retryable) = match status(error) {
@@ -22,12 +22,12 @@ pub fn read(error: &Value) -> AdapterError {
     read
 }
 
-/// A failed call, in the words of its server.
+/// Converts a failed call into an error with the server's message.
 pub fn refused(failure: Failure) -> AdapterError {
     of(failure, |_| None)
 }
 
-/// A failed call; `own` is the dialect's reading.
+/// Converts a failed call; `own` parses errors specific to the dialect.
 pub(crate) fn of(failure: Failure, own: fn(&Value) -> Option<AdapterError>) -> AdapterError {
     let said = match &failure {
         Failure::Refused { body, .. } => serde_json::from_str::<Value>(body).ok(),
@@ -109,7 +109,7 @@ fn by_kind(kind: &str) -> (&'static str, bool) {
     }
 }
 
-/// The account's money, and not its pace, is at an end.
+/// True if the account's quota is exhausted, as opposed to a rate limit; not retryable.
 fn is_spent(error: &Value) -> bool {
     kind(error).contains("insufficient_quota")
 }

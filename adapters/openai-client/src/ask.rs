@@ -1,4 +1,4 @@
-//! What is sent: messages, tools, and how an answer after a schema is asked for.
+//! Request bodies: messages, tools and the request for structured output.
 
 use forge_adapter_api::ExecutionRequest;
 use forge_adapter_api::request::{Tool, ToolResult, Turn};
@@ -8,24 +8,24 @@ use serde_json::{Value, json};
 
 use crate::names::Names;
 
-/// For calls that were handed over and never answered: the protocol wants an answer to each.
+/// Answer to calls without a result, because the protocol requires an answer to each call.
 const NOT_MADE: &str = "This call was not made.";
 
-/// How an answer after a schema is asked for.
+/// Method of requesting output that follows a schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Structured {
-    /// `response_format` of the type `json_schema`.
+    /// `response_format` with type `json_schema`.
     #[default]
     JsonSchema,
-    /// `response_format` of the type `json_object`, and the schema in the instructions.
+    /// `response_format` with type `json_object`, and the schema in the instructions.
     JsonObject,
-    /// Not at all: the bridge checks the text.
+    /// No request; the bridge validates the text.
     Off,
 }
 
-/// What is to be said in this round after `history`, which has no system message. The history of the session
-/// holds what earlier rounds of this attempt said; without one everything is said again.
+/// The messages to append to `history` in this round. `history` contains no system message; if the session
+/// was stored it contains the earlier rounds of this attempt, otherwise all rounds are sent again.
 pub fn said(request: &ExecutionRequest, history: &[Value], names: &Names) -> Vec<Value> {
     let user = json!({"role": "user", "content": request.message});
     if request.turns.is_empty() {
@@ -53,7 +53,7 @@ fn of_turn(turn: &Turn, names: &Names) -> Vec<Value> {
     std::iter::once(asked).chain(answers).collect()
 }
 
-/// What the model said, as a message of the history.
+/// An assistant message for the history.
 pub fn assistant(text: &str, calls: &[ToolCall], names: &Names) -> Value {
     let content = match text {
         "" if !calls.is_empty() => Value::Null,
@@ -72,7 +72,7 @@ pub fn assistant(text: &str, calls: &[ToolCall], names: &Names) -> Value {
     message
 }
 
-/// Answers to the calls of the last message, each of them once; results of other calls are left out.
+/// One answer to each call of the last message; results of other calls are left out.
 pub fn tool_answers(history: &[Value], results: &[ToolResult]) -> Vec<Value> {
     let calls = history.last().map(calls_of).unwrap_or_default();
     let answer = |call: &Value| {
@@ -101,7 +101,7 @@ fn text_of(result: &ToolResult) -> String {
     }
 }
 
-/// The tools as the protocol has them; empty when there are none.
+/// The tools in the format of the protocol; empty if there are none.
 pub fn offered(tools: &[Tool], names: &Names) -> Vec<Value> {
     let tools = tools.iter().map(|tool| {
         let mut function =
@@ -114,7 +114,7 @@ pub fn offered(tools: &[Tool], names: &Names) -> Vec<Value> {
     tools.collect()
 }
 
-/// `response_format`, and what the instructions have to say beside it.
+/// The `response_format`, and a text to add to the instructions.
 pub fn format_for(schema: &Value, how: Structured) -> (Option<Value>, Option<String>) {
     match how {
         Structured::JsonSchema => {
@@ -125,14 +125,14 @@ pub fn format_for(schema: &Value, how: Structured) -> (Option<Value>, Option<Str
             )
         }
         Structured::JsonObject => {
-            let text = format!("Answer with JSON alone, after this JSON schema:\n{schema}");
+            let text = format!("Answer with JSON only, following this JSON schema:\n{schema}");
             (Some(json!({"type": "json_object"})), Some(text))
         }
         Structured::Off => (None, None),
     }
 }
 
-/// The whole body: `messages` without the system message, which comes from the request.
+/// Builds the whole body. `messages` contains no system message; that comes from the request.
 pub fn ask(
     request: &ExecutionRequest,
     model: Option<&str>,
@@ -196,7 +196,7 @@ mod tests {
         let results = [
             result("b", json!({"id": 7}), false),
             result("a", json!("gone"), true),
-            result("x", json!("nobody asked"), false),
+            result("x", json!("not asked"), false),
         ];
         let answers = tool_answers(&history, &results);
         let texts: Vec<_> = answers

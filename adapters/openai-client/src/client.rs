@@ -1,4 +1,4 @@
-//! One server: an address, a key, and how it is asked.
+//! Client of one server: address, key and headers.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use crate::api_error;
 use crate::completion::Completion;
 
-/// Instead of the key in texts of the server.
+/// Replaces the key in texts from the server.
 const REDACTED: &str = "[REDACTED]";
 
-/// How a provider's own errors are read; `None` for those of the common kind.
+/// Parser of a provider's own errors; returns `None` for errors in the common format.
 type Refusal = fn(&Value) -> Option<AdapterError>;
 
 /// A client of one server; cheap to clone.
@@ -29,8 +29,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// `base_url` is what stands before `/chat/completions`. Fails with `invalid_config` where a header cannot
-    /// be one; its value is not told.
+    /// Creates a client. `base_url` is the part before `/chat/completions`. Fails with `invalid_config` if
+    /// a header is invalid; the error does not contain its value.
     pub fn new(
         http: Http,
         base_url: &str,
@@ -38,14 +38,14 @@ impl Client {
         headers: &BTreeMap<String, String>,
     ) -> Result<Self, AdapterError> {
         let invalid = |name: &str| {
-            let text = format!("headers.{name}: this is no header of HTTP, or not a value for one");
+            let text = format!("headers.{name} is not a valid HTTP header, or its value is not");
             AdapterError::new("invalid_config", text)
         };
         let mut all = HeaderMap::new();
         if let Some(key) = &key {
             let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose_secret()))
                 .map_err(|_| {
-                    AdapterError::new("invalid_config", "the API key is no text for a header")
+                    AdapterError::new("invalid_config", "the API key is not valid in a header")
                 })?;
             value.set_sensitive(true);
             all.insert(AUTHORIZATION, value);
@@ -65,15 +65,15 @@ impl Client {
         })
     }
 
-    /// Reads errors of a provider's own kind.
+    /// Sets the parser of the provider's own errors.
     #[must_use]
     pub fn with_refusal(mut self, refusal: Refusal) -> Self {
         self.refusal = refusal;
         self
     }
 
-    /// Asks, and reads the answer into `heard` as it comes; what is there of it stays there whatever goes
-    /// wrong, and when this is dropped. `body.stream` says whether a stream is wanted.
+    /// Sends `body` and reads the answer into `heard` as it arrives, so that a partial answer is kept on an
+    /// error and when this future is dropped. `body.stream` selects streaming.
     pub async fn chat(
         &self,
         body: &Value,
@@ -94,12 +94,12 @@ impl Client {
             Some(_) => Ok(()),
             None => Err(AdapterError::new(
                 "upstream_error",
-                "the answer holds no choice with an end",
+                "the answer contains no finished choice",
             )),
         }
     }
 
-    /// Asks for what is below the address; the answer's JSON.
+    /// GETs a path below the base URL and returns the answer's JSON.
     pub async fn get(&self, path: &str) -> Result<Value, Failure> {
         let url = format!("{}{path}", self.base_url);
         self.http.json(self.dressed(self.http.get(&url))).await
@@ -114,9 +114,9 @@ impl Client {
         loop {
             let event = match stream.next().await {
                 Some(Ok(event)) => event,
-                // The answer is whole; only its usage may be missing.
+                // The answer is complete; only its usage can be missing.
                 Some(Err(failure)) if heard.finish.is_some() => {
-                    tracing::warn!(error = %failure, "the stream broke off behind the end of the answer");
+                    tracing::warn!(error = %failure, "the stream broke after the end of the answer");
                     return Ok(());
                 }
                 Some(Err(failure)) => return Err(self.failed(failure)),
@@ -139,7 +139,7 @@ impl Client {
         self.cleaned(api_error::of(failure, self.refusal))
     }
 
-    /// Some servers repeat the key that they refuse.
+    /// Removes the API key from the error: some servers repeat the key that they reject.
     fn cleaned(&self, mut error: AdapterError) -> AdapterError {
         let key = self.key.as_ref().map(|key| key.expose_secret());
         if let Some(key) = key.filter(|key| !key.is_empty()) {
@@ -158,13 +158,13 @@ async fn take(
     let chunk: Value = serde_json::from_str(&event.data).map_err(|error| {
         AdapterError::new(
             "upstream_error",
-            format!("an event of the stream is no JSON: {error}"),
+            format!("an event of the stream is not JSON: {error}"),
         )
     })?;
     let is_own =
         !matches!(event.name.as_str(), "message" | "error") && chunk.get("choices").is_none();
     if is_own && api_error::said_in(&chunk).is_none() {
-        // An agent behind the protocol tells what it does.
+        // Progress events of an agent behind the protocol.
         let progress = json!({"kind": event.name, "data": chunk});
         events
             .send(AdapterEvent::new("exec.progress").with(progress))

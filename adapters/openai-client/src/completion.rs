@@ -1,4 +1,4 @@
-//! What an answer has said so far: out of the chunks of a stream, or whole.
+//! Accumulates an answer from the chunks of a stream, or from a whole answer.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use crate::api_error;
 use crate::names::Names;
 use crate::usage;
 
-/// Of text, thoughts and arguments together.
+/// Limit of text, thoughts and arguments together.
 const MOST_BYTES: usize = 32 << 20;
 const MOST_CALLS: usize = 256;
 
 /// One answer.
 #[derive(Debug, Default)]
 pub struct Completion {
-    /// What it said.
+    /// Text so far.
     pub text: String,
-    /// What the server reports at the end, as it reports it.
+    /// `usage` of the server, unchanged.
     pub usage: Value,
     /// The model that answered.
     pub model: Option<String>,
-    /// Why it ended; `None` while it has not.
+    /// Finish reason; `None` until the answer has ended.
     pub finish: Option<String>,
-    /// It refused, in these words.
+    /// Text of a refusal; empty if there is none.
     pub refusal: String,
-    /// The first chunk, or the whole answer, for what a provider has besides.
+    /// The first chunk, or the whole answer, for members specific to a provider.
     pub first: Value,
     calls: BTreeMap<u64, Call>,
     bytes: usize,
@@ -40,14 +40,14 @@ struct Call {
     arguments: String,
 }
 
-/// What a chunk says that is worth telling at once.
+/// Change to emit as an event at once.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
     /// A piece of the answer.
     Text(String),
     /// A piece of a thought.
     Thought(String),
-    /// The tokens are known.
+    /// Token counts.
     Usage(Usage),
 }
 
@@ -64,7 +64,7 @@ impl From<News> for AdapterEvent {
 }
 
 impl Completion {
-    /// A chunk of a stream, or a whole answer: `message` is read as `delta` is.
+    /// Adds a chunk of a stream, or a whole answer, whose `message` is read like a `delta`.
     pub fn chunk(&mut self, chunk: &Value) -> Result<Vec<News>, AdapterError> {
         if let Some(error) = api_error::said_in(chunk) {
             return Err(api_error::read(error));
@@ -119,7 +119,7 @@ impl Completion {
         Ok(())
     }
 
-    /// A piece of a call. Some servers number none of them, and tell them apart by id alone.
+    /// Adds a piece of a tool call. Some servers send no index and distinguish calls only by id.
     fn call(&mut self, at: usize, piece: &Value) -> Result<(), AdapterError> {
         let id = piece["id"].as_str().unwrap_or_default();
         let index = piece["index"].as_u64().unwrap_or_else(|| {
@@ -149,7 +149,7 @@ impl Completion {
         if call.id.is_empty() {
             id.clone_into(&mut call.id);
         }
-        // Repeated by some servers with each piece.
+        // Some servers repeat the name with each piece.
         if call.name.is_empty() {
             name.clone_into(&mut call.name);
         }
@@ -165,8 +165,8 @@ impl Completion {
         }
     }
 
-    /// The calls with the caller's names. Arguments that are no JSON are an error: the model said nonsense,
-    /// or the server cut it.
+    /// The tool calls with the caller's names. Fails if arguments are not JSON: the model generated invalid
+    /// text, or the server truncated it.
     pub fn calls(&self, names: &Names) -> Result<Vec<ToolCall>, AdapterError> {
         let calls = self.calls.iter().map(|(index, call)| {
             let arguments = match call.arguments.trim() {
@@ -175,7 +175,7 @@ impl Completion {
             };
             let input = serde_json::from_str(arguments).map_err(|error| {
                 let text = format!(
-                    "the arguments of a call of {} are no JSON: {error}",
+                    "the arguments of a call of {} are not JSON: {error}",
                     call.name
                 );
                 AdapterError::new("upstream_error", text).retryable()
@@ -192,7 +192,7 @@ impl Completion {
         calls.collect()
     }
 
-    /// The result of an answer that came to its end.
+    /// The result of an answer that has ended.
     pub fn result(&self, names: &Names) -> ExecutionResult {
         if !self.refusal.is_empty() {
             return ExecutionResult::error("blocked_by_policy", self.refusal.as_str());
@@ -200,11 +200,11 @@ impl Completion {
         match self.finish.as_deref() {
             Some("length") => ExecutionResult::error(
                 "max_tokens",
-                "the answer is as long as it may be and not at its end",
+                "the answer reached its token limit before its end",
             ),
             Some("content_filter") => ExecutionResult::error(
                 "blocked_by_policy",
-                "the server's filter held the answer back",
+                "the server's content filter blocked the answer",
             ),
             Some("error") => ExecutionResult {
                 retryable: Some(true),
@@ -224,7 +224,7 @@ impl Completion {
     }
 }
 
-/// An error as a result, so that output and usage can be kept beside it.
+/// Converts an error into a result, so that output and usage can be kept with it.
 pub fn failed(error: AdapterError) -> ExecutionResult {
     ExecutionResult {
         retryable: Some(error.retryable),
@@ -241,7 +241,7 @@ fn too_much(what: &str) -> AdapterError {
 mod tests {
     use super::*;
 
-    /// What the chunks of this file become.
+    /// Events, text and result of the chunks in a recorded file.
     fn translated(chunks: &str) -> Value {
         let (mut heard, mut events, mut error) = (Completion::default(), Vec::new(), Value::Null);
         for line in chunks.lines() {

@@ -1,6 +1,7 @@
-//! Servers that speak OpenAI's Chat Completions. [`Client`] asks one and [`Heard`] is what it answered; with
-//! them another adapter goes its own way. [`OpenAi`] is a whole adapter: streaming, tools, structured output,
-//! conversations, usage, cost, health. What a provider has of its own it says in a [`Dialect`].
+//! Client and adapter for servers with OpenAI's Chat Completions API. [`Client`] sends requests and
+//! [`Completion`] accumulates an answer, for adapters with a flow of their own. [`OpenAi`] is a complete
+//! adapter: streaming, tools, structured output, conversations, usage, cost, health. A [`Dialect`]
+//! describes the specifics of a provider.
 
 mod adapter;
 mod api_error;
@@ -27,52 +28,54 @@ pub use prices::{Price, Prices, cost};
 pub use sessions::Sessions;
 pub use usage::of as usage_of;
 
-/// What a provider has of its own.
+/// Specifics of a provider.
 pub trait Dialect: Send + Sync + 'static {
     /// The provider id.
     const NAME: &'static str;
     /// The adapter's version.
     const VERSION: &'static str;
-    /// Up to and with `/v1`; `None`: the operator has to say.
+    /// Base URL, including `/v1`; `None` if the operator must set it.
     const BASE_URL: Option<&'static str> = None;
-    /// Variables that may hold the address; the table's `base_url` goes before them.
+    /// Variables that can hold the base URL, in order of precedence; `base_url` of the table takes
+    /// precedence over them.
     const URLS: &'static [&'static str] = &[];
-    /// Variables that may hold the key, the first goes first; the table's `api_key` goes before them.
+    /// Variables that can hold the key, in order of precedence; `api_key` of the table takes precedence
+    /// over them.
     const KEYS: &'static [&'static str];
-    /// All of the variables above, for a child process.
+    /// Variables passed to a child process that runs the adapter, besides those that begin with its name.
     const ENV: &'static [&'static str];
-    /// What is asked for to see whether the server is well, below the address.
+    /// Path below the base URL that the health check requests.
     const HEALTH_PATH: &'static str = "/models";
-    /// Whether nobody is let in without a key.
+    /// True if the provider requires a key.
     const NEEDS_KEY: bool = true;
-    /// Whether `cost` knows what a run costs.
+    /// True if `cost` returns the cost of a run.
     const TELLS_COST: bool = false;
-    /// Compared with other runtimes.
+    /// Cost relative to other runtimes.
     const COST: CostTier = CostTier::Low;
-    /// Compared with other runtimes.
+    /// Latency relative to other runtimes.
     const LATENCY: LatencyProfile = LatencyProfile::Variable;
 
-    /// Headers of every request besides the key; the operator's go before them.
+    /// Headers of every request besides the key; those of the operator take precedence.
     fn headers() -> Vec<(&'static str, &'static str)> {
         Vec::new()
     }
 
-    /// Members of every request's body; the operator's go before them.
+    /// Members of every request's body; those of the operator take precedence.
     fn extra() -> Value {
         Value::Null
     }
 
-    /// What the server itself says of the cost in its `usage`, in US dollars.
+    /// Cost reported by the server in its `usage`, in US dollars.
     fn cost(_usage: &Value) -> Option<f64> {
         None
     }
 
-    /// Who ran the model, from a member of the answer.
+    /// Provider that ran the model, from a member of the answer.
     fn model_provider(_answer: &Value) -> Option<String> {
         None
     }
 
-    /// An error of this provider's own kind, where the common reading of `error` would be wrong.
+    /// Parses errors specific to the provider; `None` for those in the common format.
     fn refusal(_error: &Value) -> Option<AdapterError> {
         None
     }

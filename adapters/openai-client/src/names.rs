@@ -1,4 +1,4 @@
-//! Tools by the names that the protocol takes: letters, digits, `_` and `-`, 64 in all.
+//! Conversion of tool names to those that the protocol accepts: letters, digits, `_` and `-`, up to 64.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use forge_adapter_api::request::Tool;
 
 const LONGEST: usize = 64;
 
-/// The caller's names by those that the model sees.
+/// The caller's names, keyed by those that the model sees.
 #[derive(Debug, Default)]
 pub struct Names(BTreeMap<String, String>);
 
 impl Names {
-    /// Each tool has another name.
+    /// Assigns each tool a unique name.
     pub fn new(tools: &[Tool]) -> Self {
         let mut names = BTreeMap::new();
         for tool in tools {
@@ -29,13 +29,13 @@ impl Names {
         Self(names)
     }
 
-    /// What the model calls it; a name that is not known as it would be.
+    /// The model's name of a tool; an unknown name is converted by the same rule.
     pub fn to_model(&self, name: &str) -> String {
         let known = self.0.iter().find(|(_, callers)| *callers == name);
         known.map_or_else(|| sayable(name), |(models, _)| models.clone())
     }
 
-    /// What the caller calls it; a name that the model made up stays.
+    /// The caller's name of a tool; a name invented by the model is returned unchanged.
     pub fn to_caller(&self, name: &str) -> String {
         self.0
             .get(name)

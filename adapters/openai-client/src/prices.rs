@@ -1,29 +1,29 @@
-//! What a run costs by the operator's own list of prices.
+//! Cost of a run by the operator's price list.
 
 use std::collections::BTreeMap;
 
 use forge_adapter_api::Usage;
 use serde::Deserialize;
 
-/// By model; `*` is for any other.
+/// Prices by model; `*` applies to all others.
 pub type Prices = BTreeMap<String, Price>;
 
-/// US dollars for a million tokens.
+/// US dollars per million tokens.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Of what is read.
+    /// Price of input.
     pub input: f64,
-    /// Of what is written.
+    /// Price of output.
     pub output: f64,
-    /// Of input that came from a cache; else it costs what other input costs.
+    /// Price of input read from a cache; default: the price of input.
     pub cache_read: Option<f64>,
-    /// Of input that went into a cache; else it costs what other input costs.
+    /// Price of input written to a cache; default: the price of input.
     pub cache_write: Option<f64>,
 }
 
 impl Price {
-    /// Whether all of it are numbers from 0 up.
+    /// True if all prices are finite and not negative.
     pub fn is_sane(&self) -> bool {
         let all = [
             Some(self.input),
@@ -36,8 +36,8 @@ impl Price {
     }
 }
 
-/// `None` where the list has no such model, or the tokens are not known.
-#[expect(clippy::cast_precision_loss, reason = "nobody uses 2^52 tokens")]
+/// Cost in US dollars; `None` if no listed price applies or the token counts are unknown.
+#[expect(clippy::cast_precision_loss, reason = "no run uses 2^52 tokens")]
 pub fn cost(prices: &Prices, models: &[&str], usage: &Usage) -> Option<f64> {
     let listed = models.iter().find_map(|model| prices.get(*model));
     let price = listed.or_else(|| prices.get("*"))?;

@@ -1,4 +1,4 @@
-//! One execution: what is said, the answer, and the result it makes.
+//! One execution: request body, answer and result.
 
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,
@@ -14,7 +14,8 @@ use crate::names::Names;
 use crate::settings::Switch;
 use crate::{Dialect, prices, usage};
 
-/// What a dispatch may say itself, in `metadata.<provider>`; the rest of the body is the operator's and ours.
+/// Body members that a dispatch may set in `metadata.<provider>`; all others are set by the operator and
+/// the adapter.
 const CALLERS: [&str; 11] = [
     "frequency_penalty",
     "max_completion_tokens",
@@ -68,7 +69,7 @@ pub(crate) async fn execute<D: Dialect>(
         history.push(assistant(&heard.text, &result.tool_calls, &names));
         adapter.sessions.write(&session, &history)?;
         if request.output_schema.is_some() && settings.structured != Structured::Off {
-            // What is no JSON the bridge refuses, with the text kept.
+            // The bridge rejects text that is not JSON and keeps the text.
             result.structured_output = serde_json::from_str(&heard.text).ok();
         }
     }
@@ -85,7 +86,7 @@ pub(crate) async fn execute<D: Dialect>(
     })
 }
 
-/// The session's id and what was said in it.
+/// The session's id and its stored messages.
 fn conversation<D: Dialect>(
     adapter: &OpenAi<D>,
     request: &ExecutionRequest,
@@ -95,12 +96,12 @@ fn conversation<D: Dialect>(
     };
     match adapter.sessions.read(id)? {
         Some(history) => Ok((id.clone(), history)),
-        // An interrupted attempt had said nothing that was answered, or all of it is in the turns.
+        // An interrupted attempt stored no answered message, or the turns contain all of them.
         None if request.resume || !request.turns.is_empty() => Ok((id.clone(), Vec::new())),
         None => {
             let text = format!(
-                "there is no conversation {id}: it was never one of this adapter, or it is no longer kept \
-                 (adapters.{}.session_dir keeps them over restarts)",
+                "the conversation {id} does not exist: it never belonged to this adapter, or it is no longer kept \
+                 (adapters.{}.session_dir keeps conversations across restarts)",
                 D::NAME
             );
             Err(AdapterError::new("session_not_found", text))

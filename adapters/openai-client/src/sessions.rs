@@ -1,5 +1,5 @@
-//! Conversations: such servers keep none, so each is kept here and said again. In memory, where the oldest go
-//! first and all go with the process, or in a folder, where they stay.
+//! Conversation store. The servers keep no conversations, so the adapter stores each and sends it again: in
+//! memory, bounded, oldest dropped first and lost with the process; or in a folder, without expiry.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -12,11 +12,11 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 use uuid::Uuid;
 
-/// Of all conversations in memory, as JSON.
+/// Limit of all conversations in memory, as JSON.
 const MOST_BYTES: usize = 32 << 20;
 const MOST_SESSIONS: usize = 1_000;
 
-/// What is kept of conversations.
+/// Stored conversations.
 pub struct Sessions(Kept);
 
 enum Kept {
@@ -27,13 +27,13 @@ enum Kept {
 #[derive(Default)]
 struct Memory {
     kept: HashMap<Uuid, String>,
-    /// The oldest first.
+    /// Ids in order of their last write, oldest first.
     order: VecDeque<Uuid>,
     bytes: usize,
 }
 
 impl Sessions {
-    /// Makes the folder where there is none.
+    /// Opens the store in `folder`, which is created if missing, or in memory.
     pub fn new(folder: Option<&Path>) -> Result<Self, AdapterError> {
         let Some(folder) = folder else {
             return Ok(Self(Kept::Memory(Mutex::default())));
@@ -45,7 +45,7 @@ impl Sessions {
         Ok(Self(Kept::Folder(folder.to_owned())))
     }
 
-    /// The messages of a conversation; `None` where it is not known. Ids are ours, so another text is none.
+    /// The messages of a conversation; `None` if it is unknown. Only UUIDs are valid ids.
     pub fn read(&self, id: &str) -> Result<Option<Vec<Value>>, AdapterError> {
         let Ok(id) = Uuid::parse_str(id) else {
             return Ok(None);
@@ -63,7 +63,7 @@ impl Sessions {
         text.map(read).transpose()
     }
 
-    /// Keeps the messages of a conversation instead of those it had. Only ids of ours are kept.
+    /// Replaces the messages of a conversation. Ids that are not UUIDs are ignored.
     pub fn write(&self, id: &str, messages: &[Value]) -> Result<(), AdapterError> {
         let Ok(id) = Uuid::parse_str(id) else {
             return Ok(());
@@ -109,7 +109,7 @@ fn file(folder: &Path, id: Uuid) -> PathBuf {
     folder.join(format!("{id}.json"))
 }
 
-/// All of it or nothing of it; only its owner may read it, as temporary files are made.
+/// Writes the file atomically; readable by its owner only, like all temporary files.
 fn save(folder: &Path, id: Uuid, text: &str) -> std::io::Result<()> {
     let mut temporary = NamedTempFile::new_in(folder)?;
     temporary.write_all(text.as_bytes())?;

@@ -1,4 +1,4 @@
-//! What the operator decides. One object holds the environment variables and the table `[adapters.<id>]`.
+//! Settings of the operator, read from environment variables and the table `[adapters.<id>]`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,12 +19,12 @@ use crate::prices::Prices;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub(crate) struct Settings {
-    /// Up to and with `/v1`.
+    /// Base URL, including `/v1`.
     pub(crate) base_url: Option<String>,
     pub(crate) api_key: Option<SecretString>,
-    /// For dispatches that name no model.
+    /// Model for dispatches that name none.
     pub(crate) model: Option<String>,
-    /// Sent with every request.
+    /// Headers of every request.
     pub(crate) headers: BTreeMap<String, String>,
     /// Members of every request's body.
     pub(crate) extra: Map<String, Value>,
@@ -32,16 +32,16 @@ pub(crate) struct Settings {
     pub(crate) tools: Switch,
     pub(crate) structured: Structured,
     pub(crate) prices: Prices,
-    /// Where conversations are kept; else in memory.
+    /// Folder for conversations; default: in memory.
     pub(crate) session_dir: Option<PathBuf>,
-    /// What is asked for to see whether the server is well, below `base_url`; empty: nothing is.
+    /// Path below `base_url` that the health check requests; empty: no request is made.
     pub(crate) health_path: Option<String>,
     pub(crate) connect_seconds: f64,
-    /// How long the server may be silent.
+    /// Longest silence of the server.
     pub(crate) silence_seconds: f64,
 }
 
-/// A setting that is on unless it is said to be off.
+/// A switch; default: on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Switch {
@@ -87,7 +87,7 @@ const NAMES: [&str; 13] = [
 ];
 
 impl Settings {
-    /// Fails with `invalid_config`, which says what, where and what would do.
+    /// Reads the settings. Fails with `invalid_config`, naming the setting and the expected value.
     pub(crate) fn read<D: Dialect>(config: &Config) -> Result<Self> {
         let at = |name: &str, text: String| {
             AdapterError::new(
@@ -107,11 +107,11 @@ impl Settings {
         if let Some(url) = &settings.base_url
             && !Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
         {
-            let text = "this is no address such as https://api.example.org/v1".to_owned();
+            let text = "an address such as https://api.example.org/v1 was expected".to_owned();
             return Err(at("base_url", text));
         }
         if let Some((model, _)) = settings.prices.iter().find(|(_, price)| !price.is_sane()) {
-            let text = format!("{model}: a price is a number from 0 up, for a million tokens");
+            let text = format!("{model}: a price is a number of at least 0, per million tokens");
             return Err(at("prices", text));
         }
         for (name, seconds) in [
@@ -121,7 +121,7 @@ impl Settings {
             if !(seconds > 0.0 && seconds <= 86_400.0) {
                 return Err(at(
                     name,
-                    format!("{seconds} is no time between 0 and a day"),
+                    format!("{seconds} is not between 0 and 86400 seconds"),
                 ));
             }
         }
@@ -195,8 +195,8 @@ mod tests {
                 "configuration: baseurl: no such setting; did you mean base_url?",
             ),
             (json!({"session_dirs": "x"}), "did you mean session_dir?"),
-            (json!({"base_url": "ftp://a"}), "no address"),
-            (json!({"base_url": "nowhere"}), "no address"),
+            (json!({"base_url": "ftp://a"}), "an address such as"),
+            (json!({"base_url": "nowhere"}), "an address such as"),
             (
                 json!({"prices": {"m": {"input": -1.0, "output": 1.0}}}),
                 "prices: m: a price is",
@@ -205,7 +205,7 @@ mod tests {
                 json!({"prices": {"m": {"input": 1.0, "output": 1.0, "cached": 1.0}}}),
                 "unknown field",
             ),
-            (json!({"silence_seconds": 0.0}), "no time"),
+            (json!({"silence_seconds": 0.0}), "silence_seconds: 0 is not"),
             (json!({"structured": "perhaps"}), "unknown variant"),
         ] {
             let error = read(config.clone()).unwrap_err();

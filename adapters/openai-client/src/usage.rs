@@ -1,5 +1,5 @@
-//! Token counts out of `usage`. Cached tokens are part of the input, reasoning is part of the output; what is
-//! not told is not known.
+//! Token counts from `usage`. Cached tokens are part of the input, reasoning tokens part of the output;
+//! unreported counts are `None`.
 
 use forge_adapter_api::Usage;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What goes wrong: the server, the stream, the settings, and being cancelled.
+//! Failures: the server, the stream, the settings, cancellation.
 
 use std::sync::Mutex;
 
@@ -21,7 +21,7 @@ async fn what_the_server_refuses_has_a_code_and_a_hint_whether_to_try_again() {
         let ran = bench.say(&format!("FAIL{status} now")).await;
         ran.failed(code, &format!("fake failure {status}"));
         assert_eq!(ran.result.retryable, Some(retryable), "{status}");
-        assert_eq!(ran.result.usage, Usage::default(), "nobody knows");
+        assert_eq!(ran.result.usage, Usage::default(), "not reported");
     }
 }
 
@@ -39,7 +39,7 @@ async fn broken_streams_are_errors_with_the_text_so_far() {
         ("CUTOFF", "broke off"),
         ("ENDEARLY", "ended before the answer did"),
         ("HALFEVENT", "in the middle of an event"),
-        ("GARBLED", "no JSON"),
+        ("GARBLED", "not JSON"),
     ] {
         let ran = bench.say(&format!("{marker} in the middle of it")).await;
         ran.failed("upstream_error", said);
