@@ -1,9 +1,9 @@
-//! The adapter `openai-compatible`: any server that speaks OpenAI's Chat Completions. The operator says where
-//! it is; all else is `forge-adapter-openai-client`.
+//! The adapter `openai-compatible`: any server with OpenAI's Chat Completions API, at an address that the
+//! operator sets. `forge-adapter-openai-client` implements it.
 
 use forge_adapter_openai_client::{Dialect, OpenAi};
 
-/// Nothing is known of the server but its protocol.
+/// Dialect of an unknown server.
 pub struct AnyServer;
 
 impl Dialect for AnyServer {

@@ -1,4 +1,4 @@
-//! One adapter and one model endpoint.
+//! Test bench: one adapter and one fake model endpoint.
 
 use forge_adapter_api::{
     AdapterEvent, Config, Events, ExecutionAdapter as _, ExecutionRequest, ExecutionResult, Host,
@@ -23,7 +23,7 @@ impl Bench {
         Self::with(&json!({})).await
     }
 
-    /// With this in the adapter's table.
+    /// A bench with these members in the adapter's table.
     pub(crate) async fn with(table: &Value) -> Self {
         let model = Model::start().await;
         let mut config = config(model.url());
@@ -43,13 +43,13 @@ impl Bench {
         run(&self.adapter, request, "", async || {}).await
     }
 
-    /// The body of the last request that the model got.
+    /// Body of the last request that the model received.
     pub(crate) fn asked(&self) -> Value {
         self.model.requests().pop().unwrap().body
     }
 }
 
-/// Runs, and does something beside it from its first event of this kind on.
+/// Runs a request, and `act` at its first event of this kind.
 pub(crate) async fn run(
     adapter: &OpenAiCompatible,
     request: ExecutionRequest,
@@ -78,7 +78,7 @@ pub(crate) async fn run(
 }
 
 impl Ran {
-    /// It failed with this code, and its text says this.
+    /// Asserts that the run failed with this code and a text that contains `said`.
     #[track_caller]
     pub(crate) fn failed(&self, code: &str, said: &str) {
         let result = &self.result;
@@ -97,7 +97,7 @@ impl Ran {
         self.result.output.as_deref().unwrap_or_default()
     }
 
-    /// The deltas of this kind put together.
+    /// The joined deltas of the events of this kind.
     pub(crate) fn text(&self, kind: &str) -> String {
         let events = self.events.iter().filter(|event| event.kind == kind);
         events

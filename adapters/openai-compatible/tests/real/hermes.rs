@@ -1,4 +1,4 @@
-//! Somebody else's server: the API of the Hermes agent, whose model is the fake one.
+//! A real server: the API of the Hermes agent, with the fake model behind it.
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
@@ -16,7 +16,7 @@ use crate::bench::{adapter, run};
 const KEY: &str = "a-key-of-at-least-16-characters";
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A gateway and all of its processes.
+/// A gateway and all its processes.
 struct Gateway {
     program: Option<Child>,
     _home: TempDir,
@@ -123,7 +123,7 @@ async fn an_agent_behind_the_protocol_answers_is_cancelled_and_is_missed() {
     let both = |text: String| text.contains("hello hermes") && text.contains("and again");
     assert!(
         said.into_iter().any(both),
-        "the model was told what was said before"
+        "the model received the earlier messages"
     );
 
     let slow = ExecutionRequest::sample("SLOW please");

@@ -1,4 +1,4 @@
-//! The adapter against real servers over a real socket: the fake model, and servers of other people.
+//! Tests of the adapter over real sockets, against the fake model and third-party servers.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;

@@ -1,4 +1,4 @@
-//! The official Python client accepts the fake model, so that the fake is right.
+//! Validation of the fake model by the official Python client.
 
 use forge_test_model::Model;
 use tokio::process::Command;

@@ -1,4 +1,4 @@
-"""The official client against the server at argv[1]: what it does not accept is an exception."""
+"""Runs the official client against the server at argv[1]; fails with an exception on what the client rejects."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ prompt = 'CALL look {"at": 1} CALL look {"at": 2}'
 message = ask(prompt, tools=tools).choices[0].message
 assert [json.loads(c.function.arguments) for c in message.tool_calls] == [{"at": 1}, {"at": 2}]
 
-# The client's own accumulator puts the pieces of parallel calls together.
+# The client's own accumulator joins the pieces of parallel calls.
 with client.chat.completions.stream(
     model="fake-1", messages=[{"role": "user", "content": prompt}], tools=tools
 ) as stream:

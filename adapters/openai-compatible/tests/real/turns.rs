@@ -1,4 +1,4 @@
-//! What goes well: text, thoughts, tools, structured output, conversations, usage and cost.
+//! Successful runs: text, thoughts, tools, structured output, conversations, usage and cost.
 
 use forge_adapter_api::request::{Tool, ToolResult, Turn};
 use forge_adapter_api::{ExecutionRequest, Usage};
