@@ -1,10 +1,11 @@
-//! The adapter `openrouter`: many models of many providers behind one key. It reports what a run cost.
+//! The adapter `openrouter`: models of many providers behind one key. The service reports the cost of a
+//! run.
 
 use forge_adapter_api::AdapterError;
 use forge_adapter_openai_client::{Dialect, OpenAi};
 use serde_json::{Value, json};
 
-/// What OpenRouter has of its own.
+/// Specifics of OpenRouter.
 pub struct OpenRouter;
 
 impl Dialect for OpenRouter {
@@ -14,7 +15,7 @@ impl Dialect for OpenRouter {
     const URLS: &'static [&'static str] = &["OPENROUTER_BASE_URL"];
     const KEYS: &'static [&'static str] = &["OPENROUTER_API_KEY"];
     const ENV: &'static [&'static str] = &[];
-    /// The list of models is public, and says nothing of the key.
+    /// The key's own endpoint: the list of models is public and does not test the key.
     const HEALTH_PATH: &'static str = "/key";
     const TELLS_COST: bool = true;
 
@@ -34,7 +35,8 @@ impl Dialect for OpenRouter {
         answer["provider"].as_str().map(str::to_owned)
     }
 
-    /// 403 is a moderated input, and the provider behind says its own things beside the message.
+    /// Parses errors of moderation (403 with `reasons`), and of the provider behind OpenRouter, whose own
+    /// text is in `metadata`.
     fn refusal(error: &Value) -> Option<AdapterError> {
         let (message, metadata) = (error["message"].as_str()?, &error["metadata"]);
         if metadata["reasons"].is_array() {

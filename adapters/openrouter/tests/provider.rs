@@ -1,4 +1,4 @@
-//! What OpenRouter has of its own, against the fake model.
+//! Tests of OpenRouter's specifics, against the fake model.
 
 use forge_adapter_api::conformance::{self, Options};
 use forge_adapter_api::{
@@ -26,7 +26,7 @@ async fn a_request_has_the_key_and_asks_for_the_cost() {
         .await
         .unwrap();
     assert_eq!(result.output.as_deref(), Some("pong: hello"));
-    assert_eq!(result.cost_usd, None, "the fake does not tell it");
+    assert_eq!(result.cost_usd, None, "the fake does not report it");
     let asked = model.requests().pop().unwrap();
     assert_eq!(asked.headers["authorization"], "Bearer k-1");
     assert_eq!(asked.headers["x-title"], "forge-bridge");
