@@ -1,23 +1,23 @@
-//! A deterministic adapter: the request's `model` selects what it does, so that everything around it
-//! can be tried without a runtime.
+//! A deterministic adapter without a runtime: the request's `model` selects the behaviour, for demos and
+//! tests.
 //!
-//! | model | what happens |
+//! | model | behaviour |
 //! |---|---|
 //! | `ok`, unknown or absent | the output is the message |
-//! | `slow:<ms>` | the same after that time; ends as `cancelled` when told to |
-//! | `stream:<n>` | n `assistant.text` events first; the output is their text |
+//! | `slow:<ms>` | the same after that time; ends as `cancelled` on a cancel |
+//! | `stream:<n>` | sends n `assistant.text` events; the output is their text |
 //! | `usage`, `usage:<n>` | n (3) `usage` events, 20 ms apart, with growing tokens and cost; the totals in the result |
-//! | `tools`, `tools:<n>` | hands calls of the offered tools (or one called `echo`) back, n (1) times; then the output is the last results' texts |
-//! | `session` | goes on with `sessionId` or makes one; the output is all the turns so far |
+//! | `tools`, `tools:<n>` | hands back calls of the offered tools (or `echo`), n (1) times; then returns the last results |
+//! | `session` | continues `sessionId` or creates one; the output is all turns so far |
 //! | `structured` | `structuredOutput`: the message if it is JSON, else a sample of `outputSchema` |
 //! | `file` | writes the message to `outputFile` below `workspace.dir` |
-//! | `fail`, `fail:<code>` | an error of that code (`echo_failed`) |
+//! | `fail`, `fail:<code>` | an error with that code (`echo_failed`) |
 //! | `panic` | panics |
-//! | `hang` | never ends, and says false when cancelled |
-//! | `large:<bytes>` | an output of so many bytes |
-//! | `crash` | aborts the whole process |
+//! | `hang` | never ends; a cancel returns false |
+//! | `large:<bytes>` | an output of that size |
+//! | `crash` | aborts the process |
 //!
-//! README.md says how the profile is configured.
+//! README.md describes the configuration of the profile.
 #![forbid(unsafe_code)]
 
 mod run;
@@ -44,7 +44,7 @@ pub struct Echo {
     sessions: Mutex<Sessions>,
 }
 
-/// The turns of each conversation, while the process lives.
+/// The turns of each session, for the lifetime of the process.
 #[derive(Default)]
 struct Sessions {
     made: u64,
@@ -85,11 +85,11 @@ impl ExecutionAdapter for Echo {
             run::note(journal, &request)?;
         }
         if mode == Mode::Hang {
-            // Not entered in `running`, so that cancelling finds nothing.
+            // Not registered in `running`, so that a cancel finds nothing.
             return std::future::pending().await;
         }
         let run = self.running.start(&request.task_id);
-        // A future keeps the room of what it has handed on.
+        // Boxed, because a future keeps space for the values it has moved out.
         let request = Box::new(request);
         tokio::select! {
             result = self.run(mode, request, &events) => result,

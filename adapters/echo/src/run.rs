@@ -1,4 +1,4 @@
-//! What each model name does.
+//! Behaviour of each model name.
 
 use std::fmt::Write;
 use std::fs::OpenOptions;
@@ -17,15 +17,15 @@ use serde_json::{Map, Value, json};
 use crate::sample::sample;
 use crate::{Echo, Sessions};
 
-/// Most bytes that `large` makes: beyond every limit of the bridge, within reason for a laptop.
+/// Largest output of `large`: above every limit of the bridge, but affordable on a laptop.
 const LARGEST: usize = 1 << 30;
-/// What one token costs here.
+/// Cost of one token.
 const USD_PER_TOKEN: f64 = 0.000_01;
-/// How far the events of `usage` are apart.
+/// Delay between the events of `usage`.
 const BETWEEN_USAGE: Duration = Duration::from_millis(20);
-/// Turns that a session remembers.
+/// Maximum number of stored turns of a session.
 const MOST_TURNS: usize = 1_000;
-/// Sessions that are remembered at once.
+/// Maximum number of stored sessions; above it all are dropped.
 const MOST_SESSIONS: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// Unknown names are `ok`: requests made for other runtimes work here too.
+    /// Parses a model name. Unknown names are `ok`, so that requests for other runtimes work too.
     pub(crate) fn of(model: Option<&str>) -> Result<Self> {
         let model = model.unwrap_or("ok");
         let (name, argument) = match model.split_once(':') {
@@ -81,8 +81,8 @@ impl Mode {
     }
 }
 
-/// Adds the execution's id to the file: what began is known also when the process dies. Called once for an
-/// execution, however many rounds of tools it has.
+/// Appends the execution's id to the journal, which shows the executions that began even after the process
+/// has died. Called once per execution, not per round of tools.
 pub(crate) fn note(journal: &Path, request: &ExecutionRequest) -> Result<()> {
     let line = format!("{}\n", request.execution_id);
     let file = OpenOptions::new().create(true).append(true).open(journal);
@@ -153,7 +153,7 @@ impl Echo {
         }
     }
 
-    /// Hands calls back until there were so many rounds of answers, then says the last ones.
+    /// Hands calls back until `rounds` rounds are answered, then returns the last answers.
     fn call_tools(&self, request: &ExecutionRequest, rounds: usize) -> ExecutionResult {
         let session_id = Some(self.sessions().id_for(request));
         let answered = match request.tool_results.as_slice() {
@@ -179,7 +179,7 @@ impl Echo {
 }
 
 impl Sessions {
-    /// The request's own, or a new one.
+    /// The session id of the request, or a new one.
     fn id_for(&mut self, request: &ExecutionRequest) -> String {
         request.session_id.clone().unwrap_or_else(|| {
             self.made += 1;
@@ -217,7 +217,7 @@ async fn spend(request: &ExecutionRequest, steps: u64, events: &Events) -> Execu
         };
         let total = usage.total_tokens.map(cost);
         events.send(AdapterEvent::usage(&usage, total)).await;
-        // Leaves the bridge a moment to end a run that is over its budget.
+        // Gives the bridge time to end a run that exceeds its budget.
         tokio::time::sleep(BETWEEN_USAGE).await;
     }
     ExecutionResult {
@@ -229,8 +229,8 @@ async fn spend(request: &ExecutionRequest, steps: u64, events: &Events) -> Execu
     }
 }
 
-/// A message that is an object says which tools to call with which arguments; else each offered tool is
-/// called with arguments after its schema.
+/// The tool calls to hand back. A message that is a JSON object maps tool names to arguments; otherwise
+/// each offered tool is called with arguments sampled from its schema.
 fn calls(request: &ExecutionRequest, round: usize) -> Vec<ToolCall> {
     let said = serde_json::from_str::<Map<String, Value>>(&request.message);
     let wanted: Vec<(String, Value)> = match said {
@@ -255,7 +255,7 @@ fn calls(request: &ExecutionRequest, round: usize) -> Vec<ToolCall> {
         .collect()
 }
 
-/// One line for each; those of failed tools say so.
+/// One line for each result; failed ones begin with `failed: `.
 fn texts(results: &[ToolResult]) -> String {
     let lines = results.iter().map(|result| {
         let failed = if result.is_error { "failed: " } else { "" };
@@ -306,7 +306,7 @@ fn write_file(request: &ExecutionRequest) -> Result<ExecutionResult> {
     Ok(ExecutionResult::default())
 }
 
-/// A token is a word here, and what comes in goes out.
+/// Usage of a message: each word is one input token and one output token.
 fn counted(message: &str) -> Usage {
     let words = u64::try_from(message.split_ascii_whitespace().count()).unwrap_or(u64::MAX);
     Usage {

@@ -1,9 +1,8 @@
-//! A value that fits a JSON Schema, by its types. Knows the few keywords that examples use, not the
-//! whole standard.
+//! Sample values for a JSON Schema, by its types. Supports only the keywords common in examples.
 
 use serde_json::{Map, Value, json};
 
-/// Deeper schemas are cut off with null.
+/// Deepest nesting; deeper values are null.
 const DEEPEST: usize = 16;
 
 pub(crate) fn sample(schema: &Value) -> Value {

@@ -1,11 +1,11 @@
-//! What `[adapters.echo]` may say.
+//! Settings of `[adapters.echo]`.
 
 use std::path::PathBuf;
 
 use forge_adapter_api::{CostTier, Health, HealthStatus, LatencyProfile, OutputStrategy, Profile};
 use serde::Deserialize;
 
-/// The profile and the health it shows. Unknown members are the rest of the environment.
+/// The reported profile and health. Unknown members are ignored: they are environment variables.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 pub(crate) struct Settings {
@@ -15,10 +15,10 @@ pub(crate) struct Settings {
     output_strategies: Vec<OutputStrategy>,
     cost_tier: CostTier,
     latency_profile: LatencyProfile,
-    /// What the health check answers.
+    /// Status returned by the health check.
     health: HealthStatus,
     health_message: Option<String>,
-    /// A file that gets a line for each execution as it begins.
+    /// File that receives a line for each execution when it begins.
     pub(crate) journal: Option<PathBuf>,
 }
 
@@ -34,7 +34,7 @@ impl Default for Settings {
         Self {
             capabilities: capabilities.map(str::to_owned).to_vec(),
             native_tools: Vec::new(),
-            // It has no runtime that could be overrun; a table may lower it.
+            // No runtime can be overloaded; a table can set a lower value.
             max_concurrent: 256,
             output_strategies: vec![
                 OutputStrategy::File,
@@ -52,7 +52,7 @@ impl Default for Settings {
 
 impl Settings {
     pub(crate) fn health(&self) -> Health {
-        let reason = || Some("as [adapters.echo] says".to_owned());
+        let reason = || Some("as configured in [adapters.echo]".to_owned());
         Health {
             status: self.health,
             message: match self.health {

@@ -1,4 +1,4 @@
-//! What the models do, without the boundary; the conformance checks go through it.
+//! Tests of the models without the boundary; only the conformance checks cross it.
 
 use forge_adapter_api::request::{ToolResult, Turn};
 use forge_adapter_api::{
@@ -38,7 +38,7 @@ fn kinds(events: &[AdapterEvent]) -> Vec<&str> {
 
 #[tokio::test]
 async fn the_output_is_the_message() {
-    for model in ["ok", "gpt-of-somebody"] {
+    for model in ["ok", "gpt-of-others"] {
         let (result, events) = run(request(model, "hello there")).await;
         let result = result.unwrap();
         assert_eq!(result.output.as_deref(), Some("hello there"));
@@ -81,7 +81,7 @@ async fn tools_are_handed_back_until_they_are_answered() {
     assert_eq!(handed.tool_calls[0].input, json!({"q": "text"}));
     assert!(
         events.is_empty(),
-        "the events of what is handed back are the bridge's"
+        "the bridge sends the events of calls handed back"
     );
 
     let answer = |output: Value, is_error| ToolResult {
