@@ -1,14 +1,15 @@
-//! The command line's template. A value of a request becomes an argument only where the operator wrote a
-//! placeholder, whole, never through a shell, and never as an option of the program.
+//! Template of the command line. A value of a request becomes an argument only in place of a placeholder
+//! that the operator wrote; it stays one argument, never passes through a shell and is never an option of
+//! the program.
 
 use std::fmt;
 
 use crate::config::Element;
 
-/// The system refuses longer arguments.
+/// Longest argument that Linux accepts, in bytes.
 const LONGEST: usize = 128 * 1024 - 1;
 
-/// What an argument may stand for.
+/// Value of a request that an argument can contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placeholder {
     Prompt,
@@ -16,7 +17,7 @@ pub(crate) enum Placeholder {
     SystemPrompt,
     Model,
     SessionId,
-    /// A fresh UUID when the request names no session.
+    /// A new UUID if the request names no session.
     NewSessionId,
     Workspace,
     OutputFile,
@@ -44,12 +45,12 @@ const PLACEHOLDERS: [(&str, Placeholder); 12] = [
 /// The parsed `args`.
 pub(crate) struct Template(Vec<Group>);
 
-/// Arguments that are there together or not at all.
+/// Arguments that are included or left out together.
 type Group = Vec<Argument>;
 
 enum Argument {
     Literal(String),
-    /// `--name={model}`: `before` is the operator's, so no value can be taken for an option.
+    /// `--name={model}`: `before` is written by the operator, so the value cannot be parsed as an option.
     Value {
         before: String,
         placeholder: Placeholder,
@@ -57,15 +58,15 @@ enum Argument {
     },
 }
 
-/// What a value that begins with a dash would be there.
+/// Meaning of a value that begins with a dash at this place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Behind a text of the operator's or behind `--`.
+    /// A plain argument: after a text of the operator or after `--`.
     Safe,
     Option,
 }
 
-/// Why a template or a command line is impossible.
+/// Error in a template or a command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ArgvError {
     Unknown(String),
@@ -79,7 +80,7 @@ impl fmt::Display for ArgvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown(text) => {
-                write!(f, "{text:?} is no placeholder; there are")?;
+                write!(f, "{text:?} is not a placeholder; available:")?;
                 PLACEHOLDERS
                     .iter()
                     .try_for_each(|(name, _)| write!(f, " {name}"))?;
@@ -100,10 +101,10 @@ impl fmt::Display for ArgvError {
             }
             Self::TooLong(placeholder) => write!(
                 f,
-                "the {} is above the {LONGEST} bytes that an argument may have; the program has to read it from stdin",
+                "the {} exceeds the limit of {LONGEST} bytes for an argument; pass it on stdin",
                 placeholder.name()
             ),
-            Self::HoldsNul(placeholder) => write!(f, "the {} holds a NUL", placeholder.name()),
+            Self::HoldsNul(placeholder) => write!(f, "the {} contains a NUL", placeholder.name()),
         }
     }
 }
@@ -116,7 +117,7 @@ impl Placeholder {
         named.map_or("", |(name, _)| name.trim_matches(['{', '}']))
     }
 
-    /// Text for the model, in which a space more says nothing else.
+    /// True for text meant for the model, in which an additional space does not change the meaning.
     fn is_prose(self) -> bool {
         match self {
             Self::Prompt | Self::Message | Self::SystemPrompt => true,
@@ -135,7 +136,7 @@ impl Placeholder {
 
 impl Template {
     pub(crate) fn parse(elements: &[Element]) -> Result<Self, ArgvError> {
-        // Behind `--` nothing is an option any more.
+        // No argument after `--` is an option.
         let mut place = Place::Option;
         let mut group = |texts: &[String]| -> Result<Group, ArgvError> {
             texts
@@ -163,7 +164,7 @@ impl Template {
         })
     }
 
-    /// The arguments for these values. A group with a placeholder that has none is left out.
+    /// The arguments with these values. A group is left out if one of its placeholders has no value.
     pub(crate) fn fill(
         &self,
         value: impl Fn(Placeholder) -> Option<String>,

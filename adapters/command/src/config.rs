@@ -1,5 +1,5 @@
-//! What the operator decides: the program and its command line, what it sees, and how its output is read.
-//! Nothing here comes from a request.
+//! Settings of the operator: the program, its command line and environment, and the format of its output.
+//! None of them comes from a request.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::rules::{Pointers, Rule};
 pub(crate) struct Settings {
     pub(crate) table: Table,
     pub(crate) argv: Template,
-    /// What the program sees besides what every child inherits.
+    /// Variables of the program besides the inherited ones.
     pub(crate) env: BTreeMap<String, SecretString>,
     pub(crate) exit_codes: BTreeMap<i32, String>,
 }
@@ -30,19 +30,19 @@ pub(crate) struct Table {
     pub(crate) args: Vec<Element>,
     pub(crate) stdin: Option<Stdin>,
     pub(crate) output: Output,
-    /// With `json_lines` and `json`: what a line means.
+    /// Interpretation of JSON values, with `json_lines` and `json`.
     pub(crate) rules: Vec<Rule>,
-    /// With `text`: a line that begins so holds JSON that `usage` is read from, and is no output.
+    /// Prefix of a line of JSON that contains the usage and is not output, with `text`.
     pub(crate) usage_line: Option<String>,
-    /// Where the usage stands in the file `{usage_file}`, or in the usage line.
+    /// Pointers into the file `{usage_file}` or the usage line.
     pub(crate) usage: Pointers,
     /// Error codes by exit code; others are `adapter_error`.
     pub(crate) exit_codes: BTreeMap<String, String>,
     /// Variables for the program.
     pub(crate) env: BTreeMap<String, SecretString>,
-    /// Names of variables of the bridge that are passed on to it.
+    /// Names of the bridge's variables that are passed on to the program.
     pub(crate) pass_env: Vec<String>,
-    /// How long a cancelled program has to end before it is killed.
+    /// Time between SIGTERM and SIGKILL of a cancelled program, in seconds.
     pub(crate) kill_after_seconds: f64,
     pub(crate) line_bytes: usize,
     pub(crate) output_bytes: usize,
@@ -70,11 +70,11 @@ pub(crate) enum Stdin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Output {
-    /// All of it is the answer.
+    /// The whole output is the answer.
     Text,
     /// One JSON value.
     Json,
-    /// JSON values, one a line.
+    /// JSON values, one per line.
     JsonLines,
     /// Lines of the bridge's own JSON: events, then one `ExecutionResult`.
     Bridge,
@@ -117,13 +117,13 @@ impl Settings {
             (Output::Json | Output::JsonLines, true) => {
                 return Err(invalid(
                     "rules",
-                    "`json` and `json_lines` output need at least one rule that says where the answer stands",
+                    "`json` and `json_lines` output need at least one rule that locates the answer",
                 ));
             }
             (Output::Text | Output::Bridge, false) => {
                 return Err(invalid(
                     "rules",
-                    "only `json` and `json_lines` output have rules",
+                    "only `json` and `json_lines` output can have rules",
                 ));
             }
             (Output::Json | Output::JsonLines, false) | (Output::Text | Output::Bridge, true) => {}
@@ -139,7 +139,7 @@ impl Settings {
         for (code, name) in &table.exit_codes {
             let code: i32 = code
                 .parse()
-                .map_err(|_| invalid("exit_codes", &format!("{code:?} is no exit code")))?;
+                .map_err(|_| invalid("exit_codes", &format!("{code:?} is not an exit code")))?;
             exit_codes.insert(code, name.clone());
         }
         let passed = table
@@ -156,7 +156,7 @@ impl Settings {
         })
     }
 
-    /// What goes to stdin: as said, else the prompt unless it is an argument.
+    /// Content of stdin: as configured, else the prompt unless it is an argument.
     pub(crate) fn stdin(&self) -> Stdin {
         match (self.table.stdin, self.argv.has(Placeholder::Prompt)) {
             (Some(stdin), _) => stdin,
@@ -169,19 +169,19 @@ impl Settings {
         Duration::from_secs_f64(self.table.kill_after_seconds)
     }
 
-    /// A text without the values of the program's variables, which may be secret.
+    /// Removes the values of the program's variables from a text, because they can be secret.
     pub(crate) fn redacted(&self, text: &str) -> String {
         self.env
             .values()
             .map(|value| value.expose_secret())
-            // Shorter ones are no secrets, and would be found in every text.
+            // Shorter values are not secrets and would match in every text.
             .filter(|value| value.len() >= 8)
             .fold(text.to_owned(), |text, value| {
                 text.replace(value, "[REDACTED]")
             })
     }
 
-    /// Whether the usage of every run can be told.
+    /// True if the usage of every run can be read.
     pub(crate) fn counts_usage(&self) -> bool {
         let told = |pointers: &Pointers| {
             pointers.input_tokens.is_some() && pointers.output_tokens.is_some()

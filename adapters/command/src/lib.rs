@@ -1,4 +1,5 @@
-//! The adapter `command`: runs any program that takes a prompt and gives text or JSON, one process a run.
+//! The adapter `command`: runs any program that takes a prompt and returns text or JSON, one process per
+//! run.
 
 mod argv;
 mod config;
@@ -21,7 +22,7 @@ use secrecy::ExposeSecret as _;
 use crate::argv::Placeholder;
 use crate::config::{Output, Settings, Stdin};
 
-/// How long executions have to end at shutdown.
+/// Time limit for running executions at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 const NO_PROGRAM: &str = "no program is configured: set adapters.command.program (or COMMAND_PROGRAM) and adapters.command.args";
@@ -45,7 +46,7 @@ impl ExecutionAdapter for Command {
             .program
             .as_deref()
             .map_or_else(|| "none".into(), Path::to_string_lossy);
-        tracing::info!(program = %program, "commands run this program");
+        tracing::info!(program = %program, "program configured");
         Ok(Self {
             host,
             settings,
@@ -60,7 +61,7 @@ impl ExecutionAdapter for Command {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        // What is left is dropped, and with it its program.
+        // Remaining executions are dropped, which kills their programs.
         let _ = tokio::time::timeout(SHUTDOWN, ended).await;
         Ok(())
     }
@@ -81,7 +82,7 @@ impl ExecutionAdapter for Command {
         match self.settings.missing_env().as_slice() {
             [] => Health::healthy(),
             names => Health::degraded(format!(
-                "the program is to be given {}, not set: set it for the bridge, or take it out of pass_env",
+                "pass_env names {}, not set: set it for the bridge, or remove it from pass_env",
                 names.join(", ")
             )),
         }
@@ -131,10 +132,10 @@ impl ExecutionAdapter for Command {
     }
 }
 
-/// What is wrong and what to do when there is no program.
+/// Error text for a missing program.
 fn missing(path: &Path) -> String {
     format!(
-        "there is no program {}: install it, or name another in adapters.command.program",
+        "the program {} does not exist: install it, or set its path in adapters.command.program",
         path.display()
     )
 }

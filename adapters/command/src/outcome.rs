@@ -1,4 +1,4 @@
-//! How a run ended, as the bridge's result.
+//! Conversion of the end of a run into the bridge's result.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -15,9 +15,9 @@ pub(crate) enum End {
         stderr: String,
     },
     Cancelled,
-    /// What it wrote cannot be read, for this reason.
+    /// The output is unreadable, for this reason.
     Unreadable(String),
-    /// It wrote more than this many bytes.
+    /// The output exceeds this number of bytes.
     TooMuch(usize),
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn result(
     result
 }
 
-/// The program said itself how it ended.
+/// The result that the program itself returned.
 fn own_result(transcript: Transcript, result: ExecutionResult) -> ExecutionResult {
     let text = Some(transcript.text).filter(|text| !text.is_empty());
     ExecutionResult {
@@ -124,7 +124,8 @@ fn exited(
     }
 }
 
-/// A supervisor passes a signal on as an exit code, as shells do.
+/// The signal that ended the program. A supervisor reports it as an exit code of 128 plus the signal, like
+/// a shell.
 fn signal(status: ExitStatus) -> Option<i32> {
     status.signal().or_else(|| {
         status

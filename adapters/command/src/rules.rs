@@ -1,4 +1,4 @@
-//! What a program's JSON means: rules of the operator, with JSON pointers into the value.
+//! Rules of the operator that interpret a program's JSON through JSON pointers.
 
 use std::collections::BTreeMap;
 
@@ -8,33 +8,33 @@ use serde_json::{Value, json};
 
 use crate::transcript::{Failure, Transcript};
 
-/// All rules whose `when` fits are applied to a value, in their order. Members are pointers such as
-/// `/message/text`, if nothing else is said.
+/// One rule. All rules whose `when` matches a value are applied to it, in order. Members are JSON pointers
+/// such as `/message/text` unless noted otherwise.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Rule {
-    /// Pointers and the values that must stand there; `null` where nothing may.
+    /// Pointers and the values required there; `null` requires an absent or null value.
     pub(crate) when: BTreeMap<String, Value>,
-    /// A piece of the answer.
+    /// One piece of the answer.
     pub(crate) text: Option<String>,
     pub(crate) thinking: Option<String>,
-    /// The whole answer; goes before the pieces.
+    /// The whole answer; takes precedence over the pieces.
     pub(crate) output: Option<String>,
     pub(crate) structured_output: Option<String>,
-    /// The run has failed, and this is why.
+    /// Text of the failure; a match marks the run as failed.
     pub(crate) error: Option<String>,
-    /// A pointer, or, without a slash in front, the code itself.
+    /// A pointer, or without a leading slash the error code itself.
     pub(crate) error_code: Option<String>,
-    /// The HTTP status of a model's refusal, from which the code follows.
+    /// HTTP status of the model's API, which determines the error code.
     pub(crate) error_status: Option<String>,
-    /// A question to a human, on which the run has ended.
+    /// A question to a human; ends the run as `input_required`.
     pub(crate) input_request: Option<String>,
     pub(crate) session_id: Option<String>,
     pub(crate) model: Option<String>,
     pub(crate) tool: Option<ToolCall>,
     pub(crate) tool_result: Option<ToolResult>,
     pub(crate) usage: Pointers,
-    /// The value becomes the data of an event of this name.
+    /// Name of an event that carries the value as its data.
     pub(crate) event: Option<String>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct ToolResult {
     pub(crate) is_error: Option<String>,
 }
 
-/// Where the numbers of a run's usage stand.
+/// Pointers to the usage of a run.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Pointers {
@@ -66,7 +66,7 @@ pub(crate) struct Pointers {
     pub(crate) cost_usd: Option<String>,
     pub(crate) model: Option<String>,
     pub(crate) session_id: Option<String>,
-    /// Whether cached tokens are within the program's `input_tokens`.
+    /// Relation of cached tokens to the program's `input_tokens`.
     pub(crate) cached: Cached,
 }
 
@@ -111,7 +111,7 @@ impl Rule {
         self.usage.check()
     }
 
-    /// Takes over what the value says; the events that tell of it.
+    /// Applies the rule to a value: updates the transcript and returns the events to emit.
     pub(crate) fn apply(&self, value: &Value, transcript: &mut Transcript) -> Vec<AdapterEvent> {
         let fits = |(pointer, wanted): (&String, &Value)| {
             value.pointer(pointer).unwrap_or(&Value::Null) == wanted
@@ -218,7 +218,7 @@ impl Pointers {
         all.into_iter().flatten().try_for_each(|text| pointer(text))
     }
 
-    /// Whether there was any number.
+    /// Reads the usage into the transcript; true if any count or cost was found.
     pub(crate) fn read(&self, value: &Value, transcript: &mut Transcript) -> bool {
         let number =
             |pointer: &Option<String>| found(value, pointer.as_ref()).and_then(Value::as_u64);
@@ -265,7 +265,7 @@ fn pointer(text: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{text:?} is no JSON pointer; it begins with a slash, such as \"/{text}\""
+        "{text:?} is not a JSON pointer; it must begin with a slash, such as \"/{text}\""
     ))
 }
 
@@ -273,7 +273,7 @@ fn found<'a>(value: &'a Value, pointer: Option<&String>) -> Option<&'a Value> {
     value.pointer(pointer?).filter(|found| !found.is_null())
 }
 
-/// A text as it is, anything else as JSON.
+/// A string unchanged, any other value as JSON.
 fn text(value: &Value, pointer: Option<&String>) -> Option<String> {
     found(value, pointer).map(|found| match found {
         Value::String(text) => text.clone(),

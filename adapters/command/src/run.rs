@@ -1,4 +1,4 @@
-//! One run from start to result: starts the program, reads what it says, ends it.
+//! One run from start to result: starts the program, reads its output, ends it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::config::{Output, Settings, Stdin};
 use crate::outcome::{self, End};
 use crate::transcript::Transcript;
 
-/// A usage file is small.
+/// Size limit of a usage file; a larger one is ignored.
 const USAGE_BYTES: u64 = 1 << 20;
 
 pub(crate) async fn execute(
@@ -33,7 +33,7 @@ pub(crate) async fn execute(
     run: &Run,
 ) -> Result<ExecutionResult> {
     let folder = folder::create(host);
-    let folder = folder.map_err(|error| internal("make a folder for the run", &error))?;
+    let folder = folder.map_err(|error| internal("create a folder for the run", &error))?;
     let mut transcript = Transcript::default();
     let session = request
         .session_id
@@ -124,7 +124,7 @@ impl Reading<'_> {
             }
         }
         if deadline.is_some() {
-            // Its end is waited for so that nothing of it is left when the run is over.
+            // Waits for the program, so that no process is left when the run ends.
             if timeout(self.settings.kill_after(), child.wait())
                 .await
                 .is_err()
@@ -140,7 +140,7 @@ impl Reading<'_> {
                 Err(error) if status.as_ref().is_ok_and(ExitStatus::success) => {
                     return End::Unreadable(format!("the program's output is not JSON: {error}"));
                 }
-                // The exit code says more.
+                // The exit code is more informative.
                 Err(_) => transcript.text = whole,
             }
         }
@@ -149,7 +149,7 @@ impl Reading<'_> {
                 status,
                 stderr: child.stderr_tail(),
             },
-            Err(error) => End::Unreadable(format!("how the program ended is not known: {error}")),
+            Err(error) => End::Unreadable(format!("the program's exit status is unknown: {error}")),
         }
     }
 
@@ -165,20 +165,20 @@ impl Reading<'_> {
             }
             return;
         }
-        // The last line's end is no part of the answer.
+        // The line end goes before each further line, so that the last one is not part of the answer.
         let delta = if transcript.text.is_empty() && transcript.output.is_none() {
             line.to_owned()
         } else {
             format!("\n{line}")
         };
-        // From here on there was a first line, be it an empty one.
+        // `Some` marks that a first line was read, even an empty one.
         let text = transcript.output.get_or_insert_default();
         text.push_str(&delta);
         self.events.send(AdapterEvent::text(delta)).await;
     }
 
     async fn json(&self, line: &str, transcript: &mut Transcript) {
-        // Programs greet and warn on stdout.
+        // Programs print greetings and warnings to stdout.
         if let Ok(value) = serde_json::from_str(line) {
             self.apply(&value, transcript).await;
         } else if !line.trim().is_empty() {
@@ -200,7 +200,7 @@ impl Reading<'_> {
                 self.events.send(event).await;
             }
             Ok(Message::Result(result)) => transcript.result = Some(result),
-            Err(error) => tracing::warn!("a line of the program is lost: {error}"),
+            Err(error) => tracing::warn!("an invalid line of the program was dropped: {error}"),
         }
     }
 
@@ -226,7 +226,7 @@ fn program(
         None => {
             let dir = folder.path().join("work");
             std::fs::create_dir(&dir)
-                .map_err(|error| internal("make a folder for the program", &error))?;
+                .map_err(|error| internal("create a folder for the program", &error))?;
             dir
         }
     };
@@ -281,7 +281,7 @@ fn value(
     }
 }
 
-/// The task, behind the instructions unless these are an argument of their own.
+/// The message, preceded by the instructions unless these are a separate argument.
 fn prompt(settings: &Settings, request: &ExecutionRequest) -> String {
     match &request.system_prompt {
         Some(system) if !settings.argv.has(Placeholder::SystemPrompt) => {
@@ -307,7 +307,7 @@ fn usage_file(folder: &TempDir) -> PathBuf {
 }
 
 fn read_usage(path: &Path) -> Option<Value> {
-    // Programs that fail write none.
+    // A failed program writes no usage file.
     let metadata = std::fs::symlink_metadata(path).ok()?;
     if !metadata.is_file() || metadata.len() > USAGE_BYTES {
         return None;

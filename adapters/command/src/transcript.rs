@@ -1,4 +1,4 @@
-//! What a run has told so far, and the result that it makes.
+//! Accumulates the output of a run and builds its result.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 #[derive(Default)]
 pub(crate) struct Transcript {
-    /// The pieces of the answer.
+    /// Joined pieces of the answer.
     pub(crate) text: String,
-    /// The answer as a whole, where the program says it.
+    /// The whole answer, if the program returns it.
     pub(crate) output: Option<String>,
     pub(crate) structured_output: Option<Value>,
     pub(crate) input_request: Option<Value>,
@@ -20,18 +20,18 @@ pub(crate) struct Transcript {
     pub(crate) cost_usd: Option<f64>,
     /// Names of tool calls without a result, by id.
     pub(crate) tools: BTreeMap<String, String>,
-    /// What a program that speaks the bridge's JSON gave.
+    /// Result of a program that uses the bridge's JSON.
     pub(crate) result: Option<Box<ExecutionResult>>,
 }
 
-/// What the program said of its failure.
+/// Failure reported by the program.
 pub(crate) struct Failure {
     pub(crate) code: Option<String>,
     pub(crate) message: Option<String>,
 }
 
 impl Transcript {
-    /// The session's id is known; an event when it was not before.
+    /// Records the session id and returns an event if it changed.
     pub(crate) fn session(&mut self, id: String) -> Option<AdapterEvent> {
         if self.session_id.as_deref() == Some(&id) {
             return None;
@@ -41,7 +41,7 @@ impl Transcript {
         Some(event)
     }
 
-    /// `end` is how the program ended; what is known of the run goes with it.
+    /// Adds the accumulated data to `end`, the result of the program's end.
     pub(crate) fn into_result(self, end: ExecutionResult) -> ExecutionResult {
         let output = self.output.unwrap_or(self.text);
         ExecutionResult {

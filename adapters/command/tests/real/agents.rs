@@ -1,11 +1,11 @@
-//! Real agent programs behind a command line.
+//! Tests with real agent programs.
 
 use forge_test_model::Model;
 use serde_json::{Value, json};
 
 use crate::bench::Bench;
 
-/// `claude -p`, as the example in the README has it.
+/// Configuration of `claude -p`, as in `config/examples/command.toml`.
 fn claude(model: &Model, home: &std::path::Path) -> Value {
     json!({
         "program": forge_test_runtimes::claude(),
@@ -55,7 +55,7 @@ async fn claude_streams_calls_tools_and_goes_on_with_its_session() {
     );
     assert_eq!(
         first.result.cost_usd, None,
-        "its figure counts from the session's beginning"
+        "claude reports the cost of the whole session"
     );
     assert_eq!(first.result.model.as_deref(), Some("claude-sonnet-4-5"));
 

@@ -1,4 +1,4 @@
-//! One adapter over one program, and runs of it.
+//! Test bench: one adapter with one program.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Bench {
         }
     }
 
-    /// A shell script; its arguments are the rest of the table's `args`.
+    /// A bench with a shell script; its arguments are the rest of the table's `args`.
     pub(crate) async fn sh(script: &str, mut table: Value) -> Self {
         let mut args = vec![json!("-c"), json!(script.replace('{', "{{")), json!("sh")];
         args.extend(table["args"].as_array().cloned().unwrap_or_default());
@@ -53,7 +53,7 @@ impl Bench {
         self.run_until(request, "", async || {}).await
     }
 
-    /// Does something beside the execution, from its first event of this kind on.
+    /// Runs a request, and `act` concurrently from the first event of this kind.
     pub(crate) async fn run_until(
         &self,
         request: ExecutionRequest,
@@ -74,7 +74,7 @@ impl Bench {
                 if event.kind == kind
                     && let Some(begin) = begin.take()
                 {
-                    // Nobody acts when the execution has ended already.
+                    // `act` is skipped when the execution has already ended.
                     let _ = begin.send(());
                 }
                 seen.push(event);
@@ -98,7 +98,7 @@ impl Ran {
         self.result.output.as_deref().unwrap_or_default()
     }
 
-    /// It failed with this code; the text.
+    /// Asserts that the run failed with this code; returns the error text.
     #[track_caller]
     pub(crate) fn failed(&self, code: &str) -> &str {
         assert_eq!(

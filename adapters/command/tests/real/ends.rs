@@ -1,4 +1,4 @@
-//! How runs end that do not end well.
+//! Runs that fail, are cancelled or are dropped.
 
 use std::fs;
 use std::path::Path;
@@ -112,9 +112,9 @@ async fn output_is_bounded_as_a_line_and_as_a_whole() {
         json!({"line_bytes": 1000, "output_bytes": 100_000}),
     )
     .await;
-    // It is told when the line ends or the program does.
+    // Reported only when the line or the program ends.
     let ran = tokio::time::timeout(Duration::from_millis(300), bench.say("a")).await;
-    assert!(ran.is_err(), "an open line is not told, and does not grow");
+    assert!(ran.is_err(), "an open line is not sent, and does not grow");
     let bench = Bench::sh(
         "head -c 5000 /dev/zero | tr '\\0' a; echo; sleep 300",
         json!({"line_bytes": 1000}),

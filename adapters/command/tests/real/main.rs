@@ -1,4 +1,5 @@
-//! The adapter with real programs: agents whose model is the harness's, and small scripts for the edges.
+//! Tests of the adapter with real programs: agents that use the fake model, and small scripts for edge
+//! cases.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agents;

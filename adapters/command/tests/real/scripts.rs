@@ -1,4 +1,4 @@
-//! What goes in and what comes out, with scripts.
+//! Input and output, tested with scripts.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ async fn the_prompt_comes_on_stdin_and_the_text_is_streamed() {
     let ran = bench.run(request).await;
     assert_eq!(ran.succeeded(), "You are it.||do it\n\nend");
     assert_eq!(ran.text(), "You are it.||do it\n\nend");
-    assert_eq!(ran.result.usage, Usage::default(), "nobody counted");
+    assert_eq!(ran.result.usage, Usage::default(), "not reported");
     assert_eq!(ran.result.cost_usd, None);
 }
 
