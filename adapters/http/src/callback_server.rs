@@ -1,5 +1,5 @@
-//! The adapter's own door for what servers send later. Each execution has a path of its own that nobody can
-//! guess and that is gone with it; what comes has to be signed.
+//! HTTP listener for events and results that servers send later. Each execution has an unguessable path
+//! that is removed with it; messages must be signed.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,23 +23,23 @@ use crate::config::Callback;
 use crate::signing::Signing;
 
 const BODY_BYTES: usize = 16 << 20;
-/// Messages of one execution that wait to be read; the server is held up by more.
+/// Capacity of the message queue of one execution; a full queue delays the answer to the server.
 const WAITING: usize = 64;
-/// Between two attempts to open the door where somebody else listens.
+/// Interval between attempts to bind an address that is in use.
 const RETRY: Duration = Duration::from_millis(200);
 
 pub(crate) struct CallbackServer {
     listen: SocketAddr,
-    /// What servers are told, once it is open.
+    /// Base URL for servers; `None` until the listener is bound.
     url: watch::Receiver<Option<String>>,
     expected: Expected,
-    /// Ends with the door.
+    /// Server task; aborted when this is dropped.
     _server: JoinSet<()>,
 }
 
 type Expected = Arc<Mutex<HashMap<String, mpsc::Sender<Message>>>>;
 
-/// What comes for one execution, as long as this lives.
+/// Receives the messages of one execution; dropping it removes the path.
 pub(crate) struct DeferredMessages {
     pub(crate) url: String,
     key: String,
@@ -54,8 +54,8 @@ struct Waiters {
 }
 
 impl CallbackServer {
-    /// Where somebody else listens it opens when they have left, as an earlier edition of this adapter does once
-    /// nothing runs on it any more.
+    /// Binds the listener. If the address is in use, a background task binds it once it is free: an earlier
+    /// generation of this adapter releases it when its last execution has ended.
     pub(crate) async fn open(callback: &Callback, signing: Arc<Signing>) -> io::Result<Self> {
         let listen = callback.listen;
         let public_url = callback.public_url.clone();
@@ -86,13 +86,13 @@ impl CallbackServer {
                 }
             };
             let address = listener.local_addr()?;
-            tracing::info!(address = %address, "callbacks of the server are taken here");
+            tracing::info!(address = %address, "listening for callbacks");
             axum::serve(listener, router).await
         };
         let mut server = JoinSet::new();
         server.spawn(async move {
             if let Err(error) = serve.await {
-                tracing::error!("the door for callbacks is closed: {error}");
+                tracing::error!("the callback listener failed: {error}");
             }
         });
         Ok(Self {
@@ -103,23 +103,23 @@ impl CallbackServer {
         })
     }
 
-    /// Why nothing can come in yet.
+    /// Reason why no callback can be received yet; `None` when the listener is bound.
     pub(crate) fn closed(&self) -> Option<String> {
         let listen = self.listen;
         self.url.borrow().is_none().then(|| {
             format!(
-                "callbacks cannot be taken yet: {listen} is in use, by an earlier edition of this adapter that drains or \
-                 by another program; executions wait"
+                "callbacks cannot be received yet: {listen} is in use, by a draining generation of this adapter or by another \
+                 program; executions wait"
             )
         })
     }
 
-    /// Waits until the door is open.
+    /// Registers an execution; waits until the listener is bound.
     pub(crate) async fn expect(&self) -> Result<DeferredMessages> {
         let mut url = self.url.clone();
         let url = url.wait_for(Option::is_some).await;
         let url = url.ok().and_then(|url| url.clone()).ok_or_else(|| {
-            AdapterError::new("adapter_unavailable", "the door for callbacks is closed")
+            AdapterError::new("adapter_unavailable", "the callback listener has failed")
         })?;
         let key = Uuid::new_v4().simple().to_string();
         let (sender, received) = mpsc::channel(WAITING);
@@ -133,7 +133,7 @@ impl CallbackServer {
     }
 }
 
-/// `None` where somebody else listens.
+/// Binds the address; `None` if it is in use.
 async fn bind(listen: SocketAddr) -> io::Result<Option<TcpListener>> {
     match TcpListener::bind(listen).await {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
@@ -151,7 +151,7 @@ async fn released(listen: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl DeferredMessages {
-    /// Cancel-safe.
+    /// The next message. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<Message> {
         self.received.recv().await
     }
@@ -172,7 +172,7 @@ async fn receive(
     if desk.signing.verify(&headers, &body).is_err() {
         return StatusCode::UNAUTHORIZED;
     }
-    // Gone for good: whoever repeats a result that has arrived shall not go on.
+    // 410 is final, so that a server stops repeating a result that has arrived.
     let Some(sender) = lock(&desk.expected).get(&key).cloned() else {
         return StatusCode::GONE;
     };

@@ -1,4 +1,5 @@
-//! What the operator decides: where the server is, how both sides prove who they are, what the server can.
+//! Settings of the operator: the server's address, credentials of both sides, and capabilities of the
+//! server.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +18,7 @@ use crate::signing::Signing;
 
 pub(crate) struct Settings {
     pub(crate) table: Table,
-    /// Absent: the adapter loads and says what is missing.
+    /// `None`: the adapter loads as `degraded` and reports the missing setting.
     pub(crate) url: Option<Url>,
     pub(crate) health_url: Option<Url>,
     pub(crate) signing: Option<Arc<Signing>>,
@@ -27,20 +28,20 @@ pub(crate) struct Settings {
 #[derive(Deserialize)]
 #[serde(default)]
 pub(crate) struct Table {
-    /// Where executions are posted.
+    /// URL to which executions are posted.
     url: Option<String>,
-    /// What is asked whether the server is there; `url` if not given.
+    /// URL of the health check; default: `url`.
     health_url: Option<String>,
     /// Sent as `Authorization: Bearer`.
     pub(crate) token: Option<SecretString>,
-    /// Of Standard Webhooks (`whsec_…`): signs what is posted, and has to have signed what comes back.
+    /// Secret of Standard Webhooks (`whsec_…`): signs requests and verifies callbacks.
     secret: Option<SecretString>,
     pub(crate) headers: BTreeMap<String, SecretString>,
     pub(crate) callback: Option<Callback>,
     pub(crate) poll_seconds: f64,
-    /// Silence after which a server counts as gone.
+    /// Seconds of silence after which a server counts as dead.
     pub(crate) silence_seconds: f64,
-    /// What the server can; the bridge routes by it.
+    /// Capabilities of the server, which routing uses.
     pub(crate) capabilities: Vec<String>,
     pub(crate) native_tools: Vec<String>,
     pub(crate) output_strategies: Vec<OutputStrategy>,
@@ -49,13 +50,13 @@ pub(crate) struct Table {
     pub(crate) latency_profile: LatencyProfile,
 }
 
-/// A door of the adapter's own for results that come later.
+/// Listener for results that arrive later.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Callback {
     #[serde(default = "loopback")]
     pub(crate) listen: SocketAddr,
-    /// How the server reaches it; `http://` and the address it listens on if not given.
+    /// URL under which the server reaches the listener; default: `http://` and its bound address.
     pub(crate) public_url: Option<String>,
 }
 
@@ -85,7 +86,8 @@ impl Default for Table {
 }
 
 impl Settings {
-    /// `instance` names the variables: `CUSTOM_URL`, `CUSTOM_TOKEN` and `CUSTOM_SECRET` for `custom`.
+    /// Reads the settings. `instance` is the prefix of the variables: `CUSTOM_URL`, `CUSTOM_TOKEN` and
+    /// `CUSTOM_SECRET` for `custom`.
     pub(crate) fn read(config: &Config, instance: &str) -> api::Result<Self> {
         let mut table: Table = config.parse()?;
         let variable = |name: &str| {
@@ -121,7 +123,7 @@ impl Settings {
             if signing.is_none() {
                 return Err(invalid(
                     "callback",
-                    "needs `secret`: an unsigned result cannot be told from anybody's",
+                    "needs `secret`: an unsigned result cannot be authenticated",
                 ));
             }
             if let Some(url) = &callback.public_url {
@@ -134,7 +136,7 @@ impl Settings {
             if !is_header {
                 return Err(invalid(
                     "headers",
-                    &format!("{name:?} or its value cannot be in a header"),
+                    &format!("{name:?} or its value is not valid in an HTTP header"),
                 ));
             }
         }

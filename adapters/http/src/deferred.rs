@@ -1,26 +1,26 @@
-//! What a server says that will answer later: where to ask, where to cancel, and whether it is done.
+//! Deferred answers of a server: addresses to poll and to cancel, and the parsing of a status.
 
 use forge_adapter_api::ExecutionResult;
 use forge_adapter_transport::wire::{self, Malformed};
 use reqwest::Url;
 use serde_json::Value;
 
-/// Addresses of one execution on the server; each has the origin of the configured address.
+/// Addresses of one execution on the server; all have the origin of the configured URL.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Links {
     pub(crate) status: Option<Url>,
-    /// To be posted to; without it the status is deleted.
+    /// Receives a POST to cancel; if absent, `status` receives a DELETE.
     pub(crate) cancel: Option<Url>,
 }
 
-/// An address that leads elsewhere.
+/// An address with another origin.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the server names an address of another origin; only {0} is called")]
 pub(crate) struct OtherOrigin(String);
 
 impl Links {
-    /// From the body of a 202 (`statusUrl`, `cancelUrl`, or `links.self` and `links.cancel` as the bridge
-    /// itself gives them) and its `Location`.
+    /// Reads the addresses from the body of a 202 (`statusUrl`, `cancelUrl`, or `links.self` and
+    /// `links.cancel` as returned by the bridge) and its `Location`.
     pub(crate) fn of(
         base: &Url,
         location: Option<&str>,
@@ -46,7 +46,7 @@ fn below(base: &Url, text: &str) -> Result<Url, OtherOrigin> {
     Ok(url)
 }
 
-/// What a status says: the result, or `None` while it is not there. The record of a bridge is read too.
+/// The result in a status; `None` if it is not available yet. Also accepts the record of a bridge.
 pub(crate) fn settled(status: &Value) -> Result<Option<Box<ExecutionResult>>, Malformed> {
     match status["status"].as_str() {
         Some("ok" | "error") => wire::result(status).map(Some),

@@ -1,4 +1,4 @@
-//! One execution: posted, and answered at once, as a stream, or later.
+//! One execution: posted, then answered at once, as a stream, or later.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::callback_server::{CallbackServer, DeferredMessages};
 use crate::config::Settings;
 use crate::deferred::{Links, settled};
 
-/// A server that is asked how far it is may fail so often in a row.
+/// Number of consecutive failed polls that are tolerated.
 const FAILURES: u32 = 5;
 
 pub(crate) struct Exchange<'a> {
@@ -30,7 +30,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) run: &'a Run,
 }
 
-/// The pieces of the answer so far.
+/// Joined pieces of the answer so far.
 #[derive(Default)]
 struct Heard {
     text: String,
@@ -71,7 +71,7 @@ impl Exchange<'_> {
         Ok(result)
     }
 
-    /// The answer has begun: a stream, or the whole.
+    /// Reads an answer that has begun, streamed or whole.
     async fn now(&self, answer: Answer, heard: &mut Heard) -> Result<ExecutionResult> {
         let links = Links::of(self.url, answer.header("location"), &Value::Null)
             .map_err(|error| malformed(&error))?;
@@ -114,7 +114,7 @@ impl Exchange<'_> {
         .retryable())
     }
 
-    /// The server has taken it and answers by a callback, or when asked.
+    /// Waits for the result of an accepted execution, by callback and by polling.
     async fn later(
         &self,
         answer: Answer,
@@ -128,8 +128,8 @@ impl Exchange<'_> {
         if letters.is_none() && links.status.is_none() {
             return Err(AdapterError::new(
                 "upstream_error",
-                "the server answers later, but names no address to ask at: it has to give `statusUrl` or a `Location`, \
-                 or adapters.<id>.callback has to open a door for its callback",
+                "the server deferred its answer without an address to poll: it must send `statusUrl` or a `Location`, \
+                 or adapters.<id>.callback must be configured",
             ));
         }
         let undo = self.undo(&links);
@@ -158,7 +158,7 @@ impl Exchange<'_> {
         ended
     }
 
-    /// Asks once, after the interval.
+    /// Polls once, after the interval.
     async fn ask(&self, links: &Links) -> Result<Option<ExecutionResult>> {
         let Some(url) = &links.status else {
             return std::future::pending().await;
@@ -248,7 +248,7 @@ async fn next(letters: &mut Option<DeferredMessages>) -> Message {
     std::future::pending().await
 }
 
-/// One message of a stream; `None` where it has no content.
+/// Parses one message of a stream; `None` if it is empty.
 fn message(event: &ServerEvent) -> std::result::Result<Option<Message>, Malformed> {
     if event.data.trim().is_empty() {
         return Ok(None);
@@ -258,7 +258,7 @@ fn message(event: &ServerEvent) -> std::result::Result<Option<Message>, Malforme
         return wire::message(&value).map(Some);
     }
     match event.name.as_str() {
-        // Nothing but the data says what it is.
+        // Without an event name the data determines the kind of message.
         "" | "message" => wire::message(&value).map(Some),
         "result" => wire::result(&value).map(|result| Some(Message::Result(result))),
         name => Ok(Some(Message::Event(AdapterEvent::new(name).with(value)))),
@@ -266,7 +266,7 @@ fn message(event: &ServerEvent) -> std::result::Result<Option<Message>, Malforme
 }
 
 fn malformed(error: &dyn std::error::Error) -> AdapterError {
-    let mut text = format!("the server's answer cannot be used: {error}");
+    let mut text = format!("the server's answer is invalid: {error}");
     if let Some(source) = error.source() {
         text.push_str(&format!(": {source}"));
     }

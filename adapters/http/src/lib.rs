@@ -1,5 +1,5 @@
-//! The adapter `http`: posts executions to a server that speaks the bridge's JSON. Under another id it is
-//! `custom` and `convex-native`.
+//! The adapter `http`: posts executions to a server that uses the bridge's JSON. `custom` and
+//! `convex-native` are this library under other ids.
 
 mod callback_server;
 mod config;
@@ -21,9 +21,9 @@ use crate::callback_server::CallbackServer;
 use crate::config::Settings;
 use crate::exchange::Exchange;
 
-/// How long executions have to end at shutdown.
+/// Time limit for running executions at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
-/// How long the server has to answer whether it is there.
+/// Time limit of the health check.
 const HEALTH: Duration = Duration::from_millis(900);
 
 const NO_URL: &str = "no server is configured: set adapters.<id>.url, or <ID>_URL";
@@ -84,7 +84,7 @@ impl ExecutionAdapter for HttpAdapter {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        // What is left is dropped, and the server is told so.
+        // Remaining executions are dropped, which also sends their cancel requests to the server.
         let _ = tokio::time::timeout(SHUTDOWN, ended).await;
         Ok(())
     }
@@ -147,18 +147,18 @@ impl HttpAdapter {
             Ok(Ok(_)) => Health::healthy(),
             Ok(Err(Failure::Refused { status, .. })) => match status.as_u16() {
                 401 | 403 => Health::degraded(format!(
-                    "the server answers {status}: set adapters.<id>.token or headers"
+                    "the server answered {status}: set adapters.<id>.token or headers"
                 )),
-                // It is there; that it does not take a GET says nothing.
+                // The server is up; it only does not accept a GET here.
                 300..=499 => Health::healthy(),
-                _ => Health::degraded(format!("the server answers {status}: look at its log")),
+                _ => Health::degraded(format!("the server answered {status}: check its log")),
             },
             Ok(Err(error)) => Health::offline(format!(
                 "{}: start the server, or correct adapters.<id>.url",
                 AdapterError::from(error)
             )),
             Err(_) => Health::degraded(format!(
-                "the server did not answer within {HEALTH:?}: look at its load"
+                "the server did not answer within {HEALTH:?}: check its load"
             )),
         }
     }

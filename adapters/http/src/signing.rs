@@ -1,4 +1,4 @@
-//! Standard Webhooks in both directions.
+//! Signatures of Standard Webhooks in both directions.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,7 +8,7 @@ use reqwest::RequestBuilder;
 use secrecy::{ExposeSecret as _, SecretString};
 use standardwebhooks::{Webhook, WebhookError};
 
-/// One secret for what goes out and what comes in.
+/// One secret for requests and callbacks.
 pub(crate) struct Signing(Webhook);
 
 impl Signing {
@@ -33,7 +33,7 @@ impl Signing {
             .header("webhook-signature", signature))
     }
 
-    /// Compares in constant time; a timestamp more than five minutes off is refused.
+    /// Verifies a callback: compares in constant time and rejects a timestamp more than five minutes off.
     pub(crate) fn verify(&self, headers: &HeaderMap, body: &[u8]) -> Result<(), WebhookError> {
         self.0.verify(body, headers)
     }

@@ -1,4 +1,4 @@
-//! The ways in which a server answers.
+//! Tests of every way in which a server can answer.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::bench::{Bench, config};
 use crate::server::SECRET;
 
-/// How long is looked at something that is not to happen.
+/// Time for which a test checks that an event does not happen.
 const WHILE: Duration = Duration::from_millis(300);
 
 #[tokio::test]
@@ -29,7 +29,7 @@ async fn a_result_comes_at_once_as_events_as_lines_when_asked_or_by_callback() {
         assert_eq!(ran.succeeded(), output, "{message}");
         assert_eq!(ran.text(), output, "{message}");
         assert_eq!(ran.result.usage.input_tokens, Some(3), "{message}");
-        assert_eq!(ran.result.usage.total_tokens, None, "{message}: not told");
+        assert_eq!(ran.result.usage.total_tokens, None, "{message}: not sent");
     }
     assert_eq!(
         bench.say("sse").await.result.session_id.as_deref(),

@@ -1,4 +1,4 @@
-//! One adapter, one server, and runs between them.
+//! Test bench: one adapter with one server.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ impl Bench {
         self.run_until(request, "", async || {}).await
     }
 
-    /// Does something beside the execution, from its first event of this kind on.
+    /// Runs a request, and `act` concurrently from the first event of this kind.
     pub(crate) async fn run_until(
         &self,
         request: ExecutionRequest,
@@ -67,7 +67,7 @@ impl Bench {
                 if event.kind == kind
                     && let Some(begin) = begin.take()
                 {
-                    // Nobody acts when the execution has ended already.
+                    // `act` is skipped when the execution has already ended.
                     let _ = begin.send(());
                 }
                 seen.push(event);
@@ -92,7 +92,7 @@ impl Ran {
         self.result.output.as_deref().unwrap_or_default()
     }
 
-    /// It failed with this code; the text.
+    /// Asserts that the run failed with this code; returns the error text.
     #[track_caller]
     pub(crate) fn failed(&self, code: &str) -> &str {
         assert_eq!(

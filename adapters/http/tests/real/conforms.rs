@@ -1,4 +1,4 @@
-//! The checks that every adapter has to pass.
+//! The conformance checks.
 
 use forge_adapter_api::conformance::{self, Options};
 use forge_adapter_api::{

@@ -1,4 +1,4 @@
-//! What goes wrong: refusals, streams that break, servers that go, and being cancelled.
+//! Failures: error responses, broken streams, servers that die, and cancellation.
 
 use axum::http::Method;
 use forge_adapter_api::{Config, ExecutionAdapter as _, HealthStatus, Host};
@@ -130,7 +130,7 @@ async fn a_server_that_dies_in_the_middle_is_an_error_and_offline() {
     assert_eq!(
         adapter.check_health().await.status,
         HealthStatus::Healthy,
-        "it takes no GET, but is there"
+        "it accepts no GET, but is up"
     );
     let (events, mut seen) = forge_adapter_api::Events::channel(10);
     let execution = adapter.execute(forge_adapter_api::ExecutionRequest::sample("slow"), events);

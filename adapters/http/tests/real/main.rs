@@ -1,5 +1,5 @@
-//! The adapter against servers of all the kinds that it serves. There is no real one of this contract but
-//! the bridge itself: `tests/e2e/http.rs` lets one dispatch to another.
+//! Tests of the adapter against servers of all supported kinds. The only real server of this contract is
+//! the bridge itself: in `tests/e2e/http.rs` one dispatches to another.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod answers;

@@ -1,4 +1,4 @@
-//! A server whose answers are decided by the message.
+//! Test server whose answers depend on the message.
 
 use std::convert::Infallible;
 use std::future::IntoFuture as _;
@@ -22,7 +22,7 @@ pub(crate) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 pub(crate) struct Server {
     pub(crate) url: String,
     desk: Desk,
-    /// Its thread ends when this is dropped.
+    /// The server's thread ends when this is dropped.
     _open: oneshot::Sender<()>,
 }
 
@@ -40,7 +40,7 @@ impl Server {
         let router = Router::new().fallback(answer).with_state(desk.clone());
         let (open, closed) = oneshot::channel::<()>();
         let (address, bound) = oneshot::channel();
-        // With its own runtime, whose end cuts every connection, as a killed process does.
+        // Dropping the thread's runtime cuts every connection, like a killed process.
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -177,7 +177,7 @@ async fn run(request: &Value) -> Response {
     }
 }
 
-/// Sends an event and the result, and before that what nobody may send.
+/// Sends an event and the result, preceded by forged and malformed callbacks that must be rejected.
 async fn call_back(url: &str) {
     let client = Http::new(Limits::default()).unwrap();
     let send = async |url: &str, secret: &str, body: Value| {
