@@ -7,7 +7,7 @@
 //! | `slow:<ms>` | the same after that time; ends as `cancelled` on a cancel |
 //! | `stream:<n>` | sends n `assistant.text` events; the output is their text |
 //! | `usage`, `usage:<n>` | n (3) `usage` events, 20 ms apart, with growing tokens and cost; the totals in the result |
-//! | `tools`, `tools:<n>` | hands back calls of the offered tools (or `echo`), n (1) times; then returns the last results |
+//! | `tools`, `tools:<n>` | hands back calls of the offered tools (or `echo`), n (1) times; then the last results |
 //! | `session` | continues `sessionId` or creates one; the output is all turns so far |
 //! | `structured` | `structuredOutput`: the message if it is JSON, else a sample of `outputSchema` |
 //! | `file` | writes the message to `outputFile` below `workspace.dir` |

@@ -17,7 +17,7 @@ pub struct Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Events,
-    /// JSON values, one a line.
+    /// JSON values, one per line.
     Lines,
     /// JSON, or no known `content-type`.
     Whole,
