@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::{AdapterError, Result};
 
-/// One JSON object: the environment variables, overlaid by the table `[adapters.<id>]` of the
+/// A JSON object: the environment variables, overlaid by the table `[adapters.<id>]` of the
 /// bridge's configuration. Never printed: it holds keys.
 #[derive(Clone, Default, PartialEq)]
 pub struct Config(Map<String, Value>);

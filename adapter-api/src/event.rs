@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::Usage;
 
-/// One event. The bridge adds ids, timestamps and sequence numbers; names under `execution.`, `callback.`
+/// An event. The bridge adds ids, timestamps and sequence numbers; names under `execution.`, `callback.`
 /// and `adapter.health` belong to the bridge, and such events of an adapter are only hints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

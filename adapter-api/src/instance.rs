@@ -1,4 +1,4 @@
-//! One adapter instance: its runtime, its calls in flight, and the implementation of each op. Safe code;
+//! An adapter instance: its runtime, its calls in flight, and the implementation of each op. Safe code;
 //! pointers are handled by `export`.
 
 use std::collections::HashMap;

@@ -107,7 +107,7 @@ pub struct ToolResult {
     pub is_error: bool,
 }
 
-/// One round of the tool loop: the runtime's output and the answers to its calls.
+/// A round of the tool loop: the runtime's output and the answers to its calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Turn {

@@ -19,7 +19,7 @@ struct Set {
     runs: BTreeMap<u64, (String, CancellationToken)>,
 }
 
-/// One running execution; removed from the set when dropped.
+/// A running execution; removed from the set when dropped.
 pub struct Run {
     running: Running,
     number: u64,

@@ -84,7 +84,7 @@ pub struct HostV1 {
     pub query: unsafe extern "C" fn(*const (), FSlice, u32) -> *const (),
 }
 
-/// One adapter instance. The bridge makes all calls from one thread, except `cancel`, for which it has a
+/// An adapter instance. The bridge makes all calls from one thread, except `cancel`, for which it has a
 /// second.
 #[repr(C)]
 #[derive(Debug, StableAbi)]

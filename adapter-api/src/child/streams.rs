@@ -5,7 +5,7 @@ use std::io;
 use tokio::io::AsyncWriteExt;
 use tokio::process::ChildStdin;
 
-/// One line of output, without its line end.
+/// A line of output, without its line end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
     /// A line; bytes that are not UTF-8 are replaced.

@@ -24,7 +24,7 @@ pub(super) struct Bench {
     pub(super) options: Options,
 }
 
-/// One instance of the adapter under test.
+/// An instance of the adapter under test.
 pub(super) struct Subject<'a> {
     bench: &'a Bench,
     line: Line,

@@ -274,11 +274,11 @@ const CHECKS: &[(&str, &str, Check)] = &[
 pub struct Report {
     /// The adapter's provider id.
     pub provider: String,
-    /// One row for each rule, in the contract's order.
+    /// A row for each rule, in the contract's order.
     pub rows: Vec<Row>,
 }
 
-/// One rule and its outcome.
+/// A rule and its outcome.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// The part of the contract.

@@ -75,7 +75,7 @@ pub(super) enum Entry {
     Peer(Box<dyn Peer>),
 }
 
-/// One instance.
+/// An instance.
 pub(super) enum Line {
     Table(Loopback),
     Peer {

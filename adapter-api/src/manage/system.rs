@@ -66,7 +66,7 @@ pub struct SecurityPosture {
     pub findings: Vec<SecurityFinding>,
 }
 
-/// One security finding.
+/// A security finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecurityFinding {

@@ -50,7 +50,7 @@ pub(crate) struct Table {
     pub(crate) cost_tier: CostTier,
 }
 
-/// One argument, or a group of them that is left out when a placeholder in it has no value.
+/// An argument, or a group of them that is left out when a placeholder in it has no value.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Element {
@@ -72,7 +72,7 @@ pub(crate) enum Stdin {
 pub(crate) enum Output {
     /// The whole output is the answer.
     Text,
-    /// One JSON value.
+    /// A single JSON value.
     Json,
     /// JSON values, one per line.
     JsonLines,

@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use crate::transcript::{Failure, Transcript};
 
-/// One rule. All rules whose `when` matches a value are applied to it, in order. Members are JSON pointers
+/// A rule. All rules whose `when` matches a value are applied to it, in order. Members are JSON pointers
 /// such as `/message/text` unless noted otherwise.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Rule {
     /// Pointers and the values required there; `null` requires an absent or null value.
     pub(crate) when: BTreeMap<String, Value>,
-    /// One piece of the answer.
+    /// A piece of the answer.
     pub(crate) text: Option<String>,
     pub(crate) thinking: Option<String>,
     /// The whole answer; takes precedence over the pieces.

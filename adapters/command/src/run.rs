@@ -1,4 +1,4 @@
-//! One run from start to result: starts the program, reads its output, ends it.
+//! A run from start to result: starts the program, reads its output, ends it.
 
 use std::io;
 use std::path::{Path, PathBuf};

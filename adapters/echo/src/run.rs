@@ -255,7 +255,7 @@ fn calls(request: &ExecutionRequest, round: usize) -> Vec<ToolCall> {
         .collect()
 }
 
-/// One line for each result; failed ones begin with `failed: `.
+/// A line for each result; failed ones begin with `failed: `.
 fn texts(results: &[ToolResult]) -> String {
     let lines = results.iter().map(|result| {
         let failed = if result.is_error { "failed: " } else { "" };

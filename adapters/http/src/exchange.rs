@@ -1,4 +1,4 @@
-//! One execution: posted, then answered at once, as a stream, or later.
+//! An execution: posted, then answered at once, as a stream, or later.
 
 use std::time::Duration;
 

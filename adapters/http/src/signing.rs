@@ -8,7 +8,7 @@ use reqwest::RequestBuilder;
 use secrecy::{ExposeSecret as _, SecretString};
 use standardwebhooks::{Webhook, WebhookError};
 
-/// One secret for requests and callbacks.
+/// The secret for requests and callbacks.
 pub(crate) struct Signing(Webhook);
 
 impl Signing {

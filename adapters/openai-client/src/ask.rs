@@ -72,7 +72,7 @@ pub fn assistant(text: &str, calls: &[ToolCall], names: &Names) -> Value {
     message
 }
 
-/// One answer to each call of the last message; results of other calls are left out.
+/// An answer to each call of the last message; results of other calls are left out.
 pub fn tool_answers(history: &[Value], results: &[ToolResult]) -> Vec<Value> {
     let calls = history.last().map(calls_of).unwrap_or_default();
     let answer = |call: &Value| {

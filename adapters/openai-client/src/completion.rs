@@ -14,7 +14,7 @@ use crate::usage;
 const MOST_BYTES: usize = 32 << 20;
 const MOST_CALLS: usize = 256;
 
-/// One answer.
+/// An answer.
 #[derive(Debug, Default)]
 pub struct Completion {
     /// Text so far.

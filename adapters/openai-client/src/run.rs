@@ -1,4 +1,4 @@
-//! One execution: request body, answer and result.
+//! An execution: request body, answer and result.
 
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,

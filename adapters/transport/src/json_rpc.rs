@@ -27,7 +27,7 @@ pub struct JsonRpc {
     unread_bytes: usize,
 }
 
-/// One message from the program.
+/// A message from the program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Incoming {
     /// The answer to the request with this id.

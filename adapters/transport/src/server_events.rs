@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::failure::{Break, Failure};
 
-/// One server-sent event.
+/// A server-sent event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerEvent {
     pub id: String,

@@ -5,7 +5,7 @@ use forge_adapter_api::{AdapterEvent, ExecutionResult};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// One message of a runtime that uses the bridge's JSON.
+/// A message of a runtime that uses the bridge's JSON.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// A message with a `type`.
