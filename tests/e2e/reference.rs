@@ -21,7 +21,7 @@ const PAGES: [&str; 6] = [
 
 /// Every `.route("path", get(…).post(…))` of the edge.
 fn routes() -> BTreeSet<(String, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/server/src");
     let mut routes = BTreeSet::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

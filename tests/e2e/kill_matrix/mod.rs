@@ -310,8 +310,10 @@ fn the_list_of_points_is_what_the_sources_have() {
         }
     }
     let mut found = BTreeMap::new();
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    collect(&sources, &mut found);
+    let bridge = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for folder in ["src", "crates"] {
+        collect(&bridge.join(folder), &mut found);
+    }
     let listed = POINTS.iter().map(|point| ((*point).to_owned(), 1));
     assert_eq!(found, listed.collect::<BTreeMap<_, _>>());
 }

@@ -1,0 +1,238 @@
+//! Reads the workspace's sources against the conventions that neither the compiler nor clippy checks: length and name of
+//! files, the opening of doc comments, retired words, and the walls inside the SQLite store. Walls between components are
+//! the manifests of `bridge/crates`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const LONGEST_FILE: usize = 500;
+const LONGEST_MAIN: usize = 40;
+const REFUSED_NAMES: [&str; 6] = ["utils", "util", "helpers", "common", "types", "manager"];
+
+/// Words that open a clause where a noun phrase or a verb is expected.
+const REFUSED_OPENINGS: [&str; 7] = ["What", "Who", "Whose", "Whom", "Whether", "Those", "So"];
+
+/// Names from before the field's terms were taken over, and words that hide the actor. Only words that mean nothing else in
+/// this workspace.
+const RETIRED: [&str; 12] = [
+    "agenda",
+    "anew",
+    "attendant",
+    "glance",
+    "haste",
+    "herald",
+    "newcomer",
+    "nobody",
+    "parcel",
+    "somebody",
+    "whoever",
+    "whom",
+];
+
+/// Words that must not occur in the code below a folder, except in the files named.
+const ONLY_IN: [(&str, &str, &[&str]); 4] = [
+    // Closing any descriptor of the database file drops the locks that SQLite holds on it.
+    ("File", "bridge/crates/store-sqlite/src/", OPEN_FILES),
+    ("OpenOptions", "bridge/crates/store-sqlite/src/", OPEN_FILES),
+    // The engine knows no dispatch, and the tables know no thread.
+    ("dispatch", "bridge/crates/store-sqlite/src/engine/", &[]),
+    ("thread", "bridge/crates/store-sqlite/src/tables/", &[]),
+];
+const OPEN_FILES: &[&str] = &[
+    "bridge/crates/store-sqlite/src/engine/connection.rs",
+    "bridge/crates/store-sqlite/src/engine/folder_lock.rs",
+    "bridge/crates/store-sqlite/src/engine/wal.rs",
+    "bridge/crates/store-sqlite/src/maintenance.rs",
+];
+
+#[test]
+fn sources_keep_the_conventions() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    for folder in ["bridge", "adapter-api", "adapters", "plugins", "tests"] {
+        rust_files(&root.join(folder), &mut files);
+    }
+    assert!(files.len() > 20, "only {} sources found", files.len());
+    let mut broken = Vec::new();
+    for file in files {
+        let path = file.strip_prefix(&root).unwrap().to_str().unwrap();
+        broken.extend(check(path, &fs::read_to_string(&file).unwrap()));
+    }
+    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+}
+
+#[test]
+fn every_adapter_has_a_row_in_the_table() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../adapters");
+    let table = fs::read_to_string(folder.join("README.md")).unwrap();
+    let lacks_row = |path: &Path| {
+        let manifest = fs::read_to_string(path.join("Cargo.toml")).unwrap_or_default();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        manifest.contains("cdylib") && !table.contains(&format!("\n| [`{name}`]({name}/) |"))
+    };
+    let folders = fs::read_dir(&folder).unwrap();
+    let without: Vec<PathBuf> = folders
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| lacks_row(path))
+        .collect();
+    assert!(without.is_empty(), "{without:?}");
+}
+
+fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        let skipped = ["target", "node_modules"].map(Some);
+        if path.is_dir() && !skipped.contains(&path.file_name().and_then(|name| name.to_str())) {
+            rust_files(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+fn check(path: &str, text: &str) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut refuse = |why: String| broken.push(format!("{path}: {why}"));
+    let lines = text.lines().count();
+    if lines > LONGEST_FILE {
+        refuse(format!(
+            "{lines} lines, at most {LONGEST_FILE}: split it by stage or noun"
+        ));
+    }
+    if path.ends_with("src/main.rs") && lines > LONGEST_MAIN {
+        refuse(format!(
+            "{lines} lines, at most {LONGEST_MAIN}: main parses, matches, returns"
+        ));
+    }
+    let mut parts = path.split('/').map(|part| part.trim_end_matches(".rs"));
+    if let Some(name) = parts.find(|part| REFUSED_NAMES.contains(part)) {
+        refuse(format!("{name} says nothing; name the file by its noun"));
+    }
+    if !text.trim_start().starts_with("//!") {
+        refuse("does not begin with //! and its purpose".to_owned());
+    }
+    for (number, opening) in doc_openings(text) {
+        if REFUSED_OPENINGS.contains(&opening) {
+            refuse(format!(
+                "line {number}: a doc comment opens with {opening}; begin with a noun phrase or a verb"
+            ));
+        }
+    }
+    if path != "tests/e2e/tidy.rs" {
+        for (number, line) in (1..).zip(text.lines()) {
+            if let Some(word) = words(line).find(|word| RETIRED.contains(&&*word.to_lowercase())) {
+                refuse(format!("line {number}: {word} is a retired word"));
+            }
+        }
+    }
+    for (word, below, places) in ONLY_IN {
+        let outside = path.starts_with(below) && !places.contains(&path);
+        if outside
+            && text
+                .lines()
+                .any(|line| words(code(line)).any(|found| found == word))
+        {
+            match places {
+                [] => refuse(format!("{word} must not occur below {below}")),
+                _ => refuse(format!("{word} may occur only in {}", places.join(", "))),
+            }
+        }
+    }
+    broken
+}
+
+/// First word of each doc comment with its line.
+fn doc_openings(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    fn is_doc(line: &str) -> bool {
+        line.starts_with("///") || line.starts_with("//!")
+    }
+    let lines = text.lines().map(str::trim_start);
+    let before = [""].into_iter().chain(lines.clone());
+    (1..)
+        .zip(before.zip(lines))
+        .filter_map(|(number, (before, line))| {
+            let begins = is_doc(line) && !is_doc(before);
+            begins
+                .then(|| words(line).next().map(|word| (number, word)))
+                .flatten()
+        })
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    let inside = |c: char| c.is_alphanumeric() || c == '_';
+    line.split(move |c| !inside(c))
+        .filter(|word| !word.is_empty())
+}
+
+fn code(line: &str) -> &str {
+    line.split_once("//").map_or(line, |(code, _)| code)
+}
+
+#[test]
+fn each_rule_can_fail() {
+    let long = "//! a\n".repeat(LONGEST_FILE + 1);
+    let table = [
+        ("bridge/src/app/a.rs", long.as_str(), "501 lines"),
+        ("bridge/src/main.rs", &long[..6 * 41], "41 lines"),
+        ("adapters/echo/src/utils.rs", "//! a", "utils says nothing"),
+        ("bridge/src/common/mod.rs", "//! a", "common says nothing"),
+        ("tests/e2e/a.rs", "fn a() {}", "does not begin with //!"),
+        ("tests/e2e/a.rs", "//! What is tested.", "opens with What"),
+        (
+            "tests/e2e/a.rs",
+            "//! a\nfn a() {}\n    /// Whether it is.\n    fn b() {}",
+            "line 3: a doc comment opens with Whether",
+        ),
+        (
+            "tests/e2e/a.rs",
+            "//! a\n// Nobody reads it.",
+            "retired word",
+        ),
+        (
+            "bridge/crates/store-sqlite/src/a.rs",
+            "//! a\nuse std::fs::File;",
+            "File may occur only in",
+        ),
+        (
+            "bridge/crates/store-sqlite/src/tables/a.rs",
+            "//! a\nuse std::thread;",
+            "thread must not occur",
+        ),
+        (
+            "bridge/crates/store-sqlite/src/engine/a.rs",
+            "//! a\nconst SQL: &str = \"SELECT 1 FROM dispatch\";",
+            "dispatch must not occur",
+        ),
+    ];
+    for (path, text, wanted) in table {
+        let found = check(path, text).join("\n");
+        assert!(
+            found.contains(wanted),
+            "{path}: {wanted:?} not in {found:?}"
+        );
+    }
+}
+
+#[test]
+fn allowed_sources_pass() {
+    let table = [
+        (
+            "bridge/crates/store-sqlite/src/engine/a.rs",
+            "//! a\nfn a() {} // of a dispatch",
+        ),
+        (
+            "bridge/crates/store-sqlite/src/engine/wal.rs",
+            "//! a\nuse std::fs::File;",
+        ),
+        (
+            "bridge/src/a.rs",
+            "//! A file.\n//! What follows is a second line.\n/// Some parts.\nfn so_long() {}",
+        ),
+    ];
+    for (path, text) in table {
+        assert_eq!(check(path, text), Vec::<String>::new());
+    }
+}
