@@ -7,12 +7,16 @@ use std::path::Path;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
+use forge_base::id::DispatchId;
+use forge_store::contract::sample::{accept, begin, ok, task};
+use forge_store::record::{Claim, DispatchState};
+use forge_store::roles::{
+    Accept as _, EventLog as _, Executions as _, Maintenance as _, Records as _,
+};
+use forge_store::{Config, Error};
+
 use super::tests::open;
 use super::*;
-use forge_base::id::DispatchId;
-use forge_store::Config;
-use forge_store::contract::sample::{accept, begin, ok, task};
-use forge_store::record::DispatchState;
 
 const DISPATCHES: usize = 24;
 

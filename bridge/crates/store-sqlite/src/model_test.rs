@@ -8,7 +8,6 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 
-use crate::on_disk::{OnDisk, on_disk};
 use forge_base::event::kind;
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_store::contract::Subject as _;
@@ -22,7 +21,13 @@ use forge_store::record::{
     Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress, Replay, Requeue,
     Reroute, Status,
 };
+use forge_store::roles::{
+    Accept as _, EventLog as _, Executions as _, Maintenance as _, Outbox as _, Queue as _,
+    Records as _, Secrets as _,
+};
 use forge_store::{Error, Store};
+
+use crate::on_disk::{OnDisk, on_disk};
 
 /// Change to make. A number selects an existing item, modulo their count.
 #[derive(Clone, Debug)]

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+
 use forge_store::contract::Subject;
+use forge_store::roles::Maintenance as _;
 use forge_store::{Config, Store};
 
 use crate::Sqlite;

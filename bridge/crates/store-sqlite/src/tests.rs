@@ -5,12 +5,22 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use forge_base::id::DeliveryId;
+use forge_store::contract::sample::{accept, at, begin, callback, ok, run, settlement, task};
+use forge_store::destination::DueQuery;
+use forge_store::record::{
+    Acceptance, AfterAttempt, Claim, DeliveryState, EventFilter, NewDispatch,
+};
+use forge_store::roles::{
+    Accept as _, EventLog as _, Executions as _, Maintenance as _, Outbox as _, Queue as _,
+    Records as _, Secrets as _,
+};
+use forge_store::{Config, Error};
+
 use super::open_error::OpenError;
 use super::tables::counters::QUEUED;
 use super::*;
-use forge_store::Config;
-use forge_store::contract::sample::{accept, at, begin, callback, ok, run, settlement, task};
-use forge_store::record::{AfterAttempt, DeliveryState};
+use crate::tables::events;
 
 pub(super) fn open(folder: &Path) -> Sqlite {
     Sqlite::open(&Config::default(), folder).unwrap()

@@ -34,7 +34,7 @@ pub struct Standing {
 
 /// Decision about a request to accept a dispatch.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Accept {
+pub enum AcceptDecision {
     Insert {
         /// The dispatch whose key it takes over, and whose delivery it supersedes.
         retry_of: Option<DispatchId>,
@@ -49,7 +49,7 @@ pub enum Accept {
 }
 
 /// Decides about a new dispatch while `queued` ones are waiting.
-pub fn accept(new: &NewDispatch, known: Option<&Known>, queued: u64) -> Result<Accept> {
+pub fn accept(new: &NewDispatch, known: Option<&Known>, queued: u64) -> Result<AcceptDecision> {
     if new.key.space == KeySpace::Task && new.key.value != new.task_id {
         return Err(Error::InvalidState("a task key must equal the task id"));
     }
@@ -61,15 +61,15 @@ pub fn accept(new: &NewDispatch, known: Option<&Known>, queued: u64) -> Result<A
         match known.verdict(new.key.space, new.counted()) {
             KeyVerdict::Same => {
                 let redeliver = matches!(known.dispatch.state, DispatchState::Finished { .. });
-                return Ok(Accept::Duplicate { redeliver });
+                return Ok(AcceptDecision::Duplicate { redeliver });
             }
-            KeyVerdict::Conflict => return Ok(Accept::Conflict),
+            KeyVerdict::Conflict => return Ok(AcceptDecision::Conflict),
             KeyVerdict::TakeOver => retry_of = Some(known.dispatch.id),
         }
     }
     Ok(match queued >= new.queue_limit {
-        true => Accept::QueueFull,
-        false => Accept::Insert { retry_of },
+        true => AcceptDecision::QueueFull,
+        false => AcceptDecision::Insert { retry_of },
     })
 }
 

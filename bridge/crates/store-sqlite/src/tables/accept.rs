@@ -1,18 +1,37 @@
 //! Accepting a dispatch: its key decides, then its rows are written.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
 
-use super::rows::{self, nanos, phase, select_dispatch};
-use super::{Tx, deliver, events, queue};
-use crate::engine::Failure;
 use forge_base::event::NewEvent;
 use forge_base::id::DispatchId;
 use forge_store::record::{
     Acceptance, Begun, DispatchRecord, DispatchState, IdempotencyKey, KeySpace, Known, Lease,
     NewDispatch,
 };
-use forge_store::transition::{self, Accept};
-use forge_store::{Error, rules};
+use forge_store::roles::Accept;
+use forge_store::transition::{self, AcceptDecision};
+use forge_store::{Error, Result, rules};
+
+use super::rows::{self, nanos, phase, select_dispatch};
+use super::{Tx, deliver, events, queue};
+use crate::Sqlite;
+use crate::engine::Failure;
+
+#[async_trait]
+impl Accept for Sqlite {
+    async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {
+        let key = key.clone();
+        let found = self.look_up(move |connection| recall(connection, &key));
+        Ok(found.await?.map(|(_, known)| known))
+    }
+
+    async fn accept(&self, new: NewDispatch) -> Result<Acceptance> {
+        let sealed = new.secrets.as_ref().map_or(0, Vec::len);
+        let bytes = new.request.get().len() + new.routing.get().len() + sealed + 512;
+        self.write(bytes, move |tx| accept(tx, &new)).await
+    }
+}
 
 /// The dispatch that holds a key, with its row number. The newest dispatch of a task without a header key holds the
 /// task's key.
@@ -49,22 +68,24 @@ pub(crate) fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, F
     let (seq, known) = recall(tx.conn, &new.key)?.unzip();
     let accept = transition::accept(new, known.as_ref(), tx.counters.counts.queued)?;
     match (accept, seq.zip(known)) {
-        (Accept::QueueFull, _) => Ok(Acceptance::QueueFull),
-        (Accept::Insert { retry_of }, holder) => {
+        (AcceptDecision::QueueFull, _) => Ok(Acceptance::QueueFull),
+        (AcceptDecision::Insert { retry_of }, holder) => {
             if let (Some((seq, _)), Some(_)) = (holder, retry_of) {
                 deliver::supersede(tx, seq, new.accepted_at)?;
             }
             let begun = insert(tx, new, retry_of)?.map(Box::new);
             Ok(Acceptance::Accepted { retry_of, begun })
         }
-        (Accept::Duplicate { redeliver }, Some((seq, known))) => {
+        (AcceptDecision::Duplicate { redeliver }, Some((seq, known))) => {
             if redeliver {
                 deliver::redeliver(tx, seq, new.accepted_at)?;
             }
             Ok(Acceptance::Duplicate(Box::new(known.dispatch)))
         }
-        (Accept::Conflict, Some((_, known))) => Ok(Acceptance::Conflict(known.dispatch.id)),
-        (Accept::Duplicate { .. } | Accept::Conflict, None) => Err(Error::NotFound.into()),
+        (AcceptDecision::Conflict, Some((_, known))) => Ok(Acceptance::Conflict(known.dispatch.id)),
+        (AcceptDecision::Duplicate { .. } | AcceptDecision::Conflict, None) => {
+            Err(Error::NotFound.into())
+        }
     }
 }
 

@@ -54,7 +54,7 @@ impl Counters {
             }
         }
         let removed = number("SELECT value FROM meta WHERE name = 'removed'")?;
-        let logged = super::events::newest(connection)?;
+        let logged = newest(connection)?;
         Ok(Self {
             bounds: LogBounds {
                 issued: logged.max(removed),
@@ -120,4 +120,12 @@ impl Counters {
         }
         changed
     }
+}
+
+/// Position of the newest event; 0 if there is none.
+pub(crate) fn newest(connection: &Connection) -> rusqlite::Result<u64> {
+    let sql = "SELECT max(
+                 coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
+                 coalesce((SELECT seq + first_events - 1 FROM dispatch ORDER BY seq DESC LIMIT 1), 0))";
+    Ok(super::rows::one(connection, sql, [], |row| row.get(0))?.unwrap_or(0))
 }

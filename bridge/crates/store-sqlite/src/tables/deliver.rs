@@ -1,19 +1,129 @@
 //! The outbox. A dispatch has at most one delivery, which is part of its row and has the same id with another prefix.
 
 use std::collections::HashSet;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, Row, params};
 
-use super::Tx;
+use forge_base::id::DeliveryId;
+use forge_store::destination::{DueQuery, OpenBreaker};
+use forge_store::record::{
+    Callback, DeliveryPayload, DeliveryState, DueDelivery, Replay, Settlement,
+};
+use forge_store::roles::Outbox;
+use forge_store::{Error, Result, rules, transition};
+
 use super::events::{self, Owner};
 use super::rows::{self, nanos, state_code};
-use crate::engine::Failure;
-use forge_base::id::DeliveryId;
-use forge_store::destination::DueQuery;
-use forge_store::record::{Callback, DeliveryPayload, DeliveryState, DueDelivery, Settlement};
-use forge_store::{Error, rules, transition};
+use super::{Tx, breaker};
+use crate::Sqlite;
+use crate::engine::{Failure, Urgency};
+
+#[async_trait]
+impl Outbox for Sqlite {
+    async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>> {
+        let served = Arc::clone(&self.served);
+        self.look_up(move |connection| {
+            let mut served = served.lock().unwrap_or_else(PoisonError::into_inner);
+            due(connection, &query, &mut served)
+        })
+        .await
+    }
+
+    async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>> {
+        let exclude = exclude.to_vec();
+        self.look_up(move |connection| next_due(connection, &exclude))
+            .await
+    }
+
+    async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload> {
+        let found = self.look_up(move |connection| payload(connection, id));
+        found.await?.ok_or(Error::NotFound)
+    }
+
+    async fn settle(&self, id: DeliveryId, settlement: Settlement) -> Result<()> {
+        let attempt = settlement.attempt.as_ref();
+        let answer = attempt.and_then(|attempt| attempt.answer.as_ref());
+        let answer = answer.map_or(0, String::len);
+        let bytes = answer + events::size(&settlement.events);
+        // The receiver has answered, and nothing follows from this.
+        self.write_with(Urgency::Soon, bytes, move |tx| settle(tx, id, &settlement))
+            .await
+    }
+
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64> {
+        match replay {
+            Replay::One(id) => self.write(0, move |tx| replay_one(tx, id, now)).await,
+            Replay::Many {
+                host,
+                since,
+                status,
+            } => self.replay_many(host, since, status, now).await,
+        }
+    }
+
+    async fn overdue_deliveries(
+        &self,
+        origin: &str,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueDelivery>> {
+        let origin = origin.to_owned();
+        self.read(move |connection| overdue(connection, &origin, now, limit))
+            .await
+    }
+
+    async fn open_breakers(&self) -> Result<Vec<OpenBreaker>> {
+        self.look_up(breaker::open).await
+    }
+
+    async fn keep_breakers(&self, open: Vec<OpenBreaker>, closed: Vec<String>) -> Result<()> {
+        let bytes = 256 * (open.len() + closed.len());
+        self.write_with(Urgency::Soon, bytes, move |tx| {
+            breaker::keep(tx, &open, &closed)
+        })
+        .await
+    }
+}
+
+/// A replay of many deliveries is made in steps of this size, so that it delays nothing else.
+const REPLAY_STEP: usize = 500;
+
+impl Sqlite {
+    async fn replay_many(
+        &self,
+        host: Option<String>,
+        since: Option<Timestamp>,
+        status: forge_store::record::DeliveryState,
+        now: Timestamp,
+    ) -> Result<u64> {
+        let (mut after, mut replayed) = (0, 0);
+        loop {
+            let host = host.clone();
+            let chosen = self
+                .read(move |connection| {
+                    let chosen = Chosen {
+                        status,
+                        host: host.as_deref(),
+                        since,
+                        after,
+                    };
+                    choose(connection, &chosen, REPLAY_STEP)
+                })
+                .await?;
+            let Some(last) = chosen.last() else {
+                return Ok(replayed);
+            };
+            after = *last;
+            replayed += self
+                .write(0, move |tx| replay(tx, &chosen, status, now))
+                .await?;
+        }
+    }
+}
 
 pub(crate) fn retention(retention: Duration) -> i64 {
     i64::try_from(retention.as_nanos()).unwrap_or(i64::MAX)

@@ -6,19 +6,101 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::sync::watch;
 
-use super::Tx;
-use super::rows::{self, nanos};
-use crate::engine::Failure;
 use forge_base::event::{Event, LogName, NewEvent, Written};
 use forge_base::id::DispatchId;
-use forge_store::record::{EventFilter, EventPage, EventTotals};
+use forge_store::Result;
+use forge_store::recent_events::{self, PAGE_BYTES};
+use forge_store::record::{EventFilter, EventPage, EventTotals, LogBounds};
+use forge_store::roles::EventLog;
 
-/// A page ends after this many bytes of events.
-pub(crate) const PAGE_BYTES: usize = 1 << 20;
+use super::rows::{self, nanos};
+use super::{Tx, counters};
+use crate::Sqlite;
+use crate::engine::Failure;
+
+#[async_trait]
+impl EventLog for Sqlite {
+    fn log(&self) -> &LogName {
+        &self.published.identity.log
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.published.newest.subscribe()
+    }
+
+    fn log_bounds(&self) -> LogBounds {
+        self.published.bounds()
+    }
+
+    async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
+        // One dispatch has an index of its own, and is not worth holding the events of all others in memory.
+        if filter.dispatch.is_some() {
+            return self.stored_events(filter, after, limit).await;
+        }
+        let issued = *self.published.newest.borrow();
+        let recent = &self.recent_events;
+        if let Some(page) = recent.page(filter, after, limit, issued) {
+            return Ok(page);
+        }
+        if issued.saturating_sub(after) > recent_events::REACH {
+            return self.stored_events(filter, after, limit).await;
+        }
+        {
+            let _one = recent.filling.lock().await;
+            while let Some(from) = recent.missing(after, issued) {
+                let all = EventFilter::default();
+                let page = self.stored_events(&all, from, FILL_EVENTS).await?;
+                recent.extend(from, issued, page);
+            }
+        }
+        match recent.page(filter, after, limit, issued) {
+            Some(page) => Ok(page),
+            None => self.stored_events(filter, after, limit).await,
+        }
+    }
+
+    async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
+        let log = self.log().clone();
+        self.read(move |connection| last(connection, &log, id))
+            .await
+    }
+
+    async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()> {
+        let provider = provider.to_owned();
+        let bytes = size(&events);
+        self.write(bytes, move |tx| append_unbound(tx, &provider, &events))
+            .await
+    }
+}
+
+/// Events read from the file at a time for all readers that follow the log.
+const FILL_EVENTS: usize = 256;
+
+impl Sqlite {
+    /// Reads events from the file.
+    pub async fn stored_events(
+        &self,
+        filter: &EventFilter,
+        after: u64,
+        limit: usize,
+    ) -> Result<EventPage> {
+        let (filter, log) = (filter.clone(), self.log().clone());
+        self.read(move |connection| read(connection, &log, &filter, after, limit))
+            .await
+    }
+}
+
+/// Estimated size of events in a commit, in bytes.
+pub(crate) fn size(events: &[NewEvent]) -> usize {
+    let data = |event: &NewEvent| event.data.as_ref().map_or(0, |data| data.get().len());
+    events.iter().map(|event| 64 + data(event)).sum()
+}
 
 /// The dispatch that events are appended to, as it was before them.
 pub(crate) struct Owner<'a> {
@@ -113,14 +195,6 @@ pub(crate) fn append_unbound(
     Ok(())
 }
 
-/// Position of the newest event; 0 if there is none.
-pub(crate) fn newest(connection: &Connection) -> rusqlite::Result<u64> {
-    let sql = "SELECT max(
-                 coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
-                 coalesce((SELECT seq + first_events - 1 FROM dispatch ORDER BY seq DESC LIMIT 1), 0))";
-    Ok(rows::one(connection, sql, [], |row| row.get(0))?.unwrap_or(0))
-}
-
 /// Position of the newest event of one dispatch, by its row number.
 pub(crate) fn newest_of(connection: &Connection, seq: i64) -> rusqlite::Result<Option<u64>> {
     let sql = "SELECT coalesce(
@@ -187,7 +261,7 @@ pub(crate) fn read(
 ) -> rusqlite::Result<EventPage> {
     // All statements must see the same commit, or the page would claim to have seen more.
     let transaction = connection.unchecked_transaction()?;
-    let newest = newest(&transaction)?;
+    let newest = counters::newest(&transaction)?;
     let sought = i64::try_from(after).unwrap_or(i64::MAX).saturating_add(1);
     let mut page = EventPage {
         events: Vec::new(),

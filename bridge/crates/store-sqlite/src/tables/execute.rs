@@ -1,21 +1,79 @@
 //! Attempts: begin, append, finish, requeue, cancel, and those that a crash interrupted.
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
 use serde_json::value::RawValue;
 
-use super::events::{self, Owner};
-use super::rows::{self, nanos, phase, select_dispatch};
-use super::{Tx, deliver, queue};
-use crate::engine::Failure;
 use forge_base::event::NewEvent;
 use forge_base::id::DispatchId;
 use forge_store::record::{
     Begun, CancelRequest, Claim, DispatchRecord, DispatchState, Finish, Finished, Interrupted,
     Lease, Progress, Recorded, Requeue,
 };
+use forge_store::roles::Executions;
 use forge_store::transition::{self, End, Stage, Standing};
-use forge_store::{Error, rules};
+use forge_store::{Error, Result, rules};
+
+use super::events::{self, Owner};
+use super::rows::{self, nanos, phase, select_dispatch};
+use super::{Tx, deliver, queue};
+use crate::Sqlite;
+use crate::engine::Failure;
+
+#[async_trait]
+impl Executions for Sqlite {
+    fn epoch(&self) -> u64 {
+        self.published.identity.epoch
+    }
+
+    async fn begin(
+        &self,
+        id: DispatchId,
+        provider: &str,
+        started: NewEvent,
+    ) -> Result<(Begun, Box<RawValue>)> {
+        let candidate = self
+            .look_up(move |connection| candidate(connection, id))
+            .await?
+            .ok_or(Error::NotFound)?;
+        let expected = candidate.expected();
+        let provider = provider.to_owned();
+        let started = self
+            .write(0, move |tx| begin(tx, &expected, &provider, &started))
+            .await?;
+        Ok(candidate.begun(started))
+    }
+
+    async fn append(&self, lease: &Lease, progress: Progress) -> Result<()> {
+        let (lease, bytes) = (lease.clone(), events::size(&progress.events));
+        self.write(bytes, move |tx| append(tx, &lease, &progress))
+            .await
+    }
+
+    async fn finish(&self, claim: Claim, finish: Finish) -> Result<Finished> {
+        let bytes = finish.result.get().len()
+            + finish.output.as_ref().map_or(0, String::len)
+            + events::size(&finish.events);
+        self.write(bytes, move |tx| self::finish(tx, &claim, &finish))
+            .await
+    }
+
+    async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()> {
+        self.write(0, move |tx| self::requeue(tx, &claim, &requeue))
+            .await
+    }
+
+    async fn request_cancel(&self, id: DispatchId, _at: Timestamp) -> Result<CancelRequest> {
+        self.write(0, move |tx| request_cancel(tx, id)).await
+    }
+
+    async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>> {
+        let epoch = self.published.identity.epoch;
+        self.read(move |connection| interrupted(connection, epoch, limit))
+            .await
+    }
+}
 
 /// A stored output is cut into parts, so that a piece of it can be read without the rest.
 pub(crate) const OUTPUT_PART_BYTES: usize = 256 << 10;

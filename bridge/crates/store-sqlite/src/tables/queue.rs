@@ -1,14 +1,55 @@
 //! The queue: dispatches that can start, those that wait for a time or a session, and moves to another adapter.
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::{Connection, params};
 
+use forge_base::id::DispatchId;
+use forge_store::record::{Ready, Reroute};
+use forge_store::roles::Queue;
+use forge_store::{Error, Result};
+
 use super::Tx;
 use super::rows::{self, nanos, phase};
+use crate::Sqlite;
 use crate::engine::Failure;
-use forge_base::id::DispatchId;
-use forge_store::Error;
-use forge_store::record::{Ready, Reroute};
+
+#[async_trait]
+impl Queue for Sqlite {
+    async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>> {
+        let provider = provider.to_owned();
+        self.look_up(move |connection| ready(connection, &provider, limit))
+            .await
+    }
+
+    async fn queues(&self) -> Result<Vec<(String, u64)>> {
+        Ok(self.published.queues())
+    }
+
+    async fn promote(&self, now: Timestamp, limit: usize) -> Result<usize> {
+        self.write(0, move |tx| promote(tx, now, limit)).await
+    }
+
+    async fn overdue(&self, now: Timestamp, limit: usize) -> Result<Vec<DispatchId>> {
+        self.look_up(move |connection| overdue(connection, now, limit))
+            .await
+    }
+
+    async fn cancelled_in_queue(&self, limit: usize) -> Result<Vec<DispatchId>> {
+        self.look_up(move |connection| cancelled(connection, limit))
+            .await
+    }
+
+    async fn next_queue_event(&self) -> Result<Option<Timestamp>> {
+        self.look_up(next_event).await
+    }
+
+    async fn reroute(&self, reroute: Reroute) -> Result<()> {
+        let bytes = reroute.routing.get().len();
+        self.write(bytes, move |tx| self::reroute(tx, &reroute))
+            .await
+    }
+}
 
 /// The phase and the place of a dispatch that enters the queue of its session, at the end.
 pub(crate) fn turn(

@@ -1,16 +1,72 @@
 //! Queries of operators and callers: records, lists, outputs, deliveries.
 
+use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
 use serde_json::value::RawValue;
+
+use forge_base::id::{DeliveryId, DispatchId};
+use forge_store::record::{
+    Counts, DeliveryAttempt, DeliveryFilter, DeliveryRecord, DeliveryState, DispatchFilter,
+    DispatchRecord, Output, Page, Status,
+};
+use forge_store::roles::Records;
+use forge_store::{Error, Result};
 
 use super::deliver::AT_HOST;
 use super::execute::OUTPUT_PART_BYTES;
 use super::rows::{self, nanos, select_dispatch, state_code};
-use forge_base::id::{DeliveryId, DispatchId};
-use forge_store::record::{
-    DeliveryAttempt, DeliveryFilter, DeliveryRecord, DeliveryState, DispatchFilter, DispatchRecord,
-    Output, Page, Status,
-};
+use crate::Sqlite;
+
+#[async_trait]
+impl Records for Sqlite {
+    fn counts(&self) -> Counts {
+        self.published.counts()
+    }
+
+    async fn dispatch(&self, id: DispatchId) -> Result<Option<DispatchRecord>> {
+        self.look_up(move |connection| dispatch(connection, id))
+            .await
+    }
+
+    async fn request(&self, id: DispatchId) -> Result<Box<RawValue>> {
+        let found = self.read(move |connection| request(connection, id));
+        found.await?.ok_or(Error::NotFound)
+    }
+
+    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<DispatchRecord>> {
+        let task_id = task_id.to_owned();
+        self.read(move |connection| by_task(connection, &task_id, limit))
+            .await
+    }
+
+    async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>> {
+        self.read(move |connection| dispatches(connection, &filter))
+            .await
+    }
+
+    async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>> {
+        self.read(move |connection| output(connection, id, offset, limit))
+            .await
+    }
+
+    async fn delivery(&self, id: DeliveryId) -> Result<Option<DeliveryRecord>> {
+        self.look_up(move |connection| delivery(connection, id))
+            .await
+    }
+
+    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>> {
+        self.read(move |connection| deliveries(connection, &filter))
+            .await
+    }
+
+    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>> {
+        Ok(self
+            .delivery(DeliveryId::of(id))
+            .await?
+            .into_iter()
+            .collect())
+    }
+}
 
 /// A page of a list looks at no more rows than this.
 const PAGE_ROWS: i64 = 50_000;

@@ -1,15 +1,46 @@
 //! Retention: removes expired records in small steps.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::params;
 
+use forge_store::meters::Meters;
+use forge_store::record::{DeliveryState, Swept};
+use forge_store::roles::Maintenance;
+use forge_store::{Result, rules};
+
 use super::rows::{self, nanos};
 use super::{Tx, deliver, events};
+use crate::Sqlite;
 use crate::engine::Failure;
-use forge_store::record::{DeliveryState, Swept};
-use forge_store::rules;
+
+#[async_trait]
+impl Maintenance for Sqlite {
+    fn store_id(&self) -> &str {
+        &self.published.identity.store_id
+    }
+
+    fn status(&self) -> std::result::Result<(), String> {
+        self.engine.status()
+    }
+
+    fn meters(&self) -> Arc<Meters> {
+        self.engine.meters()
+    }
+
+    async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept> {
+        let swept = self.write(0, move |tx| sweep(tx, now, limit)).await;
+        self.recent_events.clear();
+        swept
+    }
+
+    async fn close(&self) {
+        self.engine.close().await;
+    }
+}
 
 /// One step ends after this many rows, however few dispatches they belong to,
 const STEP_ROWS: usize = 2_000;

@@ -2,13 +2,42 @@
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
-use super::Tx;
-use super::rows;
-use crate::engine::Failure;
+use forge_store::Result;
 use forge_store::record::Page;
+use forge_store::roles::Secrets;
 use forge_store::sealed::{Place, Resealed, Sealed};
+
+use super::{Tx, rows};
+use crate::Sqlite;
+use crate::engine::Failure;
+
+#[async_trait]
+impl Secrets for Sqlite {
+    async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let name = name.to_owned();
+        self.look_up(move |connection| named(connection, &name))
+            .await
+    }
+
+    async fn seal_once(&self, name: &str, value: Vec<u8>) -> Result<Vec<u8>> {
+        let name = name.to_owned();
+        self.write(value.len(), move |tx| seal_once(tx, &name, &value))
+            .await
+    }
+
+    async fn sealed_page(&self, after: u64, limit: usize) -> Result<Page<Sealed>> {
+        self.read(move |connection| page(connection, after, limit))
+            .await
+    }
+
+    async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64> {
+        let bytes = changes.iter().map(|change| change.to.len()).sum();
+        self.write(bytes, move |tx| reseal(tx, &changes)).await
+    }
+}
 
 /// Length of the beginning of a sealed value that identifies its key.
 const HEAD_BYTES: usize = 5;

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
+use super::Result;
 use super::destination::{DueQuery, OpenBreaker};
 use super::meters::Meters;
 use super::record::{
@@ -22,8 +23,8 @@ use super::record::{
     Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page,
     Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
+use super::roles::{Accept, EventLog, Executions, Maintenance, Outbox, Queue, Records, Secrets};
 use super::sealed::{Resealed, Sealed};
-use super::{Result, Store};
 use forge_base::event::{Event, LogName, NewEvent};
 use forge_base::id::{DeliveryId, DispatchId};
 
@@ -83,35 +84,7 @@ impl Memory {
 }
 
 #[async_trait]
-impl Store for Memory {
-    fn store_id(&self) -> &str {
-        self.log.as_str()
-    }
-
-    fn log(&self) -> &LogName {
-        &self.log
-    }
-
-    fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    fn status(&self) -> std::result::Result<(), String> {
-        Ok(())
-    }
-
-    fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
-    }
-
-    fn counts(&self) -> Counts {
-        self.state().counts()
-    }
-
-    fn meters(&self) -> Arc<Meters> {
-        Arc::default()
-    }
-
+impl Accept for Memory {
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {
         Ok(self.state().recall(key))
     }
@@ -119,7 +92,10 @@ impl Store for Memory {
     async fn accept(&self, new: NewDispatch) -> Result<Acceptance> {
         self.write(|state| state.accept(new))
     }
+}
 
+#[async_trait]
+impl Queue for Memory {
     async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>> {
         Ok(self.state().ready(provider, limit))
     }
@@ -146,6 +122,13 @@ impl Store for Memory {
 
     async fn reroute(&self, reroute: Reroute) -> Result<()> {
         self.write(|state| state.reroute(reroute))
+    }
+}
+
+#[async_trait]
+impl Executions for Memory {
+    fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     async fn begin(
@@ -176,14 +159,10 @@ impl Store for Memory {
     async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>> {
         Ok(self.state().interrupted(limit))
     }
+}
 
-    async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()> {
-        self.write(|state| {
-            state.log_unbound(provider, events);
-            Ok(())
-        })
-    }
-
+#[async_trait]
+impl Outbox for Memory {
     async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>> {
         Ok(self.state().due(&query))
     }
@@ -223,6 +202,43 @@ impl Store for Memory {
             Ok(())
         })
     }
+}
+
+#[async_trait]
+impl EventLog for Memory {
+    fn log(&self) -> &LogName {
+        &self.log
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn log_bounds(&self) -> LogBounds {
+        self.state().bounds
+    }
+
+    async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
+        Ok(self.state().events(filter, after, limit))
+    }
+
+    async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
+        Ok(self.state().last_event(id))
+    }
+
+    async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()> {
+        self.write(|state| {
+            state.log_unbound(provider, events);
+            Ok(())
+        })
+    }
+}
+
+#[async_trait]
+impl Records for Memory {
+    fn counts(&self) -> Counts {
+        self.state().counts()
+    }
 
     async fn dispatch(&self, id: DispatchId) -> Result<Option<DispatchRecord>> {
         Ok(self.state().dispatch(id))
@@ -255,23 +271,10 @@ impl Store for Memory {
     async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>> {
         Ok(self.state().deliveries_of(id))
     }
+}
 
-    async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
-        Ok(self.state().events(filter, after, limit))
-    }
-
-    async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
-        Ok(self.state().last_event(id))
-    }
-
-    fn log_bounds(&self) -> LogBounds {
-        self.state().bounds
-    }
-
-    async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept> {
-        self.write(|state| Ok(state.sweep(now, limit)))
-    }
-
+#[async_trait]
+impl Secrets for Memory {
     async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>> {
         Ok(self.state().sealed.get(name).cloned())
     }
@@ -286,6 +289,25 @@ impl Store for Memory {
 
     async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64> {
         self.write(|state| Ok(state.reseal(changes)))
+    }
+}
+
+#[async_trait]
+impl Maintenance for Memory {
+    fn store_id(&self) -> &str {
+        self.log.as_str()
+    }
+
+    fn status(&self) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    fn meters(&self) -> Arc<Meters> {
+        Arc::default()
+    }
+
+    async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept> {
+        self.write(|state| Ok(state.sweep(now, limit)))
     }
 
     async fn close(&self) {}

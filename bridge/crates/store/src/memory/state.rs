@@ -11,7 +11,7 @@ use crate::record::{
     LogBounds, NewDispatch, Output, Page, Status, Swept,
 };
 use crate::rules::UNBOUND_RETENTION;
-use crate::transition::{self, Accept, Stage, Standing};
+use crate::transition::{self, AcceptDecision, Stage, Standing};
 use crate::{Error, Result, rules};
 use forge_base::event::LogName;
 use forge_base::id::DispatchId;
@@ -167,23 +167,25 @@ impl State {
         let known = self.recall(&new.key);
         let accept = transition::accept(&new, known.as_ref(), self.counts().queued)?;
         let retry_of = match (accept, holder.zip(known)) {
-            (Accept::QueueFull, _) => return Ok(Acceptance::QueueFull),
-            (Accept::Duplicate { redeliver }, Some((seq, known))) => {
+            (AcceptDecision::QueueFull, _) => return Ok(Acceptance::QueueFull),
+            (AcceptDecision::Duplicate { redeliver }, Some((seq, known))) => {
                 if redeliver {
                     self.redeliver(seq, new.accepted_at);
                 }
                 return Ok(Acceptance::Duplicate(Box::new(known.dispatch)));
             }
-            (Accept::Conflict, Some((_, known))) => {
+            (AcceptDecision::Conflict, Some((_, known))) => {
                 return Ok(Acceptance::Conflict(known.dispatch.id));
             }
-            (Accept::Insert { retry_of }, holder) => {
+            (AcceptDecision::Insert { retry_of }, holder) => {
                 if let (Some((seq, _)), Some(_)) = (holder, retry_of) {
                     self.supersede(seq, new.accepted_at);
                 }
                 retry_of
             }
-            (Accept::Duplicate { .. } | Accept::Conflict, None) => return Err(Error::NotFound),
+            (AcceptDecision::Duplicate { .. } | AcceptDecision::Conflict, None) => {
+                return Err(Error::NotFound);
+            }
         };
         let (id, start) = (new.id, new.start.clone());
         let seq = self.insert(new, retry_of);

@@ -7,19 +7,23 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Mutex as AsyncMutex;
 
 use forge_base::event::Event;
-use forge_store::record::{EventFilter, EventPage};
+
+use crate::record::{EventFilter, EventPage};
 
 const EVENTS: usize = 4096;
 const BYTES: usize = 4 << 20;
 
+/// A page ends after this many bytes of events.
+pub const PAGE_BYTES: usize = 1 << 20;
+
 /// A reader this far behind the newest event has the events between read into memory.
-pub(super) const REACH: u64 = 1024;
+pub const REACH: u64 = 1024;
 
 #[derive(Default)]
-pub(super) struct RecentEvents {
+pub struct RecentEvents {
     held: RwLock<Held>,
     /// Held by the caller that reads the file for all.
-    pub(super) filling: AsyncMutex<()>,
+    pub filling: AsyncMutex<()>,
 }
 
 #[derive(Default)]
@@ -33,7 +37,7 @@ struct Held {
 
 impl RecentEvents {
     /// Page as the file has it, if all events up to `issued` are held.
-    pub(super) fn page(
+    pub fn page(
         &self,
         filter: &EventFilter,
         after: u64,
@@ -54,7 +58,7 @@ impl RecentEvents {
             .partition_point(|event| event.id.position <= after);
         let mut bytes = 0;
         for (looked_at, event) in held.events.range(begin..).enumerate() {
-            if looked_at == limit || bytes > super::tables::events::PAGE_BYTES {
+            if looked_at == limit || bytes > PAGE_BYTES {
                 page.more = true;
                 return Some(page);
             }
@@ -70,7 +74,7 @@ impl RecentEvents {
 
     /// Position after which the file must be read before a reader at `after` finds all events up to `issued`. Held
     /// events are dropped when they are too old to be continued.
-    pub(super) fn missing(&self, after: u64, issued: u64) -> Option<u64> {
+    pub fn missing(&self, after: u64, issued: u64) -> Option<u64> {
         let mut held = self.write();
         if held.last >= issued {
             return None;
@@ -87,7 +91,7 @@ impl RecentEvents {
 
     /// Adds the events of the file after `from`, unless the memory was cleared meanwhile. Positions that had been
     /// `issued` when the file was read and are not in it were removed.
-    pub(super) fn extend(&self, from: u64, issued: u64, page: EventPage) {
+    pub fn extend(&self, from: u64, issued: u64, page: EventPage) {
         let mut held = self.write();
         if held.last != from {
             return;
@@ -108,7 +112,7 @@ impl RecentEvents {
     }
 
     /// Drops all events, after some of the file were removed.
-    pub(super) fn clear(&self) {
+    pub fn clear(&self) {
         *self.write() = Held::default();
     }
 

@@ -1,0 +1,196 @@
+//! Roles of a store: the questions that one part of the bridge asks. A component takes the roles that it uses.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+
+use forge_base::event::{Event, LogName, NewEvent};
+use forge_base::id::{DeliveryId, DispatchId};
+
+use crate::Result;
+use crate::destination::{DueQuery, OpenBreaker};
+use crate::meters::Meters;
+use crate::record::{
+    Acceptance, Begun, CancelRequest, Claim, Counts, DeliveryFilter, DeliveryPayload,
+    DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish,
+    Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page,
+    Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
+};
+use crate::sealed::{Resealed, Sealed};
+
+/// Durable store: all roles. Every method that changes something returns after its commit is synced to disk.
+pub trait Store:
+    Accept + Queue + Executions + Outbox + EventLog + Records + Secrets + Maintenance
+{
+}
+
+impl<T> Store for T where
+    T: Accept + Queue + Executions + Outbox + EventLog + Records + Secrets + Maintenance
+{
+}
+
+/// Accepting dispatches.
+#[async_trait]
+pub trait Accept: Send + Sync + 'static {
+    /// Dispatch that holds this key, if any.
+    async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>>;
+    /// Records the dispatch, its key and its first events, or returns the holder of the key. The key rules of
+    /// `record::Known::verdict` are applied inside the transaction. The value of a `KeySpace::Task` key is the task
+    /// id. A duplicate of a finished dispatch makes its delivery due again; a take-over settles the old dispatch's
+    /// pending or dead delivery as superseded. With `start` set and nothing to wait for, the dispatch is running when
+    /// this returns, as if `begin` had been called.
+    async fn accept(&self, new: NewDispatch) -> Result<Acceptance>;
+}
+
+/// Scheduling of queued dispatches.
+#[async_trait]
+pub trait Queue: Send + Sync + 'static {
+    /// Dispatches that can start now on this adapter, by priority, then by age. Leaves out those that wait for a time
+    /// or for their session, and those with a cancel request.
+    async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>>;
+    /// Adapters that have queued dispatches, with the number of each.
+    async fn queues(&self) -> Result<Vec<(String, u64)>>;
+    /// Makes dispatches whose `notBefore` has passed ready to start; returns their number.
+    async fn promote(&self, now: Timestamp, limit: usize) -> Result<usize>;
+    /// Queued dispatches whose `start_by` has passed.
+    async fn overdue(&self, now: Timestamp, limit: usize) -> Result<Vec<DispatchId>>;
+    /// Queued dispatches with a cancel request but no result: a crash came between the two.
+    async fn cancelled_in_queue(&self, limit: usize) -> Result<Vec<DispatchId>>;
+    /// Earliest time at which `promote` or `overdue` will have something to do.
+    async fn next_queue_event(&self) -> Result<Option<Timestamp>>;
+    /// Moves a dispatch that never started to another adapter. If the adapter or the session changes, the dispatch
+    /// goes to the end of its new session's queue. `Error::Stale` if it has started or was cancelled.
+    async fn reroute(&self, reroute: Reroute) -> Result<()>;
+}
+
+/// Attempts: start, progress and end of an execution.
+#[async_trait]
+pub trait Executions: Send + Sync + 'static {
+    /// Number of this boot; each open adds one.
+    fn epoch(&self) -> u64;
+    /// Marks the dispatch as running: a new attempt under this epoch. Returns the request as it was given to
+    /// `accept`. `Error::Stale` if the dispatch is not queued, waits for its time or session, was cancelled, or
+    /// belongs to another adapter.
+    async fn begin(
+        &self,
+        id: DispatchId,
+        provider: &str,
+        started: NewEvent,
+    ) -> Result<(Begun, Box<RawValue>)>;
+    /// Appends events, and the session id and usage if set. `Error::Stale` if the lease is not current.
+    async fn append(&self, lease: &Lease, progress: Progress) -> Result<()>;
+    /// Writes result, last events and delivery in one transaction. `Finished::CancelRequested`, with nothing written,
+    /// if a cancel request was recorded first and the result is not `cancelled`.
+    async fn finish(&self, claim: Claim, finish: Finish) -> Result<Finished>;
+    /// Returns the dispatch to its old place in the queue for another attempt, without a result. `start_by` moves, so
+    /// that it can wait there as long as a new one. `Error::InvalidState` if a cancel was requested: the caller then
+    /// finishes it.
+    async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()>;
+    /// Records a cancel request; on disk when it returns.
+    async fn request_cancel(&self, id: DispatchId, at: Timestamp) -> Result<CancelRequest>;
+    /// Running attempts of older epochs, oldest first. At boot the caller repeats this until it returns none.
+    async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>>;
+}
+
+/// Deliveries that are pending, and the circuit breakers of their receivers.
+#[async_trait]
+pub trait Outbox: Send + Sync + 'static {
+    /// Due deliveries, at most `per_origin` for each origin that is not excluded, so that the backlog of a dead
+    /// receiver does not hide the others.
+    async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>>;
+    /// Earliest due time among pending deliveries of origins that are not excluded; it can be in the past.
+    async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>>;
+    /// Content of a delivery. `Error::NotFound` if retention has removed it.
+    async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload>;
+    /// Records the outcome of one attempt. `Error::InvalidState` if the delivery is not pending.
+    async fn settle(&self, id: DeliveryId, settlement: Settlement) -> Result<()>;
+    /// Makes deliveries due again; returns their number. `since` is compared with their creation, which is the finish
+    /// of their dispatch. `Error::NotFound` if `Replay::One` names an unknown delivery.
+    async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64>;
+    /// Due deliveries to this origin whose `give_up_after` has passed.
+    async fn overdue_deliveries(
+        &self,
+        origin: &str,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<DueDelivery>>;
+    /// Open circuit breakers, at most `destination::MAX_BREAKERS`.
+    async fn open_breakers(&self) -> Result<Vec<OpenBreaker>>;
+    /// Stores the `open` breakers and deletes those of the `closed` origins. Above the bound, those that would be
+    /// tried first are dropped.
+    async fn keep_breakers(&self, open: Vec<OpenBreaker>, closed: Vec<String>) -> Result<()>;
+}
+
+/// The event log, and the events that belong to no dispatch.
+#[async_trait]
+pub trait EventLog: Send + Sync + 'static {
+    /// Identifies this store's event history in cursors.
+    fn log(&self) -> &LogName;
+    /// Position of the newest committed event. A hint to wake readers; the log is authoritative.
+    fn changes(&self) -> watch::Receiver<u64>;
+    fn log_bounds(&self) -> LogBounds;
+    /// Events strictly after a position, in order. Reads at most `limit` events or 1 MiB of them and returns the
+    /// position it has read to, so that a filter that matches nothing still makes progress.
+    async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage>;
+    /// The newest event of one dispatch.
+    async fn last_event(&self, id: DispatchId) -> Result<Option<Event>>;
+    /// Appends events of an adapter that belong to no dispatch.
+    async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()>;
+}
+
+/// Reading of dispatches and deliveries.
+#[async_trait]
+pub trait Records: Send + Sync + 'static {
+    /// Record counts, kept in memory by the writer; exact after every commit.
+    fn counts(&self) -> Counts;
+    async fn dispatch(&self, id: DispatchId) -> Result<Option<DispatchRecord>>;
+    /// The request as it was given to `accept`; `Error::NotFound` if there is none.
+    async fn request(&self, id: DispatchId) -> Result<Box<RawValue>>;
+    /// All dispatches with this task id, newest first.
+    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<DispatchRecord>>;
+    /// A page of dispatches, newest first, without results. It can be shorter than its limit, even empty, while
+    /// `next` is set: the rows that one page looks at are bounded.
+    async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>>;
+    /// Part of an output that is stored apart from the result: at most `limit` bytes from `offset`. `None` if the
+    /// result holds the whole output.
+    async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>>;
+    async fn delivery(&self, id: DeliveryId) -> Result<Option<DeliveryRecord>>;
+    /// A page of deliveries in the order of their dispatches, newest first, each with its last attempt only. Pages
+    /// can be short, as in `dispatches`.
+    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>>;
+    /// Deliveries of one dispatch, oldest first.
+    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>>;
+}
+
+/// Sealed values: named ones, and the secrets of dispatches.
+#[async_trait]
+pub trait Secrets: Send + Sync + 'static {
+    /// A named sealed value, such as the default signing secret.
+    async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>>;
+    /// Writes a named sealed value unless there is one; returns the stored one.
+    async fn seal_once(&self, name: &str, value: Vec<u8>) -> Result<Vec<u8>>;
+    /// A page of sealed values: first the named ones, then the secrets of dispatches, oldest first. Starts at 0,
+    /// looks at `limit` dispatches and continues at `next`.
+    async fn sealed_page(&self, after: u64, limit: usize) -> Result<Page<Sealed>>;
+    /// Replaces sealed values; returns their number. A value that is no longer equal to `from` stays as it is.
+    async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64>;
+}
+
+/// State of the store itself, retention and close.
+#[async_trait]
+pub trait Maintenance: Send + Sync + 'static {
+    /// Identifies this store in the environment of child processes; created once.
+    fn store_id(&self) -> &str;
+    /// `Ok` while changes can be written, otherwise the reason why not.
+    fn status(&self) -> std::result::Result<(), String>;
+    /// Performance metrics; record counts are in `counts`.
+    fn meters(&self) -> Arc<Meters>;
+    /// Removes expired records in one small step: at most `limit` finished dispatches without a pending delivery,
+    /// with everything that belongs to them, and a few old events that belong to no dispatch.
+    async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept>;
+    /// Writes the queued changes, checkpoints and closes. Later calls fail.
+    async fn close(&self);
+}
