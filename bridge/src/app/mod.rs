@@ -132,7 +132,7 @@ impl Bridge {
         let clock = Clock::System;
         let kept = Reloadable::from(config.retention.records);
         let finisher = Finisher {
-            store: Arc::clone(&store),
+            store: Arc::clone(&store).into(),
             clock,
             config: Arc::new(config.dispatch.clone()),
             retention: kept.clone(),
@@ -167,7 +167,7 @@ impl Bridge {
             tracker: tracker.clone(),
         })?;
         let deliverer = Deliverer::new(delivery::Setup {
-            store: Arc::clone(&store),
+            store: Arc::<dyn Store>::clone(&store),
             client,
             signer: signer.clone(),
             vault: vault.clone(),
@@ -300,7 +300,7 @@ impl Bridge {
     async fn work(&self, relayed: mpsc::Receiver<Relayed>) {
         let (tracker, ending) = (&self.tracker, &self.ending);
         let relay = Relay {
-            store: Arc::clone(&self.store),
+            store: Arc::<dyn Store>::clone(&self.store),
             dispatcher: self.dispatcher.clone(),
         };
         let recording = ending.clone();
@@ -318,12 +318,12 @@ impl Bridge {
         });
         tracker.spawn(poll_health(self.registry.clone(), ending.clone()));
         tracker.spawn(sweep(
-            Arc::clone(&self.store),
+            Arc::<dyn Store>::clone(&self.store),
             self.retention.clone(),
             ending.clone(),
         ));
         let resealer = Resealer {
-            store: Arc::clone(&self.store),
+            store: Arc::<dyn Store>::clone(&self.store),
             vault: self.vault.clone(),
             key_rotated: Arc::clone(&self.key_rotated),
         };

@@ -9,14 +9,14 @@ use tokio::sync::mpsc;
 use forge_base::event::{NewEvent, kind};
 use forge_dispatch::Dispatcher;
 use forge_plugin_host::Relayed;
-use forge_store::Store;
+use forge_store::roles::EventLog;
 
 /// Maximum number of events written in one batch.
 const RELAY_BATCH: usize = 128;
 
 /// Task that records adapter events outside executions.
 pub(super) struct Relay {
-    pub(super) store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn EventLog>,
     pub(super) dispatcher: Dispatcher,
 }
 

@@ -12,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use forge_base::failpoint;
 use forge_base::vault::{KeyId, Vault};
+use forge_store as store;
+use forge_store::roles::Secrets;
 use forge_store::sealed::{Place, Resealed, Sealed};
-use forge_store::{self as store, Store};
 
 /// Number of dispatches examined per step.
 const STEP: usize = 200;
@@ -41,7 +42,7 @@ fn ids(keys: &[KeyId]) -> String {
 }
 
 /// Checks that the keys fit the store; a new store is marked with them.
-pub(super) async fn fit(store: &dyn Store, vault: &Vault) -> anyhow::Result<()> {
+pub(super) async fn fit(store: &dyn Secrets, vault: &Vault) -> anyhow::Result<()> {
     let mark = match store.sealed(MARK).await? {
         Some(mark) => mark,
         None => store.seal_once(MARK, vault.seal(MARK, TURNING)).await?,
@@ -51,7 +52,7 @@ pub(super) async fn fit(store: &dyn Store, vault: &Vault) -> anyhow::Result<()> 
 }
 
 /// Checks that `new` can open every secret that might be in the store; the error names the missing keys.
-pub(super) async fn check(store: &dyn Store, old: &Vault, new: &Vault) -> anyhow::Result<()> {
+pub(super) async fn check(store: &dyn Secrets, old: &Vault, new: &Vault) -> anyhow::Result<()> {
     let mut needed = old.keys();
     if is_done(store, old).await? {
         needed.truncate(1);
@@ -63,7 +64,7 @@ pub(super) async fn check(store: &dyn Store, old: &Vault, new: &Vault) -> anyhow
 }
 
 /// True if everything is sealed with the current key.
-async fn is_done(store: &dyn Store, vault: &Vault) -> Result<bool, store::Error> {
+async fn is_done(store: &dyn Secrets, vault: &Vault) -> Result<bool, store::Error> {
     let mark = store.sealed(MARK).await?;
     let mark = mark.filter(|mark| Vault::key_of(mark) == Some(vault.sealing()));
     Ok(mark.is_some_and(|mark| is(vault, &mark, DONE)))
@@ -76,7 +77,7 @@ fn is(vault: &Vault, mark: &[u8], what: &[u8]) -> bool {
 
 /// Re-encryption task.
 pub(super) struct Resealer {
-    pub(super) store: Arc<dyn Store>,
+    pub(super) store: Arc<dyn Secrets>,
     pub(super) vault: Vault,
     /// Notified when the keys have changed.
     pub(super) key_rotated: Arc<Notify>,

@@ -10,14 +10,14 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Retention;
 use forge_base::failpoint;
 use forge_base::reloadable::Reloadable;
-use forge_store::Store;
+use forge_store::roles::Maintenance;
 
 /// Lower bound of `retention.every`.
 const SHORTEST_ROUND: Duration = Duration::from_millis(10);
 
 /// Removes expired records until the shutdown.
 pub(super) async fn sweep(
-    store: Arc<dyn Store>,
+    store: Arc<dyn Maintenance>,
     retention: Reloadable<Retention>,
     ending: CancellationToken,
 ) {

@@ -1,5 +1,11 @@
 //! Opens a store that a power cut left, and compares it with what had been observed until then.
 
+use forge_store::roles::Accept as _;
+use forge_store::roles::EventLog as _;
+use forge_store::roles::Executions as _;
+use forge_store::roles::Maintenance as _;
+use forge_store::roles::Outbox as _;
+use forge_store::roles::Records as _;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;

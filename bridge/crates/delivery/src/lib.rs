@@ -33,7 +33,8 @@ use forge_base::time::Clock;
 use forge_base::trace::Spans;
 use forge_base::vault::{self, Vault};
 use forge_net::Client;
-use forge_store::{self as store, Store};
+use forge_store as store;
+use forge_store::roles::Outbox;
 
 pub use destinations::{Destination, State};
 
@@ -93,7 +94,7 @@ pub struct Origin {
 
 /// Dependencies of a deliverer.
 pub struct Setup {
-    pub store: Arc<dyn Store>,
+    pub store: Arc<dyn Outbox>,
     pub client: Client,
     pub signer: Signer,
     pub vault: Vault,

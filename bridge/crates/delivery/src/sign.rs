@@ -15,7 +15,7 @@ use forge_base::id::DeliveryId;
 use forge_base::reloadable::Reloadable;
 use forge_base::vault::Vault;
 use forge_net as net;
-use forge_store::Store;
+use forge_store::roles::Secrets;
 
 use super::{Config, Error};
 
@@ -106,7 +106,7 @@ pub enum Source {
 impl Signer {
     /// Reads the secrets from the configuration. Without a configured default secret, uses the one in the
     /// store, which is generated if missing.
-    pub async fn open(config: &Config, store: &dyn Store, vault: &Vault) -> Result<Self, Error> {
+    pub async fn open(config: &Config, store: &dyn Secrets, vault: &Vault) -> Result<Self, Error> {
         let mut keys = Keys::read(config)?;
         if keys.default.is_empty() {
             keys.default = vec![stored(store, vault).await?];
@@ -236,7 +236,7 @@ fn parse_all(secrets: &[SecretString], place: &str) -> Result<Vec<SigningSecret>
     parsed.collect()
 }
 
-async fn stored(store: &dyn Store, vault: &Vault) -> Result<SigningSecret, Error> {
+async fn stored(store: &dyn Secrets, vault: &Vault) -> Result<SigningSecret, Error> {
     let sealed = match store.sealed(STORED).await.map_err(Error::ReadSecret)? {
         Some(sealed) => sealed,
         None => {

@@ -157,7 +157,7 @@ impl Inner {
         };
         let session = assembled.session_id.clone();
         let attempt = Attempt {
-            store: &*finisher.store,
+            executions: &*finisher.store.executions,
             clock: &finisher.clock,
             adapter,
             lease: &begun.lease,

@@ -27,7 +27,12 @@ impl Dispatcher {
     async fn cancel_now(&self, id: DispatchId) -> Result<Option<bool>, Error> {
         let inner = &self.inner;
         let now = inner.finisher.clock.now();
-        let requested = inner.finisher.store.request_cancel(id, now).await?;
+        let requested = inner
+            .finisher
+            .store
+            .executions
+            .request_cancel(id, now)
+            .await?;
         failpoint::point("cancel.recorded");
         match requested {
             CancelRequest::Queued => {

@@ -12,8 +12,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use forge_base::failpoint;
 use forge_base::time::Clock;
 use forge_plugin_host::{Call, Item, Permit};
+use forge_store as store;
 use forge_store::record::Lease;
-use forge_store::{self as store, Store};
+use forge_store::roles::Executions;
 
 use super::accumulator::Change;
 use super::event_batcher::EventBatcher;
@@ -28,7 +29,7 @@ const STORE_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Context of one attempt.
 pub(super) struct Attempt<'a> {
-    pub(super) store: &'a dyn Store,
+    pub(super) executions: &'a dyn Executions,
     pub(super) clock: &'a Clock,
     /// Permit for the generation of the adapter that executes the attempt to its end.
     pub(super) adapter: &'a Permit,
@@ -91,7 +92,7 @@ impl Attempt<'_> {
             let progress = batcher.take();
             let again = progress.clone();
             failpoint::point("execute.append.before");
-            let appended = self.store.append(self.lease, progress).await;
+            let appended = self.executions.append(self.lease, progress).await;
             failpoint::point("execute.append.after");
             match appended {
                 Ok(()) => return WriteOutcome::Yes,

@@ -9,16 +9,17 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::roles::Roles;
 use forge_base::event::{NewEvent, kind};
 use forge_base::failpoint;
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_base::reloadable::Reloadable;
 use forge_base::time::{self, Clock};
 use forge_base::trace::Spans;
+use forge_store as store;
 use forge_store::record::{
     self, Claim, DispatchState, DueDelivery, Finish, Finished, NewDelivery, Requeue,
 };
-use forge_store::{self as store, Store};
 
 use super::Config;
 use super::accumulator::Accumulator;
@@ -36,7 +37,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Writes the ends of dispatches. Cheap to clone.
 #[derive(Clone)]
 pub struct Finisher {
-    pub store: Arc<dyn Store>,
+    pub store: Roles,
     pub clock: Clock,
     pub config: Arc<Config>,
     /// Time that a record is kept after its end.
@@ -123,7 +124,7 @@ impl Finisher {
                 since: at,
             });
             failpoint::point("finish.before");
-            let finished = self.store.finish(claim.clone(), finish).await;
+            let finished = self.store.executions.finish(claim.clone(), finish).await;
             failpoint::point("finish.after");
             match finished {
                 Ok(Finished::Recorded(recorded)) => {
@@ -160,13 +161,13 @@ impl Finisher {
         id: DispatchId,
         ending: Ending,
     ) -> Result<(), store::Error> {
-        let Some(record) = self.store.dispatch(id).await? else {
+        let Some(record) = self.store.records.dispatch(id).await? else {
             return Ok(());
         };
         if record.state != DispatchState::Queued {
             return Ok(());
         }
-        let stored = self.store.request(id).await?;
+        let stored = self.store.records.request(id).await?;
         // The request is not needed for this end, so an unreadable one does not change it.
         let request = DispatchRequest::from_record(&stored).unwrap_or_else(|error| {
             log_unreadable(id, &error);
@@ -203,7 +204,11 @@ impl Finisher {
         let data = json!({ "reason": why });
         let event = NewEvent::new(kind::RETRYING, self.clock.now()).with(&data);
         failpoint::point("requeue.before");
-        let requeued = self.store.requeue(claim, Requeue { event }).await;
+        let requeued = self
+            .store
+            .executions
+            .requeue(claim, Requeue { event })
+            .await;
         failpoint::point("requeue.after");
         requeued
     }

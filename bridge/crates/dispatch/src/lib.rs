@@ -18,6 +18,7 @@ mod next_wakeup;
 pub mod normalise;
 pub mod recover;
 pub mod request;
+pub mod roles;
 pub mod route;
 mod running;
 mod schedule;

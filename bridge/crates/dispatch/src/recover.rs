@@ -47,7 +47,7 @@ pub(crate) fn recovery_action(
 pub async fn recover(finisher: &Finisher) -> Result<Recovered, store::Error> {
     let mut recovered = Recovered::default();
     loop {
-        let left = finisher.store.interrupted(STEP).await?;
+        let left = finisher.store.executions.interrupted(STEP).await?;
         if left.is_empty() {
             return Ok(recovered);
         }

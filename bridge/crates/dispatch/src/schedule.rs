@@ -77,7 +77,7 @@ impl Dispatcher {
         }
         let (mut stranded, mut waiting, mut without_room) =
             (Vec::new(), BTreeSet::new(), Vec::new());
-        for (provider, _) in inner.finisher.store.queues().await? {
+        for (provider, _) in inner.finisher.store.queue.queues().await? {
             match inner.registry.get(&provider) {
                 // Resuming the adapter wakes the scheduler. Until then new dispatches must not overtake queued ones.
                 Some(adapter) if adapter.paused().is_some() => {
@@ -111,7 +111,7 @@ impl Dispatcher {
     /// Ends dispatches whose queue timeout has passed and those whose cancellation in the queue a crash interrupted;
     /// promotes those whose `notBefore` has come. Returns the time of the next check.
     async fn keep_times(&self, now: Timestamp) -> Result<Timestamp, store::Error> {
-        let store = &self.inner.finisher.store;
+        let store = &self.inner.finisher.store.queue;
         let cancelled = store.cancelled_in_queue(STEP).await?;
         self.end_queued(&cancelled, &Ending::Cancelled { answer: None })
             .await?;
@@ -156,6 +156,7 @@ impl Dispatcher {
             let found = inner
                 .finisher
                 .store
+                .queue
                 .ready(adapter.provider(), limit)
                 .await?;
             let more = found.len() == limit;
@@ -235,7 +236,13 @@ impl Dispatcher {
     async fn reroute_some(&self, from: &[String], now: Timestamp) -> Result<usize, store::Error> {
         let mut moved = 0;
         for provider in from {
-            let ready = self.inner.finisher.store.ready(provider, SCAN).await?;
+            let ready = self
+                .inner
+                .finisher
+                .store
+                .queue
+                .ready(provider, SCAN)
+                .await?;
             let free = ready
                 .into_iter()
                 .filter(|ready| !ready.pinned && ready.attempts == 0);
@@ -249,7 +256,7 @@ impl Dispatcher {
     /// Returns true if the dispatch was moved to another adapter.
     async fn reroute(&self, ready: Ready, now: Timestamp) -> Result<bool, store::Error> {
         let inner = &self.inner;
-        let stored = inner.finisher.store.request(ready.id).await?;
+        let stored = inner.finisher.store.records.request(ready.id).await?;
         let Ok(dispatch) = DispatchRequest::from_record(&stored) else {
             // No adapter can execute it; ending it logs the reason.
             let ending = Ending::Unreadable("the stored request cannot be read".to_owned());
@@ -282,7 +289,7 @@ impl Dispatcher {
             provider: routed.provider,
             routing: routed.decision.stored(),
         };
-        match inner.finisher.store.reroute(reroute).await {
+        match inner.finisher.store.queue.reroute(reroute).await {
             // The dispatch started or ended in the meantime.
             Err(store::Error::Stale(_) | store::Error::InvalidState(_)) => Ok(false),
             rerouted => rerouted.map(|()| true),

@@ -50,7 +50,7 @@ impl Dispatcher {
             None => {
                 inner.waiting_providers.add(&new.provider);
                 let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
-                let accepted = inner.finisher.store.accept(*new).await?;
+                let accepted = inner.finisher.store.accept.accept(*new).await?;
                 if matches!(accepted, Acceptance::Accepted { .. }) {
                     inner.next_wakeup.add(starts);
                     self.wake();
@@ -91,7 +91,13 @@ impl Dispatcher {
         let (answer, answered) = oneshot::channel();
         let dispatcher = self.clone();
         self.inner.tracker.spawn_here(async move {
-            let accepted = dispatcher.inner.finisher.store.accept(unboxed(new)).await;
+            let accepted = dispatcher
+                .inner
+                .finisher
+                .store
+                .accept
+                .accept(unboxed(new))
+                .await;
             let unknown = matches!(accepted, Err(store::Error::Unavailable(_)));
             let waits = matches!(accepted, Ok(Acceptance::Accepted { begun: None, .. }));
             if waits {
@@ -142,7 +148,7 @@ impl Dispatcher {
             let finisher = &dispatcher.inner.finisher;
             let started = started(&adapter, finisher.clock.now());
             failpoint::point("begin.before");
-            let begun = finisher.store.begin(id, adapter.provider(), started).await;
+            let begun = finisher.store.executions.begin(id, adapter.provider(), started).await;
             failpoint::point("begin.after");
             match begun {
                 Ok((begun, request)) => match DispatchRequest::from_record(&request) {
@@ -222,7 +228,7 @@ impl Dispatcher {
         let lease = Lease {
             id,
             attempt,
-            epoch: finisher.store.epoch(),
+            epoch: finisher.store.executions.epoch(),
         };
         let mut pause = PAUSE.0;
         loop {

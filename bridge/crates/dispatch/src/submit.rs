@@ -45,7 +45,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn lookup_key(dispatch: &record::DispatchRecord) -> Self {
+    fn of_record(dispatch: &record::DispatchRecord) -> Self {
         Self {
             task_id: dispatch.task_id.clone(),
             dispatch_id: dispatch.id,
@@ -110,7 +110,7 @@ impl Dispatcher {
             Acceptance::Duplicate(known) => {
                 spans::log_under(known.id, &known.trace_id);
                 inner.deliverer.wake();
-                Ok(Answer::lookup_key(&known))
+                Ok(Answer::of_record(&known))
             }
             Acceptance::Conflict(id) => Err(Error::Conflict(id)),
             Acceptance::QueueFull => Err(Error::QueueFull),
@@ -166,7 +166,7 @@ impl Inner {
         counted: &str,
         now: Timestamp,
     ) -> Result<Option<Answer>, Error> {
-        let Some(known) = self.finisher.store.recall(key).await? else {
+        let Some(known) = self.finisher.store.accept.recall(key).await? else {
             return Ok(None);
         };
         match known.verdict(key.space, counted) {
@@ -183,16 +183,17 @@ impl Inner {
         now: Timestamp,
     ) -> Result<Answer, store::Error> {
         if matches!(known.state, DispatchState::Finished { .. }) {
-            let deliveries = self.finisher.store.deliveries_of(known.id).await?;
+            let deliveries = self.finisher.store.outbox.deliveries_of(known.id).await?;
             if let Some(last) = deliveries.last() {
                 self.finisher
                     .store
+                    .outbox
                     .replay(Replay::One(last.id), now)
                     .await?;
                 self.deliverer.wake();
             }
         }
-        Ok(Answer::lookup_key(known))
+        Ok(Answer::of_record(known))
     }
 
     /// Routes a dispatch by the current state of the adapters.
@@ -205,7 +206,14 @@ impl Inner {
         let queued: BTreeMap<String, u64> = match adapters.len() {
             // With one adapter the load is not compared.
             0 | 1 => BTreeMap::new(),
-            _ => self.finisher.store.queues().await?.into_iter().collect(),
+            _ => self
+                .finisher
+                .store
+                .queue
+                .queues()
+                .await?
+                .into_iter()
+                .collect(),
         };
         let seen = adapters.iter().map(|a| (a.profile(), a.health()));
         let seen: Vec<_> = seen.collect();

@@ -14,8 +14,8 @@ use super::query::{Query, page_cursor};
 use forge_base::failpoint;
 use forge_base::id::DeliveryId;
 use forge_delivery::Deliverer;
-use forge_store::Store;
 use forge_store::record::{DeliveryFilter, DeliveryRecord, DeliveryState, Replay};
+use forge_store::roles::Outbox;
 
 const STATUSES: [(&str, DeliveryState); 4] = [
     ("pending", DeliveryState::Pending),
@@ -27,7 +27,7 @@ const MAX_LISTED: u64 = 200;
 
 pub(super) async fn list(
     _: Reader,
-    State(store): State<Arc<dyn Store>>,
+    State(store): State<Arc<dyn Outbox>>,
     mut query: Query,
 ) -> Result<Json<Value>, Failure> {
     let filter = DeliveryFilter {
@@ -55,7 +55,7 @@ pub(super) async fn destinations(
 
 pub(super) async fn show(
     _: Reader,
-    State(store): State<Arc<dyn Store>>,
+    State(store): State<Arc<dyn Outbox>>,
     Path(id): Path<String>,
 ) -> Result<Json<DeliveryRecord>, Failure> {
     let delivery = store.delivery(parse(&id)?).await?;
@@ -64,7 +64,7 @@ pub(super) async fn show(
 
 pub(super) async fn retry(
     _: Sender,
-    State(store): State<Arc<dyn Store>>,
+    State(store): State<Arc<dyn Outbox>>,
     State(deliverer): State<Deliverer>,
     Path(id): Path<String>,
 ) -> Result<(StatusCode, Json<Value>), Failure> {
@@ -79,7 +79,7 @@ pub(super) async fn retry(
 
 pub(super) async fn retry_many(
     _: Admin,
-    State(store): State<Arc<dyn Store>>,
+    State(store): State<Arc<dyn Outbox>>,
     State(deliverer): State<Deliverer>,
     mut query: Query,
 ) -> Result<(StatusCode, Json<Value>), Failure> {

@@ -53,7 +53,7 @@ enum Hint {
         last_read: Instant,
         patience: Duration,
     },
-    Herald(Subscriber),
+    Topic(Subscriber),
 }
 
 /// Reader of the log with a filter and an end.
@@ -88,7 +88,7 @@ impl Follow {
                 last_read: now,
                 patience: LEAST_PATIENCE,
             },
-            None => Hint::Herald(fanout.subscribe(&filter)),
+            None => Hint::Topic(fanout.subscribe(&filter)),
         };
         Self {
             hint,
@@ -212,7 +212,7 @@ impl Follow {
                 changes.borrow_and_update();
                 *last_read = Instant::now();
             }
-            Hint::Herald(subscriber) => {
+            Hint::Topic(subscriber) => {
                 let place = subscriber.since(before);
                 // The first read always uses the log: the fan-out might not have published the latest commit yet.
                 if std::mem::replace(&mut self.has_read, true) {
@@ -309,7 +309,7 @@ impl Hint {
     /// Waits for a wake-up. Returns false if there will be no more.
     async fn changed(&mut self, filter: &EventFilter, closing: &CancellationToken) -> bool {
         let (changes, last_read, patience) = match self {
-            Hint::Herald(subscriber) => return subscriber.changed(filter).await,
+            Hint::Topic(subscriber) => return subscriber.changed(filter).await,
             Hint::Commits {
                 changes,
                 last_read,

@@ -55,6 +55,7 @@ use forge_dispatch::Dispatcher;
 use forge_plugin_host::Registry;
 use forge_process::Children;
 use forge_store::Store;
+use forge_store::roles::{EventLog, Outbox};
 
 use auth::Auth;
 use body::BodyReader;
@@ -249,6 +250,8 @@ macro_rules! part {
 
 part! {
     Arc<dyn Store> = state.store;
+    Arc<dyn EventLog> = state.store;
+    Arc<dyn Outbox> = state.store;
     Dispatcher = state.dispatcher;
     Deliverer = state.deliverer;
     Registry = state.registry;

@@ -9,6 +9,7 @@ use forge_base::id::DispatchId;
 use forge_dispatch::route;
 use forge_store::Store;
 use forge_store::record::{DeliveryRecord, DeliveryState, DispatchRecord, DispatchState};
+use forge_store::roles::Records;
 
 /// Dispatch as shown by `GET /api/v2/dispatch/{id}`.
 #[derive(Debug, Serialize)]
@@ -194,7 +195,7 @@ impl DeliveryLine {
 }
 
 /// Finds the dispatch named in a path: by its own id, or the newest with that task id.
-pub(super) async fn find(store: &dyn Store, id: &str) -> Result<DispatchRecord, Failure> {
+pub(super) async fn find(store: &dyn Records, id: &str) -> Result<DispatchRecord, Failure> {
     let found = if id.starts_with("dsp_") {
         match id.parse() {
             Ok(id) => store.dispatch(id).await?,
@@ -208,7 +209,7 @@ pub(super) async fn find(store: &dyn Store, id: &str) -> Result<DispatchRecord, 
 
 /// Finds all dispatches named in a path, newest first: several for a task id that was dispatched again.
 pub(super) async fn find_all(
-    store: &dyn Store,
+    store: &dyn Records,
     id: &str,
     limit: usize,
 ) -> Result<Vec<DispatchRecord>, Failure> {

@@ -97,7 +97,7 @@ impl Edge {
         let deliverer = deliverer(&store, &vault).await;
         let dispatcher = Dispatcher::new(dispatch::Setup {
             finisher: Finisher {
-                store: Arc::clone(&store),
+                store: Arc::clone(&store).into(),
                 clock: Clock::System,
                 config: Arc::default(),
                 retention: RETENTION.into(),
@@ -270,7 +270,7 @@ fn client() -> net::Client {
 async fn deliverer(store: &Arc<dyn Store>, vault: &Vault) -> Deliverer {
     let config = delivery::Config::default();
     Deliverer::new(delivery::Setup {
-        store: Arc::clone(store),
+        store: Arc::<dyn Store>::clone(store),
         client: client(),
         signer: Signer::open(&config, store.as_ref(), vault).await.unwrap(),
         vault: vault.clone(),

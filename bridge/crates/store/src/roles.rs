@@ -122,6 +122,12 @@ pub trait Outbox: Send + Sync + 'static {
     /// Stores the `open` breakers and deletes those of the `closed` origins. Above the bound, those that would be
     /// tried first are dropped.
     async fn keep_breakers(&self, open: Vec<OpenBreaker>, closed: Vec<String>) -> Result<()>;
+    async fn delivery(&self, id: DeliveryId) -> Result<Option<DeliveryRecord>>;
+    /// A page of deliveries in the order of their dispatches, newest first, each with its last attempt only. Pages
+    /// can be short, as in `dispatches`.
+    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>>;
+    /// Deliveries of one dispatch, oldest first.
+    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>>;
 }
 
 /// The event log, and the events that belong to no dispatch.
@@ -141,7 +147,7 @@ pub trait EventLog: Send + Sync + 'static {
     async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()>;
 }
 
-/// Reading of dispatches and deliveries.
+/// Reading of dispatches.
 #[async_trait]
 pub trait Records: Send + Sync + 'static {
     /// Record counts, kept in memory by the writer; exact after every commit.
@@ -157,12 +163,6 @@ pub trait Records: Send + Sync + 'static {
     /// Part of an output that is stored apart from the result: at most `limit` bytes from `offset`. `None` if the
     /// result holds the whole output.
     async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>>;
-    async fn delivery(&self, id: DeliveryId) -> Result<Option<DeliveryRecord>>;
-    /// A page of deliveries in the order of their dispatches, newest first, each with its last attempt only. Pages
-    /// can be short, as in `dispatches`.
-    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>>;
-    /// Deliveries of one dispatch, oldest first.
-    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>>;
 }
 
 /// Sealed values: named ones, and the secrets of dispatches.

@@ -1,5 +1,6 @@
 //! Circuit breaker of a receiver that is down: open, probed, and the deliveries that wait meanwhile.
 
+use forge_store::roles::Records as _;
 use std::time::Duration;
 
 use serde_json::json;
@@ -9,8 +10,8 @@ use super::{Rig, held};
 use crate::State;
 use forge_base::event::kind;
 use forge_base::id::DeliveryId;
-use forge_store::Store;
 use forge_store::record::DeliveryState;
+use forge_store::roles::Outbox;
 use forge_test_support::callback::{Answer, CallbackSink};
 
 const OWED: usize = 20;

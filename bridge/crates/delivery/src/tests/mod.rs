@@ -5,6 +5,9 @@ mod retries;
 mod rounds;
 mod wire;
 
+use forge_store::roles::Accept as _;
+use forge_store::roles::EventLog as _;
+use forge_store::roles::Executions as _;
 use std::future::Future;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -25,12 +28,12 @@ use forge_base::trace::Spans;
 use forge_base::vault::Vault;
 use forge_net as net;
 use forge_net::guard::Guard;
-use forge_store::Store;
 use forge_store::memory::Memory;
 use forge_store::record::{
     Acceptance, Callback, Claim, DeliveryRecord, EventFilter, Finish, Finished, IdempotencyKey,
     KeySpace, NewDelivery, NewDispatch,
 };
+use forge_store::roles::Outbox;
 use forge_test_support::callback::Received;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -58,7 +61,7 @@ impl Rig {
         let vault = vault(7);
         let signer = Signer::open(&config, &*store, &vault).await.unwrap();
         let mut rig = Self {
-            deliverer: idle(Arc::clone(&store) as Arc<dyn Store>),
+            deliverer: idle(Arc::clone(&store) as Arc<dyn Outbox>),
             tracker: Tasks::here(),
             clock: Clock::tokio(),
             store,
@@ -74,7 +77,7 @@ impl Rig {
     /// Replaces the deliverer, over the same store, as after a restart.
     fn restart(&mut self) {
         self.deliverer = Deliverer::new(Setup {
-            store: Arc::clone(&self.store) as Arc<dyn Store>,
+            store: Arc::clone(&self.store) as Arc<dyn Outbox>,
             client: client(),
             signer: self.signer.clone(),
             vault: self.vault.clone(),
@@ -194,7 +197,7 @@ impl Rig {
 }
 
 /// Deliverer whose worker is not running, for tests of components that hold one.
-pub(crate) fn idle(store: Arc<dyn Store>) -> Deliverer {
+pub(crate) fn idle(store: Arc<dyn Outbox>) -> Deliverer {
     let vault = vault(7);
     let config = Config::default();
     let signer = Signer::open(&config, &Memory::new(), &vault)

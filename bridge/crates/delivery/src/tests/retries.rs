@@ -7,8 +7,8 @@ use serde_json::json;
 use super::{Rig, header, held};
 use forge_base::event::kind;
 use forge_base::time;
-use forge_store::Store;
 use forge_store::record::{DeliveryState, Replay};
+use forge_store::roles::Outbox;
 use forge_test_support::callback::{Answer, CallbackSink};
 
 #[tokio::test(start_paused = true)]

@@ -9,8 +9,8 @@ use standardwebhooks::Webhook;
 use super::super::{Config, Origin};
 use super::{Rig, TRACE, header, vault};
 use forge_base::event::kind;
-use forge_store::Store;
 use forge_store::record::DeliveryState;
+use forge_store::roles::Outbox;
 use forge_test_support::callback::{Answer, CallbackSink};
 
 #[tokio::test(start_paused = true)]

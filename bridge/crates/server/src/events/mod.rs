@@ -23,8 +23,8 @@ use super::event_fanout::EventFanout;
 use super::follow::{Follow, Step, Until};
 use super::query::Query;
 use super::record::find;
-use forge_store::Store;
 use forge_store::record::{DispatchRecord, EventFilter};
+use forge_store::roles::EventLog;
 
 const MAX_PAGE: u64 = 1000;
 const MAX_WAIT_SECONDS: u64 = 60;
@@ -37,7 +37,7 @@ pub(super) async fn of_dispatch(
     mut query: Query,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let dispatch = find(log.store.as_ref(), &id).await?;
+    let dispatch = find(log.fanout.store().as_ref(), &id).await?;
     let until = end(&dispatch, &mut query);
     let place = place(&headers, &mut query);
     let poll = Poll::read(&mut query);
@@ -184,14 +184,14 @@ impl StreamLimit {
 /// Components that event routes use.
 #[derive(Clone)]
 pub(super) struct Log {
-    store: Arc<dyn Store>,
+    store: Arc<dyn EventLog>,
     fanout: EventFanout,
     stream_limit: StreamLimit,
 }
 
 impl<S> FromRef<S> for Log
 where
-    Arc<dyn Store>: FromRef<S>,
+    Arc<dyn EventLog>: FromRef<S>,
     EventFanout: FromRef<S>,
     StreamLimit: FromRef<S>,
 {

@@ -7,6 +7,7 @@ pub(super) mod counters;
 pub(super) mod deliver;
 pub(super) mod events;
 pub(super) mod execute;
+pub(super) mod outbox;
 pub(super) mod queue;
 pub(super) mod read;
 pub(super) mod retention;

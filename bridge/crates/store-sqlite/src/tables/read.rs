@@ -12,7 +12,6 @@ use forge_store::record::{
 use forge_store::roles::Records;
 use forge_store::{Error, Result};
 
-use super::deliver::AT_HOST;
 use super::execute::OUTPUT_PART_BYTES;
 use super::rows::{self, nanos, select_dispatch, state_code};
 use crate::Sqlite;
@@ -47,24 +46,6 @@ impl Records for Sqlite {
     async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>> {
         self.read(move |connection| output(connection, id, offset, limit))
             .await
-    }
-
-    async fn delivery(&self, id: DeliveryId) -> Result<Option<DeliveryRecord>> {
-        self.look_up(move |connection| delivery(connection, id))
-            .await
-    }
-
-    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>> {
-        self.read(move |connection| deliveries(connection, &filter))
-            .await
-    }
-
-    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>> {
-        Ok(self
-            .delivery(DeliveryId::of(id))
-            .await?
-            .into_iter()
-            .collect())
     }
 }
 
@@ -363,3 +344,8 @@ fn read_attempt(row: &Row<'_>) -> rusqlite::Result<DeliveryAttempt> {
         answer: row.get(5)?,
     })
 }
+
+/// `rules::at_host` for the host in parameter 3.
+pub(crate) const AT_HOST: &str = "(?3 IS NULL
+  OR substr(callback_origin, instr(callback_origin, '://') + 3) = ?3
+  OR substr(callback_origin, instr(callback_origin, '://') + 3, length(?3) + 1) = ?3 || ':')";

@@ -202,6 +202,18 @@ impl Outbox for Memory {
             Ok(())
         })
     }
+
+    async fn delivery(&self, id: DeliveryId) -> Result<Option<DeliveryRecord>> {
+        Ok(self.state().delivery(id))
+    }
+
+    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>> {
+        Ok(self.state().deliveries(&filter))
+    }
+
+    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>> {
+        Ok(self.state().deliveries_of(id))
+    }
 }
 
 #[async_trait]
@@ -258,18 +270,6 @@ impl Records for Memory {
 
     async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>> {
         Ok(self.state().output(id, offset, limit))
-    }
-
-    async fn delivery(&self, id: DeliveryId) -> Result<Option<DeliveryRecord>> {
-        Ok(self.state().delivery(id))
-    }
-
-    async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>> {
-        Ok(self.state().deliveries(&filter))
-    }
-
-    async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>> {
-        Ok(self.state().deliveries_of(id))
     }
 }
 

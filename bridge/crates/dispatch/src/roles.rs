@@ -1,0 +1,27 @@
+//! Roles of the store that the pipeline uses.
+
+use std::sync::Arc;
+
+use forge_store::roles::{Accept, Executions, Outbox, Queue, Records, Store};
+
+/// One store, by its roles. Cheap to clone.
+#[derive(Clone)]
+pub struct Roles {
+    pub(crate) accept: Arc<dyn Accept>,
+    pub(crate) queue: Arc<dyn Queue>,
+    pub(crate) executions: Arc<dyn Executions>,
+    pub(crate) outbox: Arc<dyn Outbox>,
+    pub(crate) records: Arc<dyn Records>,
+}
+
+impl From<Arc<dyn Store>> for Roles {
+    fn from(store: Arc<dyn Store>) -> Self {
+        Self {
+            accept: Arc::clone(&store) as Arc<dyn Accept>,
+            queue: Arc::clone(&store) as Arc<dyn Queue>,
+            executions: Arc::clone(&store) as Arc<dyn Executions>,
+            outbox: Arc::clone(&store) as Arc<dyn Outbox>,
+            records: store,
+        }
+    }
+}
