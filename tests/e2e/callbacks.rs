@@ -84,7 +84,7 @@ pub(super) fn is_signed_with(request: &Received, secret: &str) -> bool {
 }
 
 #[tokio::test]
-async fn each_kind_of_receiver_gets_what_the_contract_says() {
+async fn each_kind_of_receiver_gets_what_the_reference_says() {
     let elsewhere = CallbackSink::start().await;
     let fine = || Answer::status(200);
     let receivers = [

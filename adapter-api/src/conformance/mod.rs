@@ -1,5 +1,5 @@
-//! Conformance checks for adapters: one row for each rule of the adapter contract's testing table and
-//! checklist. The adapter is called through its exported table, as the bridge calls it, in the process of
+//! Conformance checks for adapters: one row for each rule; the checklist in `README.md` is their
+//! summary. The adapter is called through its exported table, as the bridge calls it, in the process of
 //! the test.
 //!
 //! ```no_run
@@ -129,7 +129,7 @@ fn check_entry(
 pub enum Step<'a> {
     /// A check is about to begin.
     Begins {
-        /// The part of the contract.
+        /// The part of the interface.
         area: &'static str,
         /// The rule.
         rule: &'static str,
@@ -274,14 +274,14 @@ const CHECKS: &[(&str, &str, Check)] = &[
 pub struct Report {
     /// The adapter's provider id.
     pub provider: String,
-    /// A row for each rule, in the contract's order.
+    /// A row for each rule, in the order in which they run.
     pub rows: Vec<Row>,
 }
 
 /// A rule and its outcome.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The part of the contract.
+    /// The part of the interface.
     pub area: &'static str,
     /// The rule.
     pub rule: &'static str,

@@ -1,5 +1,5 @@
-//! Agents of the runtime, their workspace files and their channel bindings. The contract names these three
-//! areas; this project defines the methods and types.
+//! Agents of the runtime, their workspace files and their channel bindings. The public description of
+//! Bridge names these three areas; this project defines the methods and types.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};

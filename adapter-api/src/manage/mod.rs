@@ -1,8 +1,8 @@
 //! Optional management interfaces of adapters whose runtime has state of its own.
 //!
-//! The contract names the four interfaces and, for [`RuntimeManager`], eight methods and six types; of the
-//! other three it names only the purpose. Everything else here, including the members of all types, is
-//! defined by this project.
+//! The public description of Bridge names the four interfaces and, for [`RuntimeManager`], eight methods and
+//! six types; of the other three it names only the purpose. Everything else here, including the members of
+//! all types, is defined by this project.
 
 mod agents;
 mod runtime;

@@ -1,5 +1,5 @@
-//! Agent sync, skill sync and discovery. The contract defines the eight methods; this project defines the
-//! members of their types.
+//! Agent sync, skill sync and discovery. The public description of Bridge defines the eight methods; this
+//! project defines the members of their types.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};

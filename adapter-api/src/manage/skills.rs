@@ -1,5 +1,5 @@
-//! Skills of the runtime, their status and their dependencies. The contract names these three areas; this
-//! project defines the methods and types.
+//! Skills of the runtime, their status and their dependencies. The public description of Bridge names these
+//! three areas; this project defines the methods and types.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! The runtime's configuration, model catalogue and security posture. The contract names these three areas;
-//! this project defines the methods and types.
+//! The runtime's configuration, model catalogue and security posture. The public description of Bridge names
+//! these three areas; this project defines the methods and types.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! Composition root: builds and wires all components once, in the order of `contract.md` §5, and stops them
-//! in reverse order. The only module that knows all of them.
+//! Composition root: builds and wires all components once, in the order of `ARCHITECTURE.md`, "Start and
+//! shutdown", and stops them in reverse order. The only module that knows all of them.
 
 pub mod check;
 pub mod conform;
@@ -349,8 +349,8 @@ impl Bridge {
         self.tracker.spawn(registrar.run(self.starting.clone()));
     }
 
-    /// Shuts down as in `contract.md` §5: reports not ready at once, accepts dispatches for `drain.accept`,
-    /// gives executions `drain.grace`, then ends the rest by recovery policy.
+    /// Shuts down as in `ARCHITECTURE.md`, "Start and shutdown": reports not ready at once, accepts dispatches
+    /// for `drain.accept`, gives executions `drain.grace`, then ends the rest by recovery policy.
     pub async fn stop(self) {
         let drain = &self.config.drain;
         let begun = Instant::now();

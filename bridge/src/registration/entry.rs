@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_has_the_members_of_the_contract_and_no_other() {
+    fn an_entry_has_the_members_that_a_registry_knows_and_no_other() {
         let entries = entries(&identity(), vec![gateway("echo")], Some("ab12"));
         let body = serde_json::to_string_pretty(&entries).unwrap();
         insta::assert_snapshot!(body, @r#"

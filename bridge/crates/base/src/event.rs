@@ -71,7 +71,7 @@ impl NewEvent {
     }
 }
 
-/// Event as recorded and as readers receive it (`contract.md` §3).
+/// Event as recorded and as readers receive it: the schema `ExecutionEvent` of `openapi.json`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {

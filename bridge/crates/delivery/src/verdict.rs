@@ -47,7 +47,7 @@ impl Verdict {
     }
 }
 
-/// Applies the retry rule of `contract.md` §2. `random` is from 0 to 1.
+/// Applies the retry rule: the responses of the webhook `result` in `openapi.json`. `random` is from 0 to 1.
 pub fn decide_retry(outcome: &Outcome, series: Series, now: Timestamp, random: f64) -> Verdict {
     let asked = match outcome {
         Outcome::Answered { status, .. } if (200..300).contains(status) => {

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strategy_follows_the_contract() {
+    fn the_strategy_follows_the_request_and_the_profile() {
         use OutputStrategy::{File, Stream, Structured};
         let all = &[File, Stream, Structured][..];
         for (explicit, schema, dir, declared, expected) in [

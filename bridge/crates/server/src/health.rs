@@ -232,7 +232,7 @@ mod tests {
     use super::super::testing::Edge;
 
     #[tokio::test]
-    async fn health_has_the_shape_of_the_contract() {
+    async fn health_has_the_shape_of_the_reference() {
         let edge = Edge::new().await;
         edge.accept("task").await;
         edge.done("done").await;

@@ -1,6 +1,6 @@
 //! Management routes: agents, skills, models and system of runtimes that have them. Each route names the ops that can
-//! answer it; the names of `runtime.…` come from seed 002, the others are the bridge's own. Reading needs the scope
-//! `admin` too, because prompts and workspace files are included.
+//! answer it; the names of `runtime.…` come from the public description of Bridge, the others are the
+//! bridge's own. Reading needs the scope `admin` too, because prompts and workspace files are included.
 
 use axum::Router;
 use axum::extract::Path;

@@ -195,7 +195,7 @@ pub struct Finish {
     pub at: Timestamp,
     /// `None` means `ok`.
     pub error_code: Option<String>,
-    /// The result of `contract.md` §2 as a JSON object without `events`, which the store adds.
+    /// The schema `Result` of `openapi.json` as a JSON object without `events`, which the store adds.
     pub result: Box<RawValue>,
     /// Whole output, stored apart if the result holds only its beginning.
     pub output: Option<String>,
@@ -406,7 +406,7 @@ pub struct DispatchRecord {
     pub first_started_at: Option<Timestamp>,
     pub retry_of: Option<DispatchId>,
     pub callback: Option<Callback>,
-    /// Result of `contract.md` §2 with `events`, once finished. Omitted in lists.
+    /// Schema `Result` of `openapi.json` with `events`, once finished. Omitted in lists.
     pub result: Option<Box<RawValue>>,
 }
 

@@ -21,7 +21,7 @@ pub const LAST_ATTEMPTS: u32 = 20;
 pub const UNBOUND_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 impl Known {
-    /// Applies the key rules of `contract.md` §1, "Idempotency".
+    /// Applies the rules for a repeated key: the operation `dispatch` of `openapi.json`.
     pub fn verdict(&self, space: KeySpace, counted: &str) -> KeyVerdict {
         let failed = match &self.dispatch.state {
             DispatchState::Finished {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_answers_as_the_contract_says() {
+    fn a_key_answers_as_the_reference_says() {
         let finished = |code: Option<&str>| DispatchState::Finished {
             at: Timestamp::UNIX_EPOCH,
             error_code: code.map(str::to_owned),

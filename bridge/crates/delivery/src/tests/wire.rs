@@ -14,7 +14,7 @@ use forge_store::roles::Outbox;
 use forge_test_support::callback::{Answer, CallbackSink};
 
 #[tokio::test(start_paused = true)]
-async fn a_callback_carries_what_the_contract_says() {
+async fn a_callback_carries_what_the_reference_says() {
     let sink = CallbackSink::start().await;
     let rig = Rig::new().await;
     let id = rig

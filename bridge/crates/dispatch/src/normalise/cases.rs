@@ -176,7 +176,7 @@ fn every_ending_has_its_code_and_keeps_what_there_is() {
 }
 
 #[test]
-fn a_full_result_has_every_field_of_the_contract() {
+fn a_full_result_has_every_field_of_the_reference() {
     let dispatch = DispatchRequest {
         run_id: Some("run".into()),
         step_id: Some("step".into()),

@@ -88,7 +88,7 @@ pub struct Outcome {
     pub error_code: Option<String>,
     /// Error text for humans; `None` without an error code.
     pub error: Option<String>,
-    /// The result of `contract.md` §2, without `events`.
+    /// The schema `Result` of `openapi.json`, without `events`.
     pub result: Box<RawValue>,
     /// The whole output, if the result contains only its beginning.
     pub output: Option<String>,
@@ -105,7 +105,7 @@ pub struct Account {
     pub cost_usd: Option<f64>,
 }
 
-/// Builds the result of `contract.md` §2.
+/// Builds the result: the schema `Result` of `openapi.json`.
 pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
     let mut draft = Draft::read(raw, subject);
     draft.take_file(raw.file.as_ref(), subject);

@@ -1,4 +1,4 @@
-//! Table tests of the routing rules of `contract.md` §1.
+//! Table tests of the routing rules in `ARCHITECTURE.md`, "Routing layers".
 
 use std::time::Duration;
 

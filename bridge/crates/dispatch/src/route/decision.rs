@@ -21,7 +21,7 @@ pub enum Layer {
     Load,
 }
 
-/// All layers with their numbers in `contract.md` §1.
+/// All layers with their numbers, as in `ARCHITECTURE.md`, "Routing layers".
 const LAYERS: [(u8, Layer); 11] = [
     (0, Layer::Pinned),
     (1, Layer::Capabilities),

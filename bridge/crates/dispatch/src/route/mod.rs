@@ -71,7 +71,7 @@ pub enum RouteError {
     AdapterUnavailable { dropped: Vec<Dropped> },
 }
 
-/// Applies layers 0 to 4 of `contract.md` §1. Candidates are in configured order, which breaks ties.
+/// Applies layers 0 to 4 of `ARCHITECTURE.md`, "Routing layers". Candidates are in configured order, which breaks ties.
 pub fn route(
     dispatch: &DispatchRequest,
     candidates: &[Candidate<'_>],

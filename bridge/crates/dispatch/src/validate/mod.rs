@@ -45,7 +45,7 @@ pub struct Limits<'a> {
     pub callback: Guard<'a>,
 }
 
-/// Validates every row of the dispatch table in `contract.md` §1. The error is the list of all complaints.
+/// Validates every field of the schema `DispatchRequest` of `openapi.json`. The error is the list of all complaints.
 pub fn validate(
     body: &Value,
     envelope: &Envelope<'_>,

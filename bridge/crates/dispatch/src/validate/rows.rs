@@ -1,4 +1,5 @@
-//! Tests of the dispatch table of `contract.md` §1, row by row: valid values, invalid values and the default.
+//! Tests of the schema `DispatchRequest` of `openapi.json`, field by field: valid values, invalid values and the
+//! default.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
