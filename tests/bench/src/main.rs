@@ -1,6 +1,6 @@
-//! Benchmark command behind the figures in the README: measures bridge and floor alternately over several
-//! rounds, and reports medians and ratios. Absolute values depend on the machine; compare ratios and CPU time
-//! per dispatch.
+//! Benchmark command behind the figures in `README.md` beside this package: measures bridge and floor alternately
+//! over several rounds, and reports medians and ratios. Absolute values depend on the machine; compare ratios and
+//! CPU time per dispatch.
 
 mod fairness;
 mod flat_out;
