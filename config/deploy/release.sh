@@ -22,7 +22,7 @@ lay() {
     install -m 0644 "$from/libforge_adapter_${adapter//-/_}.so" "$to/plugins/"
   done
   cp plugins/README.md "$to/plugins/"
-  cp config/forge-bridge.toml "$to/config/"
+  cp config/README.md config/forge-bridge.toml "$to/config/"
   cp -r config/examples "$to/config/"
   cp -r config/grafana "$to/config/"
   install -D -m 0644 config/prometheus/alerts.yml "$to/config/prometheus/alerts.yml"
