@@ -1,7 +1,7 @@
 import { fileURLToPath } from "node:url";
 import { defineConfig } from "vite";
 
-// Four files with fixed names: the bridge embeds them (`bridge/src/http/console.rs`).
+// Four files with fixed names: the bridge embeds them (`bridge/crates/server/src/console.rs`).
 export default defineConfig({
   base: "./",
   resolve: {
