@@ -110,7 +110,7 @@ fn dispatch() -> NewDispatch {
         pinned: true,
         routing: raw(r#"{"among":["echo"]}"#),
         request: raw(&format!(r#"{{"message":"{}"}}"#, "lorem ipsum ".repeat(60))),
-        counted_bytes: 0,
+        fingerprint: [0; 32],
         secrets: None,
         session: None,
         priority: 0,

@@ -19,7 +19,7 @@ use forge_base::id::{DeliveryId, DispatchId};
 use forge_store::record::{
     Acceptance, DispatchState, EventFilter, IdempotencyKey, KeySpace, NewDispatch,
 };
-use forge_store::{Config, Error, Result, Store};
+use forge_store::{Config, Error, Result};
 use forge_store_sqlite::Sqlite;
 
 use super::witness::{Fact, Observation};
@@ -292,7 +292,7 @@ fn dispatch() -> NewDispatch {
         pinned: false,
         routing: raw("[]"),
         request: raw(request),
-        counted_bytes: request.len(),
+        fingerprint: forge_base::digest::sha256(&request),
         secrets: None,
         session: None,
         priority: 0,

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use forge_base::digest::Digest;
 use forge_dispatch::idempotency::fingerprint;
 use forge_dispatch::request::{DispatchRequest, Secrets};
 use forge_dispatch::validate::{Envelope, Limits, validate};
@@ -114,6 +115,6 @@ fn named((number, value): (usize, SecretString)) -> (String, SecretString) {
 }
 
 /// The value compared for idempotency.
-fn canonical(dispatch: &DispatchRequest) -> String {
-    fingerprint(dispatch, &dispatch.to_record()).to_owned()
+fn canonical(dispatch: &DispatchRequest) -> Digest {
+    fingerprint(dispatch)
 }

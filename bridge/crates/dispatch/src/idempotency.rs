@@ -1,42 +1,114 @@
 //! Idempotency key of a dispatch, and the part of the request that must be the same when it is sent again.
 
-use jiff::Timestamp;
-use serde::Serialize;
-use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use std::time::Duration;
 
+use forge_adapter_api::OutputStrategy;
+use forge_adapter_api::request::{Budget, Tool, ToolResult};
+use serde::Serialize;
+use serde_json::Value;
+
+use forge_base::digest::{Digest, sha256};
 use forge_store::record::{IdempotencyKey, KeySpace};
 
-use super::request::DispatchRequest;
-use super::trace::Trace;
+use super::request::{Callback, DispatchRequest, Preferences, Recovery, Workspace};
 
-/// Members that may differ when the same step is sent again; they are the end of a dispatch's JSON.
+/// Members of a request that must be the same when it is sent again. Contains neither secrets nor headers of the callback. Its
+/// JSON is hashed and the hash is stored: a new member is left out while it has its default, and none is renamed.
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Free<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    not_before: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deadline: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    metadata: Option<&'a Map<String, Value>>,
-    #[serde(flatten)]
-    trace: &'a Trace,
+struct Fingerprint<'a> {
+    task_id: &'a str,
+    agent_id: &'a str,
+    message: &'a str,
+    callback: &'a Option<Callback>,
+    provider: &'a Option<String>,
+    system_prompt: &'a Option<String>,
+    model: &'a Option<String>,
+    timeout: &'a Duration,
+    idle_timeout: &'a Option<Duration>,
+    queue_timeout: &'a Duration,
+    tools: &'a [Tool],
+    tool_results: &'a [ToolResult],
+    mcp_servers: &'a [String],
+    workspace: &'a Option<Workspace>,
+    output_strategy: &'a Option<OutputStrategy>,
+    output_schema: &'a Option<Value>,
+    output_file: &'a Option<String>,
+    session_id: &'a Option<String>,
+    requires: &'a [String],
+    preferences: &'a Preferences,
+    priority: &'a i8,
+    recovery: &'a Recovery,
+    budget: &'a Option<Budget>,
+    run_id: &'a Option<String>,
+    step_id: &'a Option<String>,
+    gateway_id: &'a Option<String>,
 }
 
-/// The part of the dispatch's JSON that is compared, which is everything before the members of [`Free`]. Contains
-/// neither secrets nor headers of the callback. Members are in the order of the struct; those named by the caller
-/// are sorted.
-pub fn fingerprint<'a>(dispatch: &DispatchRequest, record: &'a RawValue) -> &'a str {
-    let free = Free {
-        not_before: dispatch.not_before,
-        deadline: dispatch.deadline,
-        metadata: dispatch.metadata.as_ref(),
-        trace: &dispatch.trace,
+/// Digest of the members that must be the same when a request is sent again. The order of members in the request does not
+/// matter: those of objects are sorted. Every member of a request is listed here, so that a new one needs a decision.
+pub fn fingerprint(dispatch: &DispatchRequest) -> Digest {
+    let DispatchRequest {
+        task_id,
+        agent_id,
+        message,
+        callback,
+        provider,
+        system_prompt,
+        model,
+        timeout,
+        idle_timeout,
+        queue_timeout,
+        tools,
+        tool_results,
+        mcp_servers,
+        workspace,
+        output_strategy,
+        output_schema,
+        output_file,
+        session_id,
+        requires,
+        preferences,
+        priority,
+        recovery,
+        budget,
+        run_id,
+        step_id,
+        gateway_id,
+        not_before: _,
+        deadline: _,
+        metadata: _,
+        trace: _,
+    } = dispatch;
+    let fingerprint = Fingerprint {
+        task_id,
+        agent_id,
+        message,
+        callback,
+        provider,
+        system_prompt,
+        model,
+        timeout,
+        idle_timeout,
+        queue_timeout,
+        tools,
+        tool_results,
+        mcp_servers,
+        workspace,
+        output_strategy,
+        output_schema,
+        output_file,
+        session_id,
+        requires,
+        preferences,
+        priority,
+        recovery,
+        budget,
+        run_id,
+        step_id,
+        gateway_id,
     };
-    let free = serde_json::to_string(&free).expect("metadata has only text keys");
-    let counted = record.get().strip_suffix(&free[1..]);
-    counted.expect("the record is that of this dispatch")
+    let json = serde_json::to_vec(&fingerprint).expect("a request has only text keys");
+    sha256(json)
 }
 
 /// Idempotency key of a dispatch: the one in the header, else its task id.
@@ -55,19 +127,19 @@ pub fn key(dispatch: &DispatchRequest, header: Option<&str>) -> IdempotencyKey {
 
 #[cfg(test)]
 mod tests {
-    use forge_adapter_api::request::Tool;
+    use jiff::Timestamp;
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
     use crate::Config;
-    use crate::request::Callback;
     use crate::request::tests::minimal;
+    use crate::trace::Trace;
     use crate::validate::{Envelope, Limits, validate};
     use forge_net::backoff::Policy;
 
-    fn canonical(dispatch: &DispatchRequest) -> String {
-        fingerprint(dispatch, &dispatch.to_record()).to_owned()
+    fn canonical(dispatch: &DispatchRequest) -> Digest {
+        fingerprint(dispatch)
     }
 
     /// A body with every member set to a value that is not its default.
@@ -89,7 +161,7 @@ mod tests {
         })
     }
 
-    fn of_text(text: &str) -> String {
+    fn of_text(text: &str) -> Digest {
         let (config, none) = (Config::default(), Default::default());
         let limits = Limits {
             config: &config,

@@ -96,7 +96,7 @@ pub struct DispatchRequest {
     pub step_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway_id: Option<String>,
-    // The members from here on may differ when the same step is sent again; see `idempotency`.
+
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
     /// Latest end of the queue time and of each attempt; later than `not_before`.

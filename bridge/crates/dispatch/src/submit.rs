@@ -10,6 +10,7 @@ use secrecy::ExposeSecret;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use forge_base::digest::Digest;
 use forge_base::event::{NewEvent, kind};
 use forge_base::failpoint;
 use forge_base::id::DispatchId;
@@ -79,8 +80,8 @@ impl Dispatcher {
             Ok(routed) => routed,
             // A known key gets its answer even if no adapter can execute the request now.
             Err(refused) => {
-                let counted = idempotency::fingerprint(&dispatch, &record);
-                let known = inner.known(&key, counted, now).await?;
+                let fingerprint = idempotency::fingerprint(&dispatch);
+                let known = inner.lookup_key(&key, &fingerprint, now).await?;
                 return known.ok_or(refused);
             }
         };
@@ -128,10 +129,9 @@ impl Dispatcher {
         let inner = &*self.inner;
         let (dispatch, _) = inner.validated(body, headers)?;
         let key = idempotency::key(&dispatch, headers.idempotency_key.as_deref());
-        let record = dispatch.to_record();
-        let counted = idempotency::fingerprint(&dispatch, &record);
+        let fingerprint = idempotency::fingerprint(&dispatch);
         let now = inner.finisher.clock.now();
-        inner.known(&key, counted, now).await
+        inner.lookup_key(&key, &fingerprint, now).await
     }
 }
 
@@ -160,16 +160,16 @@ impl Inner {
     }
 
     /// Answer for a known key; `None` if the key is free or can be taken over.
-    async fn known(
+    async fn lookup_key(
         &self,
         key: &IdempotencyKey,
-        counted: &str,
+        fingerprint: &Digest,
         now: Timestamp,
     ) -> Result<Option<Answer>, Error> {
         let Some(known) = self.finisher.store.accept.recall(key).await? else {
             return Ok(None);
         };
-        match known.verdict(key.space, counted) {
+        match known.verdict(key.space, fingerprint) {
             KeyVerdict::Same => Ok(Some(self.redeliver_duplicate(&known.dispatch, now).await?)),
             KeyVerdict::Conflict => Err(Error::Conflict(known.dispatch.id)),
             KeyVerdict::TakeOver => Ok(None),
@@ -270,7 +270,7 @@ impl Inner {
             provider: routed.provider.clone(),
             pinned: routed.pinned,
             routing: routed.decision.stored(),
-            counted_bytes: idempotency::fingerprint(dispatch, &request).len(),
+            fingerprint: idempotency::fingerprint(dispatch),
             request,
             secrets: secrets.to_seal().map(seal),
             session: dispatch

@@ -181,7 +181,7 @@ impl Edge {
             pinned: false,
             routing: raw(&json!([])),
             request: raw(&json!({})),
-            counted_bytes: 0,
+            fingerprint: [0; 32],
             secrets: None,
             session: None,
             priority: 0,

@@ -193,7 +193,7 @@ impl Pair {
                             space: key.0,
                             value: key.1,
                         },
-                        counted_bytes: request.len(),
+                        fingerprint: forge_base::digest::sha256(&request),
                         request: raw(&request),
                         session: session.map(|session| session.to_string()),
                         priority,

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use forge_base::digest::Digest;
 use forge_base::event::{Event, NewEvent};
 use forge_base::id::{DeliveryId, DispatchId};
 
@@ -30,8 +31,7 @@ pub struct IdempotencyKey {
 #[derive(Clone, Debug)]
 pub struct Known {
     pub dispatch: DispatchRecord,
-    /// Compared part of its request, see [`NewDispatch::counted`].
-    pub counted: String,
+    pub fingerprint: Digest,
 }
 
 /// Outcome for a second request with a known key.
@@ -62,8 +62,8 @@ pub struct NewDispatch {
     pub routing: Box<RawValue>,
     /// The validated dispatch as JSON, without secrets.
     pub request: Box<RawValue>,
-    /// Length of the part of `request` that identifies it; equal requests begin with the same bytes.
-    pub counted_bytes: usize,
+    /// Digest of the members that must be the same when the request is sent again.
+    pub fingerprint: Digest,
     /// Sealed secrets.
     pub secrets: Option<Vec<u8>>,
     /// Set only if the chosen adapter supports sessions: dispatches of one adapter and session run one after another,
@@ -83,13 +83,6 @@ pub struct NewDispatch {
     pub start: Option<NewEvent>,
     /// Limit of queued dispatches; at the limit the answer is `Acceptance::QueueFull`.
     pub queue_limit: u64,
-}
-
-impl NewDispatch {
-    /// Part of the request that is compared under the idempotency key.
-    pub fn counted(&self) -> &str {
-        &self.request.get()[..self.counted_bytes]
-    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]

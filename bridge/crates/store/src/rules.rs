@@ -10,6 +10,7 @@ use super::record::{
     NewDispatch,
 };
 use super::{Error, Result};
+use forge_base::digest::Digest;
 use forge_base::event::{Event, LogName};
 use forge_base::id::DispatchId;
 
@@ -22,7 +23,7 @@ pub const UNBOUND_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 impl Known {
     /// Applies the rules for a repeated key: the operation `dispatch` of `openapi.json`.
-    pub fn verdict(&self, space: KeySpace, counted: &str) -> KeyVerdict {
+    pub fn verdict(&self, space: KeySpace, fingerprint: &Digest) -> KeyVerdict {
         let failed = match &self.dispatch.state {
             DispatchState::Finished {
                 error_code: Some(code),
@@ -36,7 +37,7 @@ impl Known {
         };
         if failed && space == KeySpace::Task {
             KeyVerdict::TakeOver
-        } else if self.counted == counted {
+        } else if self.fingerprint == *fingerprint {
             KeyVerdict::Same
         } else {
             KeyVerdict::Conflict
@@ -147,7 +148,7 @@ mod tests {
         };
         Known {
             dispatch,
-            counted: "one".to_owned(),
+            fingerprint: [1; 32],
         }
     }
 
@@ -175,8 +176,8 @@ mod tests {
             (finished(Some("cancelled")), Task, true, Same),
             (finished(Some("cancelled")), Task, false, Conflict),
         ] {
-            let counted = if same_body { "one" } else { "two" };
-            let verdict = known(state.clone()).verdict(space, counted);
+            let fingerprint = if same_body { [1; 32] } else { [2; 32] };
+            let verdict = known(state.clone()).verdict(space, &fingerprint);
             assert_eq!(
                 verdict, expected,
                 "{state:?} {space:?} same body: {same_body}"

@@ -58,7 +58,7 @@ pub fn accept(new: &NewDispatch, known: Option<&Known>, queued: u64) -> Result<A
     }
     let mut retry_of = None;
     if let Some(known) = known {
-        match known.verdict(new.key.space, new.counted()) {
+        match known.verdict(new.key.space, &new.fingerprint) {
             KeyVerdict::Same => {
                 let redeliver = matches!(known.dispatch.state, DispatchState::Finished { .. });
                 return Ok(AcceptDecision::Duplicate { redeliver });

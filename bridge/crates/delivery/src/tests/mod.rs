@@ -119,7 +119,7 @@ impl Rig {
             pinned: false,
             routing: raw(&json!([])),
             request: raw(&json!({ "taskId": "t", "callback": callback })),
-            counted_bytes: 0,
+            fingerprint: [0; 32],
             secrets: secrets.map(|secrets| {
                 let context = format!("dispatch:{id}");
                 self.vault.seal(&context, secrets.to_string().as_bytes())

@@ -1,7 +1,7 @@
 //! Accepting a dispatch: its key decides, then its rows are written.
 
 use async_trait::async_trait;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, params};
 
 use forge_base::event::NewEvent;
 use forge_base::id::DispatchId;
@@ -41,27 +41,20 @@ pub(crate) fn recall(
 ) -> rusqlite::Result<Option<(i64, Known)>> {
     let sql = match key.space {
         KeySpace::Header => select_dispatch!(
-            ", b.request, d.counted_bytes FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.header_key = ?1"
+            ", d.fingerprint FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.header_key = ?1"
         ),
         KeySpace::Task => select_dispatch!(
-            ", b.request, d.counted_bytes FROM dispatch d JOIN body b ON b.dispatch = d.seq
+            ", d.fingerprint FROM dispatch d JOIN body b ON b.dispatch = d.seq
              WHERE d.task_id = ?1 AND d.header_key IS NULL ORDER BY d.seq DESC LIMIT 1"
         ),
     };
     rows::one(connection, sql, [&key.value], |row| {
         let known = Known {
             dispatch: rows::dispatch(row)?,
-            counted: counted(row)?,
+            fingerprint: row.get(rows::MORE)?,
         };
         Ok((row.get(rows::SEQ)?, known))
     })
-}
-
-/// The part of a stored request that is compared. A damaged request compares as empty, which equals no other.
-fn counted(row: &Row<'_>) -> rusqlite::Result<String> {
-    let bytes: usize = row.get(rows::MORE + 1)?;
-    let request = row.get_ref(rows::MORE)?.as_str().unwrap_or_default();
-    Ok(request.get(..bytes).unwrap_or_default().to_owned())
 }
 
 pub(crate) fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, Failure> {
@@ -109,7 +102,7 @@ fn insert(
     let callback = new.callback.as_ref();
     tx.execute(
         "INSERT INTO dispatch (seq, first_events, id, phase, provider, pinned, priority, events, session, turn,
-           accepted_at, not_before, start_by, header_key, counted_bytes, task_id, agent_id, run_id,
+           accepted_at, not_before, start_by, header_key, fingerprint, task_id, agent_id, run_id,
            trace_id, retry_of, callback_url, callback_origin, attempts, epoch, started_at,
            first_started_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?2, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21,
@@ -128,7 +121,7 @@ fn insert(
             new.not_before.map(nanos),
             nanos(new.start_by),
             header_key,
-            new.counted_bytes,
+            new.fingerprint,
             new.task_id,
             new.agent_id,
             new.run_id,

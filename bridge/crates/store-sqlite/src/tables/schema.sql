@@ -34,7 +34,7 @@ CREATE TABLE dispatch (
   retention INTEGER,
   error_code TEXT,
   header_key TEXT,
-  counted_bytes INTEGER NOT NULL,
+  fingerprint BLOB NOT NULL,
   task_id TEXT NOT NULL,
   agent_id TEXT NOT NULL,
   run_id TEXT,

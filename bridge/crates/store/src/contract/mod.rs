@@ -1,5 +1,8 @@
 //! What every store must do, as one suite of tests that runs on each of them.
-#![allow(clippy::unwrap_used, reason = "tests, compiled as a library for the crates that run them")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "tests, compiled as a library for the crates that run them"
+)]
 
 pub mod accept;
 pub mod breaker;

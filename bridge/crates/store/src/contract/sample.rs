@@ -10,6 +10,7 @@ use crate::record::{
     Acceptance, AfterAttempt, Begun, Callback, Claim, DeliveryAttempt, Finish, Finished,
     IdempotencyKey, KeySpace, NewDelivery, NewDispatch, Settlement,
 };
+use forge_base::digest::sha256;
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
 
@@ -53,7 +54,7 @@ pub fn task(task_id: &str) -> NewDispatch {
         pinned: false,
         routing: raw(r#"[{"layer":0}]"#),
         request: raw(r#"{"message":"hello"}"#),
-        counted_bytes: r#"{"message":"hello""#.len(),
+        fingerprint: sha256("hello"),
         secrets: Some(b"sealed".to_vec()),
         session: None,
         priority: 0,

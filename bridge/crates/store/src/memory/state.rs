@@ -13,6 +13,7 @@ use crate::record::{
 use crate::rules::UNBOUND_RETENTION;
 use crate::transition::{self, AcceptDecision, Stage, Standing};
 use crate::{Error, Result, rules};
+use forge_base::digest::Digest;
 use forge_base::event::LogName;
 use forge_base::id::DispatchId;
 
@@ -41,7 +42,7 @@ pub(super) struct Kept {
     pub(super) record: DispatchRecord,
     pub(super) key: IdempotencyKey,
     pub(super) request: Box<RawValue>,
-    pub(super) counted: String,
+    pub(super) fingerprint: Digest,
     pub(super) secrets: Option<Vec<u8>>,
     /// Waits for `not_before`.
     pub(super) delayed: bool,
@@ -158,7 +159,7 @@ impl State {
     pub(super) fn recall(&self, key: &IdempotencyKey) -> Option<Known> {
         self.holder(key).map(|(_, kept)| Known {
             dispatch: kept.record.clone(),
-            counted: kept.counted.clone(),
+            fingerprint: kept.fingerprint,
         })
     }
 
@@ -206,12 +207,11 @@ impl State {
         let seq = self.bounds.issued + 1;
         let delayed = transition::is_delayed(&new);
         let record = rules::accepted(&new, retry_of);
-        let counted = new.counted().to_owned();
         let kept = Kept {
             record,
             key: new.key,
             request: new.request,
-            counted,
+            fingerprint: new.fingerprint,
             secrets: new.secrets,
             delayed,
             turn: None,
