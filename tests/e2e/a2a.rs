@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::harness::{Api, Bridge, until};
 
-/// The agent's process; killed with this.
+/// The agent's process; killed on drop.
 struct Agent {
     process: Child,
     port: String,
@@ -48,7 +48,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // It may have been killed by the test.
+        // The test might have killed it.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -58,7 +58,7 @@ fn task(name: &str, message: &str) -> Value {
     json!({"taskId": name, "agentId": "agent", "message": message, "callbackUrl": null})
 }
 
-/// Whether the agent has said which task it is.
+/// Returns true if the agent has reported its task.
 async fn has_news(api: &Api, id: &str) -> bool {
     let events = api.events(id).await;
     events.iter().any(|event| event["type"] == "exec.progress")
@@ -91,8 +91,7 @@ async fn a_question_is_answered_by_the_next_dispatch_and_a_cancel_reaches_the_ag
     let replied = api.run(reply).await;
     assert_eq!(replied["status"], "ok", "{replied}");
 
-    // Before the agent has said which task it is nothing can be cancelled, and on a busy machine that takes it
-    // long.
+    // Nothing can be cancelled before the agent has reported its task, which takes long on a busy machine.
     let mut seconds = 10;
     loop {
         let mut slow = task(&format!("late-{seconds}"), "SLOW please");

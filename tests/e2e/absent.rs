@@ -1,8 +1,8 @@
-//! The first test by name: what the others start has to be there, and is named when it is not.
+//! The first test by name: checks that the programs started by other tests are installed, and names missing ones.
 
 use std::process::{Command, Stdio};
 
-/// A program, and what needs it.
+/// Programs, each with its use.
 const PROGRAMS: [(&str, &str); 4] = [
     ("cargo", "builds the adapter of a third party"),
     ("cc", "compiles adapters in C"),

@@ -1,5 +1,5 @@
-//! Who may do what: every route with the scope that it asks for, tokens that end, stream tickets, and how often
-//! somebody may try.
+//! Access control: every route with its required scope, token expiry, stream tickets, and the limit on failed
+//! attempts.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use super::harness::{Api, Bridge, reference};
 const DISPATCH: &str = "dispatch";
 const READ: &str = "read";
 const ADMIN: &str = "admin";
-/// Holds no data.
-const NOBODY: &str = "";
+/// No scope: the route holds no data.
+const PUBLIC: &str = "";
 
-/// Every documented route; `reference.rs` sees that every route is documented.
+/// Every documented route with its scope; `reference.rs` checks that every route is documented.
 const ROUTES: [(&str, &str, &str); 50] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
@@ -36,9 +36,9 @@ const ROUTES: [(&str, &str, &str); 50] = [
     ("POST", "/api/v2/adapters/{provider}/pause", ADMIN),
     ("POST", "/api/v2/adapters/{provider}/resume", ADMIN),
     ("GET", "/metrics", READ),
-    ("GET", "/api/health", NOBODY),
-    ("GET", "/api/health/live", NOBODY),
-    ("GET", "/api/health/ready", NOBODY),
+    ("GET", "/api/health", PUBLIC),
+    ("GET", "/api/health/live", PUBLIC),
+    ("GET", "/api/health/ready", PUBLIC),
     ("GET", "/api/v2/agents", ADMIN),
     ("POST", "/api/v2/agents", ADMIN),
     ("GET", "/api/v2/agents/{id}", ADMIN),
@@ -61,15 +61,15 @@ const ROUTES: [(&str, &str, &str); 50] = [
     ("GET", "/api/v2/system/models", ADMIN),
     ("GET", "/api/v2/system/security", ADMIN),
     ("POST", "/api/v2/system/reload", ADMIN),
-    ("GET", "/", NOBODY),
-    ("GET", "/docs", NOBODY),
-    ("GET", "/openapi.json", NOBODY),
-    ("GET", "/console.js", NOBODY),
-    ("GET", "/charts.js", NOBODY),
-    ("GET", "/console.css", NOBODY),
+    ("GET", "/", PUBLIC),
+    ("GET", "/docs", PUBLIC),
+    ("GET", "/openapi.json", PUBLIC),
+    ("GET", "/console.js", PUBLIC),
+    ("GET", "/charts.js", PUBLIC),
+    ("GET", "/console.css", PUBLIC),
 ];
 
-/// A token for each scope, named like it, and what else is said of access.
+/// Configuration with a token for each scope, named like the scope, followed by `more`.
 fn tokens(more: &str) -> String {
     let entries = [
         (
@@ -97,7 +97,7 @@ async fn ask(api: &Api, method: &str, path: &str, token: Option<&str>) -> Status
     if let Some(token) = token {
         request = request.bearer_auth(token);
     }
-    // A stream has no end; its head says enough.
+    // A stream has no end; the head is enough.
     request.send().await.unwrap().status()
 }
 
@@ -120,7 +120,7 @@ async fn every_route_asks_for_its_scope_and_no_other() {
         let none = ask(&bridge.api, method, &path, None).await;
         assert_eq!(
             none == StatusCode::UNAUTHORIZED,
-            wanted != NOBODY,
+            wanted != PUBLIC,
             "{method} {path} without a token: {none}"
         );
         for scope in [DISPATCH, READ, ADMIN] {
@@ -128,7 +128,7 @@ async fn every_route_asks_for_its_scope_and_no_other() {
             assert_ne!(status, StatusCode::UNAUTHORIZED, "{method} {path} {scope}");
             assert_eq!(
                 status == StatusCode::FORBIDDEN,
-                wanted != NOBODY && scope != wanted,
+                wanted != PUBLIC && scope != wanted,
                 "{method} {path} with {scope}: {status}"
             );
         }
@@ -196,7 +196,7 @@ async fn a_stream_ticket_opens_one_stream_and_nothing_else() {
         let again = open(path, &ticket).await;
         assert_eq!(again.status(), StatusCode::UNAUTHORIZED, "{path}");
     }
-    // It does not outlive the token that it was asked for with.
+    // A ticket does not outlive the token that requested it.
     let ticket = ticket(&bridge.api, READ).await;
     let finished = bridge
         .api
@@ -249,7 +249,7 @@ async fn who_guesses_tokens_is_not_listened_to_and_who_knew_one_is() {
             (StatusCode::UNAUTHORIZED, "UNAUTHORIZED")
         );
     }
-    // Not looked at, so that guessing goes no further.
+    // Refused without a check, so that guessing gains nothing.
     for token in ["wrong", "also right"] {
         let (status, code, wait) = try_token(token).await;
         assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{token}");
@@ -261,7 +261,7 @@ async fn who_guesses_tokens_is_not_listened_to_and_who_knew_one_is() {
         StatusCode::OK,
         "it was right from here before"
     );
-    // Neither are those held up who need no token, nor does asking without one count.
+    // Routes without a scope stay available, and a request without a token does not count as a failure.
     assert_eq!(bridge.api.get("/api/health").await.0, StatusCode::OK);
     let (status, _) = bridge.api.get("/api/v2/dispatches").await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);

@@ -1,5 +1,5 @@
-//! Adapters as third parties have them: the example with its own manifest and lock file, built on its
-//! own, and one in C. Both do their work in a bridge that has never heard of them.
+//! Third-party adapters: the example with its own manifest and lock file, built outside the workspace, and one
+//! in C. Both run in an unmodified bridge.
 
 use std::env;
 use std::fs;
@@ -14,7 +14,7 @@ use super::harness::api::{owed, quiet, with};
 use super::harness::library::{compile, file_name, make_safe, root};
 use super::harness::{Bridge, CallbackSink};
 
-/// Where the example is built: once for all, beside what the workspace builds.
+/// Build folder of the example, beside that of the workspace and shared by all tests.
 fn target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
         .parent()
@@ -29,7 +29,7 @@ fn cargo(command: &str) {
         .arg(root().join("plugins/examples/acme-ai/Cargo.toml"))
         .arg("--target-dir")
         .arg(target())
-        // A third of the time.
+        // Builds in a third of the time.
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
         .output()
         .unwrap();
@@ -84,7 +84,7 @@ async fn the_example_is_built_and_tested_on_its_own_and_does_its_work() {
     assert_eq!(health["status"], "healthy", "{health}");
     let (_, adapter) = bridge.api.get("/api/v2/adapters/acme-ai").await;
     assert_eq!(adapter["health"]["status"], "healthy", "{adapter}");
-    // As the guide prints it.
+    // Printed in the guide.
     let profile = json!({
         "capabilities": ["streaming", "cost_tracking"],
         "nativeTools": [],
@@ -119,7 +119,7 @@ async fn the_example_is_built_and_tested_on_its_own_and_does_its_work() {
     );
     sink.until(1).await;
 
-    // What it has not is said before anything is recorded.
+    // A missing capability is reported before anything is recorded.
     let body = with(
         quiet("other", "acme-1"),
         &json!({"requires": ["sandboxing"]}),

@@ -1,5 +1,5 @@
-//! The bridge on agents of the Agent Client Protocol: one library under two ids, for a real agent whose
-//! model is the harness's, and for a script that leaves processes behind.
+//! The bridge with agents of the Agent Client Protocol: one library under two ids, for a real agent with the fake
+//! model, and for a script that leaves processes behind.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::harness::process::{Home, Process};
 use super::harness::{CallbackSink, until};
 
-/// Speaks just enough of the protocol; a turn starts a process that outlives everybody who lets it.
+/// Minimal agent of the protocol; a turn starts a process in its own session, which outlives the agent unless killed.
 const SCRIPT: &str = r#"
 import json, subprocess, sys
 def send(message):
@@ -191,7 +191,7 @@ async fn text_of(bridge: &Process, id: &str) {
     .await;
 }
 
-/// Every process, supervisors included, that was started for an execution in this home.
+/// Processes started for executions in this home, supervisors included.
 fn programs_in(home: &Home) -> Vec<String> {
     let mark = format!("HOME={}", home.dir.path().display());
     let entries = fs::read_dir("/proc").unwrap().flatten();

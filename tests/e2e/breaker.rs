@@ -1,5 +1,5 @@
-//! A receiver that is down on the real program: its breaker opens, outlives `kill -9`, and closes when the
-//! receiver is back; nothing is lost.
+//! A receiver that is down, with the real program: its circuit breaker opens, survives `kill -9`, and closes when
+//! the receiver is back; nothing is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ async fn a_receiver_that_is_down_is_left_alone_over_a_crash_until_it_is_back() {
     assert_eq!(opened["openings"], 1, "{opened}");
     assert_eq!(opened["reason"], "answered 503");
     assert_eq!(opened["origin"], dead.url(""));
-    // It is on disk before long; what is done meanwhile is done after it.
+    // The breaker's state is written before this later delivery.
     let other = bridge
         .api
         .dispatch(owed("other", "ok", &alive.url("/cb")))

@@ -1,5 +1,5 @@
-//! What a receiver does to a callback, and what becomes of it: the rules of delivery on a real bridge,
-//! a real store and real sockets. The long waits are the unit tests', which have a clock of their own.
+//! Rules of delivery with a real bridge, a real store and real sockets: receiver behaviour and its effect on the
+//! delivery. Long waits are tested by the unit tests, with a fake clock.
 
 use jiff::Timestamp;
 use reqwest::{Method, StatusCode};
@@ -10,7 +10,7 @@ use super::harness::api::{answer, owed, quiet, with};
 use super::harness::{Answer, Api, Bridge, CallbackSink, until};
 use forge_test_support::callback::Received;
 
-/// 32 bytes of one value each.
+/// Keys of 32 bytes, each of one value.
 const SECRETS: [&str; 2] = [
     "whsec_AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=",
     "whsec_AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=",
@@ -20,12 +20,12 @@ const SECRETS: [&str; 2] = [
 struct Receiver {
     name: &'static str,
     answers: Vec<Answer>,
-    /// What stands in the delivery for each attempt; `null`: no answer came.
+    /// Status of each attempt in the delivery; `null` without an answer.
     statuses: Value,
     end: &'static str,
 }
 
-/// The delivery of a dispatch with one, when it has come to this.
+/// Waits until the only delivery of a dispatch has this status, and returns it.
 async fn delivery(api: &Api, id: &str, status: &str) -> Value {
     until(status, || async {
         let delivery = only_delivery(api, id).await?;
@@ -43,7 +43,7 @@ async fn only_delivery(api: &Api, id: &str) -> Option<Value> {
     Some(delivery)
 }
 
-/// Waits until so many attempts of the delivery have been settled.
+/// Waits until this number of attempts of the delivery has been settled.
 async fn attempted(api: &Api, id: &str, attempts: u64) -> Value {
     until("the attempt to be settled", || async {
         let delivery = only_delivery(api, id).await?;
@@ -52,7 +52,7 @@ async fn attempted(api: &Api, id: &str, attempts: u64) -> Value {
     .await
 }
 
-/// The events of a dispatch, those after its result included.
+/// Events of a dispatch, those after its result included.
 async fn all_events(api: &Api, id: &str) -> Vec<Value> {
     let path = format!("/api/v2/dispatch/{id}/events?until=delivered&limit=1000");
     let request = api.request(Method::GET, &path);
@@ -252,7 +252,7 @@ async fn compat_is_three_retries_and_a_dead_letter_can_be_replayed() {
     let (_, health) = bridge.api.get("/api/health").await;
     assert_eq!(health["deliveries"], json!({"pending": 0, "dead": 1}));
 
-    // A replay is a new series: what fails is retried again.
+    // A replay is a new series, with retries of its own.
     let replayed = sink.received().len() + 1;
     sink.answer_with(move |request| {
         Answer::status(if request.number > replayed { 200 } else { 500 })
@@ -361,7 +361,7 @@ async fn when_the_callback_comes_the_result_is_there() {
     let sink = CallbackSink::start().await;
     sink.script(vec![Answer::hang(), Answer::status(200)]);
     let bridge = Bridge::with(&[("BRIDGE_CALLBACK_TIMEOUT", "2s")]).await;
-    // It may come before this has returned: the receiver knows the dispatch by its task.
+    // The callback can arrive before this returns: the receiver identifies the dispatch by its task.
     let posted = bridge.api.dispatch(owed("t", "stream:3", &sink.url("/cb")));
     let (id, received) = tokio::join!(posted, sink.until(1));
     let callback: Value = serde_json::from_slice(&received[0].body).unwrap();
@@ -395,7 +395,7 @@ async fn without_a_callback_nothing_is_owed() {
     );
     let (_, all) = bridge.api.get("/api/v2/deliveries").await;
     assert_eq!(all["deliveries"], json!([]));
-    // It ends with the result although nothing is delivered.
+    // The stream ends with the result although there is no delivery.
     let path = format!("/api/v2/dispatch/{id}/events?until=delivered");
     let stream = bridge.api.request(Method::GET, &path).send().await.unwrap();
     assert!(stream.text().await.unwrap().contains("execution.completed"));
@@ -403,7 +403,7 @@ async fn without_a_callback_nothing_is_owed() {
 }
 
 #[tokio::test]
-async fn addresses_that_are_nobodys_business_are_refused_at_the_door() {
+async fn private_addresses_are_refused_on_acceptance() {
     let bridge = Bridge::with(&[("BRIDGE_CALLBACK_ALLOW", "")]).await;
     for url in [
         "http://10.0.0.1/",

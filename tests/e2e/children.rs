@@ -1,6 +1,6 @@
 //! No process outlives the bridge, its own supervisor or the program that started it.
 //!
-//! A bridge that is killed has to be a process of its own: this test binary, started again in that role.
+//! A bridge that is killed must be a separate process: this test binary, started again in that role.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use forge_process::{Children, Config, EXECUTION_VARIABLE, STORE_VARIABLE};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A program that leaves its group and session in several ways and ignores requests to end; with the
-/// program itself four processes.
+/// A program whose children leave its group and session in several ways and ignore SIGTERM; four processes with
+/// itself.
 const TREE: &str = "
     trap '' TERM
     setsid -f setsid -f sh -c 'sleep 300 & exec nohup sleep 300' >/dev/null 2>&1
@@ -102,21 +102,21 @@ fn what_outlived_bridge_and_supervisors_is_killed_at_the_next_boot() {
             bridge.kill();
         }
     }
-    // Nobody is left to kill them.
+    // No process is left to kill them.
     store.until_living(5 * TREE_SIZE, Duration::from_secs(2));
 
     let children = Children::new(&config(), &store.id).unwrap();
     assert_eq!(children.living(), 5 * TREE_SIZE);
     let swept = children.reap_leftovers();
 
-    // Supervisors that are still about to end are killed once more.
+    // Supervisors that are still exiting are killed again.
     assert!(swept.killed >= 5 * TREE_SIZE, "{swept:?}");
     assert_eq!(swept.left, 0);
     assert_eq!((store.living(), children.living()), (0, 0));
     assert_eq!(
         other.living(),
         TREE_SIZE,
-        "another store's processes are nobody's business"
+        "processes of another store are not touched"
     );
     foreign.kill();
     other.until_living(0, Duration::from_secs(2));
@@ -140,7 +140,7 @@ fn a_supervisor_is_transparent() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // A program that cannot be started does not read.
+        // A program that cannot be started reads nothing.
         let _ = child.stdin.take().unwrap().write_all(b"given");
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{program:?}");
@@ -175,8 +175,8 @@ fn a_supervisor_starts_nothing_for_a_bridge_that_is_gone() {
     assert!(output.stdout.is_empty());
 }
 
-/// The role: starts trees from threads that end, says which supervisors run them, and then is a bridge
-/// until it is killed. Without the role nothing happens here.
+/// The role: starts trees from threads that end, prints the ids of their supervisors, and acts as a bridge until it
+/// is killed. Does nothing without the role.
 #[test]
 fn role_of_a_bridge() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -224,7 +224,7 @@ fn start(prefix: &[String], store: &str, n: usize) -> Child {
         .unwrap()
 }
 
-/// A supervisor whose bridge is this process.
+/// Starts a supervisor whose bridge is this process.
 fn supervise(store: &Store, n: usize) -> Child {
     let children = Children::new(&config(), &store.id).unwrap();
     start(children.supervisor(), &store.id, n)
@@ -250,7 +250,7 @@ impl Bridge {
                 let pids = line.strip_prefix("supervisors ")?;
                 Some(pids.split(' ').map(|pid| pid.parse().unwrap()).collect())
             })
-            .expect("the role says whom it started");
+            .expect("the role prints the ids of its supervisors");
         Self {
             process,
             supervisors,
@@ -269,8 +269,8 @@ impl Drop for Bridge {
     }
 }
 
-/// A store id that no other test has, and the processes that carry it. A reading of `/proc` of its own:
-/// the bridge's is what is tested here.
+/// A store id unique to a test, and the processes that carry it. Reads `/proc` itself, since the bridge's reading is
+/// under test.
 struct Store {
     id: String,
 }
@@ -282,7 +282,7 @@ impl Store {
         }
     }
 
-    /// Supervisors included.
+    /// Ids of all processes, supervisors included.
     fn processes(&self) -> Vec<i32> {
         let wanted = format!("{STORE_VARIABLE}={}", self.id);
         fs::read_dir("/proc")
@@ -299,7 +299,7 @@ impl Store {
             .collect()
     }
 
-    /// Supervisors not included.
+    /// Number of processes without supervisors.
     fn living(&self) -> usize {
         self.processes()
             .into_iter()
@@ -329,7 +329,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         for pid in self.processes() {
-            // It may end while we look.
+            // It can end during the scan.
             let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
         }
     }

@@ -1,4 +1,4 @@
-//! The bridge on a real agent program, `claude`, whose model is the harness's.
+//! The bridge with a real agent program, `claude`, and the fake model.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::harness::process::{Home, Process};
 use super::harness::{CallbackSink, until};
 
-/// What one call of the fake model costs by the program's price list, and its tokens.
+/// Cost of one call of the fake model by the program's price list, in US dollars, and its tokens.
 const CALL_COST: f64 = 0.000_268_35;
 const CALL_INPUT: u64 = 35;
 const CALL_OUTPUT: u64 = 12;
@@ -333,7 +333,7 @@ async fn text_of(bridge: &Process, id: &str) {
     .await;
 }
 
-/// Whether some file below this folder says so.
+/// Returns true if a file below this folder contains `text`.
 fn saved(folder: &Path, text: &str) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -344,7 +344,7 @@ fn saved(folder: &Path, text: &str) -> bool {
         })
 }
 
-/// Every process, supervisors included, that was started for this home.
+/// Processes started for this home, supervisors included.
 fn programs_in(home: &Home) -> Vec<String> {
     let mark = format!("HOME={}", home.dir.path().display());
     fs::read_dir("/proc")

@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use super::harness::port::Reserved;
 
-/// The program in an empty environment, with a home of its own.
+/// The program with an empty environment and this home.
 fn bridge(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forge-bridge"));
     command.env_clear().env("HOME", home).current_dir(home);
     command
 }
 
-/// Where this build's adapter libraries lie: beside the test binary.
+/// Folder of this build's adapter libraries: that of the test binary.
 fn plugins() -> String {
     let program = std::env::current_exe().unwrap();
     program.parent().unwrap().display().to_string()
@@ -109,8 +109,8 @@ fn serve_refuses_an_invalid_configuration() {
 #[test]
 fn a_bridge_that_is_not_there_is_exit_code_3() {
     let home = tempfile::tempdir().unwrap();
-    let nobody = Reserved::new();
-    let url = format!("http://{}", nobody.address());
+    let closed = Reserved::new();
+    let url = format!("http://{}", closed.address());
     for arguments in [
         ["adapters", "list"].as_slice(),
         &["dispatch", "hello"],
@@ -181,8 +181,8 @@ fn check_loads_the_adapters() {
     let (code, out, err) = run(check);
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.starts_with("all is well"), "{out}");
-    let (code, out, _) = run(check.env("BRIDGE_ADAPTERS", "echo,nobody"));
+    let (code, out, _) = run(check.env("BRIDGE_ADAPTERS", "echo,absent"));
     assert_eq!(code, 1);
     assert_eq!(out.lines().count(), 1, "{out}");
-    assert!(out.contains("libforge_adapter_nobody"), "{out}");
+    assert!(out.contains("libforge_adapter_absent"), "{out}");
 }

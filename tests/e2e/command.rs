@@ -1,5 +1,4 @@
-//! The bridge on programs behind a command line: under its supervisor, with its limits, as a process that
-//! may be killed.
+//! The bridge with command-line programs: under its supervisor, with its limits, and after a kill of the bridge.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 use super::harness::process::Home;
 use super::harness::{CallbackSink, until};
 
-/// Answers, works slowly or fails, as the prompt says.
+/// Answers, works slowly or fails, depending on the prompt.
 const SCRIPT: &str = r#"
 echo $$ >> "$HOME/pids"
 read -r prompt
@@ -81,7 +80,7 @@ async fn a_failure_and_a_timeout_have_their_codes() {
     body["timeoutSeconds"] = json!(1);
     let late = bridge.api.run(body).await;
     assert_eq!(late["errorCode"], "timeout", "{late}");
-    nobody_lives(&home).await;
+    no_process_lives(&home).await;
 }
 
 #[tokio::test]
@@ -113,7 +112,7 @@ async fn thirty_cancelled_runs_leave_no_process() {
         assert_eq!(record["result"]["errorCode"], "cancelled", "{record}");
     }
     assert!(pids(&home).len() >= 60, "each had a program and its child");
-    nobody_lives(&home).await;
+    no_process_lives(&home).await;
 }
 
 #[tokio::test]
@@ -126,7 +125,7 @@ async fn a_killed_bridge_takes_its_programs_along() {
     })
     .await;
     bridge.kill();
-    nobody_lives(&home).await;
+    no_process_lives(&home).await;
 }
 
 #[tokio::test]
@@ -191,7 +190,7 @@ async fn the_second_signal_takes_the_programs_along() {
     .await;
     bridge.terminate();
     assert_eq!(bridge.ended().await.code(), Some(130));
-    nobody_lives(&home).await;
+    no_process_lives(&home).await;
 }
 
 fn pids(home: &Home) -> Vec<String> {
@@ -199,7 +198,7 @@ fn pids(home: &Home) -> Vec<String> {
     pids.lines().map(str::to_owned).collect()
 }
 
-async fn nobody_lives(home: &Home) {
+async fn no_process_lives(home: &Home) {
     let gone = until("the programs to be gone", || async {
         let alive = |pid: &String| fs::metadata(format!("/proc/{pid}")).is_ok();
         (!pids(home).iter().any(alive)).then_some(())

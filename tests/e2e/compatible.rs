@@ -1,6 +1,5 @@
-//! What callers were promised stays: `openapi.json` against the last one that was released
-//! (`openapi.released.json`, replaced at each release). What breaks them is declared in the changelog, or this
-//! fails.
+//! Compatibility of `openapi.json` with the last release (`openapi.released.json`, replaced at each release): every
+//! breaking change must be declared in the changelog.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +27,7 @@ fn what_breaks_callers_is_declared() {
     );
 }
 
-/// Whether the newest section of the changelog says that this operation breaks.
+/// Returns true if the newest section of the changelog declares a breaking change of this operation.
 fn declared(changelog: &str, operation: &str) -> bool {
     let newest = changelog.split("\n## ").nth(1).unwrap_or_default();
     let breaking = newest.split("\n### ").find_map(|part| {
@@ -40,12 +39,12 @@ fn declared(changelog: &str, operation: &str) -> bool {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Break {
-    /// `POST /api/v2/dispatch`
+    /// Method and path, such as `POST /api/v2/dispatch`.
     operation: String,
     what: String,
 }
 
-/// Everything that a caller of the old interface trips over in the new one.
+/// Differences of the new interface that break a caller of the old one.
 fn breaks(old: &Value, new: &Value) -> BTreeSet<Break> {
     let mut found = BTreeSet::new();
     for (path, methods) in members(&old["paths"]) {
@@ -79,12 +78,12 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Who has to understand it.
+/// Direction of a body, which decides which changes break a caller.
 #[derive(Clone, Copy, PartialEq)]
 enum Direction {
-    /// The bridge: it has to take all that it took.
+    /// To the bridge: it must accept everything it accepted before.
     In,
-    /// The caller: it has to be told nothing that it was not told before.
+    /// To the caller: it must not receive anything unknown to it.
     Out,
 }
 
@@ -92,7 +91,7 @@ struct Comparison<'a> {
     old: &'a Value,
     new: &'a Value,
     direction: Direction,
-    /// Schemas that refer to themselves are compared once.
+    /// Schemas being compared; recursive ones are compared once.
     under_way: Vec<&'a Value>,
     found: Vec<String>,
 }
@@ -180,8 +179,8 @@ impl<'a> Comparison<'a> {
         self.under_way.pop();
     }
 
-    /// Which values there are. An answer may have a new word where it had some: callers know that lists of
-    /// words grow; it may not have another type.
+    /// Compares types and enumerated values. An answer may have additional enumerated values, since callers expect
+    /// such lists to grow; an additional type is a break.
     fn values(&mut self, at: &str, old: &Value, new: &Value) {
         let (before, after) = (types(old), types(new));
         let fits = match self.direction {
@@ -255,7 +254,7 @@ impl<'a> Comparison<'a> {
             Direction::Out => (before, after, "may be absent now"),
         };
         for name in one.difference(&other) {
-            // What is gone altogether was said above.
+            // Removed members are reported above.
             if new["properties"].get(*name).is_some() {
                 self.note(&inner(name), what);
             }
@@ -278,7 +277,7 @@ fn resolve<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     }
 }
 
-/// Without a word about it, all.
+/// Types that a schema allows; all if it names none.
 fn types(schema: &Value) -> BTreeSet<String> {
     const ALL: [&str; 7] = [
         "null", "boolean", "integer", "number", "string", "array", "object",
@@ -298,7 +297,7 @@ fn types(schema: &Value) -> BTreeSet<String> {
     types
 }
 
-/// A document with one operation, whose body and whose answer have this schema.
+/// A document with one operation, whose body and answer have this schema.
 fn document(schema: &Value) -> Value {
     let content =
         json!({ "application/json": { "schema": { "$ref": "#/components/schemas/Thing" } } });

@@ -1,5 +1,4 @@
-//! The files in `config/` as an operator uses them: each example loads, and what is wrong in one is
-//! told by the program itself.
+//! The files in `config/` as used by operators: each example loads, and the program reports errors in one.
 
 use std::collections::BTreeMap;
 use std::fs;

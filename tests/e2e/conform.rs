@@ -1,5 +1,5 @@
-//! `forge-bridge adapters test`: a good library, one that is good for most, one that ends its process,
-//! and files that are no libraries.
+//! `forge-bridge adapters test` with conforming adapters, a library that ends its process, and files that are not
+//! adapters.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::harness::library::{compile, file_name, root};
 use super::harness::plugins;
 
-/// Exit code, report and complaint.
+/// Runs the command; returns exit code, report and standard error.
 fn test(library: &Path, arguments: &[&str]) -> (i32, Value, String) {
     let home = tempfile::tempdir().unwrap();
     let Output {
@@ -30,7 +30,7 @@ fn test(library: &Path, arguments: &[&str]) -> (i32, Value, String) {
     (status.code().unwrap(), report, complaint)
 }
 
-/// That of the tests, the Node of the tests first.
+/// The `PATH` of the tests with their Node in front.
 fn path() -> String {
     let node = forge_test_runtimes::node();
     let rest = std::env::var("PATH").unwrap();

@@ -19,7 +19,7 @@ crash_limit = 2
 isolation = \"process\"
 ";
 
-/// A bridge whose adapter is in quarantine.
+/// Starts a bridge and waits until its adapter is in quarantine.
 async fn quarantined() -> Bridge {
     let bridge = Bridge::configured(SHAKY, &[]).await;
     for task in ["first", "second"] {

@@ -1,4 +1,4 @@
-//! The main path once, looked at from all sides: dispatch, events, signed callback, record.
+//! The main path in full: dispatch, events, signed callback, record.
 
 use reqwest::Method;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
@@ -114,7 +114,7 @@ async fn the_demo() {
     bridge.stop().await;
 }
 
-/// The result in a callback whose signature the reference implementation accepts.
+/// Verifies a callback with the reference implementation of its signature; returns the result.
 fn verified(bridge: &Bridge, request: &Received) -> Value {
     let described = bridge.app.as_ref().unwrap().signer.describe();
     let oracle = Webhook::new(described[0].secrets[0].expose_secret()).unwrap();

@@ -1,4 +1,4 @@
-//! `config/deploy`: each file against its linter or its schema, and what a release archive holds.
+//! `config/deploy`: each file against its linter or its schema; contents of a release archive.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ fn tool(name: &str) -> Command {
     command
 }
 
-/// What it said; it has to find nothing.
+/// Runs a linter, which must succeed; returns its output.
 fn passes(command: &mut Command) -> String {
     let output = command
         .output()
@@ -66,7 +66,7 @@ fn scripts_are_linted() {
 fn the_unit_is_understood_and_hardened() {
     let folder = tempfile::tempdir().unwrap();
     let unit = folder.path().join("forge-bridge.service");
-    // A machine of the tests has nothing installed in /opt.
+    // Test machines have nothing installed in /opt.
     let text = deployed("forge-bridge.service");
     let installed = "/opt/forge-bridge/forge-bridge serve";
     assert!(text.contains(installed));
@@ -84,7 +84,7 @@ fn the_unit_is_understood_and_hardened() {
     );
 }
 
-/// Every `BRIDGE_…` that a file here sets is one that the bridge knows.
+/// Checks that the bridge knows every `BRIDGE_…` variable in these files.
 #[test]
 fn every_variable_is_a_setting() {
     let mut names = BTreeSet::new();
@@ -118,7 +118,7 @@ fn every_variable_is_a_setting() {
     assert_eq!(report["warnings"], serde_json::json!([]), "{names:?}");
 }
 
-/// Laid out as in the archive, with the libraries of this build, it works from anywhere.
+/// Runs the program from the layout of the archive, with the libraries of this build.
 #[test]
 fn a_release_finds_its_plugins_beside_it() {
     let (from, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -134,7 +134,7 @@ fn a_release_finds_its_plugins_beside_it() {
         let copy = from.path().join(name);
         match name.contains("echo") {
             true => drop(fs::copy(&path, &copy).unwrap()),
-            // Only its name counts, and the others of an unoptimised build are large.
+            // The name is enough; libraries of an unoptimised build are large.
             false => fs::write(&copy, "").unwrap(),
         }
     }
@@ -209,7 +209,7 @@ fn files(folder: &Path) -> BTreeSet<String> {
 fn a_program_alone_says_where_adapters_come_from() {
     let home = tempfile::tempdir().unwrap();
     let program = home.path().join("forge-bridge");
-    // As `cargo install` leaves it.
+    // Layout of `cargo install`: the program alone.
     fs::copy(env!("CARGO_BIN_EXE_forge-bridge"), &program).unwrap();
     let mut serve = Command::new(program);
     let serve = serve

@@ -1,5 +1,5 @@
-//! `forge-bridge dev` as a newcomer uses it: the lines of the README, copied, and the commands that
-//! talk to a running bridge.
+//! `forge-bridge dev` in its first use: the commands of the README, copied from there, and those that call a
+//! running bridge.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The program under `dev`, on free ports.
+/// A running `forge-bridge dev` on free ports.
 struct Dev {
     child: Child,
     url: String,
@@ -34,7 +34,7 @@ impl Dev {
         let mut first = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         out.read_line(&mut first).unwrap();
-        // Nobody else reads the callbacks that it prints.
+        // Drains the printed callbacks, so that the pipe does not fill.
         std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
         let greeting: Value = serde_json::from_str(&first).unwrap();
         assert_eq!(greeting["adapters"][0]["provider"], "echo");
@@ -61,7 +61,7 @@ impl Dev {
         (code, serde_json::from_str(&out).unwrap())
     }
 
-    /// SIGTERM, and its exit code.
+    /// Sends SIGTERM; returns the exit code.
     fn stop(mut self) -> Option<i32> {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         self.child.wait().unwrap().code()
@@ -70,7 +70,7 @@ impl Dev {
 
 impl Drop for Dev {
     fn drop(&mut self) {
-        // Ended already, unless the test failed.
+        // Has already ended unless the test failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -82,7 +82,7 @@ fn command(home: &Path) -> Command {
     command
 }
 
-/// What a line of curl sends; only the options that the README uses.
+/// Request of a curl command line; knows only the options in the README.
 #[derive(Debug, Default, PartialEq)]
 struct Curl {
     method: Option<String>,
@@ -98,7 +98,7 @@ impl Curl {
         while let Some(word) = words.next() {
             match word.as_str() {
                 "-sS" | "-sSN" => {}
-                // What is printed behind the answer.
+                // Format printed after the answer.
                 "-sSw" => drop(words.next()),
                 "-X" => curl.method = words.next(),
                 "-H" => curl.headers.extend(words.next()),
@@ -110,7 +110,7 @@ impl Curl {
         curl
     }
 
-    /// The whole answer, to its end.
+    /// Sends the request; returns the whole answer.
     fn send(&self) -> String {
         let rest = self.url.strip_prefix("http://").unwrap();
         let (host, path) = rest.split_at(rest.find('/').unwrap());
@@ -133,7 +133,7 @@ impl Curl {
     }
 }
 
-/// As a shell takes a line apart, as far as the README needs it.
+/// Splits a line into words like a shell, as far as the README needs.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quote = None;
@@ -239,5 +239,5 @@ fn the_commands_ask_the_bridge() {
     assert!(out.contains("echo") && out.contains("healthy"), "{out}");
     let (code, adapter) = dev.json(&["adapters", "inspect", "echo"]);
     assert_eq!((code, &adapter["provider"]), (0, &json!("echo")));
-    assert_eq!(dev.run(&["adapters", "inspect", "nobody"]).0, 4);
+    assert_eq!(dev.run(&["adapters", "inspect", "absent"]).0, 4);
 }

@@ -1,5 +1,4 @@
-//! A dispatch seen through its routes: waiting, finding, listing, cancelling, and every way in which
-//! the clock ends it.
+//! Routes of dispatches: waiting, lookup, lists, cancellation, and every kind of timeout.
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 use super::harness::api::{answer, owed, quiet, with};
 use super::harness::{Bridge, CallbackSink};
 
-/// A bridge that soon gives up on what does not end.
+/// Starts a bridge that soon drops cancelled executions which do not end.
 async fn impatient() -> Bridge {
     Bridge::with(&[("BRIDGE_DISPATCH_CANCEL_GRACE", "100ms")]).await
 }
@@ -36,7 +35,7 @@ async fn waiting_holds_until_the_end() {
         assert_eq!(envelope["details"][0]["field"], "wait", "{envelope}");
     }
     for unknown in [
-        "nobody",
+        "unknown",
         "dsp_0",
         "dsp_019a0000-0000-7000-8000-000000000000",
     ] {
@@ -50,7 +49,7 @@ async fn waiting_holds_until_the_end() {
 }
 
 #[tokio::test]
-async fn lists_are_filtered_and_go_on_with_their_cursor() {
+async fn lists_are_filtered_and_continue_with_their_cursor() {
     let bridge = Bridge::start().await;
     let api = &bridge.api;
     for number in 0..5 {
@@ -127,7 +126,7 @@ async fn a_cancel_ends_what_waits_and_what_runs_and_nothing_else() {
     ])
     .await;
     let api = &bridge.api;
-    // It says that it cannot be cancelled, and is dropped after its grace.
+    // The adapter ignores cancellation; the execution is dropped after the grace period.
     let running = api
         .dispatch(owed("running", "hang", &sink.url("/running")))
         .await;
@@ -149,10 +148,12 @@ async fn a_cancel_ends_what_waits_and_what_runs_and_nothing_else() {
         assert_eq!(record["cancelRequested"], true);
         assert!(!api.cancel(id).await, "it is finished");
     }
-    let (status, _) = api.post("/api/v2/dispatch/nobody/cancel", &json!({})).await;
+    let (status, _) = api
+        .post("/api/v2/dispatch/unknown/cancel", &json!({}))
+        .await;
     assert_eq!(status, StatusCode::NOT_FOUND);
 
-    // The place that it had is free again.
+    // Its slot is free again.
     let id = api.dispatch(owed("after", "ok", &sink.url("/after"))).await;
     api.delivery_is(&id, "delivered").await;
     assert!(!api.cancel("after").await);
@@ -232,7 +233,7 @@ async fn the_clock_ends_what_does_not_end_itself() {
             json!({"idleTimeoutSeconds": 60, "timeout": 0.2}),
             "timeout",
         ),
-        // Events 20 ms apart keep it going, until its time is up.
+        // Events every 20 ms prevent the idle timeout; the total timeout applies.
         (
             "lively",
             "usage:100000",

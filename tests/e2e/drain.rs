@@ -1,5 +1,5 @@
-//! SIGTERM in the middle of a load: what is answered is answered 202 as long as the socket is open, and each 202
-//! has its result and its callback, before the end or after the next start.
+//! SIGTERM under load: requests are answered 202 as long as the socket is open, and each accepted dispatch gets its
+//! result and its callback, before the end or after the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::harness::{Answer, Api, CallbackSink, until};
 
 const CLIENTS: usize = 12;
 
-/// What became of the requests of one client.
+/// Answers to the requests of one client.
 #[derive(Default)]
 struct Told {
     accepted: Vec<String>,
     refused: Vec<String>,
 }
 
-/// Sends one dispatch after the other until the bridge is gone.
+/// Sends dispatches one after the other until the bridge is gone.
 async fn load(client: usize, api: Api, url: String, count: Arc<AtomicUsize>) -> Told {
     let mut told = Told::default();
     for number in 0.. {
@@ -34,7 +34,7 @@ async fn load(client: usize, api: Api, url: String, count: Arc<AtomicUsize>) -> 
         let request = api.request(reqwest::Method::POST, "/api/v2/dispatch");
         match request.json_body(&body).send().await {
             Ok(answer) if answer.status() == StatusCode::ACCEPTED => {
-                // The answer itself may be cut off; the promise stands.
+                // The body can be cut off; the dispatch is accepted all the same.
                 let _ = answer.bytes().await;
                 told.accepted.push(task);
                 count.fetch_add(1, Ordering::Relaxed);
@@ -50,7 +50,7 @@ async fn load(client: usize, api: Api, url: String, count: Arc<AtomicUsize>) -> 
     told
 }
 
-/// The results that came for each task, and the ids that they came under.
+/// Results received for each task, with their `webhook-id`s.
 fn received(sink: &CallbackSink) -> BTreeMap<String, BTreeSet<(String, String)>> {
     let mut received: BTreeMap<String, BTreeSet<_>> = BTreeMap::new();
     for request in sink.received() {
@@ -97,17 +97,17 @@ async fn every_promise_is_kept(home: &Home, sink: &CallbackSink, accepted: &[Str
         assert_eq!(results.map(BTreeSet::len), Some(1), "{task}: {results:?}");
     }
     let all: BTreeSet<_> = accepted.iter().collect();
-    // One whose answer was cut off may have been accepted all the same.
+    // A dispatch whose answer was cut off might have been accepted.
     let unasked = received.keys().filter(|task| !all.contains(task)).count();
     assert!(
         unasked <= CLIENTS,
-        "{unasked} results that nobody asked for"
+        "{unasked} results of dispatches that were not sent"
     );
     bridge.kill();
 }
 
 #[tokio::test]
-async fn a_sigterm_under_load_refuses_nobody_and_loses_nothing() {
+async fn a_sigterm_under_load_refuses_and_loses_nothing() {
     let sink = CallbackSink::start().await;
     sink.answer_with(|request| Answer::status(if request.number % 5 == 0 { 503 } else { 200 }));
     let home = Home::new(&[("BRIDGE_DRAIN_ACCEPT", "1s"), ("BRIDGE_DRAIN_GRACE", "2s")]);

@@ -1,4 +1,4 @@
-//! The drill as somebody runs it on their own machine: few kills here, its promise all the same.
+//! `forge-bridge drill` with few kills: nothing accepted is lost.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What the edge says to those who get it wrong: always 4xx with the envelope, and the bridge lives.
+//! Invalid requests: each is answered 4xx with the error envelope, and the bridge keeps running.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::harness::api::{answer, quiet};
 
 const MIB: usize = 1024 * 1024;
 
-/// Bodies that are no JSON tree the bridge takes.
+/// Bodies that are not acceptable JSON.
 fn malformed() -> Vec<Vec<u8>> {
     let texts: [&[u8]; 32] = [
         b"",
@@ -53,7 +53,7 @@ fn malformed() -> Vec<Vec<u8>> {
     bodies
 }
 
-/// Trees in which fields are wrong, with how many complaints there have to be at least.
+/// Bodies with invalid fields, each with the minimum number of reported errors.
 fn invalid() -> Vec<(Value, usize)> {
     let with = |extra: Value| {
         let mut body = quiet("task", "ok");
@@ -242,7 +242,7 @@ async fn methods_are_answered_as_http_has_them() {
         (Method::HEAD, "/api/v2/dispatches", 200, ""),
         (Method::HEAD, "/api/health/live", 200, ""),
         (Method::HEAD, "/api/v2/events", 200, ""),
-        (Method::HEAD, "/api/v2/dispatch/nobody", 404, ""),
+        (Method::HEAD, "/api/v2/dispatch/unknown", 404, ""),
         (Method::HEAD, "/nowhere", 404, ""),
         (Method::HEAD, "/api/v2/dispatch", 405, "POST"),
         (Method::OPTIONS, "/api/v2/dispatches", 405, "GET,HEAD"),
@@ -310,7 +310,7 @@ async fn query_parameters_that_are_wrong_are_all_told() {
         ),
         ("dispatches?status=gone", vec!["status"]),
         ("dispatches?agent_id=a&agentId=b", vec!["agentId"]),
-        ("dispatch/nobody?wait=61&all=perhaps", vec!["wait", "all"]),
+        ("dispatch/unknown?wait=61&all=perhaps", vec!["wait", "all"]),
         ("deliveries?status=lost&limit=-1", vec!["status", "limit"]),
         ("events?limit=1001&wait=61", vec!["limit", "wait"]),
         ("events?after=a&after=b", vec!["after"]),

@@ -1,4 +1,4 @@
-//! An adapter that is replaced or paused while dispatches are under way, from outside.
+//! Reload and pause of an adapter while dispatches run, through the HTTP interface.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use super::harness::library::{compile, file_name};
 use super::harness::process::{Home, Process};
 use super::harness::{Api, CallbackSink, plugins, until};
 
-/// A home whose one adapter has several editions.
+/// A home with one adapter, `edition`, of which several versions are built.
 fn home(variables: &[(&str, &str)]) -> Home {
     let mut home = Home::new(variables);
     let folder = home.dir.path().join("plugins");
@@ -24,7 +24,7 @@ fn home(variables: &[(&str, &str)]) -> Home {
     home
 }
 
-/// Exchanged by a rename, as an operator should.
+/// Replaces the library by a rename, as recommended to operators.
 fn put(home: &Home, edition: usize) {
     let folder = home.dir.path().join("plugins");
     let next = folder.join(file_name("next"));
@@ -53,7 +53,7 @@ fn open(gate: &str) {
     fs::write(gate, "").unwrap();
 }
 
-/// Nothing of an image leaves the process.
+/// Number of loaded images of the adapter; asserts that none of their files is deleted.
 fn images(bridge: &Process, home: &Home) -> usize {
     let maps = fs::read_to_string(format!("/proc/{}/maps", bridge.id())).unwrap();
     let copies = home.dir.path().join("data/state/adapters/edition");
@@ -83,7 +83,7 @@ async fn reloads_under_load_fail_no_dispatch_and_neither_does_a_kill_while_one_d
         body["recovery"] = json!("retry");
         body
     };
-    // One of each edition is held on to; it runs there to its end.
+    // One execution of each generation is held; it ends on that generation.
     let mut held = Vec::new();
     for edition in 1..=6 {
         if edition > 1 {
@@ -118,7 +118,7 @@ async fn reloads_under_load_fail_no_dispatch_and_neither_does_a_kill_while_one_d
     assert_eq!(versions, ["1.0.0", "2.0.0", "3.0.0", "4.0.0", "5.0.0"]);
     assert_eq!(images(&bridge, &home), 6);
 
-    // The first three end where they began.
+    // The first three end on their own generation.
     for gate in &held[..3] {
         open(gate);
     }
@@ -130,15 +130,14 @@ async fn reloads_under_load_fail_no_dispatch_and_neither_does_a_kill_while_one_d
             );
         }
     }
-    until("the drained editions are gone", || async {
+    until("the drained generations to be gone", || async {
         let leaving = adapter(&bridge.api).await["leaving"].clone();
         (leaving.as_array().unwrap().len() == 2).then_some(())
     })
     .await;
     assert_eq!(images(&bridge, &home), 6, "an image is never unloaded");
 
-    // The others are drained yet, when the bridge is killed. Their next attempt is on the file that is
-    // there by then.
+    // The bridge is killed while the others drain. Their next attempt uses the library that is installed then.
     bridge.kill();
     for gate in &held[3..] {
         open(gate);
@@ -223,7 +222,7 @@ async fn a_pause_outlives_the_process_and_what_waits_runs_at_its_end() {
                 .await,
         );
     }
-    // What ran goes on to its end.
+    // A running execution continues to its end.
     open(&gate);
     bridge.api.finished(&running).await;
     bridge.api.delivery_is(&running, "delivered").await;
@@ -288,7 +287,7 @@ async fn while_one_is_paused_another_is_chosen_unless_it_is_named() {
 
 #[tokio::test]
 async fn only_administrators_reload_and_pause() {
-    // Of "reader", with the scopes read and dispatch.
+    // Hash of the token "reader".
     let hash = "3d0941964aa3ebdcb00ccef58b1bb399f9f898465e9886d5aec7f31090a0fb30";
     let home = home(&[("BRIDGE_TOKENS", "one")]);
     let file = home.dir.path().join("forge-bridge.toml");

@@ -1,4 +1,4 @@
-//! Readers of the event streams over TCP: cut anywhere, slow, late.
+//! Readers of event streams over TCP: disconnected at any byte, slow, late.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 use super::harness::api::{answer, owed, quiet};
 use super::harness::{Bridge, CallbackSink, until};
 
-/// Complete frames of an SSE text, cut where it was cut: `(id, type)` of each event, and the last id
-/// that a browser would have kept.
+/// Parses the complete frames of a truncated SSE stream: `(id, type)` of each event, and the last id that a browser
+/// would keep.
 fn read(text: &str) -> (Vec<(String, String)>, Option<String>) {
     let mut events = Vec::new();
     let mut last = None;
@@ -72,7 +72,7 @@ async fn a_reader_cut_at_any_byte_sees_every_event_once() {
 }
 
 #[tokio::test]
-async fn a_reader_that_never_reads_delays_nobody() {
+async fn a_reader_that_never_reads_delays_no_other() {
     let bridge = Bridge::start().await;
     let address = bridge.api.url.strip_prefix("http://").unwrap();
     let mut lazy = TcpStream::connect(address).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_reader_that_never_reads_delays_nobody() {
     let mut told = Vec::new();
     let mut piece = vec![0; 64 * 1024];
     let end = format!("id: {last}\n");
-    // It may take its time; it loses nothing.
+    // The reader is slow and loses nothing.
     while !told
         .windows(end.len())
         .rev()
@@ -137,7 +137,7 @@ async fn the_three_encodings_tell_the_same() {
 }
 
 #[tokio::test]
-async fn lines_cut_at_any_byte_go_on_with_the_last_whole_one() {
+async fn lines_cut_at_any_byte_continue_with_the_last_whole_one() {
     let bridge = Bridge::start().await;
     let id = bridge.api.dispatch(quiet("task", "stream:3")).await;
     let lines = async |after: Option<&str>| {
@@ -159,7 +159,7 @@ async fn lines_cut_at_any_byte_go_on_with_the_last_whole_one() {
     let whole = lines(None).await;
     let all = ids(&whole);
     assert!(all.len() >= 7, "{whole}");
-    // The rest depends on the cursor alone.
+    // The remainder of the stream depends on the cursor alone.
     let mut rests = BTreeMap::new();
     for cut in (0..whole.len()).filter(|cut| whole.is_char_boundary(*cut)) {
         let mut seen = ids(&whole[..cut]);

@@ -1,5 +1,5 @@
-//! Floods against the real program: whatever comes and however long it takes, its memory stays bounded
-//! and others are served. The bounds are generous; what was measured is printed.
+//! Floods of requests to the real program: its memory stays bounded, and other clients are served. Bounds are
+//! generous; the measured growth is printed.
 
 use reqwest::StatusCode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -13,12 +13,12 @@ use super::harness::until;
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
-/// What the program may grow by under any of these.
+/// Maximum growth of the program in bytes.
 const MOST: usize = 400 * MIB;
 const HEAD: &str =
     "POST /api/v2/dispatch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
 
-/// A bridge and the memory it has at rest.
+/// A bridge and its memory at rest, in bytes.
 struct Flooded {
     process: Process,
     rest: usize,
@@ -27,7 +27,7 @@ struct Flooded {
 
 impl Flooded {
     async fn start(variables: &[(&str, &str)]) -> Self {
-        // The program has as many descriptors as the test, and connections take half of them.
+        // The program inherits the limit on descriptors, and connections use half of it.
         let limit = getrlimit(Resource::Nofile);
         let all = Rlimit {
             current: limit.maximum,
@@ -46,17 +46,17 @@ impl Flooded {
 
     async fn send(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
         let mut stream = connect(&self.process.api).await;
-        // It may be cut off while it still sends.
+        // The bridge can close the connection before everything is sent.
         let _ = stream.write_all(bytes.as_ref()).await;
         stream
     }
 
-    /// What is answered to these bytes, up to the end of the connection.
+    /// Sends these bytes; returns the answer up to the end of the connection.
     async fn ask(&self, bytes: impl AsRef<[u8]>) -> String {
         rest(self.send(bytes).await).await
     }
 
-    /// Somebody else gets an answer, and memory is within its bound.
+    /// Asserts that another client is served and that memory is within its bound.
     #[expect(
         clippy::print_stdout,
         reason = "what a flood costs is a figure to be read"
@@ -171,7 +171,7 @@ async fn heads_above_their_bounds_are_refused() {
 }
 
 #[tokio::test]
-async fn connections_that_stay_half_open_keep_nobody_out() {
+async fn connections_that_stay_half_open_keep_no_client_out() {
     let bridge = Flooded::start(&[
         ("BRIDGE_HTTP_HEADER_TIMEOUT", "1s"),
         ("BRIDGE_HTTP_MAX_CONNECTIONS", "400"),
@@ -181,7 +181,7 @@ async fn connections_that_stay_half_open_keep_nobody_out() {
     for n in 0..1000 {
         let stream = connect(&bridge.process.api).await;
         if n % 2 == 0 {
-            // Nothing more will be sent, and nothing is read either.
+            // The client sends no more, and reads nothing.
             rustix::net::shutdown(&stream, rustix::net::Shutdown::Write).unwrap();
         }
         silent.push(stream);
@@ -303,7 +303,7 @@ async fn bodies_of_very_many_pieces_are_read_within_bounds() {
     let bridge = Flooded::start(&[]).await;
     let mut chunked =
         format!("{HEAD}transfer-encoding: chunked\r\nconnection: close\r\n\r\n").into_bytes();
-    // Each byte of the body is a chunk of its own.
+    // Each chunk has one byte.
     for _ in 0..50_000 {
         chunked.extend_from_slice(b"1\r\n[\r\n");
     }
@@ -329,7 +329,7 @@ async fn bodies_of_very_many_pieces_are_read_within_bounds() {
         }
         bridge.holds(name, name).await;
     }
-    // The most that is taken: trees of many small objects are far larger than their text.
+    // The largest accepted bodies: trees of many small objects are far larger than their text.
     let rows = format!("[{}0]", "{\"a\":0},".repeat(22_000));
     let tree = |n: usize| {
         let body = quiet(&format!("tree-{n}"), "ok").to_string();

@@ -1,4 +1,4 @@
-//! Adapters that misbehave, seen from outside: a clear result each, and nobody else is harmed.
+//! Adapters that misbehave: each execution ends with a clear result, and no other one is affected.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ async fn every_misdeed_has_its_result_and_the_others_work_on() {
     let misdeeds = [
         ("fail", "echo_failed"),
         ("fail:rate_limited", "rate_limited"),
-        // An adapter cannot say that somebody cancelled.
+        // An adapter cannot report a cancellation by a caller.
         ("fail:cancelled", "adapter_error"),
         ("panic", "adapter_panic"),
         ("slow:soon", "invalid_request"),

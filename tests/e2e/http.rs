@@ -1,4 +1,4 @@
-//! The bridge on a server that speaks its JSON: another bridge, which runs what it is given on echo.
+//! The adapter `http` with a real server: another bridge, which runs the dispatches on echo.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::harness::{Bridge, until};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// A bridge that lets another do the work, and that other.
+/// A bridge that dispatches to another one, and that other one.
 struct Pair {
     front: Bridge,
     back: Bridge,

@@ -1,4 +1,4 @@
-//! The same request twice: one dispatch, however it is sent.
+//! Idempotency: a repeated request is the same dispatch.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ async fn the_same_again_is_the_stored_one_and_its_callback_comes_again() {
     );
     api.delivery_is(&id, "delivered").await;
 
-    // What may differ between two sendings of one step does not count, nor does spelling.
+    // Members that may differ between repetitions are ignored, and so are alternative spellings of names.
     let mut same = with(
         body.clone(),
         &json!({"metadata": {"try": 2}, "unknown": "field"}),
@@ -92,7 +92,7 @@ async fn a_failed_task_is_tried_again_as_a_new_dispatch() {
     let old = api.record(&first).await;
     assert_eq!(old["deliveries"][0]["status"], "superseded", "{old}");
 
-    // Another body may take over as well; after that the task has succeeded.
+    // A task that failed may be retried with another body; it succeeds here.
     let fixed = owed("t", "ok", &sink.url("/cb"));
     sink.answer(Answer::status(200));
     let (third, duplicate) = again(&bridge, &fixed).await;
@@ -133,7 +133,7 @@ async fn with_a_header_the_stored_one_stays_even_when_it_failed() {
         (status.as_u16(), &refused["code"]),
         (409, &json!("CONFLICT"))
     );
-    // The header and the task id are two namespaces.
+    // The header and the task id are separate namespaces.
     let (third, duplicate) = again(&bridge, &body).await;
     assert!(!duplicate);
     bridge.api.finished(&third).await;

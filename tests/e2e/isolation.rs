@@ -1,5 +1,5 @@
-//! Adapters in processes of their own, as callers and operators see them: what a crash does to a dispatch,
-//! what health shows, and that nothing outlives the bridge.
+//! Adapters in child processes, through the HTTP interface: the effect of a crash on dispatches and on health, and no
+//! process that outlives the bridge.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use super::harness::api::{quiet, with};
 use super::harness::process::Home;
 use super::harness::{Bridge, until};
 
-/// Echo in a process of its own and, under another name, in the bridge.
+/// Configuration with echo in a child process and, under another name, in the bridge.
 const ECHOES: &str = "
 [plugin]
 adapters = [\"echo\", \"bystander\"]
@@ -190,7 +190,7 @@ async fn a_killed_bridge_leaves_no_host_and_no_grandchild() {
     .await;
 }
 
-/// The command lines of all processes that know this home.
+/// Command lines of all processes with this home in their environment.
 fn living(home: &Home) -> Vec<String> {
     let wanted = format!("HOME={}", home.dir.path().display());
     let all = fs::read_dir("/proc").unwrap().flatten();

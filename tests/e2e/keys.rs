@@ -1,5 +1,5 @@
-//! The key under which secrets lie is turned while the bridge works, and whatever happens in the middle, each
-//! secret opens.
+//! Rotation of the key that encrypts secrets while the bridge works: after an interruption at any point, each secret
+//! can be decrypted.
 
 use forge_base::failpoint::VARIABLE;
 use reqwest::StatusCode;
@@ -10,7 +10,7 @@ use super::harness::process::Home;
 use super::harness::{Answer, CallbackSink, until};
 use super::secrets::{is_signed_with, secret};
 
-/// What `forge-bridge secrets …` prints here.
+/// Output of `forge-bridge secrets …` in this home.
 fn secrets(home: &Home, command: &str) -> Value {
     let output = home.command().args(["secrets", command, "--json"]).output();
     let output = output.unwrap();
@@ -19,7 +19,7 @@ fn secrets(home: &Home, command: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The keys in their order, and how much lies under each.
+/// Keys in order, each with the number of secrets encrypted with it.
 fn usage(home: &Home) -> Vec<(String, u64)> {
     let keys = secrets(home, "keys");
     let keys = keys["keys"].as_array().unwrap().iter();
@@ -31,7 +31,7 @@ fn usage(home: &Home) -> Vec<(String, u64)> {
 }
 
 async fn all_lies_under_the_first(home: &Home) -> String {
-    until("all to be sealed anew", || async {
+    until("all secrets to be resealed", || async {
         let usage = usage(home);
         let rest: u64 = usage[1..].iter().map(|(_, sealed)| sealed).sum();
         (rest == 0).then(|| usage[0].0.clone())
@@ -75,7 +75,7 @@ async fn a_key_is_turned_in_a_running_bridge() {
     sink.until(2).await;
     assert_eq!(usage(&home)[1], (first.clone(), 0), "the new one seals");
 
-    // A bridge does without a key only when nothing lies under it any more.
+    // A key can be removed only when no secret is encrypted with it.
     let turned = std::fs::read_to_string(&file).unwrap();
     let old = turned.lines().nth(1).unwrap();
     std::fs::write(&file, old).unwrap();
@@ -108,7 +108,7 @@ async fn a_key_is_turned_in_a_running_bridge() {
             .iter()
             .all(|request| is_signed_with(request, &secret()))
     );
-    // The same dispatch is the same under every key.
+    // The fingerprint of a dispatch does not depend on the key.
     let body = with_a_secret("before", &sink);
     let (status, again) = bridge.api.post("/api/v2/dispatch", &body).await;
     assert_eq!(
@@ -119,7 +119,7 @@ async fn a_key_is_turned_in_a_running_bridge() {
 }
 
 #[tokio::test]
-async fn killed_in_the_middle_of_sealing_anew_it_goes_on() {
+async fn killed_in_the_middle_of_resealing_it_continues() {
     const COUNT: usize = 450;
     let sink = CallbackSink::start().await;
     let mut home = Home::new(&[("BRIDGE_LOG_LEVEL", "warn,forge_bridge::app=info")]);

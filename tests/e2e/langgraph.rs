@@ -1,4 +1,4 @@
-//! The bridge on a real LangGraph server, whose model is the harness's.
+//! The bridge with a real LangGraph server and the fake model.
 
 use forge_test_model::Model;
 use reqwest::{Method, StatusCode};
@@ -9,7 +9,7 @@ use super::harness::process::{Home, Process};
 use super::harness::{Bridge, CallbackSink, until};
 
 fn task(name: &str, message: &str) -> Value {
-    json!({"taskId": name, "agentId": "somebody", "message": message, "callbackUrl": null})
+    json!({"taskId": name, "agentId": "agent", "message": message, "callbackUrl": null})
 }
 
 fn variables(url: &str) -> [(&str, &str); 4] {
@@ -72,7 +72,7 @@ async fn a_graph_calls_a_tool_asks_a_human_and_its_assistants_are_agents() {
     bridge.stop().await;
 }
 
-/// Made, found, at work, changed and removed through the bridge's routes.
+/// Creates, lists, uses, changes and deletes agents through the routes of the bridge.
 async fn agents(bridge: &Bridge) {
     let call = async |method: Method, path: &str, body: &Value| {
         let request = bridge.api.request(method, &format!("/api/v2/agents{path}"));

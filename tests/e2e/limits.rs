@@ -1,4 +1,4 @@
-//! Bodies that are none, over real TCP: each gets its answer with the envelope, and the bridge lives.
+//! Invalid bodies over real TCP: each is answered with the error envelope, and the bridge keeps running.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::harness::Bridge;
 use super::harness::api::{JsonBody, quiet, with};
 
-/// Posts these bytes as they are; the status and the envelope.
+/// Posts these bytes unchanged; returns status and error envelope.
 async fn post(bridge: SocketAddr, body: &[u8]) -> (u16, Value) {
     let head = format!(
         "POST /api/v2/dispatch HTTP/1.1\r\nhost: {bridge}\r\ncontent-type: application/json\r\n\
@@ -20,13 +20,13 @@ async fn post(bridge: SocketAddr, body: &[u8]) -> (u16, Value) {
     let stream = TcpStream::connect(bridge).await.unwrap();
     let (mut reader, mut writer) = stream.into_split();
     let send = async {
-        // A refusal may come, and the connection go, before all is written.
+        // The bridge can answer and close the connection before everything is sent.
         let sent = writer.write_all(head.as_bytes()).await;
         let _ = sent.and(writer.write_all(body).await);
     };
     let receive = async {
         let mut answer = Vec::new();
-        // The rest is lost when the other side closes on unread bytes; the answer came before it.
+        // A close with unread bytes resets the connection; the answer arrives before it.
         let _ = reader.read_to_end(&mut answer).await;
         answer
     };
@@ -43,14 +43,14 @@ async fn post(bridge: SocketAddr, body: &[u8]) -> (u16, Value) {
     )
 }
 
-/// A good dispatch with one member that is not.
+/// A valid dispatch with one invalid member.
 fn wrong(member: &str, value: &Value) -> Vec<u8> {
     with(quiet("t", "ok"), &json!({ member: value }))
         .to_string()
         .into_bytes()
 }
 
-/// A good dispatch as text, with more of it.
+/// A valid dispatch as JSON text with `more` appended to its members.
 fn text(more: &str) -> Vec<u8> {
     let good = quiet("t", "ok").to_string();
     format!("{},{more}}}", good.strip_suffix('}').unwrap()).into_bytes()

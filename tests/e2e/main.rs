@@ -1,4 +1,4 @@
-//! Everything with a socket, a process or a plugin, in one binary.
+//! End-to-end tests: all tests with sockets, processes or plug-ins, in one binary.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod a2a;

@@ -1,4 +1,4 @@
-//! Agents, skills, models and the system of adapters that manage some, through every route.
+//! Management of agents, skills, models and the system through every route.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ async fn call(bridge: &Bridge, method: &str, path: &str, body: &Value) -> (u16, 
     (status.as_u16(), body)
 }
 
-/// Members of `expected` are there; others may be.
+/// Returns true if `actual` contains all members of `expected`.
 fn holds(actual: &Value, expected: &Value) -> bool {
     match (actual, expected) {
         (Value::Object(actual), Value::Object(expected)) => expected
@@ -230,7 +230,7 @@ async fn the_adapter_that_can_is_found_and_several_must_be_told_apart() {
     }
     for (path, status, code) in [
         ("/agents?provider=echo", 404, "NOT_SUPPORTED"),
-        ("/agents?provider=nobody", 422, "UNKNOWN_PROVIDER"),
+        ("/agents?provider=absent", 422, "UNKNOWN_PROVIDER"),
         (
             "/agents?provider=echo&provider=manager",
             400,

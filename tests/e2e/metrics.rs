@@ -1,5 +1,5 @@
-//! What Prometheus gets from the real program, held against Prometheus' own tool; and that the dashboard
-//! and the alerts ask for nothing that is not there.
+//! Metrics of the real program, checked by Prometheus' own tool, and the queries of the dashboard and the alerts,
+//! which must use existing metrics.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,7 +29,7 @@ async fn scrape(bridge: &Process) -> String {
     answer.text().await.unwrap()
 }
 
-/// A bridge that has done a bit of everything, and what it shows.
+/// Starts a bridge, runs work of several kinds, and returns its metrics page.
 async fn busy() -> (Home, Process, String) {
     let sink = CallbackSink::start().await;
     let home = Home::new(&[]);
@@ -49,7 +49,7 @@ async fn busy() -> (Home, Process, String) {
     (home, bridge, page)
 }
 
-/// Runs Prometheus' tool, which `.ci/setup` installs; what it says when it is content.
+/// Runs `promtool`, which `.ci/setup` installs and which must succeed; returns its output.
 fn promtool(arguments: &[&str], input: &str) -> String {
     let mut child = Command::new("promtool")
         .args(arguments)
@@ -71,14 +71,14 @@ fn promtool(arguments: &[&str], input: &str) -> String {
     said
 }
 
-/// The names of samples on a page.
+/// Names of the samples on a page.
 fn samples(page: &str) -> BTreeSet<String> {
     let lines = page.lines().filter(|line| !line.starts_with('#'));
     let names = lines.map(|line| line.split(['{', ' ']).next().unwrap().to_owned());
     names.collect()
 }
 
-/// The names of metrics in a text.
+/// Names of metrics in a text.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words
@@ -87,7 +87,7 @@ fn named(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Every query of the dashboard, with its variables filled in.
+/// Collects every query of the dashboard, with its variables replaced.
 fn queries(value: &Value, into: &mut Vec<String>) {
     match value {
         Value::Object(members) => {
@@ -129,7 +129,7 @@ async fn the_page_is_what_prometheus_wants() {
     }
     let tokens = "forge_bridge_tokens_total{provider=\"echo\",model=";
     assert!(page.contains(tokens), "{page}");
-    // OpenMetrics is asked for by name.
+    // OpenMetrics is selected by the `Accept` header.
     let request = bridge.api.request(Method::GET, "/metrics");
     let answer = request.header("accept", "application/openmetrics-text; version=1.0.0");
     let open = answer.send().await.unwrap().text().await.unwrap();
@@ -176,9 +176,9 @@ async fn the_dashboard_and_the_alerts_ask_for_what_is_there() {
         .flat_map(|text| named(text))
         .filter(|name| !there.contains(name))
         .collect();
-    assert!(absent.is_empty(), "nobody shows {absent:?}");
+    assert!(absent.is_empty(), "not exported: {absent:?}");
 
-    // Rules are the only queries that the tool reads.
+    // promtool checks queries only inside rules.
     let rules = asked.iter().enumerate().map(|(number, query)| {
         let query = serde_json::to_string(query).unwrap();
         format!("      - record: query_{number}\n        expr: {query}\n")

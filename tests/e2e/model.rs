@@ -1,4 +1,4 @@
-//! The harness's model endpoint speaks its four protocols alike; what agents are tested with is tested too.
+//! Tests of the fake model endpoint, which must behave alike in its four protocols.
 
 use forge_test_model::Model;
 use reqwest::StatusCode;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::harness::Api;
 
-/// How a protocol asks, and where its answer has the text and the call.
+/// Request of a protocol, and pointers to text and tool call in its answer.
 struct Protocol {
     path: &'static str,
     stream: &'static str,

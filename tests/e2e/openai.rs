@@ -1,4 +1,4 @@
-//! The bridge on a server of Chat Completions, which is the fake model.
+//! The bridge with a server of Chat Completions: the fake model.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::harness::api::with;
 use super::harness::{Bridge, CallbackSink, until};
 
-/// One adapter on this model, and the MCP server `fixture`.
+/// Starts a bridge with one adapter for this model, and the MCP server `fixture`.
 async fn bridge(model: &Model) -> Bridge {
     let script =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/mcp-server/server.py");
@@ -55,7 +55,7 @@ async fn a_tool_round_trip_of_the_bridge_ends_in_a_signed_callback_with_usage_an
     assert_eq!(result["status"], "ok", "{result}");
     assert_eq!(result["output"], "tool said: 5");
     assert_eq!(result["model"], "fake-1");
-    // Two calls of the model: 31 in and 9 out each.
+    // Two calls of the model, each with 31 input and 9 output tokens.
     assert_eq!(result["usage"]["totalTokens"], 80, "{result}");
     let cost = result["costUsd"].as_f64().unwrap();
     assert!((cost - 2.0 * 121.0 / 1e6).abs() < 1e-9, "{result}");

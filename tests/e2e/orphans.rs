@@ -1,6 +1,5 @@
-//! No process outlives the bridge or the execution that it belongs to: with dispatches on the real program,
-//! while an adapter is reloaded, where no process can be started any more, and as pid 1. `children.rs` has
-//! the supervisor by itself.
+//! No process outlives its execution or the bridge: with dispatches to the real program, during the reload of an
+//! adapter, when no process can be started any more, and as pid 1. `children.rs` tests the supervisor alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +13,8 @@ use serde_json::{Value, json};
 use super::harness::process::{Home, Process};
 use super::harness::until;
 
-/// A program that leaves its group and session in several ways and ignores requests to end; with itself
-/// four processes.
+/// A program whose children leave its group and session in several ways and ignore SIGTERM; four processes with
+/// itself.
 const AGENT: &str = r#"
 trap '' TERM
 read -r prompt
@@ -27,7 +26,7 @@ exec sleep 300
 "#;
 const TREE: usize = 4;
 
-/// What a killed bridge leaves, nobody of it lives longer.
+/// Maximum lifetime of processes after their bridge was killed.
 const SOON: Duration = Duration::from_secs(2);
 
 fn home(variables: &[(&str, &str)]) -> Home {
@@ -50,15 +49,14 @@ fn home(variables: &[(&str, &str)]) -> Home {
     home
 }
 
-/// A process that carries this home in its environment.
+/// A process with this home in its environment.
 struct Found {
     pid: i32,
     words: Vec<u8>,
 }
 
 impl Found {
-    /// The bridge itself, one of its supervisors, or a process that holds an adapter: no program of an
-    /// execution.
+    /// Returns true for the bridge, its supervisors and its adapter hosts; false for programs of executions.
     fn is_ours(&self) -> bool {
         let name = Path::new(env!("CARGO_BIN_EXE_forge-bridge"))
             .file_name()
@@ -71,7 +69,7 @@ impl Found {
     }
 }
 
-/// Everybody who is alive here; who is dead and not yet waited for has no environment.
+/// Living processes of this home. Zombies have no environment and are not found.
 fn alive(home: &Home) -> Vec<Found> {
     let wanted = format!("HOME={}", home.dir.path().display());
     let mut found = Vec::new();
@@ -83,7 +81,7 @@ fn alive(home: &Home) -> Vec<Found> {
         else {
             continue;
         };
-        // It may end while we look.
+        // It can end during the scan.
         let environ = fs::read(entry.path().join("environ")).unwrap_or_default();
         if environ
             .split(|byte| *byte == 0)
@@ -100,7 +98,7 @@ fn programs(home: &Home) -> usize {
     alive(home).iter().filter(|found| !found.is_ours()).count()
 }
 
-/// A hundred trees take their time to grow where much else goes on.
+/// Waits up to 120 s for this number of programs; a hundred trees grow slowly on a busy machine.
 async fn until_programs(home: &Home, wanted: usize) {
     let mut tick = tokio::time::interval(Duration::from_millis(20));
     let there = async {
@@ -120,8 +118,8 @@ async fn until_programs(home: &Home, wanted: usize) {
     }
 }
 
-/// Supervisors are gone as well.
-fn nobody_is_left(home: &Home, within: Duration) {
+/// Asserts that all processes of this home end within this time, supervisors included.
+fn no_process_is_left(home: &Home, within: Duration) {
     let deadline = Instant::now() + within;
     loop {
         let left = alive(home);
@@ -167,7 +165,7 @@ async fn a_hundred_executions_die_with_the_bridge() {
     trees(&bridge, "t", 100).await;
     until_programs(&home, 100 * TREE).await;
     bridge.kill();
-    nobody_is_left(&home, SOON);
+    no_process_is_left(&home, SOON);
 }
 
 #[tokio::test]
@@ -190,7 +188,7 @@ async fn two_editions(home: &Home) {
     trees(&bridge, "new", 4).await;
     until_programs(home, 12 * TREE).await;
     bridge.kill();
-    nobody_is_left(home, SOON);
+    no_process_is_left(home, SOON);
 }
 
 #[tokio::test]
@@ -217,7 +215,7 @@ async fn the_end_of_a_drain_is_the_end_of_its_programs_and_of_no_others() {
     until_programs(&home, 0).await;
 }
 
-/// A cgroup of this test; none where it may not be made.
+/// A cgroup of this test.
 struct Pids(PathBuf);
 
 impl Pids {
@@ -247,7 +245,7 @@ impl Pids {
         text.trim().parse().unwrap()
     }
 
-    /// How often there was no room.
+    /// Number of forks refused by the limit.
     fn refused(&self) -> u64 {
         let text = fs::read_to_string(self.0.join("pids.events")).unwrap();
         let count = text.trim().strip_prefix("max ").unwrap();
@@ -257,7 +255,7 @@ impl Pids {
 
 impl Drop for Pids {
     fn drop(&mut self) {
-        // What was in it may be on its way out.
+        // Its processes might still be exiting.
         let deadline = Instant::now() + SOON;
         while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
             std::thread::yield_now();
@@ -266,7 +264,7 @@ impl Drop for Pids {
 }
 
 #[tokio::test]
-async fn where_no_process_can_be_started_the_bridge_goes_on_and_leaves_nobody() {
+async fn where_no_process_can_be_started_the_bridge_continues_and_leaves_none() {
     let Some(pids) = Pids::new() else {
         println!("not run: no cgroup for pids can be made here");
         return;
@@ -283,7 +281,7 @@ async fn where_no_process_can_be_started_the_bridge_goes_on_and_leaves_nobody() 
     let room = pids.now() + 40;
     pids.set(&room.to_string());
 
-    // Five processes each, so that some have their tree and most have not.
+    // Five processes each, so that some trees are complete and most are not.
     let ids = trees(&bridge, "t", 40).await;
     let ended = async || {
         let mut running = 0;
@@ -304,7 +302,7 @@ async fn where_no_process_can_be_started_the_bridge_goes_on_and_leaves_nobody() 
     let (status, health) = bridge.api.get("/api/health").await;
     assert_eq!(status, StatusCode::OK, "{health}");
 
-    // As soon as there is room again, it is as before.
+    // Work continues as soon as processes can be started again.
     for id in &ids {
         bridge.api.cancel(id).await;
     }
@@ -320,11 +318,11 @@ async fn where_no_process_can_be_started_the_bridge_goes_on_and_leaves_nobody() 
     let full = async || (pids.refused() > before).then_some(());
     until("no room again", full).await;
     bridge.kill();
-    nobody_is_left(&home, SOON);
+    no_process_is_left(&home, SOON);
     assert!(failed > 0);
 }
 
-/// The real bridge where it is the first of its namespace; it has no other name to us than its pid here.
+/// Pid, in this namespace, of the bridge that is the first process of its own.
 fn innermost(home: &Home) -> i32 {
     let ours = alive(home).into_iter().filter(Found::is_ours);
     let bridges = ours.filter(|found| {
@@ -337,7 +335,7 @@ fn innermost(home: &Home) -> i32 {
     found[0]
 }
 
-/// Dead children that nobody has waited for.
+/// Number of zombies of this parent.
 fn zombies_of(parent: i32) -> usize {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let stats = processes.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
@@ -378,12 +376,12 @@ async fn as_pid_1_it_ends_when_told_takes_all_along_and_leaves_no_dead() {
     .await;
     kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
     assert!(bridge.ended().await.success(), "{}", home.log());
-    nobody_is_left(&home, SOON);
+    no_process_is_left(&home, SOON);
 
     let bridge = home.start();
     trees(&bridge, "u", 10).await;
     until_programs(&home, 10 * TREE).await;
     kill_process(Pid::from_raw(innermost(&home)).unwrap(), Signal::KILL).unwrap();
-    nobody_is_left(&home, SOON);
+    no_process_is_left(&home, SOON);
     bridge.ended().await;
 }

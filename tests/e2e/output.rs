@@ -1,4 +1,4 @@
-//! What a run leaves: how its output is captured, checked, cut and counted.
+//! Output of executions: capture, validation, truncation and counting.
 
 use forge_base::digest::{hex, sha256};
 use reqwest::Method;
@@ -182,7 +182,7 @@ async fn a_large_output_is_cut_and_a_larger_one_refused() {
     );
     assert_eq!(result["output"].as_str().unwrap().len(), MIB);
 
-    // More than the boundary takes at all.
+    // Exceeds the limit of the plug-in boundary.
     let id = api.dispatch(quiet("largest", "large:100000000")).await;
     let result = api.finished(&id).await["result"].clone();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What waits, and in which order it starts: places, priorities, sessions, times.
+//! Order of queued dispatches: concurrency limits, priorities, sessions, start times.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::harness::api::{JsonBody, owed, quiet, with};
 use super::harness::{Bridge, CallbackSink};
 
-/// A bridge whose adapter runs so many at once, and whose hanging run is dropped soon.
+/// Starts a bridge whose adapter has this number of slots, and that soon drops cancelled executions which hang.
 async fn narrow(places: &str, variables: &[(&str, &str)]) -> Bridge {
     let ours = [
         ("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", places),
@@ -19,14 +19,14 @@ async fn narrow(places: &str, variables: &[(&str, &str)]) -> Bridge {
     Bridge::with(&[&ours, variables].concat()).await
 }
 
-/// Occupies a place until it is cancelled.
+/// Occupies a slot until it is cancelled.
 async fn blocker(bridge: &Bridge) -> String {
     let id = bridge.api.dispatch(quiet("blocker", "hang")).await;
     bridge.api.running(&id).await;
     id
 }
 
-/// Where in the log of the whole bridge this event of a dispatch stands.
+/// Position of this event of a dispatch in the event log.
 async fn position(bridge: &Bridge, id: &str, kind: &str) -> u64 {
     let events = bridge.api.events(id).await;
     let event = events.iter().find(|event| event["type"] == kind).unwrap();
@@ -87,7 +87,7 @@ async fn as_many_run_as_there_are_places() {
         running += change;
         running
     });
-    // A place is free only after the end of what had it is on disk.
+    // A slot is released only after the end of its execution is on disk.
     assert_eq!(at_once.max(), Some(3));
     bridge.stop().await;
 }
@@ -128,7 +128,7 @@ async fn one_session_runs_one_after_another_and_others_beside_it() {
     assert_eq!(third["sessionId"], "one");
     assert_eq!(api.finished(&second).await["result"]["output"], "hello");
 
-    // One that is cancelled while it waits lets the next one of its session go.
+    // A dispatch that is cancelled while it waits does not block the next one of its session.
     let first = api.dispatch(in_session("a", "hang", "three")).await;
     api.running(&first).await;
     let second = api.dispatch(in_session("b", "ok", "three")).await;
@@ -161,7 +161,7 @@ async fn a_full_queue_says_when_to_come_again() {
         .unwrap();
     assert!(seconds > 0);
     api.refused(&body, 429, "QUEUE_FULL").await;
-    // What is known already is answered, however full the queue is.
+    // A duplicate is answered even if the queue is full.
     let (status, known) = api.post("/api/v2/dispatch", &quiet("one", "ok")).await;
     assert_eq!((status.as_u16(), &known["duplicate"]), (202, &json!(true)));
     api.cancel(&blocker).await;
@@ -213,7 +213,7 @@ async fn nothing_starts_before_its_time() {
     let id = api.dispatch(with(quiet("delayed", "ok"), &delayed)).await;
     let record = api.finished(&id).await;
     let started: Timestamp = record["startedAt"].as_str().unwrap().parse().unwrap();
-    // Times on the wire have no more than milliseconds.
+    // Times on the wire are in milliseconds.
     assert!(
         started.as_millisecond() >= time.as_millisecond(),
         "{started} {time}"

@@ -1,5 +1,4 @@
-//! Clients that take their time or all the room: readers that do not read, requests that never end,
-//! connections that say nothing.
+//! Clients that are slow or use up capacity: readers that do not read, requests that never end, silent connections.
 
 use reqwest::{Method, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -11,7 +10,7 @@ use super::harness::{Bridge, until};
 
 const ALL: &str = "GET /api/v2/events?after=0 HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// Somebody who asks, and never reads.
+/// A client that sends a request and does not read the answer.
 async fn lazy(bridge: &Bridge, request: &str) -> TcpStream {
     let mut stream = connect(&bridge.api).await;
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -24,7 +23,7 @@ async fn firehose(bridge: &Bridge) -> StatusCode {
 }
 
 #[tokio::test]
-async fn hundreds_that_never_read_delay_nobody() {
+async fn hundreds_that_never_read_delay_no_other() {
     let bridge = Bridge::start().await;
     let mut readers = Vec::new();
     for _ in 0..250 {
@@ -37,7 +36,7 @@ async fn hundreds_that_never_read_delay_nobody() {
             .await;
         assert_eq!(result["status"], "ok", "{result}");
     }
-    // All are still there, and one that begins to read has missed nothing.
+    // All are still connected, and one that begins to read has missed nothing.
     let mut late = readers.pop().unwrap();
     let mut told = String::new();
     let mut piece = vec![0; 64 * 1024];
@@ -58,7 +57,7 @@ async fn a_reader_that_takes_nothing_is_cut_and_its_seat_is_free() {
     ])
     .await;
     let lazy = lazy(&bridge, ALL).await;
-    // It is answered, and leaves the answer where it is.
+    // Waits for the answer without reading it.
     lazy.peek(&mut [0]).await.unwrap();
     assert_eq!(firehose(&bridge).await, StatusCode::TOO_MANY_REQUESTS);
     let result = bridge.api.run(quiet("flood", "stream:20000")).await;
@@ -96,7 +95,7 @@ async fn connections_that_ask_nothing_make_room() {
         "GET /api/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n",
     )
     .await;
-    // Waits behind them until they are closed.
+    // Waits until one of them is closed.
     let (status, _) = bridge.api.get("/api/health/live").await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(rest(silent).await, "");

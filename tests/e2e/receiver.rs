@@ -1,4 +1,4 @@
-//! `forge-bridge callback test` against receivers that are good, too trusting, ill, and not to be called.
+//! `forge-bridge callback test` with receivers that are correct, accept invalid signatures, fail, or must not be called.
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use forge_test_support::callback::Received;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8G";
 
-/// Exit code, report and complaint. Waits elsewhere, so that the receiver can answer meanwhile.
+/// Exit code, report and standard error. Runs on a blocking thread, so that the receiver can answer meanwhile.
 async fn test(variables: &[(&str, &str)], url: String) -> (i32, Value, String) {
     let home = Home::new(variables);
     let mut command = home.command();
@@ -30,7 +30,7 @@ fn outcomes(report: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// As the public library of the standard has it.
+/// Returns true if the reference library of the standard accepts the signature.
 fn verified(received: &Received) -> bool {
     let headers: HeaderMap = received
         .headers
@@ -105,8 +105,8 @@ async fn of_a_receiver_that_takes_nothing_it_says_what_the_bridge_would_do() {
 #[tokio::test]
 async fn an_address_that_the_bridge_would_not_call_is_not_called() {
     let sink = CallbackSink::start().await;
-    let nobody = [("BRIDGE_CALLBACK_ALLOW", "example.com")];
-    let (code, _, complaint) = test(&nobody, sink.url("/cb")).await;
+    let other_host = [("BRIDGE_CALLBACK_ALLOW", "example.com")];
+    let (code, _, complaint) = test(&other_host, sink.url("/cb")).await;
     assert_eq!(code, 1);
     assert!(complaint.contains("callback.allow"), "{complaint}");
     assert!(sink.received().is_empty());

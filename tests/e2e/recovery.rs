@@ -1,4 +1,4 @@
-//! A 202 is a promise: the real program is killed at each step, started again, and keeps it.
+//! Recovery: the real program is killed at each step and restarted, and no accepted dispatch is lost.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::harness::api::{JsonBody, owed, quiet, with};
 use super::harness::process::{Home, Process};
 use super::harness::{Answer, Bridge, CallbackSink, until};
 
-/// The callbacks that came, as results.
+/// Results in the received callbacks.
 fn results(sink: &CallbackSink) -> Vec<Value> {
     let received = sink.received();
     received
@@ -143,11 +143,11 @@ async fn what_kills_the_process_is_tried_three_times_and_the_rest_is_served() {
         .api
         .request(Method::POST, "/api/v2/dispatch")
         .json_body(&crash);
-    // It may be dead before it can answer.
+    // The bridge can die before it answers.
     let _ = crash.send().await;
     bridge.wait();
     for _ in 0..2 {
-        // It crashes by itself, now or while it starts.
+        // The bridge crashes by itself, during this start or afterwards.
         home.run_to_its_end();
     }
 
@@ -240,7 +240,7 @@ async fn delivered(process: &Process, id: &str) {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_ends_with_a_clear_result_and_holds_nobody_up() {
+async fn a_record_that_cannot_be_read_ends_with_a_clear_result_and_delays_no_other() {
     let sink = CallbackSink::start().await;
     let home = Home::new(&[("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", "1")]);
     let bridge = home.start();
@@ -282,7 +282,7 @@ async fn a_record_that_cannot_be_read_ends_with_a_clear_result_and_holds_nobody_
     assert_eq!(bridge.api.finished(&sound).await["result"]["status"], "ok");
     sink.until(2).await;
 
-    // A result that is damaged is not the store's trouble, and no reason to try again.
+    // A damaged result is not a failure of the store, and not worth a retry.
     bridge.kill();
     damage_result(&home, "sound");
     let bridge = home.start();

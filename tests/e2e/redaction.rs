@@ -1,5 +1,5 @@
-//! Secrets of every kind are planted, everything that a bridge says and keeps is gathered, and none of them is
-//! in it: logs at their loudest, files, answers good and bad, and what the commands print.
+//! Secrets of every kind are planted and must not appear in anything that a bridge emits or stores: logs at the most
+//! verbose level, files, answers and errors, output of commands.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::harness::api::{JsonBody as _, answer, owed, quiet, with};
 use super::harness::process::{Home, Process};
 use super::harness::{Answer, CallbackSink, until};
 
-/// Each kind, by a word that is found nowhere else.
+/// Planted secrets, one for each kind, unique in the sources.
 const TOKEN: &str = "planted-bridge-token-7f3a";
 const WRONG_TOKEN: &str = "planted-wrong-token-11c9";
 const ADAPTER_IN_FILE: &str = "planted-adapter-table-09be";
@@ -37,7 +37,7 @@ fn signing(key: &[u8]) -> String {
     format!("whsec_{}", BASE64.encode(key))
 }
 
-/// In each form in which it could be found.
+/// Planted secrets in each form in which they could appear.
 fn planted() -> Vec<Vec<u8>> {
     let mut words: Vec<Vec<u8>> = [
         TOKEN,
@@ -166,7 +166,7 @@ async fn asked(
     (status, headers + &answer.text().await.unwrap())
 }
 
-/// Work of every kind, with a secret in each place that takes one.
+/// Runs work of every kind, with a secret in each member that accepts one; returns the accepted tasks.
 async fn work(bridge: &Process, receiver: &CallbackSink) -> Vec<String> {
     let callback = json!({"callback": {
         "bearer": BEARER, "secret": signing(OWN_SIGNING), "headers": {"X-Api-Key": HEADER},
@@ -187,7 +187,7 @@ async fn work(bridge: &Process, receiver: &CallbackSink) -> Vec<String> {
         let (status, answer) = asked(bridge, Method::POST, "/api/v2/dispatch", Some(&body)).await;
         match status {
             StatusCode::ACCEPTED => ids.push(task.to_owned()),
-            // Not every adapter takes servers.
+            // Not every adapter accepts MCP servers.
             status => assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer}"),
         }
     }
@@ -195,7 +195,7 @@ async fn work(bridge: &Process, receiver: &CallbackSink) -> Vec<String> {
     ids
 }
 
-/// Requests that are refused, each with a secret in it.
+/// Sends invalid requests that contain secrets; returns each with its answer.
 async fn refusals(bridge: &Process) -> Vec<(String, String)> {
     let wrong = |more: Value| {
         with(
@@ -264,7 +264,7 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
         .unwrap();
     assert_eq!(callback.headers["x-api-key"], HEADER);
 
-    // A ticket that is used, and one that is not.
+    // Creates one ticket that is used and one that is not.
     let mut streams = Vec::new();
     for used in [true, false] {
         let request = bridge.api.request(Method::POST, "/api/v2/stream-tickets");
@@ -321,12 +321,12 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
     }
     commands(&home, &bridge, &words);
 
-    // What is read again, well and ill.
+    // Reloads valid and invalid settings.
     let file_now = home.dir.path().join("forge-bridge.toml");
     let well = fs::read_to_string(&file_now).unwrap();
     for ill in broken_files() {
         fs::write(&file_now, &ill).unwrap();
-        // A variable may go before what the file says.
+        // An environment variable can take precedence over the file, so that the file is accepted.
         let answers = || {
             let log = home.log();
             log.matches("settings unchanged").count() + log.matches("settings reloaded").count()
@@ -343,7 +343,7 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
     assert_folder_clean(&data, &words);
     bridge.kill();
     assert_folder_clean(&data, &words);
-    // It recovers, delivers what is owed and ends in good order.
+    // The bridge recovers and stops cleanly.
     let bridge = home.start();
     bridge.terminate();
     assert!(bridge.ended().await.success());
@@ -354,7 +354,7 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
     }
 }
 
-/// Each of them with a secret where it makes no sense.
+/// Configuration files, each with a secret in an invalid place.
 fn broken_files() -> Vec<String> {
     [
         "auth.tokens = \"PLANTED\"",
@@ -378,7 +378,7 @@ fn broken_files() -> Vec<String> {
     .into()
 }
 
-/// What the commands print, asked with the token, with a wrong one, and of files that make no sense.
+/// Checks the output of the commands with the token, with a wrong one, and with invalid files.
 fn commands(home: &Home, bridge: &Process, words: &[Vec<u8>]) {
     let print = |arguments: &[&str], token: &str| {
         let mut command = home.command();

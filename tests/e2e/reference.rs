@@ -1,4 +1,4 @@
-//! `openapi.json` and the routes are the same. That answers are as it says is held by the harness.
+//! Comparison of `openapi.json` with the routes. The harness validates the answers against it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 use super::harness::{Bridge, reference};
 
-/// Routes that hold no data and describe themselves.
+/// Routes of pages, which hold no data and are not documented.
 const PAGES: [&str; 6] = [
     "/",
     "/docs",
@@ -19,7 +19,7 @@ const PAGES: [&str; 6] = [
     "/console.css",
 ];
 
-/// Every `.route("path", get(…).post(…))` of the edge.
+/// Methods and paths of every `.route("path", get(…).post(…))` in the sources of the HTTP interface.
 fn routes() -> BTreeSet<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/server/src");
     let mut routes = BTreeSet::new();
@@ -94,9 +94,9 @@ fn an_answer_with_a_wrong_type_deep_inside_fails() {
     reference::check("GET", "/api/v2/adapters/echo", 200, &adapter);
 }
 
-/// Requests made from the document, good and bad ones: none fails inside, none is answered otherwise than
-/// documented, none gets in without a token. What is refused for reasons that no schema says (a session
-/// without an adapter for it, an address that the guard refuses) is no failure.
+/// Runs valid and invalid requests generated from the document: none causes an internal error, an undocumented
+/// answer, or access without a token. Valid requests may be refused for reasons that no schema expresses, such as a
+/// session without a suitable adapter or an address that the guard refuses.
 #[tokio::test]
 async fn schemathesis_finds_nothing() {
     let bridge = Bridge::with(&[("BRIDGE_TOKENS", "one")]).await;
@@ -117,10 +117,10 @@ async fn schemathesis_finds_nothing() {
             "--max-examples",
             "15",
         ])
-        // How many of its own drafts schemathesis throws away (`.` as a path, say) depends on its seed and
-        // says nothing about the bridge.
+        // The number of generated cases that schemathesis discards (such as `.` as a path) depends on its seed,
+        // not on the bridge.
         .args(["--suppress-health-check", "filter_too_much"])
-        // Streams that never end; `events.rs` has them.
+        // Streams that never end; tested in `events.rs`.
         .args([
             "--exclude-path-regex",
             "events$",

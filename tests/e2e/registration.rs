@@ -1,4 +1,4 @@
-//! The gateway registry knows the bridge while it serves, whatever happens to either of them.
+//! Registration of the bridge in a gateway registry, over restarts and outages of both.
 
 use forge_base::digest;
 use reqwest::{Method, StatusCode};
@@ -11,7 +11,7 @@ use super::harness::process::{Home, Process};
 use super::harness::registry::{self, Manner, Registry};
 
 const OFTEN: (&str, &str) = ("BRIDGE_REGISTRATION_EVERY", "50ms");
-/// Once in the life of a test, unless something else is the reason.
+/// Interval longer than a test: registers at the start, and for other reasons only.
 const ONCE: (&str, &str) = ("BRIDGE_REGISTRATION_EVERY", "1h");
 const ID: (&str, &str) = ("BRIDGE_REGISTRATION_GATEWAY_ID", "gw");
 
@@ -19,12 +19,12 @@ fn sha256(token: &str) -> String {
     digest::hex(&digest::sha256(token))
 }
 
-/// One that tells this registry of itself often.
+/// Starts a bridge that often registers with this registry.
 async fn registering(url: &str) -> Bridge {
     Bridge::with(&[("BRIDGE_REGISTRATION_URL", url), ID, OFTEN]).await
 }
 
-/// Serves as if there were no registry.
+/// Asserts that the bridge is healthy and executes dispatches.
 async fn serves(bridge: &Bridge, task: &str) {
     let (status, health) = bridge.api.get("/api/health").await;
     assert_eq!(status, StatusCode::OK, "{health}");
@@ -120,7 +120,7 @@ async fn a_registration_is_repeated_and_so_outlives_the_registrys_memory() {
 }
 
 #[tokio::test]
-async fn an_outage_ends_by_itself_and_disturbs_nobody() {
+async fn an_outage_ends_by_itself_and_disturbs_no_dispatch() {
     let registry = Registry::start();
     let bridge = registering(&registry.url()).await;
     registry.holds("gw", |_| true).await;
@@ -161,7 +161,7 @@ async fn a_registry_that_never_answers_delays_neither_start_nor_work_nor_stop() 
     let registry = Registry::start();
     registry.is(Manner::Silent);
     let url = registry.url();
-    // No time limit of a request ends this test: only the bound on stopping does.
+    // The request has no effective timeout, so only the limit on stopping ends the wait.
     let bridge = Bridge::with(&[
         ("BRIDGE_REGISTRATION_URL", &url),
         ("BRIDGE_REGISTRATION_TIMEOUT", "1d"),
@@ -172,7 +172,7 @@ async fn a_registry_that_never_answers_delays_neither_start_nor_work_nor_stop() 
     registry.until_calls(1).await;
     serves(&bridge, "t").await;
     bridge.stop().await;
-    // It may have taken in what it never confirmed.
+    // The registry might have stored the registration that it never confirmed, so it is removed.
     let methods: Vec<_> = registry.calls().iter().map(|call| call.method).collect();
     assert_eq!(methods, ["POST", "DELETE"]);
 }
@@ -198,7 +198,7 @@ async fn a_slow_registry_is_asked_again() {
 async fn a_new_token_is_registered_by_its_hash_and_never_itself() {
     let registry = Registry::start();
     let mut home = Home::new(&[("BRIDGE_REGISTRATION_URL", &registry.url()), ID, ONCE]);
-    // The first one is announced; the one before stays valid meanwhile.
+    // The first token is announced; the former one stays valid.
     for tokens in ["token-a", "token-b,token-a"] {
         home.variables.insert("BRIDGE_TOKENS".into(), tokens.into());
         let process = home.start();
@@ -242,7 +242,7 @@ async fn a_token_that_changes_while_the_bridge_serves_is_registered_at_once() {
         assert_eq!(asks(&process, token).await, StatusCode::OK);
     }
 
-    // What cannot be read changes nothing.
+    // Invalid settings change nothing.
     tokens("7");
     process.hang_up();
     tokens(r#"["token-c"]"#);
@@ -256,7 +256,7 @@ async fn a_token_that_changes_while_the_bridge_serves_is_registered_at_once() {
     process.kill();
 }
 
-// The registry has to answer while the test waits for the end of a process.
+// Multi-threaded, because the registry must answer while the test waits for the end of a process.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_rolling_deploy_the_old_instance_leaves_the_new_ones_registration_alone() {
     let registry = Registry::start();

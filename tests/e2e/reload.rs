@@ -1,5 +1,4 @@
-//! SIGHUP: what a running bridge takes from a file that was changed, and what it does with one that
-//! makes no sense.
+//! Reload by SIGHUP: changed settings that a running bridge applies, and invalid files, which it refuses.
 
 use std::fs;
 
@@ -14,7 +13,7 @@ use super::harness::{CallbackSink, until};
 const FIRST: &str = "whsec_Zmlyc3Qtc2VjcmV0LW9mLXRoaXMtdGVzdC1ydW4=";
 const SECOND: &str = "whsec_c2Vjb25kLXNlY3JldC1vZi10aGlzLXRlc3QtcnVu";
 
-/// A home whose file says this. No variable may go before it.
+/// A home with this configuration file, and no variables that take precedence over it.
 fn home(file: &str) -> Home {
     let mut home = Home::new(&[]);
     home.variables.remove("BRIDGE_CALLBACK_ALLOW");
@@ -52,7 +51,7 @@ async fn a_rotation_of_tokens_overlaps_and_needs_no_restart() {
         read_again(&home, &bridge, "settings reloaded").await;
         assert_eq!(both().await, expected);
     }
-    // A hash with fewer scopes, of "new".
+    // Hash of the token "new", with fewer scopes.
     let hash = "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c437";
     write(
         &home,
@@ -130,7 +129,7 @@ async fn callbacks_follow_the_file_and_the_rest_waits_for_a_restart() {
     assert!(line.ends_with(": adapters.echo, store.readers"), "{line}");
     assert!(!log.contains("hush"));
 
-    // What was loud is quiet now: the same file again is answered by the warning alone.
+    // The log level is raised now: reloading the same file logs only the warning.
     let said = log.matches("settings reloaded").count();
     read_again(&home, &bridge, "only after a restart").await;
     assert_eq!(home.log().matches("settings reloaded").count(), said);

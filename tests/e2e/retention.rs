@@ -1,4 +1,4 @@
-//! What is past its retention is gone, all of it at once, and says so; what is still owed stays.
+//! Retention: expired dispatches are removed as a whole, with a clear answer to old cursors; pending work is kept.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -12,13 +12,13 @@ const SHORT: [(&str, &str); 2] = [
     ("BRIDGE_RETENTION_EVERY", "50ms"),
 ];
 
-/// A page of the firehose.
+/// Reads a page of all events.
 async fn page(api: &Api, query: &str) -> (StatusCode, Value) {
     let request = api.request(Method::GET, &format!("/api/v2/events?{query}"));
     answer(request.header("accept", "application/json")).await
 }
 
-/// The place of a cursor in its log.
+/// Position of a cursor in its log.
 fn number(cursor: &Value) -> u64 {
     cursor
         .as_str()
@@ -30,7 +30,7 @@ fn number(cursor: &Value) -> u64 {
         .unwrap()
 }
 
-/// Runs a dispatch; its id and the cursor of its last event as its receiver got them.
+/// Runs a dispatch; returns its id and the cursor of its last event, from the callback.
 async fn done(process: &Process, task: &str, sink: &CallbackSink) -> (String, Value) {
     let before = sink.received().len();
     let id = process
@@ -98,8 +98,7 @@ async fn ids_are_not_given_out_again_when_the_newest_events_are_removed() {
     let mut logs = Vec::new();
     for round in 0..3 {
         let bridge = home.start();
-        // Nothing was appended since: the newest events that there ever were are gone, then the
-        // process as well.
+        // Nothing has been appended since the newest events were removed and the process was killed.
         let started = page(&bridge.api, "after=now").await.1["nextCursor"].clone();
         assert!(number(&started) >= newest, "{started} after {newest}");
         let (id, last) = done(&bridge, &format!("t{round}"), &sink).await;
@@ -151,7 +150,7 @@ async fn what_is_still_owed_is_kept() {
         .unwrap()
         .to_owned();
 
-    // Delivered at last, it goes like the others.
+    // Removed like the others once it is delivered.
     ill.answer(Answer::status(200));
     let (status, _) = api.post(&format!("{delivery}/retry"), &json!({})).await;
     assert_eq!(status, StatusCode::ACCEPTED);
@@ -168,7 +167,7 @@ async fn killed_between_two_steps_it_goes_on_and_takes_nothing_that_is_owed() {
     ]);
     let mut set =
         |name: &str, value: &str| home.variables.insert(name.to_owned(), value.to_owned());
-    // Steps of one, the first round at the start, before there is anything.
+    // One dispatch per step; the first round is at the start, with an empty store.
     set("BRIDGE_RETENTION_STEP", "1");
     let bridge = home.start();
     let (owing, _) = done(&bridge, "owing", &ill).await;

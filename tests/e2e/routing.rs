@@ -1,4 +1,4 @@
-//! Which adapter gets a dispatch, with several of them over one library.
+//! Routing of dispatches between several adapters of one library.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::harness::Bridge;
 use super::harness::api::{JsonBody, quiet, with};
 
-/// Cheap without sessions, dear with everything, and one that is never there.
+/// Adapters: a cheap one without sessions, an expensive one with all capabilities, and one that is always offline.
 const ADAPTERS: &str = r#"
 [adapters.cheap]
 library = "echo"
@@ -49,7 +49,7 @@ async fn each_layer_decides_in_its_turn() {
         (json!({}), "cheap", 0),
         (json!({"provider": "dear"}), "dear", 0),
         (json!({"requires": ["file_io"]}), "dear", 0),
-        // Whoever resumes the session is preferred to the one in better health.
+        // An adapter that can resume the session is preferred to a healthier one.
         (json!({"sessionId": "s"}), "dear", 0),
         (json!({"provider": "cheap", "sessionId": "s"}), "cheap", 1),
         (json!({"budget": {"maxTokens": 1000}}), "dear", 0),
@@ -110,15 +110,15 @@ async fn each_layer_decides_in_its_turn() {
 }
 
 #[tokio::test]
-async fn nobody_is_a_clear_answer() {
+async fn no_candidate_is_a_clear_answer() {
     let bridge = Bridge::configured(ADAPTERS, &[ALL]).await;
     let api = &bridge.api;
     for (extra, status, code, word) in [
         (
-            json!({"provider": "nobody"}),
+            json!({"provider": "absent"}),
             422,
             "UNKNOWN_PROVIDER",
-            "nobody",
+            "absent",
         ),
         (
             json!({"requires": ["telepathy"]}),
@@ -161,7 +161,7 @@ async fn nobody_is_a_clear_answer() {
     }
     bridge.stop().await;
 
-    // Those who could are away, and have been for longer than anybody waits.
+    // The only candidates have been offline for longer than the grace period.
     let impatient = ("BRIDGE_DISPATCH_OFFLINE_GRACE", "1ms");
     let bridge = Bridge::configured(ADAPTERS, &[ALL, impatient]).await;
     for extra in [json!({"provider": "away"}), json!({"requires": ["vision"]})] {
@@ -175,7 +175,7 @@ async fn nobody_is_a_clear_answer() {
         assert!(response.headers().contains_key("retry-after"));
         bridge.api.refused(&body, 503, "ADAPTER_UNAVAILABLE").await;
     }
-    // What is known is answered whatever the health.
+    // A duplicate is answered whatever the health.
     bridge.api.run(quiet("known", "ok")).await;
     bridge.stop().await;
 }

@@ -1,5 +1,4 @@
-//! A dispatch's secrets reach its receiver and nobody else: not the interface, not the events, not the
-//! store's files, not the log.
+//! Secrets of a dispatch reach only its receiver: they are not in answers, events, files of the store, or the log.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +24,7 @@ pub(super) fn secret() -> String {
     )
 }
 
-/// What must not be found: the secrets in each of their forms.
+/// Secrets in each form, none of which must be found.
 fn forbidden(secret: &str) -> Vec<Vec<u8>> {
     let key = secret.strip_prefix("whsec_").unwrap();
     vec![BEARER.into(), key.into(), BASE64.decode(key).unwrap()]
@@ -38,7 +37,7 @@ fn assert_clean(place: &str, bytes: &[u8], forbidden: &[Vec<u8>]) {
     }
 }
 
-/// Every file below a folder; how many there were.
+/// Checks every file below a folder; returns their number.
 fn assert_files_clean(folder: &Path, forbidden: &[Vec<u8>]) -> usize {
     let mut count = 0;
     for entry in fs::read_dir(folder).unwrap() {
@@ -101,7 +100,7 @@ pub(super) fn is_signed_with(request: &Received, secret: &str) -> bool {
 }
 
 #[tokio::test]
-async fn secrets_of_a_dispatch_reach_its_receiver_and_nobody_else() {
+async fn secrets_of_a_dispatch_reach_only_its_receiver() {
     let (well, ill) = (CallbackSink::start().await, CallbackSink::start().await);
     ill.answer(Answer::status(500));
     let home = Home::new(&[
@@ -125,7 +124,7 @@ async fn secrets_of_a_dispatch_reach_its_receiver_and_nobody_else() {
     assert!(is_signed_with(&request, &secret));
     assert_clean("the callback's body", &request.body, &forbidden);
 
-    // One whose callback is not delivered, one that runs, one that waits behind it.
+    // One with a pending callback, one that runs, one that is queued.
     let undelivered = bridge.api.dispatch(asks("undelivered", &ill)).await;
     ill.until(1).await;
     let running = bridge
@@ -137,7 +136,7 @@ async fn secrets_of_a_dispatch_reach_its_receiver_and_nobody_else() {
     assert_interface_clean(&bridge, &ids, &forbidden).await;
     assert!(
         assert_files_clean(&data, &forbidden) >= 2,
-        "the store and its log of writes"
+        "the store and its WAL"
     );
     bridge.kill();
     assert_files_clean(&data, &forbidden);
@@ -218,7 +217,7 @@ async fn the_bridges_own_secret_is_made_once_and_lies_sealed() {
     assert_files_clean(&home.dir.path().join("data"), &forbidden(&secret));
     bridge.kill();
 
-    // Under another key it cannot be read, and nothing is signed with something else instead.
+    // With another key the secret cannot be decrypted, and no other one is used instead.
     let mut stranger = home;
     stranger
         .variables
@@ -247,7 +246,7 @@ async fn the_bridges_own_secret_is_made_once_and_lies_sealed() {
     }
 }
 
-/// The first text in there that is a signing secret.
+/// First string in the value that is a signing secret.
 fn first_secret(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => text.starts_with("whsec_").then(|| text.clone()),

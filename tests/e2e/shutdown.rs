@@ -1,5 +1,5 @@
-//! The end of the process: it comes when there is nothing left to wait for, and at once when it is
-//! asked for twice. Each bound here is an hour, so that waiting for one of them fails the test.
+//! Shutdown: the process ends when nothing is left to wait for, and immediately on a second signal. Each time limit
+//! is an hour, so that waiting for one of them fails the test.
 
 use reqwest::{Method, StatusCode};
 use serde_json::json;
@@ -33,7 +33,7 @@ async fn with_nothing_to_do_it_ends_although_it_may_wait() {
     ill.answer(Answer::status(503).header("retry-after", "3600"));
     let home = Home::new(&[("BRIDGE_DRAIN_GRACE", HOUR)]);
     let bridge = home.start();
-    // A reader of all events, and a callback whose time has not come.
+    // A reader of all events, and a callback that is not due.
     let stream = bridge
         .api
         .request(Method::GET, "/api/v2/events")
@@ -54,7 +54,7 @@ async fn with_nothing_to_do_it_ends_although_it_may_wait() {
         "the stream ended whole: {told}"
     );
 
-    // It is still owed.
+    // The delivery is still pending.
     ill.answer(Answer::status(200));
     let bridge = home.start();
     let (_, record) = bridge.api.get(&format!("/api/v2/dispatch/{id}")).await;
@@ -92,7 +92,7 @@ async fn the_second_signal_ends_it_at_once_and_loses_nothing() {
     running(&bridge, &hanging).await;
     bridge.terminate();
     draining(&bridge).await;
-    // Accepted while it drains, so it is owed; but not begun.
+    // Accepted during the drain, and not started.
     let late = bridge.api.dispatch(quiet("late", "ok")).await;
     let (_, record) = bridge.api.get(&format!("/api/v2/dispatch/{late}")).await;
     assert_eq!(record["status"], "queued", "{record}");
@@ -122,7 +122,7 @@ async fn a_start_that_hangs_can_be_ended() {
     let path = format!("{},{}", folder.path().display(), plugins().display());
     home.variables.insert("BRIDGE_PLUGIN_PATH".to_owned(), path);
     let bridge = home.begin();
-    // It is made after signals are heard and before adapters are called.
+    // Created after signal handling is set up and before adapters are called.
     let state = home.dir.path().join("data/state");
     until("the start to come to the adapters", || async {
         state.exists().then_some(())

@@ -1,4 +1,4 @@
-//! `forge-bridge adapters new`: what it writes is built and tested as it is, keeps the rules of the boundary
+//! `forge-bridge adapters new`: the generated adapter is built and tested unchanged, passes the conformance checks,
 //! and serves.
 
 use std::env;
@@ -21,7 +21,7 @@ fn new(folder: &Path, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Shared with the example outside the workspace: the same packages below.
+/// Build folder shared with the example outside the workspace, which has the same dependencies.
 fn target() -> PathBuf {
     let beside = Path::new(env!("CARGO_TARGET_TMPDIR"));
     beside.parent().unwrap().join("acme")
@@ -57,7 +57,7 @@ async fn what_is_written_builds_passes_and_serves() {
         "{said}"
     );
     let folder = home.path().join("forge-adapter-try-out");
-    // The versions that are on this machine.
+    // Pins the versions that are already downloaded.
     let locked = root().join("plugins/examples/acme-ai/Cargo.lock");
     fs::copy(locked, folder.join("Cargo.lock")).unwrap();
     let built = folder.clone();
@@ -128,7 +128,7 @@ fn nothing_is_written_over_and_no_bad_name_is_taken() {
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
 }
 
-/// The lines that a reader of the guide sees are the lines that the command writes.
+/// Checks that the guide shows the same lines as the command writes.
 #[test]
 fn the_guide_shows_the_template() {
     let guide = fs::read_to_string(root().join("adapter-api/README.md")).unwrap();

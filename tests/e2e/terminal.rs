@@ -1,10 +1,10 @@
-//! `dispatch` and `tail` on a terminal and in a pipe: colour, progress, text as it comes.
+//! `dispatch` and `tail` on a terminal and in a pipe: colour, progress, streamed text.
 
 use std::process::{Command, Output, Stdio};
 
 use super::harness::process::{Home, Process};
 
-/// Runs its arguments on a terminal of their own, and prints what came out of it.
+/// Python program that runs its arguments on a new terminal and prints their output.
 const ON_A_TERMINAL: &str = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
 
 fn program(home: &Home, bridge: &Process) -> Command {
@@ -13,7 +13,7 @@ fn program(home: &Home, bridge: &Process) -> Command {
     command
 }
 
-/// The same on a terminal.
+/// Wraps a command to run on a terminal.
 fn on_a_terminal(command: &Command) -> Command {
     let mut python = Command::new("python3");
     python
@@ -88,7 +88,7 @@ fn a_terminal_gets_colour_unless_it_is_not_wanted_and_no_orders_of_agents() {
     for wanted in [
         "\x1b[32mok\x1b[0m in ",
         "title \u{fffd}]0;mine\u{fffd}",
-        // How it goes, and gone again.
+        // Progress line, which is erased afterwards.
         "\r\x1b[K\x1b[2mstarted, attempt 1, ",
     ] {
         assert!(out.contains(wanted), "{wanted:?} is not in {out:?}");

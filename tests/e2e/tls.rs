@@ -1,4 +1,4 @@
-//! The listener with a certificate: what it shows and when, what it refuses, and that nobody holds it up.
+//! TLS of the listener: certificates and their reload, refused files, and handshakes that never finish.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +13,7 @@ use super::harness::api::{owed, quiet};
 use super::harness::process::{Home, Process};
 use super::harness::{Api, Bridge, until};
 
-/// A certificate for `localhost` that vouches for itself, and its key.
+/// A self-signed certificate for `localhost` and its key, in PEM.
 struct Made {
     cert: String,
     key: String,
@@ -27,7 +27,7 @@ fn made() -> Made {
     }
 }
 
-/// Where a bridge reads them.
+/// Certificate and key file of a bridge.
 struct Files {
     cert: PathBuf,
     key: PathBuf,
@@ -74,7 +74,7 @@ async fn serves(api: &Api) -> bool {
         .is_ok_and(|answer| answer.status() == StatusCode::OK)
 }
 
-/// A command against that bridge, which trusts this file.
+/// Runs a command against a bridge; the command trusts this file.
 fn command(home: &Home, bridge: &Process, ca: &Path, arguments: &[&str]) -> Output {
     let url = bridge.api.url.replace("127.0.0.1", "localhost");
     let mut command = home.command();
@@ -86,7 +86,7 @@ fn command(home: &Home, bridge: &Process, ca: &Path, arguments: &[&str]) -> Outp
 }
 
 #[tokio::test]
-async fn who_trusts_the_certificate_is_served_and_nobody_else() {
+async fn only_a_client_that_trusts_the_certificate_is_served() {
     let (made, other) = (made(), made());
     let (home, files) = home(&made);
     let bridge = home.start();
@@ -114,9 +114,9 @@ async fn who_trusts_the_certificate_is_served_and_nobody_else() {
     assert!(said.contains("certificate"), "{said}");
 }
 
-/// Another bridge is called: it answers what is no dispatch with a 400, which only who was trusted can read.
+/// The receiver is another bridge: it answers the callback with 400, which is readable only if it is trusted.
 #[tokio::test]
-async fn a_callback_goes_to_whom_the_machine_trusts_and_to_nobody_else() {
+async fn a_callback_goes_only_to_a_receiver_that_the_machine_trusts() {
     let trusted = made();
     let (home, files) = home(&trusted);
     let receiver = home.start();
@@ -164,7 +164,7 @@ async fn a_new_certificate_is_shown_while_a_stream_stays_open() {
     let mut stream = stream.send().await.unwrap();
     assert!(!serves(&new).await);
 
-    // A certificate without its key is not taken over, nor is a file that ends in the middle.
+    // A certificate without its key is not applied, nor is a truncated file.
     fs::write(&files.cert, &second.cert).unwrap();
     fs::write(&files.key, &second.key[..40]).unwrap();
     assert!(serves(&Api::trusting(url, &first.cert)).await);
@@ -186,7 +186,7 @@ async fn a_new_certificate_is_shown_while_a_stream_stays_open() {
 }
 
 #[tokio::test]
-async fn sighup_takes_the_files_anew_and_refuses_half_of_them() {
+async fn sighup_reloads_the_files_and_refuses_half_of_them() {
     let (first, second) = (made(), made());
     let (home, files) = home(&first);
     let bridge = home.start();
@@ -243,7 +243,7 @@ fn what_cannot_be_served_is_one_line_at_the_start() {
 }
 
 #[tokio::test]
-async fn handshakes_that_do_not_come_hold_nobody_up() {
+async fn handshakes_that_do_not_come_delay_no_client() {
     let made = made();
     let folder = tempfile::tempdir().unwrap();
     let [cert, key] = Files::at(folder.path(), &made).variables();
@@ -257,14 +257,14 @@ async fn handshakes_that_do_not_come_hold_nobody_up() {
     let mut stuck = Vec::new();
     for number in 0..100_u8 {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // The beginning of a handshake, or nothing at all.
+        // Sends the beginning of a handshake, or nothing.
         let begin: &[u8] = if number % 2 == 0 { &[0x16, 3, 1] } else { &[] };
         stream.write_all(begin).await.unwrap();
         stuck.push(stream);
     }
     assert!(serves(&Api::trusting(&bridge.api.url, &made.cert)).await);
     for mut stream in stuck {
-        // Cut off, with or without a farewell.
+        // The bridge closes the connection, with or without an alert.
         let _ = stream.read_to_end(&mut Vec::new()).await;
     }
     let mut clear = TcpStream::connect(address).await.unwrap();

@@ -1,5 +1,5 @@
-//! The tool loop against a real MCP server: its calls are made, their failures are told to the run, and
-//! nothing of it is left behind.
+//! The tool loop with a real MCP server: calls are made, failures are reported to the execution, and no process is
+//! left.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use forge_test_support::callback::Received;
 
 const HANG: &str = r#"{"mcp__fixture__hang":{}}"#;
 
-/// Where the fixture writes which processes there are of it.
+/// File in which the fixture records the ids of its processes.
 struct Pids {
     folder: TempDir,
 }
@@ -52,7 +52,7 @@ impl Pids {
     }
 }
 
-/// The fixture as the servers `fixture`, `silent` and `broken`.
+/// Configuration with the fixture as the servers `fixture`, `silent` and `broken`.
 fn file(pids: &Pids, mcp: &str) -> String {
     let script =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/mcp-server/server.py");
@@ -83,12 +83,12 @@ async fn bridge(pids: &Pids, mcp: &str, variables: &[(&str, &str)]) -> Bridge {
     Bridge::configured(&file(pids, mcp), &all).await
 }
 
-/// Echo with these capabilities.
+/// Configuration of echo with these capabilities.
 fn echo(capabilities: &str) -> String {
     format!("[adapters.echo]\ncapabilities = [{capabilities}]")
 }
 
-/// A dispatch that has echo call what the message says.
+/// A dispatch in which echo calls the tools named in the message.
 fn asks(task: &str, model: &str, message: &str, extra: &Value) -> Value {
     let mut body = quiet(task, model);
     let members = body.as_object_mut().unwrap();
@@ -121,7 +121,7 @@ async fn the_bridge_makes_the_calls_and_the_run_goes_on_with_their_results() {
     assert_eq!(result["status"], "ok", "{result}");
     assert_eq!(result["output"], "5\nk-1");
     assert!(result["toolCalls"].is_null(), "{result}");
-    // One word in and one out, in each of two rounds.
+    // One input and one output token in each of two rounds.
     assert_eq!(result["usage"]["totalTokens"], 4, "{result}");
     assert_eq!(result["costUsd"], 0.000_04, "{result}");
 
@@ -244,7 +244,7 @@ async fn a_server_that_cannot_be_used_ends_the_run_and_says_why() {
 async fn the_bounds_of_the_attempt_hold_while_a_tool_runs() {
     let pids = Pids::new();
     let bridge = bridge(&pids, "", &[]).await;
-    // Long enough for the servers to start on a machine that is busy.
+    // Long enough for the servers to start on a busy machine.
     let bounded = |code, bound| bridge.api.run(asks(code, "tools", HANG, &bound));
     let (timeout, stalled) = tokio::join!(
         bounded("timeout", json!({"timeoutSeconds": 8})),
@@ -440,7 +440,7 @@ async fn a_server_may_be_a_url() {
     let mut asked = sink.received().into_iter();
     assert!(asked.all(|request| request.headers["authorization"] == "Bearer t-1"));
 
-    // A private address that nobody allowed.
+    // A private address that is not in `callback.allow`.
     let allow = ("BRIDGE_CALLBACK_ALLOW", "192.0.2.1");
     let bridge = Bridge::configured(&file, &[allow]).await;
     let result = bridge.api.run(calls("x")).await;
@@ -452,7 +452,7 @@ async fn a_server_may_be_a_url() {
     bridge.stop().await;
 }
 
-/// A server of streamable HTTP that answers each message at once, without a session.
+/// Answers as an MCP server over streamable HTTP, without a session.
 fn speak_mcp(request: &Received) -> Answer {
     let Ok(message) = serde_json::from_slice::<Value>(&request.body) else {
         return Answer::status(405);

@@ -1,5 +1,5 @@
-//! Traces and the lines of the log that go with them: the real program, a collector that reads what it is
-//! sent, an agent behind a command line that says what it was told.
+//! Traces and the log lines that name them: the real program, a collector that decodes the exported spans, and a
+//! command-line agent that reports the trace context it received.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use super::harness::{Answer, CallbackSink, until};
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
 
-/// Makes one call of a tool, and answers with the trace that it was given.
+/// Agent that makes one tool call and answers with the trace context it received.
 const AGENT: &str = r#"
 read -r prompt
 echo '{"type":"tool.invoked","data":{"toolCallId":"c-1","name":"read_file","input":{"path":"secret.txt"}}}'
@@ -29,7 +29,7 @@ case $prompt in slow*) sleep 300;; esac
 echo "{\"status\":\"ok\",\"output\":\"$TRACEPARENT\",\"model\":\"m-1\",\"sessionId\":\"s-1\",\"costUsd\":0.25,\"usage\":{\"inputTokens\":3,\"outputTokens\":2}}"
 "#;
 
-/// What a test says of a span, read from the wire.
+/// A span decoded from an export request.
 #[derive(Clone, Debug)]
 struct Told {
     name: String,
@@ -67,7 +67,7 @@ impl Told {
     }
 }
 
-/// A collector with all that it has been told.
+/// A collector that keeps the export requests it received.
 struct Collector(CallbackSink);
 
 impl Collector {
@@ -112,7 +112,7 @@ impl Collector {
     }
 }
 
-/// A bridge above the agent that tells this collector, by OpenTelemetry's own variables.
+/// A home whose bridge runs the agent and exports to this collector, set by OpenTelemetry's standard variables.
 fn home(collector: &str, variables: &[(&str, &str)]) -> Home {
     let mut home = Home::new(variables);
     let dir = home.dir.path().to_owned();
@@ -144,7 +144,7 @@ fn home(collector: &str, variables: &[(&str, &str)]) -> Home {
     home
 }
 
-/// Sends a dispatch in a caller's trace; its id.
+/// Sends a dispatch in a caller's trace; returns its id.
 async fn send(bridge: &Process, body: &Value, traceparent: &str) -> String {
     let request = bridge.api.request(Method::POST, "/api/v2/dispatch");
     let request = request.header("traceparent", traceparent).json_body(body);
@@ -185,7 +185,7 @@ async fn a_dispatch_is_one_trace_from_its_caller_to_its_callback() {
         assert_eq!(spans[stage].attributes["forge.dispatch.id"], id, "{stage}");
     }
     assert_eq!(parents(tool), spans[&agent].id);
-    // The program was told of the execution's span, the receiver of its attempt's.
+    // The program received the execution's span, the receiver that of its delivery attempt.
     let told = |id: &str| format!("00-{TRACE}-{id}-01");
     assert_eq!(result["output"], told(&spans[&agent].id));
     assert_eq!(callback.headers["traceparent"], told(&spans["deliver"].id));
@@ -213,7 +213,7 @@ async fn a_dispatch_is_one_trace_from_its_caller_to_its_callback() {
         spans["deliver"].attributes["http.response.status_code"],
         200
     );
-    // Neither what was said nor where it went.
+    // Spans contain neither contents nor paths of tool calls.
     for request in collector.0.received() {
         let text = String::from_utf8_lossy(&request.body);
         assert!(
@@ -282,7 +282,7 @@ async fn a_trace_goes_on_after_the_bridge_was_killed() {
     {
         assert_eq!(span.parent, own, "{span:?}");
     }
-    // What was cut short is there as well, with the span that its program was told of.
+    // The interrupted execution is exported as well, with the span that its program received.
     let spans = collector
         .until(&other, &["dispatch", "invoke_agent agent"])
         .await;
@@ -295,9 +295,9 @@ async fn a_trace_goes_on_after_the_bridge_was_killed() {
 #[tokio::test]
 async fn a_collector_that_is_away_costs_nothing_but_spans() {
     let sink = CallbackSink::start().await;
-    let nobody = Reserved::new();
+    let closed = Reserved::new();
     let small = [("BRIDGE_OTLP_QUEUE_BYTES", "4096")];
-    let home = home(&format!("http://{}", nobody.address()), &small);
+    let home = home(&format!("http://{}", closed.address()), &small);
     let bridge = home.start();
     for number in 0..20 {
         let body = owed(&format!("t-{number}"), "m", &sink.url("/cb"));
@@ -323,7 +323,7 @@ async fn a_collector_that_is_away_costs_nothing_but_spans() {
     assert!(value("forge_bridge_buffer_bytes{buffer=\"spans\"}") <= 4096.0);
 }
 
-/// The members of `line` that say what it is about.
+/// Dispatch and trace that a line names.
 fn about(line: &Value) -> [Option<&str>; 2] {
     ["dispatch.id", "trace.id"].map(|name| line[name].as_str())
 }
@@ -337,7 +337,7 @@ async fn every_line_about_a_dispatch_names_it_and_its_trace() {
             "",
             &[("BRIDGE_LOG_FORMAT", format), ("BRIDGE_LOG_LEVEL", level)],
         );
-        // Without this line nobody knows where it listens.
+        // The test reads the address from this line.
         let level = format!("{level},forge_bridge::app=info");
         let mut home = home;
         home.variables.insert("BRIDGE_LOG_LEVEL".to_owned(), level);

@@ -1,4 +1,4 @@
-//! `forge-bridge store`: a copy of a bridge at work takes its place, and what is wrong with a file is said.
+//! `forge-bridge store`: a backup of a running bridge replaces its store, and damage is reported.
 
 use std::path::Path;
 use std::process::Output;
@@ -69,7 +69,7 @@ async fn a_backup_of_a_bridge_at_work_takes_its_place() {
     assert_eq!(interrupted["result"]["errorCode"], "interrupted");
     let (status, _) = bridge.api.get("/api/v2/dispatch/too-late").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    // A cursor of the history that is gone would mean other events here.
+    // A cursor of the former log would refer to other events in this one.
     let path = format!("/api/v2/events?after={}", cursor.as_str().unwrap());
     let (status, answer) = bridge.api.get(&path).await;
     assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");

@@ -1,5 +1,5 @@
-//! The bridge on models of several providers: by their own protocols, and by the real `ai` package in a
-//! process of each run.
+//! The bridge with models of several providers: by their own protocols, and by the real `ai` package in one process
+//! per execution.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::harness::process::{Home, Process};
 use super::harness::{CallbackSink, until};
 
-/// Both modes in one bridge: the library stands under two ids.
+/// A home with both modes in one bridge: the library is configured under two ids.
 fn home(model: &Model) -> Home {
     let home = Home::new(&[
         ("BRIDGE_ADAPTERS", "vercel-ai,package"),
@@ -160,7 +160,7 @@ async fn text_of(bridge: &Process, id: &str) {
     .await;
 }
 
-/// How many processes, supervisors included, were started for an execution in this home.
+/// Number of processes started for executions in this home, supervisors included.
 fn programs_in(home: &Home) -> usize {
     let mark = format!("HOME={}", home.dir.path().display());
     let entries = fs::read_dir("/proc").unwrap().flatten();

@@ -1,4 +1,4 @@
-//! A client that looks at answers instead of believing them.
+//! HTTP client of the bridge that checks each answer against `openapi.json`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{reference, until};
 
-/// One bridge's HTTP interface.
+/// Client of one bridge's HTTP interface.
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) url: String,
@@ -19,7 +19,7 @@ impl Api {
         Self::over(url, reqwest::Client::builder())
     }
 
-    /// Trusts this certificate alone, and asks for it by the name `localhost`.
+    /// A client that trusts this certificate only, and connects by the name `localhost`.
     pub(crate) fn trusting(url: &str, certificate: &str) -> Self {
         let certificate = Certificate::from_pem(certificate.as_bytes()).unwrap();
         let http = reqwest::Client::builder().tls_certs_only([certificate]);
@@ -28,7 +28,7 @@ impl Api {
 
     fn over(url: String, http: ClientBuilder) -> Self {
         let provider = rustls::crypto::ring::default_provider();
-        // The first one stays; they are all the same.
+        // Fails if already installed, with the same provider.
         let _ = provider.install_default();
         let http = http.no_proxy().timeout(Duration::from_secs(90));
         Self {
@@ -49,14 +49,14 @@ impl Api {
         answer(self.request(Method::POST, path).json_body(body)).await
     }
 
-    /// Posts a dispatch that has to be accepted; its id.
+    /// Posts a dispatch, asserts that it is accepted, and returns its id.
     pub(crate) async fn dispatch(&self, body: Value) -> String {
         let (status, answer) = self.post("/api/v2/dispatch", &body).await;
         assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
         answer["dispatchId"].as_str().unwrap().to_owned()
     }
 
-    /// Waits for the end of a dispatch; its record.
+    /// Waits for the end of a dispatch; returns its record.
     pub(crate) async fn finished(&self, id: &str) -> Value {
         let (status, record) = self.get(&format!("/api/v2/dispatch/{id}?wait=60")).await;
         assert_eq!(status, StatusCode::OK, "{record}");
@@ -64,20 +64,20 @@ impl Api {
         record
     }
 
-    /// Posts a dispatch and waits for its result.
+    /// Posts a dispatch; waits for its result and returns it.
     pub(crate) async fn run(&self, body: Value) -> Value {
         let id = self.dispatch(body).await;
         self.finished(&id).await["result"].clone()
     }
 
-    /// The record of a dispatch as it is now.
+    /// Current record of a dispatch.
     pub(crate) async fn record(&self, id: &str) -> Value {
         let (status, record) = self.get(&format!("/api/v2/dispatch/{id}")).await;
         assert_eq!(status, StatusCode::OK, "{record}");
         record
     }
 
-    /// Waits until the adapter has it.
+    /// Waits until the dispatch is running.
     pub(crate) async fn running(&self, id: &str) {
         let running = async || {
             let record = self.record(id).await;
@@ -86,7 +86,7 @@ impl Api {
         until("the execution to begin", running).await;
     }
 
-    /// Waits until its newest delivery is in this state; the record then.
+    /// Waits until the newest delivery of a dispatch has this status; returns the record.
     pub(crate) async fn delivery_is(&self, id: &str, wanted: &str) -> Value {
         let settled = async || {
             let record = self.record(id).await;
@@ -94,13 +94,13 @@ impl Api {
             let is = deliveries
                 .last()
                 .is_some_and(|last| last["status"] == wanted);
-            // The record may have been read a moment before its deliveries were.
+            // The record can be older than the deliveries listed in it.
             (is && record["status"] == "finished").then_some(record)
         };
         until("the delivery", settled).await
     }
 
-    /// All events of the log, page by page.
+    /// All events of the log, read by pages.
     pub(crate) async fn event_log(&self) -> Vec<Value> {
         let mut all = Vec::new();
         let mut after = "0".to_owned();
@@ -120,7 +120,7 @@ impl Api {
         }
     }
 
-    /// Asks for a cancel that has to be recorded; whether it was in time.
+    /// Requests a cancellation; returns true if the dispatch was not finished.
     pub(crate) async fn cancel(&self, id: &str) -> bool {
         let path = format!("/api/v2/dispatch/{id}/cancel");
         let (status, answer) = self.post(&path, &json!({})).await;
@@ -128,7 +128,7 @@ impl Api {
         answer["cancelled"].as_bool().unwrap()
     }
 
-    /// Posts a dispatch that has to be refused; the envelope.
+    /// Posts a dispatch, asserts that it is refused with this status and code, and returns the error envelope.
     pub(crate) async fn refused(&self, body: &Value, status: u16, code: &str) -> Value {
         let (found, answer) = self.post("/api/v2/dispatch", body).await;
         assert_eq!(found.as_u16(), status, "{body}: {answer}");
@@ -140,7 +140,7 @@ impl Api {
         answer
     }
 
-    /// All events of a dispatch so far, those of its callback included.
+    /// Events of a dispatch so far, those of its callback included.
     pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
         let path = format!("/api/v2/dispatch/{id}/events?limit=1000&until=delivered");
         let request = self
@@ -163,7 +163,7 @@ impl JsonBody for RequestBuilder {
     }
 }
 
-/// Sends, and reads the answer as JSON; `null` when there is none.
+/// Sends a request and checks its JSON answer; the answer is `null` if the body is empty.
 pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
     let (client, request) = request.build_split();
     let request = request.unwrap();
@@ -185,7 +185,7 @@ pub(crate) async fn answer(request: RequestBuilder) -> (StatusCode, Value) {
     (status, value)
 }
 
-/// A body with further members, or other ones.
+/// A body with the members of `extra` added or replaced.
 pub(crate) fn with(mut body: Value, extra: &Value) -> Value {
     body.as_object_mut()
         .unwrap()
@@ -193,7 +193,7 @@ pub(crate) fn with(mut body: Value, extra: &Value) -> Value {
     body
 }
 
-/// A dispatch that asks echo for something and owes no callback.
+/// A dispatch to echo without a callback.
 pub(crate) fn quiet(task: &str, model: &str) -> Value {
     json!({
         "taskId": task, "agentId": "agent", "message": "hello", "model": model,
@@ -201,7 +201,7 @@ pub(crate) fn quiet(task: &str, model: &str) -> Value {
     })
 }
 
-/// The same, with a callback.
+/// A dispatch to echo with a callback.
 pub(crate) fn owed(task: &str, model: &str, callback: &str) -> Value {
     json!({
         "taskId": task, "agentId": "agent", "message": "hello", "model": model,

@@ -1,16 +1,16 @@
-//! Adapters that are not part of the workspace, made into libraries for one test.
+//! Adapter libraries built for one test, outside the workspace.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The workspace's own folder.
+/// Folder of the workspace.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// What the library of this adapter has to be called.
+/// File name of the library of this adapter.
 pub(crate) fn file_name(name: &str) -> String {
     let name = name.replace('-', "_");
     format!(
@@ -35,7 +35,7 @@ pub(crate) fn compile(library: &Path, source: &str, defines: &[&str]) {
     make_safe(library);
 }
 
-/// Only its owner may write it: others are not loaded.
+/// Makes a library writable by its owner only; the bridge loads no other.
 pub(crate) fn make_safe(library: &Path) {
     fs::set_permissions(library, Permissions::from_mode(0o755)).unwrap();
 }

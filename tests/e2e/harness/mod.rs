@@ -1,4 +1,4 @@
-//! What the tests start and talk to: bridges in this process and in their own, and a client.
+//! Test setup: bridges in this process and in separate ones, and their client.
 
 pub(crate) mod api;
 pub(crate) mod library;
@@ -20,14 +20,14 @@ pub(crate) use api::Api;
 pub(crate) use forge_test_support::callback::{Answer, CallbackSink};
 pub(crate) use wait::until;
 
-/// Where this build's adapter libraries lie: beside the test binary.
+/// Folder of this build's adapter libraries: that of the test binary.
 pub(crate) fn plugins() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.parent().unwrap().to_owned()
 }
 
-/// Settings of a bridge that tests use, as variables: everything below `home`, callbacks to loopback
-/// allowed, no waiting at the end.
+/// Settings of a test bridge, as environment variables: all files below `home`, callbacks to loopback allowed, short
+/// drain.
 pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
     let home = home.display();
     [
@@ -46,7 +46,7 @@ pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
     .into()
 }
 
-/// The configuration that this file and these variables make.
+/// Loads a configuration from this file and these variables; asserts that there are no warnings.
 fn config(file: PathBuf, environment: &BTreeMap<String, String>) -> Config {
     let sources = Sources {
         file: File::At(file),
@@ -67,24 +67,24 @@ pub(crate) struct Bridge {
 }
 
 impl Bridge {
-    /// With the echo adapter and nothing else said.
+    /// Starts a bridge with the echo adapter and defaults.
     pub(crate) async fn start() -> Self {
         Self::with(&[]).await
     }
 
-    /// With further variables.
+    /// Starts a bridge with additional variables.
     pub(crate) async fn with(variables: &[(&str, &str)]) -> Self {
         Self::configured("", variables).await
     }
 
-    /// With a configuration file and further variables.
+    /// Starts a bridge with a configuration file and additional variables.
     pub(crate) async fn configured(file: &str, variables: &[(&str, &str)]) -> Self {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join("work")).unwrap();
         Self::at(home, file, variables).await
     }
 
-    /// Stopped and started again on what it left, with another configuration.
+    /// Stops the bridge and starts another one in the same home, with another configuration.
     pub(crate) async fn restarted(self, file: &str, variables: &[(&str, &str)]) -> Self {
         let Self { app, home, .. } = self;
         app.unwrap().stop().await;
@@ -95,7 +95,7 @@ impl Bridge {
         let path = home.path().join("forge-bridge.toml");
         std::fs::write(&path, file).unwrap();
         let mut environment = settings(home.path());
-        // The test's own program, which the bridge would take, has no supervisor.
+        // The default is the running program, but the test binary has no supervisor.
         let supervisor = env!("CARGO_BIN_EXE_forge-bridge").to_owned();
         environment.insert("BRIDGE_PROCESS_SUPERVISOR".to_owned(), supervisor);
         environment.extend(
@@ -115,7 +115,7 @@ impl Bridge {
         }
     }
 
-    /// Stops it in good order and fails the test when a result is still owed.
+    /// Stops the bridge; fails the test if a result is still owed.
     pub(crate) async fn stop(mut self) {
         let app = self.app.take().unwrap();
         let counts = app.store.counts();

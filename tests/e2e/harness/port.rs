@@ -1,4 +1,4 @@
-//! A port that is held, so that nobody else gets it, and where nobody listens yet: connecting is refused.
+//! A reserved port: bound, so that no other process gets it, and not listening, so that connections are refused.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! The real program as a process, which a test may kill at any moment.
+//! The real program as a process, which a test can kill at any moment.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::{Api, settings, until};
 
-/// A bridge of its own, in a home that outlives it.
+/// A running bridge; its home outlives it.
 pub(crate) struct Process {
     child: Child,
     pub(crate) api: Api,
@@ -26,11 +26,11 @@ pub(crate) struct Ended {
     pub(crate) log: String,
 }
 
-/// What survives the process.
+/// Files and settings of a bridge, which outlive its process.
 pub(crate) struct Home {
     pub(crate) dir: TempDir,
     pub(crate) variables: BTreeMap<String, String>,
-    /// A program that is given the bridge's own as its arguments; the bridge itself when empty.
+    /// Command that runs the bridge, whose path is appended to it; empty to run the bridge directly.
     pub(crate) wrapper: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ impl Home {
     pub(crate) fn new(variables: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("work")).unwrap();
-        // What a killed bridge leaves there goes with the home.
+        // Temporary files of a killed bridge are removed with the home.
         let temporary = dir.path().join("tmp");
         std::fs::create_dir(&temporary).unwrap();
         let mut settings = settings(dir.path());
@@ -59,7 +59,7 @@ impl Home {
         self.variables.insert(name.to_owned(), value.to_owned());
     }
 
-    /// Starts a bridge here and waits until it listens.
+    /// Starts a bridge and waits until it listens.
     pub(crate) fn start(&self) -> Process {
         match self.launch() {
             Ok(process) => process,
@@ -67,15 +67,15 @@ impl Home {
         }
     }
 
-    /// Starts a bridge here and waits for its end, which it has to come to by itself.
+    /// Starts a bridge and waits until it ends by itself.
     pub(crate) fn run_to_its_end(&self) {
-        // It may end before it listens or after.
+        // It can end before it listens or after.
         if let Ok(process) = self.launch() {
             process.wait();
         }
     }
 
-    /// The program in this home.
+    /// The program with the settings and the working directory of this home.
     pub(crate) fn command(&self) -> Command {
         let bridge = env!("CARGO_BIN_EXE_forge-bridge").to_owned();
         let mut words = self.wrapper.iter().chain([&bridge]);
@@ -89,7 +89,7 @@ impl Home {
         command
     }
 
-    /// A bridge that is not waited for; nothing may be asked of it.
+    /// Starts a bridge without waiting for it; its client has no address.
     pub(crate) fn begin(&self) -> Process {
         self.spawn(Stdio::null())
     }
@@ -102,7 +102,7 @@ impl Home {
         }
     }
 
-    /// Everything that bridges have logged here.
+    /// Log of all bridges in this home.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).unwrap()
     }
@@ -111,12 +111,12 @@ impl Home {
         self.dir.path().join("log")
     }
 
-    /// Starts a bridge here and waits until it listens; its log when it ends before.
+    /// Starts a bridge and waits until it listens. Error: its log, if it ended before.
     pub(crate) fn launch(&self) -> Result<Process, String> {
         self.try_start().map_err(|ended| ended.log)
     }
 
-    /// The same, with how it ended.
+    /// Starts a bridge and waits until it listens. Error: its exit status and log, if it ended before.
     pub(crate) fn try_start(&self) -> Result<Process, Ended> {
         let log_file = OpenOptions::new()
             .create(true)
@@ -131,7 +131,7 @@ impl Home {
             for line in stderr.lines().map_while(Result::ok) {
                 if let Some((_, rest)) = line.split_once("listening on http") {
                     let end = rest.find([' ', '\u{1b}', '"']).unwrap_or(rest.len());
-                    // The test may have given up already.
+                    // The test might have stopped waiting.
                     let _ = url.send(Ok(format!("http{}", &rest[..end])));
                 }
                 writeln!(log_file, "{line}").unwrap();
@@ -154,7 +154,7 @@ impl Home {
 }
 
 impl Process {
-    /// `kill -9`, and waits until it is gone.
+    /// Kills the process with SIGKILL and waits for its end.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -164,17 +164,17 @@ impl Process {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// Exit status; `None` while it runs.
     pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    /// Waits for its end by itself.
+    /// Waits until the process ends by itself.
     pub(crate) fn wait(mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
 
-    /// The same, but fails the test when it does not come.
+    /// Waits until the process ends by itself; fails the test if it does not.
     pub(crate) async fn ended(mut self) -> ExitStatus {
         let child = RefCell::new(&mut self.child);
         until("the end of the process", || async {
@@ -183,7 +183,7 @@ impl Process {
         .await
     }
 
-    /// The bytes of memory it holds.
+    /// Resident memory of the process in bytes.
     pub(crate) fn memory(&self) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -195,7 +195,7 @@ impl Process {
         self.signal(Signal::TERM);
     }
 
-    /// Settings are to be read again.
+    /// Sends SIGHUP, which reloads the settings.
     pub(crate) fn hang_up(&self) {
         self.signal(Signal::HUP);
     }
@@ -207,7 +207,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Already ended in most tests.
+        // Has already ended in most tests.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

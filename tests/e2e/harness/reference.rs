@@ -1,5 +1,4 @@
-//! Holds every JSON answer that a test reads against `openapi.json`: the document describes what the bridge
-//! does, member by member, or a test fails.
+//! Validation of every JSON answer against `openapi.json`. Undocumented members fail the test.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
@@ -17,7 +16,7 @@ struct Reference {
     validators: Mutex<HashMap<String, Validator>>,
 }
 
-/// The documented methods of the documented paths.
+/// Documented methods and paths.
 pub(crate) fn operations() -> Vec<(String, String)> {
     let paths = REFERENCE.document["paths"].as_object().unwrap();
     let methods = |(path, item): (&String, &Value)| {
@@ -29,7 +28,7 @@ pub(crate) fn operations() -> Vec<(String, String)> {
     paths.iter().flat_map(methods).collect()
 }
 
-/// Panics where the answer is not as documented.
+/// Panics if the answer is not as documented.
 pub(crate) fn check(method: &str, path: &str, status: u16, body: &Value) {
     let Some(schema) = REFERENCE.schema(method, path, status) else {
         return;
@@ -56,12 +55,12 @@ impl Reference {
             .collect()
     }
 
-    /// The schema of this answer. Paths outside of the document are asked for by tests of unknown routes.
+    /// Schema of this answer; `None` for undocumented paths, which tests of unknown routes request.
     fn schema(&self, method: &str, path: &str, status: u16) -> Option<Value> {
         let path = path.split('?').next().unwrap_or(path);
         let found = self.document["paths"].as_object()?.iter();
         let mut found: Vec<_> = found.filter(|(template, _)| fits(template, path)).collect();
-        // A path that is written out goes before one with a place to fill.
+        // A literal path has precedence over one with parameters.
         found.sort_by_key(|(template, _)| template.matches('{').count());
         let answers = &found.first()?.1.get(method.to_lowercase())?["responses"];
         let answer = answers
@@ -83,7 +82,7 @@ fn fits(template: &str, path: &str) -> bool {
     let mut given = path.split('/');
     for part in template.split('/') {
         match given.next() {
-            // The only place that takes several parts.
+            // The only parameter that matches several segments.
             Some(_) if part == "{path}" => return true,
             Some(value) if part == value || part.starts_with('{') => {}
             _ => return false,
@@ -92,7 +91,7 @@ fn fits(template: &str, path: &str) -> bool {
     given.next().is_none()
 }
 
-/// What lists its members has no others, unless it says that it does.
+/// Forbids unlisted members in all objects, unless their description announces further ones.
 fn close(schema: &mut Value) {
     match schema {
         Value::Object(object) => {

@@ -1,5 +1,5 @@
-//! A gateway registry on a real TCP port: the newest registration of a gateway wins, and it is only
-//! taken back by the instance that made it.
+//! A gateway registry on a real TCP port: the newest registration of a gateway wins, and only the instance that made
+//! it can remove it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::port::Reserved;
 use super::until;
 
-/// Stops listening when dropped.
+/// A registry; stops listening on drop.
 pub(crate) struct Registry {
     address: SocketAddr,
     state: Shared,
@@ -25,7 +25,7 @@ pub(crate) struct Registry {
 
 type Shared = Arc<Mutex<Book>>;
 
-/// What a request was.
+/// One received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) method: &'static str,
@@ -41,17 +41,17 @@ struct Book {
     manner: Manner,
 }
 
-/// How the registry is.
+/// Behaviour of the registry.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum Manner {
     #[default]
     Well,
     Failing(StatusCode),
-    /// Takes every request and never answers.
+    /// Accepts every request and never answers.
     Silent,
 }
 
-/// Of the registry that is, or will be, at this address.
+/// URL of a registry at this address.
 pub(crate) fn url(address: SocketAddr) -> String {
     format!("http://{address}/gateways")
 }
@@ -90,7 +90,7 @@ impl Registry {
         self.book().manner = manner;
     }
 
-    /// Loses everything, as after a restart.
+    /// Removes all registrations, as after a restart.
     pub(crate) fn forget(&self) {
         self.book().gateways.clear();
     }
@@ -103,7 +103,7 @@ impl Registry {
         self.book().gateways.clone()
     }
 
-    /// Waits until this gateway is registered so.
+    /// Waits until the registration of this gateway satisfies `so`; returns it.
     pub(crate) async fn holds(&self, gateway: &str, so: impl Fn(&Value) -> bool) -> Value {
         until(gateway, || async {
             self.book()
@@ -115,7 +115,7 @@ impl Registry {
         .await
     }
 
-    /// Waits until so many calls have come in all.
+    /// Waits until `count` calls in total have been received.
     pub(crate) async fn until_calls(&self, count: usize) {
         until("further calls of the registry", || async {
             (self.book().calls.len() >= count).then_some(())

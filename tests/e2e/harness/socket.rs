@@ -1,4 +1,4 @@
-//! Connections by hand, for clients that do what no library does.
+//! Raw connections, for clients whose behaviour no library offers.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::Api;
 
-/// One for which the system holds as little as it can.
+/// Connects with the smallest receive buffer.
 pub(crate) async fn connect(api: &Api) -> TcpStream {
     let address: SocketAddr = api.url.strip_prefix("http://").unwrap().parse().unwrap();
     let socket = TcpSocket::new_v4().unwrap();
@@ -15,10 +15,10 @@ pub(crate) async fn connect(api: &Api) -> TcpStream {
     socket.connect(address).await.unwrap()
 }
 
-/// What is said until the other side ends it.
+/// Reads until the other side closes the connection.
 pub(crate) async fn rest(mut stream: TcpStream) -> String {
     let mut told = Vec::new();
-    // A reset is an end too.
+    // A reset ends the connection as well.
     let _ = stream.read_to_end(&mut told).await;
     String::from_utf8_lossy(&told).into_owned()
 }

@@ -1,14 +1,14 @@
-//! Waiting for a state, never for a time.
+//! Waiting for a condition instead of a duration.
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// So long a test waits for what has to come; a failure, never a measure.
+/// Time after which a condition that is never met fails the test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Asks again and again until there is an answer; fails the test when none comes.
+/// Polls until there is a value; fails the test if none appears within [`PATIENCE`].
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
     what: &str,
     mut ask: impl FnMut() -> F,

@@ -1,5 +1,5 @@
-//! What must be true of a bridge that was killed and has caught up, as its clients, its receiver and
-//! the journal of its adapter see it.
+//! Checks of a bridge that was killed and has caught up, from the observations of its clients, its receiver and the
+//! journal of its adapter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::super::harness::Api;
 use super::load::{Load, Receiver, ask};
 
-/// What was counted.
+/// Counts over one or more kills.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     accepted: usize,
@@ -51,14 +51,14 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Until nothing waits, runs or is owed any more; not longer than is reasonable, and not when the bridge
-/// is gone.
+/// Waits until no dispatch waits or runs and no delivery is pending, at most 60 s. Never returns if the bridge is
+/// gone.
 pub(super) async fn until_quiet(api: &Api) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let zero = |health: &Value, pointer: &str| health.pointer(pointer).is_some_and(|n| *n == 0);
     while Instant::now() < deadline {
         let Some((_, health)) = ask(api.request(Method::GET, "/api/health")).await else {
-            // It has died; whoever waits for that sees it.
+            // The bridge has died, which the caller detects in another branch.
             return std::future::pending().await;
         };
         let quiet = [
@@ -73,7 +73,7 @@ pub(super) async fn until_quiet(api: &Api) {
     }
 }
 
-/// Counts, and says what is broken.
+/// Counts, and lists broken promises.
 pub(super) async fn examine(api: &Api, load: &Load, receiver: &Receiver) -> (Tally, Vec<String>) {
     let seen = std::mem::take(&mut *load.seen.lock().unwrap());
     let mut case = Case {
@@ -103,7 +103,7 @@ pub(super) async fn examine(api: &Api, load: &Load, receiver: &Receiver) -> (Tal
             }
             newest_first.push(record);
         }
-        // A second dispatch of the same task takes over from one that failed, and from no other.
+        // A second dispatch of a task retries one that failed, and no other.
         newest_first.sort_by_key(|record| record["acceptedAt"].as_str().unwrap().to_owned());
         newest_first.pop();
         for older in newest_first {
@@ -120,9 +120,9 @@ pub(super) async fn examine(api: &Api, load: &Load, receiver: &Receiver) -> (Tal
 struct Case {
     broken: Vec<String>,
     tally: Tally,
-    /// By dispatch: `webhook-id`s and bodies as they came.
+    /// `webhook-id`s and bodies in order of arrival, by dispatch.
     callbacks: BTreeMap<String, Vec<(String, Value)>>,
-    /// By dispatch: the attempts that the adapter began.
+    /// Attempts started by the adapter, by dispatch.
     runs: BTreeMap<String, Vec<u32>>,
 }
 
@@ -189,7 +189,7 @@ impl Case {
         }
     }
 
-    /// Nothing runs twice unless its policy says so, and what has an answer has run.
+    /// Checks that no dispatch runs twice unless its policy allows it, and that each one with a result has run.
     fn runs_of(&mut self, task: &str, id: &str, record: &Value, policy: &str) {
         let runs = self.runs.remove(id).unwrap_or_default();
         self.tally.executed += runs.len();
@@ -208,7 +208,7 @@ impl Case {
         }
     }
 
-    /// `seq` counts without a gap; there is one end, after all other execution events.
+    /// Checks that `seq` has no gap, and that one end follows all other execution events.
     fn events(&mut self, id: &str, events: &[Value]) {
         let seqs: Vec<_> = events
             .iter()
@@ -230,7 +230,7 @@ impl Case {
         }
     }
 
-    /// No id is used twice, and what was once read stays as it was.
+    /// Checks that no event id is used twice, and that events read before the kill are unchanged.
     fn log(&mut self, all: &[Value], before: &[Value]) {
         let mut by_id = BTreeMap::new();
         for event in all {

@@ -1,5 +1,5 @@
-//! The work that goes on when the bridge is killed, and what its clients had seen until then. Clients do
-//! what real ones do: a request that was not answered is sent again, and one that no adapter could take too.
+//! Work in progress when the bridge is killed, and the observations of its clients until then. Clients behave like
+//! real ones: they repeat requests that were not answered or that no adapter could accept.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
@@ -20,17 +20,17 @@ use forge_test_support::callback::Received;
 
 pub(super) const POLICIES: [&str; 3] = ["fail", "retry", "resume"];
 
-/// What a client does besides waiting for the result.
+/// Action of a client besides waiting for the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
     Nothing,
-    /// Cancels it as soon as it was accepted.
+    /// Cancels the dispatch as soon as it is accepted.
     Cancel,
-    /// Cancels it once it runs.
+    /// Cancels the dispatch once it runs.
     Stop,
-    /// Sends it once more when it is finished.
+    /// Repeats the request when the dispatch is finished.
     Repeat,
-    /// Has its callback sent again.
+    /// Retries the delivery of the callback.
     Replay,
 }
 
@@ -39,28 +39,28 @@ struct Request {
     wish: Wish,
 }
 
-/// All requests, and what is known of their answers.
+/// All requests, and the answers to them.
 pub(super) struct Load {
     requests: Vec<Request>,
     pub(super) journal: PathBuf,
-    /// Whether its adapter ends now and then and is brought back.
+    /// True if the adapter's process crashes repeatedly and is restarted.
     crashes: bool,
     pub(super) seen: Mutex<Seen>,
 }
 
 #[derive(Default)]
 pub(super) struct Seen {
-    /// Dispatches that were answered 202, by task.
+    /// Ids of dispatches that were answered 202, by task.
     pub(super) accepted: BTreeMap<String, BTreeSet<String>>,
     pub(super) policies: BTreeMap<String, &'static str>,
     pub(super) results: BTreeMap<String, Value>,
     pub(super) cancelled: BTreeSet<String>,
     pub(super) events: Vec<Value>,
-    /// Answers that nobody should get.
+    /// Descriptions of invalid answers.
     pub(super) strange: Vec<String>,
 }
 
-/// A receiver that takes, refuses for good, or takes at the second time, by the path.
+/// A receiver that accepts, refuses permanently, or accepts the second attempt, depending on the path.
 pub(super) struct Receiver {
     pub(super) sink: CallbackSink,
 }
@@ -86,21 +86,21 @@ fn needs_tools(point: &str) -> bool {
     point.starts_with("tool.")
 }
 
-/// Where the adapter runs that gets the load.
+/// Backend of the adapter under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Bridge,
-    /// The same library in a process of its own.
+    /// The same library in a child process.
     Child,
-    /// Much the same as a program that speaks lines.
+    /// An equivalent program that speaks the line protocol.
     Program,
 }
 
 impl Place {
-    /// Whether its process is to end by itself, so that it is brought back.
+    /// Returns true if the adapter's process has to crash at this point, so that it is restarted.
     fn crashes(self, point: &str) -> bool {
         let hosted = point.starts_with("child.") || point.starts_with("restart.");
-        // What a reload ends shall be there until then.
+        // A process that a reload ends must live until then.
         self != Self::Bridge && hosted && !point.starts_with("child.end.")
     }
 
@@ -131,7 +131,7 @@ impl Place {
     }
 }
 
-/// The settings that the load needs.
+/// Sets the settings that the load needs.
 pub(super) fn prepare(home: &mut Home, point: &str, place: Place) {
     place.prepare(home);
     let folder = home.dir.path().to_owned();
@@ -173,7 +173,7 @@ impl Load {
                 seen.policies.insert(format!("{task}-{policy}"), policy);
             };
             let deaf = json!({"timeoutSeconds": 2});
-            // No longer than `deaf` takes, and long enough to be seen on a busy machine.
+            // Not longer than `deaf`, and long enough to be observed on a busy machine.
             add("long", "slow:2000", "/ok", Wish::Nothing, json!({}));
             add("deaf", "hang", "/ok", Wish::Stop, deaf);
             add("plain", "ok", "/ok", Wish::Nothing, json!({}));
@@ -211,7 +211,7 @@ impl Load {
         load
     }
 
-    /// All clients at once, and a reader of all events, until the work is done or the bridge is gone.
+    /// Runs all clients at once, and a reader of all events, until the work is done or the bridge is gone.
     pub(super) async fn run(&self, api: &Api) {
         let clients = join_all(
             self.requests
@@ -224,7 +224,7 @@ impl Load {
         }
     }
 
-    /// Until there is work that a kill interrupts and that is to be done again.
+    /// Waits until work is running that a kill interrupts and that has to be repeated.
     pub(super) async fn in_the_middle(&self, api: &Api) {
         let runs = async |task| {
             let record = ask_for(api, task).await.unwrap_or_default();
@@ -236,7 +236,7 @@ impl Load {
         .await;
     }
 
-    /// After the restart: what was not answered is sent again, and a few that were.
+    /// Repeats, after the restart, the unanswered requests and a few answered ones.
     pub(super) async fn repeat(&self, api: &Api) {
         let again = self.requests.iter().filter(|request| {
             let task = request.body["taskId"].as_str().unwrap();
@@ -286,7 +286,7 @@ impl Load {
                 *status == StatusCode::SERVICE_UNAVAILABLE
                     && answer["code"] == "ADAPTER_UNAVAILABLE"
             });
-            // One that ended is soon back.
+            // A crashed adapter is restarted soon.
             (!(self.crashes && refused)).then_some(answered)
         });
         let (status, answer) = answered.await?;
@@ -328,7 +328,7 @@ async fn ask_for(api: &Api, id: &str) -> Option<Value> {
     Some(record)
 }
 
-/// Nothing when the bridge is gone.
+/// Sends a request; `None` if the bridge is gone.
 pub(super) async fn ask(request: reqwest::RequestBuilder) -> Option<(StatusCode, Value)> {
     let response = request.send().await.ok()?;
     let status = response.status();

@@ -1,7 +1,7 @@
-//! The real program is killed at each named point, in the middle of work of each recovery policy, and
-//! started again; what it owes is then looked at from outside. `FORGE_KILL_ROUNDS` repeats it, each
-//! round at a later passing of the points, as far as there is one, and every second one with the adapter in a
-//! process of its own; `FORGE_KILL_POINT` chooses points.
+//! Kill matrix: the real program is killed at each fail point, during work of each recovery policy, and restarted;
+//! its promises are then checked from outside. `FORGE_KILL_ROUNDS` sets the number of rounds: each round kills at a
+//! later passing of the point, as far as there is one, and every second round runs the adapter in a child process.
+//! `FORGE_KILL_POINT` selects points.
 
 mod evidence;
 mod load;
@@ -27,9 +27,9 @@ use super::harness::process::{Home, Process};
 use evidence::Tally;
 use load::{Load, POLICIES, Place, Receiver};
 
-/// Bridges that are tortured at the same time; they wait more than they work.
+/// Bridges under test at the same time; they wait more than they work.
 const LANES: usize = 6;
-/// What a load that nobody interrupts may take.
+/// Maximum duration of a load without interruption.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
@@ -79,12 +79,12 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
 }
 
-/// One bridge that is to be killed at one point.
+/// One bridge to be killed at one point.
 struct Cell {
     point: &'static str,
     place: Place,
     round: u64,
-    /// Which passing of the point is the last.
+    /// Number of the passing of the point at which the bridge is killed; 1 is the first.
     passing: u64,
 }
 
@@ -94,10 +94,10 @@ impl fmt::Display for Cell {
     }
 }
 
-/// Some places are passed once in the life of a process; at others much is under way only after a while.
+/// Passing at which to kill. Some points are passed once per process; at others, work accumulates first.
 fn passing(point: &str, place: Place, round: u64) -> u64 {
     let (first, step) = match point.split('.').next().unwrap_or_default() {
-        // The first child of all only looks at the library.
+        // The first child process only probes the library.
         "child" if point != "child.ended" && point != "child.told" => {
             let step = match point {
                 "child.end.before" | "child.end.after" => 0,
@@ -121,7 +121,7 @@ fn passing(point: &str, place: Place, round: u64) -> u64 {
 }
 
 impl Cell {
-    /// Those of one point: where it is about processes of adapters, one for each kind.
+    /// Cells of one point; one for each kind of adapter process if the point concerns these.
     fn of(point: &'static str, round: u64) -> Vec<Self> {
         let hosted = point.starts_with("child.") || point.starts_with("restart.");
         let places = match (hosted, round % 2) {
@@ -138,7 +138,7 @@ impl Cell {
         places.into_iter().map(cell).collect()
     }
 
-    /// Whether the bridge died there, and what is broken then.
+    /// Runs the cell; returns true if the bridge died at the point, the counts, and the broken promises.
     async fn play(&self) -> (bool, Tally, Vec<String>) {
         let Self { point, place, .. } = *self;
         let receiver = Receiver::start().await;
@@ -146,13 +146,13 @@ impl Cell {
         load::prepare(&mut home, point, place);
         let load = Load::new(&home, &receiver, point, place);
         if ["recover", "requeue", "reap"].contains(&point.split('.').next().unwrap()) {
-            // There has to be something to recover.
+            // Leaves work to recover.
             let bridge = home.start();
             until_some_run(&load, &bridge).await;
             bridge.kill();
         }
         if point.starts_with("reseal.") {
-            // There has to be something under an older key.
+            // Leaves secrets encrypted with an older key.
             home.start().kill();
             let rotated = home.command().args(["secrets", "rotate"]).status();
             assert!(rotated.unwrap().success());
@@ -197,7 +197,7 @@ impl Cell {
     }
 }
 
-/// A pause is on disk, or it is not; what is wrong with it.
+/// Resumes the adapter; returns an error if the recorded pause does not match the point of the kill.
 async fn take_back_the_pause(api: &Api, point: &str) -> Option<String> {
     let wanted = ["pause.after", "resume.before"].contains(&point);
     let (_, shown) = api.get("/api/v2/adapters/echo").await;
@@ -205,7 +205,7 @@ async fn take_back_the_pause(api: &Api, point: &str) -> Option<String> {
     (shown["pausedAt"].is_string() != wanted).then(|| format!("paused is not {wanted}: {shown}"))
 }
 
-/// What a kill left of a copy or a note; the next start takes it away.
+/// Returns an error if incomplete copies or notes are left, which the next start has to remove.
 fn half_done(home: &Home) -> Option<String> {
     let copies = home.dir.path().join("data/state/adapters/echo");
     let files = std::fs::read_dir(copies).ok()?.flatten();
@@ -217,15 +217,15 @@ fn half_done(home: &Home) -> Option<String> {
     (!names.iter().all(whole)).then(|| format!("half a copy is left: {names:?}"))
 }
 
-/// What became of a bridge with a point to die at.
+/// End of a bridge with a point to be killed at.
 enum Ended {
-    /// Before it listened; its log.
+    /// Ended before it listened; contains its log.
     Early(String),
     As(ExitStatus),
     Never(Process),
 }
 
-/// Works until it dies.
+/// Runs the load until the bridge dies.
 async fn torture(home: &Home, load: &Load, point: &str) -> Ended {
     let mut bridge = match home.launch() {
         Ok(bridge) => bridge,
@@ -249,7 +249,7 @@ async fn torture(home: &Home, load: &Load, point: &str) -> Ended {
         }
         for order in orders {
             let path = format!("/api/v2/adapters/echo/{order}");
-            // It may not live to answer.
+            // The bridge can die before it answers.
             let _ = api.request(Method::POST, &path).send().await;
         }
     };
@@ -266,7 +266,7 @@ async fn torture(home: &Home, load: &Load, point: &str) -> Ended {
         timeout(PATIENCE, end_of(&mut bridge)).await.ok()
     } else {
         tokio::select! {
-            // What comes by itself, a checkpoint for example, comes soon after the work.
+            // Background work, such as a checkpoint, follows soon after the load.
             () = async { work.await; tokio::time::sleep(Duration::from_secs(2)).await } => None,
             ended = end_of(&mut bridge) => Some(ended),
         }

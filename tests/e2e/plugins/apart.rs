@@ -1,5 +1,4 @@
-//! Adapters in processes of their own: the same behaviour as in the bridge, and what ends them ends
-//! nothing else.
+//! Adapters in child processes: the same behaviour as in the bridge, and crashes that affect no other adapter.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use tokio::sync::mpsc;
 use super::{Place, SOON, assert_well, execute, listen, refusal, run, start, table};
 use crate::harness::until;
 
-/// With a supervisor, and a store id that no other test has.
+/// A setup with a supervisor and a store id unique to the test.
 pub(super) fn setup(place: &Place, ids: &[&str]) -> Setup {
     let mut setup = place.setup(ids);
     setup.store_id = place.folder.path().display().to_string();
@@ -28,7 +27,7 @@ pub(super) fn setup(place: &Place, ids: &[&str]) -> Setup {
     setup
 }
 
-/// Echo in a process of its own and, as a bystander, the same library in this one.
+/// Starts echo in a child process and, as a bystander, the same library in this process.
 async fn echoes(place: &Place) -> (Registry, Adapter, mpsc::Receiver<Relayed>) {
     place.echo_as("echo", |bytes| bytes);
     let mut setup = setup(place, &["echo", "here"]);
@@ -47,7 +46,7 @@ async fn echoes(place: &Place) -> (Registry, Adapter, mpsc::Receiver<Relayed>) {
     (registry, echo, relayed)
 }
 
-/// The processes of this place whose command line has this word; supervisors are told by `exec`.
+/// Processes of this place with this word in their command line; that of supervisors contains `exec`.
 fn processes(place: &Place, word: &str) -> Vec<i32> {
     let store = place.folder.path().display();
     let (tag, argument) = (
@@ -181,7 +180,7 @@ async fn a_host_that_is_killed_or_stopped_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_crash_loop_is_quarantined_until_somebody_ends_it() {
+async fn a_crash_loop_is_quarantined_until_an_operator_ends_it() {
     let place = Place::new();
     place.echo_as("echo", |bytes| bytes);
     let mut setup = setup(&place, &["echo"]);
@@ -216,7 +215,7 @@ async fn a_crash_loop_is_quarantined_until_somebody_ends_it() {
     registry.shutdown(SOON).await;
 }
 
-/// The rogue in a process of its own, with this much memory.
+/// Starts the rogue in a child process with this memory limit in bytes.
 async fn rogue(place: &Place, memory: u64) -> (Registry, Adapter, mpsc::Receiver<Relayed>) {
     place.compile("rogue", "rogue/rogue.c", &[]);
     let mut setup = setup(place, &["rogue"]);
@@ -238,7 +237,7 @@ async fn rogue(place: &Place, memory: u64) -> (Registry, Adapter, mpsc::Receiver
     (registry, rogue, relayed)
 }
 
-/// Says what a process costs: `cargo test -p forge-bridge --test e2e costs -- --nocapture`.
+/// Prints the cost of a child process: `cargo test -p forge-bridge --test e2e costs -- --nocapture`.
 #[tokio::test]
 async fn what_a_process_costs_is_told() {
     let place = Place::new();
@@ -356,7 +355,7 @@ async fn a_library_that_crashes_or_hangs_when_it_is_opened_never_comes_into_the_
     place.echo_as("echo", |bytes| bytes);
     let (registry, _relayed) = start(setup(&place, &["crasher", "echo"])).await;
     let crashed = registry.get("crasher").unwrap().load_error().unwrap();
-    // Who is slow on a busy machine shall not be taken for one that hangs.
+    // Long enough that a slow start on a busy machine is not taken for a hang.
     let mut impatient = setup(&place, &["sleeper"]);
     impatient.config.initialize_timeout = Duration::from_secs(3);
     let hung = refusal(impatient).await.to_string();
@@ -377,7 +376,7 @@ async fn a_library_that_crashes_or_hangs_when_it_is_opened_never_comes_into_the_
         .folder
         .path()
         .join(format!("state/adapters/echo/{digest}.json"));
-    assert!(note.exists(), "what passed is remembered");
+    assert!(note.exists(), "a passed probe is recorded");
     registry.shutdown(SOON).await;
 }
 
@@ -388,7 +387,7 @@ async fn a_process_sees_few_variables_and_no_secret_of_the_bridge() {
     let mut setup = setup(&place, &["echo"]);
     setup.env = [
         ("ECHO_KEY", "its own"),
-        ("OTHER_KEY", "of somebody else"),
+        ("OTHER_KEY", "of another adapter"),
         ("BRIDGE_SECRET_KEY", "ours"),
         ("PATH", "/usr/bin:/bin"),
     ]

@@ -1,10 +1,10 @@
-//! Libraries that do not fit: each is refused with one clear line, and the process lives.
+//! Incompatible libraries: each is refused with one clear line, and the process keeps running.
 
 use std::fs;
 
 use super::{Place, refusal};
 
-/// The line about the library that `make` puts there as `broken`.
+/// Error line about the library that `make` installs as `broken`.
 async fn line(make: impl FnOnce(&Place)) -> String {
     let place = Place::new();
     make(&place);
@@ -13,7 +13,7 @@ async fn line(make: impl FnOnce(&Place)) -> String {
     line
 }
 
-/// The same bytes with one text in place of another.
+/// Replaces a text by another one of the same length.
 fn replace(mut bytes: Vec<u8>, from: &[u8], to: &[u8]) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let places: Vec<usize> = bytes
@@ -55,7 +55,7 @@ async fn a_plain_library_of_another_shape_is_refused() {
 
 #[tokio::test]
 async fn a_rust_library_of_another_shape_is_refused() {
-    // A field of the boundary by another name, and another id inside.
+    // Renames a field of the boundary, and changes an id inside.
     let layout = line(|place| {
         place.echo_as("broken", |bytes| {
             replace(bytes, b"complete_fn", b"complete_gn")

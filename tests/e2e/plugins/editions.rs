@@ -1,5 +1,5 @@
-//! Adapters that are replaced while they serve: what runs ends where it began, and what cannot serve
-//! never comes to.
+//! Reload of adapters in use: executions end on the generation on which they began, and a generation that cannot
+//! serve never becomes active.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::{Place, SOON, execute, listen, run, start, table};
 
-/// A place with one adapter of several editions.
+/// A registry with one adapter, of which several versions are built.
 struct Stage {
     place: Place,
     registry: Registry,
@@ -41,7 +41,7 @@ impl Stage {
         }
     }
 
-    /// Another edition, and a reload.
+    /// Installs another version and reloads the adapter.
     async fn reload(&self, defines: &[&str]) -> Result<(), String> {
         put(&self.place, defines);
         let reloaded = self.adapter.reload().await;
@@ -57,7 +57,7 @@ impl Stage {
         text.unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// The edition that answers.
+    /// Version of the active generation.
     async fn serving(&self) -> String {
         answer(run(&self.adapter, "now").await.1)
     }
@@ -73,7 +73,7 @@ impl Stage {
     }
 }
 
-/// Exchanged as an operator should: by a rename.
+/// Replaces the library by a rename, as recommended to operators.
 fn put(place: &Place, defines: &[&str]) {
     let next = place.compile("next", "edition/edition.c", defines);
     fs::rename(next, place.library("edition")).unwrap();
@@ -102,7 +102,7 @@ async fn what_runs_ends_on_its_own_edition_and_the_next_begins_on_the_new_one() 
         (leaving[0].version.as_str(), &leaving[0].digest),
         ("1.0.0", &first)
     );
-    // The bound counts what runs on both.
+    // The limit applies to both generations together.
     assert_eq!((adapter.running(), adapter.max_concurrent()), (1, 2));
     let other = adapter.reserve().unwrap();
     assert!(adapter.reserve().is_none());

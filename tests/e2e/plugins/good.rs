@@ -1,4 +1,4 @@
-//! Adapters that do as they should, and the life of an instance.
+//! Well-behaved adapters, and the lifecycle of an instance.
 
 use std::fs;
 use std::process::Command;
@@ -24,7 +24,7 @@ async fn echo_is_found_beside_the_binary_loaded_called_and_ended() {
     assert!(echo.has_interface("execution") && !echo.has_interface("nothing"));
     assert_well(&echo).await;
 
-    // A table lowers what may run at once.
+    // The configuration lowers the maximum concurrency.
     assert_eq!(echo.max_concurrent(), 2);
     let permits = [echo.reserve().unwrap(), echo.reserve().unwrap()];
     assert!(echo.reserve().is_none());
@@ -80,7 +80,7 @@ async fn a_slow_reader_slows_an_adapter_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_panic_is_a_result_and_others_go_on() {
+async fn a_panic_is_a_result_and_others_continue() {
     let (registry, _relayed) = start(Place::new().setup(&["echo"])).await;
     let echo = registry.get("echo").unwrap();
     let slow = execute(&echo, "slow:50").unwrap();
@@ -136,8 +136,8 @@ async fn an_adapter_in_c_runs_through_the_plain_entry() {
     assert_eq!(unknown.unwrap_err().code, "unsupported_op");
 }
 
-/// Which callsites are heard is decided once for all threads, so this runs in a process of its own: this
-/// binary again, with only this test.
+/// Runs in a separate process, this binary with only this test, because the interest in log callsites is cached for
+/// all threads.
 #[tokio::test]
 async fn what_adapters_log_and_break_is_in_our_log() {
     const ROLE: &str = "FORGE_E2E_LOGS";
@@ -153,7 +153,7 @@ async fn what_adapters_log_and_break_is_in_our_log() {
             assert!(run(&rogue, model).await.1.is_ok());
         }
         registry.shutdown(SOON).await;
-        // The last lines are written by a task that ends with its adapter.
+        // The last lines are written by a task of the adapter.
         tracker.close();
         tracker.wait().await;
         return;
@@ -177,7 +177,7 @@ async fn what_adapters_log_and_break_is_in_our_log() {
         .filter(|line| line.contains("adapter rogue broke the contract"))
         .collect();
     assert!(broken[0].contains("completion of call"), "{text}");
-    // Eight unreadable events are four lines: of the 1st, 2nd, 4th and 8th.
+    // Eight unreadable events are logged by four lines: for the 1st, 2nd, 4th and 8th.
     assert_eq!(broken.len(), 5, "{text}");
 }
 
@@ -222,7 +222,7 @@ async fn a_failing_or_hanging_initialize_takes_only_that_adapter_offline() {
         settings["library"] = "rogue".into();
         setup.tables.insert(id.to_owned(), table(settings));
     }
-    // Echo is a large file in a debug build: loading it has the same deadline.
+    // Echo is a large file in a debug build, and the same timeout applies to loading it.
     setup.config.initialize_timeout = Duration::from_secs(5);
     let (registry, _relayed) = start(setup).await;
     for (id, _, line) in cases {

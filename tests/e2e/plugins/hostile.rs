@@ -1,4 +1,4 @@
-//! What an adapter may do wrong: a clear result each time, and nobody else notices.
+//! Adapters that violate the contract: each call ends with a clear result, and no other adapter is affected.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use tokio::sync::mpsc;
 
 use super::{Place, SOON, appears, assert_well, execute, listen, run, start};
 
-/// The rogue and, as a bystander, echo.
+/// Starts the rogue and, as a bystander, echo.
 async fn rogue(place: &Place) -> (Registry, Adapter, mpsc::Receiver<Relayed>) {
     rogue_with(place, Duration::from_secs(10)).await
 }
 
-/// Patience is short only where it is what a test is about: a busy machine is slow, too.
+/// Starts both with this call timeout, which is short only in tests of it, since a busy machine is slow as well.
 async fn rogue_with(
     place: &Place,
     patience: Duration,
@@ -148,7 +148,7 @@ async fn events_without_end_end_the_call() {
     assert_unharmed(&registry).await;
 }
 
-/// Waits until the rogue was told to cancel so many calls.
+/// Waits until the rogue has received this number of cancellations.
 async fn cancels(rogue: &Adapter, wanted: u64) {
     let asked = async {
         loop {
@@ -180,7 +180,7 @@ async fn an_answer_after_the_cancel_is_refused_and_harmless() {
     assert_unharmed(&registry).await;
 }
 
-/// A call that has reached the adapter: a later one was answered.
+/// Starts a call and waits until a later one is answered, so that it has reached the adapter.
 async fn started(rogue: &Adapter, model: &str) -> Call {
     let call = execute(rogue, model).unwrap();
     assert_well(rogue).await;
@@ -235,6 +235,6 @@ async fn what_comes_after_destroy_is_refused_and_harmless() {
     let call = execute(&rogue, &format!("late:{}", report.display())).unwrap();
     registry.shutdown(SOON).await;
     assert_eq!(listen(call).await.1.unwrap_err(), "adapter_unavailable");
-    // complete -1, both emits 2
+    // `complete` returned -1, and both `emit` returned 2.
     assert_eq!(appears(&report).await, "-1 2 2");
 }

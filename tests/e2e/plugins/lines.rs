@@ -1,4 +1,4 @@
-//! Programs that speak lines: the examples, and one that breaks every rule.
+//! Programs that speak the line protocol: the examples, and one that breaks every rule.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -17,7 +17,7 @@ use super::{Place, SOON, appears, execute, listen, run, start};
 use crate::harness::library::root;
 use crate::harness::until;
 
-/// Copies a program to where adapters are looked for.
+/// Copies a program to the plug-in folder.
 fn install(place: &Place, from: &str) {
     let from = root().join(from);
     let to = place
@@ -29,14 +29,14 @@ fn install(place: &Place, from: &str) {
     fs::set_permissions(&to, Permissions::from_mode(0o755)).unwrap();
 }
 
-/// A program made of these lines of shell.
+/// Writes a shell script to the plug-in folder.
 fn write(place: &Place, name: &str, script: &str) {
     let path: PathBuf = place.folder.path().join("plugins").join(name);
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
 }
 
-/// With the PATH of the tests, the Node of the tests first.
+/// Adds the `PATH` of the tests, with their Node in front.
 fn with_path(mut setup: Setup) -> Setup {
     let node = forge_test_runtimes::node();
     let path = format!(
@@ -124,7 +124,7 @@ async fn the_example_in_c_streams_and_is_cancelled() {
     registry.shutdown(SOON).await;
 }
 
-/// The program that breaks every rule; nothing larger than 100 kB is taken.
+/// Starts the program that breaks every rule; the limit on messages is 100 kB.
 async fn lines(place: &Place) -> (Registry, Adapter, mpsc::Receiver<Relayed>) {
     install(place, "tests/fixtures/lines/forge-adapter-lines");
     let mut setup = with_path(setup(place, &["lines"]));
@@ -188,7 +188,7 @@ async fn a_program_that_cannot_be_followed_is_stopped_and_started_again() {
         assert!(error.message.contains(wanted), "{model}: {error}");
         serves_again(&lines, "ok").await;
     }
-    // What the next one is told does not arrive: nobody is sent there again.
+    // The program has closed its input: the next call fails, and later ones go to a new process.
     let mut shut = execute(&lines, "shut").unwrap();
     assert!(matches!(shut.next().await, Item::Event(_)));
     let lost = run(&lines, "ok").await.1.unwrap_err();
@@ -211,7 +211,7 @@ async fn a_dropped_call_is_told_and_children_go_with_the_program() {
     let silent = permit
         .execute(request("silent", report.to_str().unwrap()))
         .unwrap();
-    // It has come there: a later one was answered.
+    // The call has reached the program: a later one is answered.
     assert!(run(&lines, "ok").await.1.is_ok());
     drop(silent);
     assert_eq!(appears(&report).await, "dropped");

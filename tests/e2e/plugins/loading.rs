@@ -1,4 +1,4 @@
-//! What is loaded and what is refused, one row a rule.
+//! Rules for loading libraries, one row for each rule.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{self as unix, PermissionsExt as _};
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{Place, SOON, run, start};
 
-/// A place with the library in it, and how it is to be loaded.
+/// A library and the configuration to load it with.
 struct Case {
     place: Place,
     library: PathBuf,
@@ -51,7 +51,7 @@ impl Case {
         self.copies().join(format!("{}.{end}", self.digest()))
     }
 
-    /// The refusal, if it is one. What is loaded also works.
+    /// Loads the library and checks that it works; returns the error if it is refused.
     async fn load(&self) -> Option<String> {
         let mut setup = self.place.setup(&["c-echo"]);
         setup.config = self.config.clone();
@@ -70,13 +70,13 @@ fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// What is done to a library before it is loaded.
+/// Change of a library or the configuration before loading.
 type Change = fn(&mut Case);
-/// In the refusal; nothing: it is loaded.
+/// Text that the error must contain; `None` if the library is loaded.
 type Wanted = Option<&'static str>;
 
 #[tokio::test]
-async fn only_what_nobody_else_can_write_and_the_list_allows_is_loaded() {
+async fn only_what_no_other_user_can_write_and_the_list_allows_is_loaded() {
     let rows: &[(&str, Change, Wanted)] = &[
         ("as it should be", |_| {}, None),
         (
@@ -228,7 +228,7 @@ async fn check(name: &str, change: Change, wanted: Wanted) {
     }
 }
 
-/// A copy that somebody changed is made anew, one that is a link is not followed, and neither is loaded.
+/// Replaces private copies that were changed or are links, instead of loading them.
 #[tokio::test]
 async fn a_private_copy_is_what_its_name_says() {
     let case = Case::new();
@@ -242,7 +242,7 @@ async fn a_private_copy_is_what_its_name_says() {
         |copy| unix::symlink("/nowhere", copy).unwrap(),
     ];
     for tamper in tamper {
-        // The image stays mapped: it is exchanged, not written over.
+        // Removed before it is replaced, because the image stays mapped.
         fs::remove_file(&copy).unwrap();
         tamper(&copy);
         mode(&case.copies(), 0o755);
@@ -257,9 +257,9 @@ async fn a_private_copy_is_what_its_name_says() {
     }
 }
 
-/// Writing over a file that is mapped ends whoever runs it; what runs is a copy.
+/// Overwriting a mapped file crashes its users, so the bridge runs a copy.
 #[tokio::test]
-async fn a_file_that_is_written_over_in_place_hurts_nobody() {
+async fn a_file_that_is_written_over_in_place_harms_no_execution() {
     let case = Case::new();
     let (registry, _relayed) = start(case.place.setup(&["c-echo"])).await;
     let adapter = registry.get("c-echo").unwrap();
@@ -272,7 +272,7 @@ async fn a_file_that_is_written_over_in_place_hurts_nobody() {
     registry.shutdown(SOON).await;
 }
 
-/// Its threads and thread-locals may outlive every instance.
+/// Threads and thread-locals of a library can outlive every instance.
 #[tokio::test]
 #[cfg(target_os = "linux")]
 async fn an_image_stays_after_its_last_instance() {

@@ -1,4 +1,4 @@
-//! The plugin host against real libraries: good ones, hostile ones, broken ones.
+//! The plug-in host with real libraries: well-behaved, hostile and broken ones.
 
 mod apart;
 mod broken;
@@ -25,10 +25,10 @@ use tokio::sync::mpsc;
 
 use super::harness::{library, until};
 
-/// Longer than anything here takes, shorter than anybody's patience.
+/// Timeout of these tests, longer than any step takes.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A folder of libraries and a folder for their copies.
+/// Temporary folder with libraries and their private copies.
 struct Place {
     folder: TempDir,
 }
@@ -55,7 +55,7 @@ impl Place {
         library
     }
 
-    /// The echo adapter that cargo built beside this binary, changed by `edit`.
+    /// Installs the echo adapter of this build, changed by `edit`.
     fn echo_as(&self, name: &str, edit: impl FnOnce(Vec<u8>) -> Vec<u8>) -> PathBuf {
         let binary = std::env::current_exe().unwrap();
         let built = binary.parent().unwrap().join(format!(
@@ -92,7 +92,7 @@ async fn start(setup: Setup) -> (Registry, mpsc::Receiver<Relayed>) {
     Registry::start(setup).await.unwrap()
 }
 
-/// Why nothing could be started.
+/// Error of a registry that must not start.
 async fn refusal(setup: Setup) -> Error {
     match Registry::start(setup).await {
         Ok(_) => panic!("it started"),
@@ -113,7 +113,7 @@ fn request(model: &str) -> Vec<u8> {
     request.to_string().into_bytes()
 }
 
-/// Everything a call said, in order, down to its answer.
+/// All items of a call in order, and its answer.
 async fn listen(mut call: Call) -> (Vec<Item>, Result<Value, String>) {
     let mut items = Vec::new();
     loop {
@@ -129,7 +129,7 @@ async fn listen(mut call: Call) -> (Vec<Item>, Result<Value, String>) {
     }
 }
 
-/// An execution beyond any bound: its room is free again at once.
+/// Starts an execution. Its slot is released immediately, so that it does not count towards the limit.
 fn execute(adapter: &Adapter, model: &str) -> Result<Call, AdapterError> {
     let permit = adapter.reserve();
     let permit = permit.unwrap_or_else(|| panic!("no room: {:?}", adapter.history()));
@@ -140,17 +140,17 @@ async fn run(adapter: &Adapter, model: &str) -> (Vec<Item>, Result<Value, String
     listen(execute(adapter, model).unwrap()).await
 }
 
-/// The adapter still does what it should.
+/// Asserts that the adapter executes requests.
 async fn assert_well(adapter: &Adapter) {
     let (items, answer) = run(adapter, "ok").await;
     assert!(!items.is_empty());
     assert_eq!(answer.unwrap()["status"], "ok");
 }
 
-/// Waits until a file is there and reads it.
+/// Waits until a file has content; returns it.
 async fn appears(path: &Path) -> String {
     until("what was written", || async {
-        // It is there a moment before something is in it.
+        // The file is created before its content is written.
         let text = fs::read_to_string(path).unwrap_or_default();
         (!text.is_empty()).then_some(text)
     })

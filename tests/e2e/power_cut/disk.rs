@@ -14,7 +14,7 @@ use rand::rngs::StdRng;
 
 use super::recording::{Files, Operation, Record};
 
-/// Which unsynced operations a power cut leaves.
+/// Unsynced operations that a power cut leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     None,

@@ -111,7 +111,7 @@ async fn a_failed_sync_of_the_checkpointer_loses_nothing() {
         scene.load.send(&bridge.api, 6).await;
         scene.disk.set_sync_ms(30);
         scene.disk.is(SLOW);
-        // Counts the syncs of the database, which begin the WAL again.
+        // Counts the syncs of the database, each of which restarts the WAL.
         scene
             .disk
             .fails_at(Place::Database, Fault::SyncOnce, u32::MAX);

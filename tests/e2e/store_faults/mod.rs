@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::harness::process::{Home, Process};
 use super::harness::{Api, until};
 
-/// How a bridge ends.
+/// End of a bridge.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
     Killed,
@@ -49,7 +49,7 @@ async fn ready(api: &Api) {
     .await;
 }
 
-/// Asserts that the events of a dispatch count 1, 2, 3 without a gap.
+/// Asserts that the events of a dispatch are numbered 1, 2, 3 without a gap.
 async fn counts(api: &Api, id: &str) {
     let events = api.events(id).await;
     let seqs: Vec<_> = events.iter().map(|event| event["seq"].as_u64()).collect();

@@ -102,7 +102,7 @@ async fn a_failed_read_is_reported() {
     let known = bridge.api.finished(&id).await;
     let path = format!("/api/v2/dispatch/{id}");
     disk.is(READS_FAIL);
-    // What is in memory may still be served.
+    // Records in memory may still be served.
     let (status, answer) = bridge.api.get(&path).await;
     match status {
         StatusCode::OK => assert_eq!(answer, known),

@@ -14,7 +14,7 @@ use super::{is_whole, ready};
 #[derive(Clone, Copy, Debug)]
 enum Failure {
     Once(Fault),
-    /// Until the disk is well again.
+    /// Lasts until the disk is repaired.
     Lasting(&'static str),
 }
 
