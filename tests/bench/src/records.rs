@@ -56,16 +56,16 @@ impl Records {
 
     /// Records the delivery without waiting for the commit.
     pub(crate) fn delivered(&self, task: &str) {
-        self.hand_in(DELIVERED, task, "200".to_owned(), None);
+        self.submit(DELIVERED, task, "200".to_owned(), None);
     }
 
     async fn keep(&self, statement: &'static str, task: &str, text: String) {
         let (done, kept) = oneshot::channel();
-        self.hand_in(statement, task, text, Some(done));
+        self.submit(statement, task, text, Some(done));
         kept.await.expect("the writer thread outlives this handle");
     }
 
-    fn hand_in(
+    fn submit(
         &self,
         statement: &'static str,
         task: &str,

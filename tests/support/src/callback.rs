@@ -1,4 +1,4 @@
-//! A receiver of callbacks on a real TCP port: answers as a test wants and keeps the requests it received.
+//! A receiver of callbacks on a real TCP port, with scripted answers; keeps the requests it received.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// How long a test waits for what must come, in real time.
+/// Maximum wait for a request, in real time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Stops listening when dropped.
+/// Callback receiver; stops listening on drop.
 pub struct CallbackSink {
     address: SocketAddr,
     state: Arc<State>,
@@ -21,20 +21,20 @@ pub struct CallbackSink {
     stop: CancellationToken,
 }
 
-/// One request as it came in.
+/// One received request.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// 1 for the first that this sink got.
+    /// Number of the request, starting with 1.
     pub number: usize,
     pub method: String,
     pub path: String,
-    /// Names in lower case.
+    /// Headers; names in lower case.
     pub headers: BTreeMap<String, String>,
     pub body: Vec<u8>,
     pub at: SystemTime,
 }
 
-/// What a request gets.
+/// Scripted answer to a request.
 #[derive(Clone, Debug)]
 pub struct Answer {
     status: u16,
@@ -73,7 +73,7 @@ impl Answer {
         Self::status(302).header("location", location)
     }
 
-    /// Keeps the connection open and says nothing.
+    /// Keeps the connection open without an answer.
     pub fn hang() -> Self {
         Self {
             manner: Manner::Never,
@@ -129,7 +129,7 @@ impl CallbackSink {
             while let Some(Ok((stream, _))) = stop.run_until_cancelled(listener.accept()).await {
                 let (state, stop) = (Arc::clone(&state), stop.clone());
                 tasks.spawn(async move {
-                    // A connection that breaks is the client's doing, which the test looks at.
+                    // A broken connection is caused by the client, which the test observes.
                     let _ = stop.run_until_cancelled(serve(stream, &state)).await;
                 });
             }
@@ -145,12 +145,12 @@ impl CallbackSink {
         self.address
     }
 
-    /// Every request from now on gets this.
+    /// Sets the answer to all further requests.
     pub fn answer(&self, answer: Answer) {
         self.answer_with(move |_| answer.clone());
     }
 
-    /// The first request gets the first answer; those after the last one get the last one.
+    /// Sets the answers by request number; the last one also answers all later requests.
     pub fn script(&self, answers: Vec<Answer>) {
         assert!(!answers.is_empty(), "a script needs an answer");
         self.answer_with(move |received| answers[received.number.min(answers.len()) - 1].clone());
@@ -164,8 +164,8 @@ impl CallbackSink {
         self.state.requests().clone()
     }
 
-    /// Waits until so many requests have come in all. Waits in real time, and holds paused time
-    /// still meanwhile.
+    /// Waits until `count` requests in total have been received. Waits in real time, and prevents paused time from
+    /// advancing.
     pub async fn until(&self, count: usize) -> Vec<Received> {
         let state = Arc::clone(&self.state);
         let waited = tokio::task::spawn_blocking(move || {
@@ -231,7 +231,7 @@ async fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
     Ok(())
 }
 
-/// One request with a `content-length`, or the end of the connection.
+/// Reads one request with a `content-length`; `None` at the end of the connection.
 async fn read_request(
     stream: &mut TcpStream,
     unread: &mut Vec<u8>,

@@ -1,4 +1,4 @@
-//! Servers and processes that the tests of several packages share. Knows nothing of the bridge.
+//! Servers and processes for the tests of several packages. Independent of the bridge.
 #![allow(
     clippy::unwrap_used,
     reason = "tests, compiled as a library for the packages that run them"
