@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_execution_knows_its_trace_and_nobody_else_does() {
+    async fn an_execution_knows_its_trace_and_no_other_does() {
         assert_eq!(traceparent(), None);
         let inside = within(Some("00-1-2-01".to_owned()), async { traceparent() });
         assert_eq!(inside.await.as_deref(), Some("00-1-2-01"));

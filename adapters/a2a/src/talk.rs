@@ -106,7 +106,7 @@ impl Talk<'_> {
                 Err(error) if error.retryable && failures < FAILURES => failures += 1,
                 Err(error) => return Err(error),
             }
-            ended = self.go_on(&task, course, failures).await;
+            ended = self.resume(&task, course, failures).await;
             if ended.is_ok() && self.endpoint.streaming == Streaming::Missing {
                 failures = 0;
             }
@@ -115,7 +115,7 @@ impl Talk<'_> {
     }
 
     /// Resumes a broken stream, or reads the task itself if that is over or does not help.
-    async fn go_on(&self, task: &str, course: &mut Course, failures: u32) -> Result<()> {
+    async fn resume(&self, task: &str, course: &mut Course, failures: u32) -> Result<()> {
         let params = rpc::of_task(task);
         if self.endpoint.streaming == Streaming::Offered {
             sleep(PAUSE * failures).await;

@@ -14,7 +14,7 @@ use crate::agent::Agent;
 use crate::config::Settings;
 
 /// Prefix of the prompt on an attempt that resumes an interrupted one.
-const GO_ON: &str =
+const RESUME_PROMPT: &str =
     "You were interrupted in the middle of your work. Go on where you stopped. The task was:\n\n";
 
 /// The workspace directory of the dispatch.
@@ -107,7 +107,7 @@ pub(crate) fn prompt(request: &ExecutionRequest, session: Session) -> Value {
         texts.push(caller_tools::results(&request.tool_results));
     }
     texts.push(match session {
-        Session::Loaded if request.resume => format!("{GO_ON}{}", request.message),
+        Session::Loaded if request.resume => format!("{RESUME_PROMPT}{}", request.message),
         Session::Loaded | Session::New => request.message.clone(),
     });
     let blocks = texts
@@ -176,6 +176,6 @@ mod tests {
                 .collect()
         };
         assert_eq!(texts(Session::New), ["be brief", "hello"]);
-        assert_eq!(texts(Session::Loaded), [format!("{GO_ON}hello")]);
+        assert_eq!(texts(Session::Loaded), [format!("{RESUME_PROMPT}hello")]);
     }
 }

@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Prefix of the prompt on an attempt that resumes an interrupted one.
-const GO_ON: &str =
+const RESUME_PROMPT: &str =
     "You were interrupted in the middle of your work. Go on where you stopped. The task was:\n\n";
 
 pub(crate) async fn execute(
@@ -202,7 +202,9 @@ fn message(request: &ExecutionRequest, conversation: &Conversation) -> String {
     // Later rounds of the same attempt have the task in the session already.
     if request.turns.is_empty() {
         parts.push(match conversation {
-            Conversation::Resumed(_) if request.resume => format!("{GO_ON}{}", request.message),
+            Conversation::Resumed(_) if request.resume => {
+                format!("{RESUME_PROMPT}{}", request.message)
+            }
             Conversation::New(_) | Conversation::Resumed(_) | Conversation::ForkOf(_) => {
                 request.message.clone()
             }

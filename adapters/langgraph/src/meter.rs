@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_told_is_unknown() {
+    fn what_was_not_reported_is_unknown() {
         let mut meter = Meter::default();
         meter.hear(&message("a", &Value::Null));
         meter.hear(&message("b", &json!({})));

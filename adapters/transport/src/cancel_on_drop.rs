@@ -67,7 +67,7 @@ mod tests {
     use crate::http::Limits;
 
     #[tokio::test]
-    async fn it_goes_out_though_nobody_waits_for_it_any_more() {
+    async fn it_goes_out_without_a_waiter() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/cancel", listener.local_addr().unwrap());
         let http = Http::new(Limits::default()).unwrap();

@@ -154,7 +154,7 @@ impl Receiver {
             },
             timeout: self.timeout,
         };
-        let request = attempt.request(self.parcel(owed, signed), &self.signer, &self.vault)?;
+        let request = attempt.request(self.payload(owed, signed), &self.signer, &self.vault)?;
         let started = Instant::now();
         let answer = self.client.send(request).await;
         let took = started.elapsed();
@@ -189,10 +189,10 @@ impl Receiver {
         })
     }
 
-    fn parcel(&self, owed: &Owed, signed: Signed) -> CallbackPayload {
-        let nobodys = || SigningSecret::generate().to_text();
+    fn payload(&self, owed: &Owed, signed: Signed) -> CallbackPayload {
+        let unknown_secret = || SigningSecret::generate().to_text();
         let secret = match signed {
-            Signed::Wrongly => Some(nobodys()),
+            Signed::Wrongly => Some(unknown_secret()),
             Signed::Rightly | Signed::LongAgo => self.secret.clone(),
         };
         let seal = |secret: SecretString| {

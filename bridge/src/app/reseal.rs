@@ -133,7 +133,7 @@ impl Resealer {
             let page = self.store.sealed_page(from, STEP).await?;
             let changes = page.items.into_iter();
             let changes: Vec<_> = changes
-                .filter_map(|sealed| self.anew(sealed, &mut round))
+                .filter_map(|sealed| self.reseal(sealed, &mut round))
                 .collect();
             if !changes.is_empty() {
                 failpoint::point("reseal.before");
@@ -153,7 +153,7 @@ impl Resealer {
     }
 
     /// Seals the value with the current key; `None` if it is already, or cannot be opened.
-    fn anew(&self, sealed: Sealed, round: &mut Round) -> Option<Resealed> {
+    fn reseal(&self, sealed: Sealed, round: &mut Round) -> Option<Resealed> {
         let Sealed { place, bytes } = sealed;
         if Vault::key_of(&bytes) == Some(self.vault.sealing()) {
             return None;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_is_sealed_anew_and_only_then_may_the_old_key_go() {
+    async fn all_is_resealed_and_only_then_may_the_old_key_go() {
         let store = Memory::new();
         let (old, both, new) = (vault(&[1]), vault(&[2, 1]), vault(&[2]));
         fit(&store, &old).await.unwrap();

@@ -80,8 +80,8 @@ describe("requests", () => {
       response.end("<html>");
     });
     await expect(bridge.adapters()).rejects.toMatchObject({ code: "HTTP_502", isTemporary: true });
-    const nobody = new Bridge({ baseUrl: "http://127.0.0.1:9" });
-    await expect(nobody.adapters()).rejects.toMatchObject({ status: 0, code: "UNREACHABLE" });
+    const unreachable = new Bridge({ baseUrl: "http://127.0.0.1:9" });
+    await expect(unreachable.adapters()).rejects.toMatchObject({ status: 0, code: "UNREACHABLE" });
   });
 });
 

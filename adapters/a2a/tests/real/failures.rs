@@ -25,7 +25,7 @@ async fn failures_of_the_agent_have_their_codes_and_its_words() {
             assert_eq!(ran.failed("adapter_error"), "the model refused", "{kind}");
         }
         let mut unknown = bench.request("hello");
-        unknown.session_id = Some("c|task:nobody".to_owned());
+        unknown.session_id = Some("c|task:unknown".to_owned());
         bench.run(unknown).await.failed("session_not_found");
     }
 }

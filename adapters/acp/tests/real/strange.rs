@@ -150,7 +150,7 @@ async fn an_agent_that_wants_a_login_says_how_and_is_degraded() {
 }
 
 #[tokio::test]
-async fn an_agent_that_keeps_no_sessions_cannot_go_on_with_one() {
+async fn an_agent_that_keeps_no_sessions_cannot_continue_one() {
     Strange::new("forgetful")
         .await
         .resume()
@@ -159,7 +159,7 @@ async fn an_agent_that_keeps_no_sessions_cannot_go_on_with_one() {
 }
 
 #[tokio::test]
-async fn a_session_that_a_crashed_attempt_did_not_leave_is_begun_anew() {
+async fn a_session_that_a_crashed_attempt_did_not_leave_is_begun_again() {
     let strange = Strange::new("forgot").await;
     strange.resume().await.failed("session_not_found");
     let mut request = bench::request("hello", strange.workspace.path());

@@ -102,7 +102,7 @@ async fn calls_of_the_callers_tools_are_handed_over_and_answered_in_the_session(
         request.session_id.clone_from(&asked.result.session_id);
         request.tool_results = serde_json::from_value(json!([
             {"toolCallId": calls[0].tool_call_id, "name": "crm.find", "output": "id 7"},
-            {"toolCallId": calls[1].tool_call_id, "name": "crm.find", "output": "nobody", "isError": true},
+            {"toolCallId": calls[1].tool_call_id, "name": "crm.find", "output": "no such person", "isError": true},
         ]))
         .unwrap();
         let answered = bench.run(request).await;
@@ -111,7 +111,7 @@ async fn calls_of_the_callers_tools_are_handed_over_and_answered_in_the_session(
         assert!(answered.result.tool_calls.is_empty());
         let said = bench.asked_last("and now?");
         assert!(
-            said.contains("id 7") && said.contains("nobody"),
+            said.contains("id 7") && said.contains("no such person"),
             "{agent:?}: {said}"
         );
     }

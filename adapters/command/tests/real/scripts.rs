@@ -68,7 +68,7 @@ async fn it_works_in_the_workspace_with_a_clean_environment() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_nobody_reads_and_a_large_one_hold_nothing_up() {
+async fn an_unread_prompt_and_a_large_one_hold_nothing_up() {
     let deaf = Bench::sh("echo done", json!({})).await;
     let large = "x".repeat(8 << 20);
     assert_eq!(deaf.say(&large).await.succeeded(), "done");

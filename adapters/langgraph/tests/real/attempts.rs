@@ -103,12 +103,12 @@ async fn a_run_that_was_ended_goes_on_at_its_checkpoint() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_begins_anew_ends_the_earlier_one() {
+async fn an_attempt_that_begins_again_ends_the_earlier_one() {
     let bench = Bench::new().await;
-    dies(&bench, in_session("anew", "SLOW please"), "exec.progress");
+    dies(&bench, in_session("again", "SLOW please"), "exec.progress");
     let again = ExecutionRequest {
         resume: false,
-        ..resumed("anew", "SLOW please")
+        ..resumed("again", "SLOW please")
     };
     let ran = run_until(&bench.adapter, again, "assistant.text", async || {
         assert!(bench.adapter.cancel("task-1").await.unwrap());

@@ -47,7 +47,7 @@ async fn what_fails_in_the_graph_is_told() {
 
 #[tokio::test]
 async fn what_the_server_refuses_is_told() {
-    let bench = Bench::with(json!({"assistant": "nobody"})).await;
+    let bench = Bench::with(json!({"assistant": "absent"})).await;
     let ran = bench.say("hello").await;
     ran.failed("invalid_request");
     assert!(ran.result.error.unwrap().contains("agent, shop"));

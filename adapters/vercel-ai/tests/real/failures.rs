@@ -106,7 +106,7 @@ async fn a_server_may_be_silent_only_so_long() {
 }
 
 #[tokio::test]
-async fn a_model_that_nobody_has_is_told_before_anything_is_sent() {
+async fn a_model_of_no_provider_is_reported_before_anything_is_sent() {
     let bench = Bench::new().await;
     for model in ["gpt-4.1", "acme/x", "openai/"] {
         bench

@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_wants_what_the_caller_does_not_want_recorded() {
+    fn nothing_is_recorded_that_the_caller_does_not_want_recorded() {
         let (spans, _waiting) = Spans::bounded(1000, 1.0);
         let quiet = TraceContext {
             flags: 0,

@@ -100,7 +100,7 @@ impl Inner {
             Err(error) => Err(error),
             Ok(None) => Ok(()),
             Ok(Some(PendingDelivery { due, body })) => {
-                let parcel = CallbackPayload {
+                let payload = CallbackPayload {
                     body: body.into_bytes(),
                     trace_id: begun.dispatch.trace_id,
                     secrets: begun.secrets,
@@ -109,7 +109,7 @@ impl Inner {
                         context: request.trace.context(),
                     },
                 };
-                self.deliverer.offer(due, parcel);
+                self.deliverer.offer(due, payload);
                 Ok(())
             }
         }

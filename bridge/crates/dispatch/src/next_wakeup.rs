@@ -47,14 +47,14 @@ mod tests {
 
     #[test]
     fn what_is_added_during_a_round_is_not_lost() {
-        let agenda = NextWakeup::new();
+        let next_wakeup = NextWakeup::new();
         let at = |second| Timestamp::from_second(second).unwrap();
-        assert!(agenda.take_due(at(10)));
-        agenda.add(at(20));
-        agenda.add(at(30));
-        assert!(!agenda.take_due(at(19)));
-        assert_eq!(agenda.pause(at(19)), Duration::from_secs(1));
-        assert!(agenda.take_due(at(20)));
-        assert!(!agenda.take_due(at(1_000)));
+        assert!(next_wakeup.take_due(at(10)));
+        next_wakeup.add(at(20));
+        next_wakeup.add(at(30));
+        assert!(!next_wakeup.take_due(at(19)));
+        assert_eq!(next_wakeup.pause(at(19)), Duration::from_secs(1));
+        assert!(next_wakeup.take_due(at(20)));
+        assert!(!next_wakeup.take_due(at(1_000)));
     }
 }

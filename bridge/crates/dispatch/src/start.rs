@@ -120,13 +120,15 @@ impl Dispatcher {
                     let log = log_span(id, &dispatch.trace.trace_id);
                     let runner = dispatcher.clone();
                     let run = async move {
-                        runner.go_on(begun, dispatch, &adapter, held).await;
+                        runner
+                            .execute_started(begun, dispatch, &adapter, held)
+                            .await;
                     };
                     dispatcher.inner.tracker.spawn(run.instrument(log));
                 }
                 None => {
                     if unknown {
-                        dispatcher.give_back(id, 1).await;
+                        dispatcher.requeue_unstarted(id, 1).await;
                     }
                     drop(held);
                     // The dispatch itself waits, or another one found the slot taken meanwhile.
@@ -155,7 +157,7 @@ impl Dispatcher {
                     Ok(dispatch) => {
                         let log = log_span(id, &dispatch.trace.trace_id);
                         let (begun, dispatch) = (Box::new(begun), Box::new(dispatch));
-                        let run = dispatcher.go_on(begun, dispatch, &adapter, held);
+                        let run = dispatcher.execute_started(begun, dispatch, &adapter, held);
                         run.instrument(log).await;
                     }
                     Err(error) => {
@@ -185,14 +187,14 @@ impl Dispatcher {
                 }
                 Err(error) => {
                     tracing::warn!(dispatch.id = %id, "{id} was not started: {error}");
-                    dispatcher.give_back(id, attempt).await;
+                    dispatcher.requeue_unstarted(id, attempt).await;
                 }
             }
         });
     }
 
     /// Executes a dispatch whose start is recorded, then wakes the scheduler if another one waits.
-    async fn go_on(
+    async fn execute_started(
         &self,
         begun: Box<Begun>,
         dispatch: Box<DispatchRequest>,
@@ -223,7 +225,7 @@ impl Dispatcher {
 
     /// Returns a dispatch to the queue after the store failed while recording a start. The start might be on disk, but
     /// no task executes it.
-    async fn give_back(&self, id: DispatchId, attempt: u32) {
+    async fn requeue_unstarted(&self, id: DispatchId, attempt: u32) {
         let finisher = &self.inner.finisher;
         let lease = Lease {
             id,

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn only_calls_that_are_all_ours_go_on() {
+    fn only_calls_that_are_all_ours_continue() {
         let failed = |calls| ExecutionResult {
             status: Status::Error,
             ..result(calls)

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn somebody_may_wait_unless_a_round_saw_nobody() {
+    fn a_dispatch_may_wait_unless_a_round_saw_none() {
         let backlog = WaitingProviders::default();
         backlog.add("a");
         assert!(backlog.is_at("a") && backlog.is_at("b"), "no round yet");

@@ -327,8 +327,8 @@ async fn a_name_that_changes_between_two_calls_is_checked_at_each_connection() {
         assert_eq!(lookups.load(Ordering::Relaxed), call);
     }
     assert_eq!(sink.received().len(), 3);
-    let nobody = elsewhere.accept().map(drop).unwrap_err();
-    assert_eq!(nobody.kind(), io::ErrorKind::WouldBlock);
+    let no_connection = elsewhere.accept().map(drop).unwrap_err();
+    assert_eq!(no_connection.kind(), io::ErrorKind::WouldBlock);
     assert!(
         asked
             .lock()

@@ -143,8 +143,8 @@ impl Adapter {
                     tracing::debug!(adapter.id = post.provider, "layout check: {full}");
                 }
                 let line = chain(&error);
-                let nobody = post.monitor.new_source();
-                post.monitor.set_active(nobody, Health::offline(&line));
+                let source = post.monitor.new_source();
+                post.monitor.set_active(source, Health::offline(&line));
                 board.load_error = Some(line);
             }
         }

@@ -60,7 +60,7 @@ struct Board {
     current: HealthReport,
     /// The active generation; reports of others are ignored.
     source: SourceId,
-    newcomers: u64,
+    last_source: u64,
     /// Cleared when another generation becomes active.
     quarantine: Option<Quarantine>,
     /// Reports that changed the status or the message, newest last.
@@ -80,7 +80,7 @@ impl Monitor {
             board: Mutex::new(Board {
                 current,
                 source: SourceId(0),
-                newcomers: 0,
+                last_source: 0,
                 quarantine: None,
                 history: VecDeque::new(),
             }),
@@ -111,8 +111,8 @@ impl Monitor {
     /// Allocates the id of a new generation, which is not active yet.
     pub(super) fn new_source(&self) -> SourceId {
         let mut board = self.lock();
-        board.newcomers += 1;
-        SourceId(board.newcomers)
+        board.last_source += 1;
+        SourceId(board.last_source)
     }
 
     /// Makes this generation the only one whose reports count, and records its health.

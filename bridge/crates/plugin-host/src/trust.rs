@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_else_can_write_is_trusted() {
+    fn only_what_no_other_user_can_write_is_trusted() {
         let table = [
             ("own", 0o755, 1000, 1001, None),
             ("root's", 0o644, 0, 0, None),

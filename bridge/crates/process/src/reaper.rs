@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ended_child_that_nobody_waits_for_is_buried_after_a_while() {
+    fn an_ended_child_without_a_waiter_is_reaped_after_a_while() {
         #[expect(clippy::zombie_processes, reason = "the test is about one")]
         let child = Command::new("true").spawn().unwrap();
         let pid = Pid::from_child(&child);

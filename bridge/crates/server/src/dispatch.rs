@@ -304,9 +304,9 @@ mod tests {
         assert_eq!(by_task["status"], "queued");
         let all = edge.get("/api/v2/dispatch/task?all=true").await.json();
         assert_eq!(all["dispatches"].as_array().unwrap().len(), 2);
-        assert_eq!(edge.get("/api/v2/dispatch/nobody").await.status, 404);
+        assert_eq!(edge.get("/api/v2/dispatch/unknown").await.status, 404);
         assert_eq!(
-            edge.get("/api/v2/dispatch/nobody?all=true").await.status,
+            edge.get("/api/v2/dispatch/unknown?all=true").await.status,
             404
         );
     }
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lists_go_on_with_their_cursor() {
+    async fn lists_continue_with_their_cursor() {
         let edge = Edge::new().await;
         for number in 0..5 {
             edge.accept(&format!("task-{number}")).await;
@@ -381,7 +381,9 @@ mod tests {
         let record = edge.get("/api/v2/dispatch/t").await.json();
         assert_eq!(record["errorCode"], "cancelled");
         assert_eq!(
-            edge.post("/api/v2/dispatch/nobody/cancel", "").await.status,
+            edge.post("/api/v2/dispatch/unknown/cancel", "")
+                .await
+                .status,
             404
         );
     }

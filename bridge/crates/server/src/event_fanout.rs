@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_read_for_nobody_and_again_for_the_next() {
+    async fn nothing_is_read_without_subscribers_and_again_for_the_next() {
         let fanout = fanout();
         drop(fanout.subscribe(&of("a")));
         say(&fanout, "a").await;

@@ -191,7 +191,7 @@ mod tests {
             assert_eq!(answer.status, 404, "{path}");
             assert_eq!(answer.envelope()["code"], "NOT_SUPPORTED", "{path}");
         }
-        let unknown = edge.get("/api/v2/agents?provider=nobody").await;
+        let unknown = edge.get("/api/v2/agents?provider=absent").await;
         assert_eq!(unknown.envelope()["code"], "UNKNOWN_PROVIDER");
         edge.phase.send_replace(Phase::Draining);
         let draining = edge.get("/api/v2/agents").await;

@@ -168,7 +168,7 @@ async fn many_accepts_at_once_are_all_acknowledged_and_kept() {
 }
 
 #[tokio::test]
-async fn after_a_full_disk_nobody_is_acknowledged_and_the_store_comes_back() {
+async fn after_a_full_disk_no_write_is_acknowledged_and_the_store_comes_back() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     accept(&store, task("before")).await;
@@ -355,7 +355,7 @@ fn multiply_deliveries(folder: &Path, count: u32) {
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_due_at_one_receiver_hide_nobody() {
+async fn a_hundred_thousand_due_at_one_receiver_hide_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     run(&store, task("dead"), ok(10)).await;

@@ -129,7 +129,7 @@ async fn a_receiver_that_hangs_is_given_thirty_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_ends_when_it_says_and_a_replay_begins_it_anew() {
+async fn a_policy_ends_when_it_says_and_a_replay_restarts_it() {
     let sink = CallbackSink::start().await;
     sink.answer(Answer::status(500));
     for (retry, expected) in [

@@ -12,7 +12,7 @@ use forge_store::record::DeliveryState;
 use forge_test_support::callback::{Answer, CallbackSink};
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_receiver_delays_nobody_else() {
+async fn a_dead_receiver_delays_no_other() {
     let (dead, alive) = (CallbackSink::start().await, CallbackSink::start().await);
     dead.answer(Answer::hang());
     let rig = Rig::new().await;

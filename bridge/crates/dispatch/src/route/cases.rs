@@ -421,7 +421,7 @@ fn an_adapter_is_waited_for_when_it_is_the_only_choice_and_not_away_for_long() {
 }
 
 #[test]
-fn who_finds_nobody_is_told_why() {
+fn a_dispatch_without_a_candidate_is_told_why() {
     let plain = profile(&[]);
     let (a, b) = (candidate("a", &plain), candidate("b", &plain));
     let a = Candidate {

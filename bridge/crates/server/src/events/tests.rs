@@ -256,7 +256,7 @@ async fn pages_are_polled_until_there_is_nothing_more_to_come() {
 async fn a_silent_stream_says_how_far_it_looked() {
     let edge = Edge::new().await;
     tokio::time::pause();
-    let mut firehose = open(&edge, "/api/v2/events?agentId=nobody").await;
+    let mut firehose = open(&edge, "/api/v2/events?agentId=absent").await;
     let begun = tokio::time::Instant::now();
     let cursor = |position| edge.store.log().cursor(position);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What every store must do, as one suite of tests that runs on each of them.
+//! Requirements on every store, as one test suite that runs on each implementation.
 #![allow(
     clippy::unwrap_used,
     reason = "tests, compiled as a library for the crates that run them"
@@ -91,7 +91,7 @@ macro_rules! contract_tests {
             read:
                 dispatches_are_listed_newest_first_in_pages
                 a_list_of_dispatches_is_filtered deliveries_are_listed_newest_first_and_filtered
-                a_sealed_value_is_written_once what_is_sealed_is_found_and_sealed_anew;
+                a_sealed_value_is_written_once what_is_sealed_is_found_and_resealed;
         }
     };
     (@cases $open:path => $($file:ident: $($name:ident)+;)+) => {$(

@@ -243,7 +243,7 @@ pub async fn a_sealed_value_is_written_once(subject: impl Subject) {
     assert_eq!(kept.as_deref(), Some(&b"one"[..]));
 }
 
-pub async fn what_is_sealed_is_found_and_sealed_anew(subject: impl Subject) {
+pub async fn what_is_sealed_is_found_and_resealed(subject: impl Subject) {
     let store = subject.open().await;
     store.seal_once("name", b"one".to_vec()).await.unwrap();
     let mut places = vec![Place::Named("name".to_owned())];
@@ -282,6 +282,6 @@ pub async fn what_is_sealed_is_found_and_sealed_anew(subject: impl Subject) {
         .iter()
         .map(|sealed| sealed.bytes.as_slice())
         .collect();
-    let (anew, sealed) = (&b"resealed"[..], &b"sealed"[..]);
-    assert_eq!(bytes, [anew, anew, sealed, sealed, sealed, sealed]);
+    let (to, from) = (&b"resealed"[..], &b"sealed"[..]);
+    assert_eq!(bytes, [to, to, from, from, from, from]);
 }
