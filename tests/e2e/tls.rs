@@ -284,7 +284,7 @@ async fn a_listener_for_the_network_without_tls_is_warned_about() {
     let bridge = home.start();
     let warned = || async {
         home.log()
-            .contains("open to the network without TLS")
+            .contains("reachable from the network without TLS")
             .then_some(())
     };
     until("the warning", warned).await;

@@ -98,7 +98,7 @@ fn close(schema: &mut Value) {
             let open = object
                 .get("description")
                 .and_then(Value::as_str)
-                .is_some_and(|text| text.contains("Further members"));
+                .is_some_and(|text| text.contains("Other members"));
             if object.contains_key("properties") && object.contains_key("type") && !open {
                 object.entry("additionalProperties").or_insert(json!(false));
             }
