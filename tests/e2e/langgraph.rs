@@ -9,7 +9,7 @@ use super::harness::process::{Home, Process};
 use super::harness::{Bridge, CallbackSink, until};
 
 fn task(name: &str, message: &str) -> Value {
-    json!({"taskId": name, "agentId": "agent", "message": message, "callbackUrl": null})
+    json!({"taskId": name, "agentId": "worker", "message": message, "callbackUrl": null})
 }
 
 fn variables(url: &str) -> [(&str, &str); 4] {
