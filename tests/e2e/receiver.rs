@@ -1,4 +1,4 @@
-//! `forge-bridge callback test` with receivers that are correct, accept invalid signatures, fail, or must not be called.
+//! `forge-bridge callback test` with receivers that are correct, accept invalid signatures, fail, or are forbidden.
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
