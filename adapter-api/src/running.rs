@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+
+/// Interval between two counts in [`Running::drain`].
+const DRAIN_POLL: Duration = Duration::from_millis(20);
 
 /// Running executions, for `cancel` and `shutdown`. Clones share the set.
 ///
@@ -51,6 +55,21 @@ impl Running {
     /// Cancels all executions; false if none was running or all were already cancelled.
     pub fn cancel_all(&self) -> bool {
         self.cancel_where(|_| true)
+    }
+
+    /// Cancels all executions and waits until each has dropped its [`Run`], for at most `timeout`.
+    ///
+    /// For `shutdown`: the wait lets executions report what they have so far and end their work at the runtime.
+    /// Returns true if none is left. With false the others continue, and the bridge drops them after `shutdown`
+    /// has returned. An execution that starts during the wait is waited for but not cancelled.
+    pub async fn drain(&self, timeout: Duration) -> bool {
+        self.cancel_all();
+        let ended = async {
+            while self.count() > 0 {
+                tokio::time::sleep(DRAIN_POLL).await;
+            }
+        };
+        tokio::time::timeout(timeout, ended).await.is_ok()
     }
 
     /// Number of running executions.
@@ -116,5 +135,30 @@ mod tests {
         assert!(running.cancel_all());
         drop(second);
         assert_eq!(running.count(), 0);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn drain_cancels_all_and_waits_until_they_have_ended() {
+        let running = Running::default();
+        assert!(running.drain(Duration::ZERO).await, "none was running");
+        let run = running.start("task-1");
+        let execution = async {
+            run.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            drop(run);
+        };
+        let (drained, ()) = tokio::join!(running.drain(Duration::from_secs(5)), execution);
+        assert!(drained);
+        assert_eq!(running.count(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn drain_gives_up_after_its_timeout() {
+        let running = Running::default();
+        let run = running.start("task-1");
+        let started = tokio::time::Instant::now();
+        assert!(!running.drain(Duration::from_secs(5)).await);
+        assert_eq!(started.elapsed(), Duration::from_secs(5));
+        assert!(run.is_cancelled());
+        assert_eq!(running.count(), 1, "it has not ended");
     }
 }
