@@ -71,14 +71,8 @@ impl ExecutionAdapter for A2a {
     }
 
     async fn shutdown(&self) -> Result<()> {
-        self.running.cancel_all();
-        let ended = async {
-            while self.running.count() > 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
         // Executions still running are dropped, which cancels their tasks at the agent.
-        let _ = tokio::time::timeout(SHUTDOWN, ended).await;
+        self.running.drain(SHUTDOWN).await;
         Ok(())
     }
 

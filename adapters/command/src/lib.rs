@@ -55,14 +55,8 @@ impl ExecutionAdapter for Command {
     }
 
     async fn shutdown(&self) -> Result<()> {
-        self.running.cancel_all();
-        let ended = async {
-            while self.running.count() > 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
         // Remaining executions are dropped, which kills their programs.
-        let _ = tokio::time::timeout(SHUTDOWN, ended).await;
+        self.running.drain(SHUTDOWN).await;
         Ok(())
     }
 

@@ -78,14 +78,8 @@ impl ExecutionAdapter for HttpAdapter {
     }
 
     async fn shutdown(&self) -> Result<()> {
-        self.running.cancel_all();
-        let ended = async {
-            while self.running.count() > 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
         // Remaining executions are dropped, which also sends their cancel requests to the server.
-        let _ = tokio::time::timeout(SHUTDOWN, ended).await;
+        self.running.drain(SHUTDOWN).await;
         Ok(())
     }
 

@@ -62,15 +62,12 @@ impl ExecutionAdapter for LangGraph {
     }
 
     async fn shutdown(&self) -> Result<()> {
-        self.running.cancel_all();
         let ended = async {
-            while self.running.count() > 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+            self.running.drain(SHUTDOWN).await;
             self.afterwards.close();
             self.afterwards.wait().await;
         };
-        // Tasks still running after the timeout are dropped.
+        // One limit for both: tasks still running after it are dropped.
         let _ = tokio::time::timeout(SHUTDOWN, ended).await;
         Ok(())
     }

@@ -102,14 +102,8 @@ impl<D: Dialect> ExecutionAdapter for OpenAi<D> {
     }
 
     async fn shutdown(&self) -> Result<()> {
-        self.running.cancel_all();
-        let ended = async {
-            while self.running.count() > 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
         // Remaining executions are dropped with their connections.
-        let _ = tokio::time::timeout(SHUTDOWN, ended).await;
+        self.running.drain(SHUTDOWN).await;
         Ok(())
     }
 

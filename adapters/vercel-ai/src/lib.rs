@@ -69,14 +69,8 @@ impl ExecutionAdapter for VercelAi {
     }
 
     async fn shutdown(&self) -> Result<()> {
-        self.running.cancel_all();
-        let ended = async {
-            while self.running.count() > 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
         // Executions still running are dropped with their connections and processes.
-        let _ = tokio::time::timeout(SHUTDOWN, ended).await;
+        self.running.drain(SHUTDOWN).await;
         Ok(())
     }
 
