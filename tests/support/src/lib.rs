@@ -5,3 +5,8 @@
 )]
 
 pub mod callback;
+pub mod deadline;
+pub mod execution;
+pub mod instance;
+pub mod process;
+pub mod tool;

@@ -1,0 +1,28 @@
+//! Waits for a condition, with a deadline.
+
+use std::panic::Location;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(5);
+
+/// Waits until the condition holds; panics after 20 s.
+#[track_caller]
+pub fn until(condition: impl Fn() -> bool) -> impl Future<Output = ()> {
+    until_within(LIMIT, condition)
+}
+
+/// Waits until the condition holds; panics after `limit`.
+#[track_caller]
+pub fn until_within(limit: Duration, condition: impl Fn() -> bool) -> impl Future<Output = ()> {
+    let place = Location::caller();
+    async move {
+        let end = Instant::now() + limit;
+        while !condition() {
+            assert!(Instant::now() < end, "not within {limit:?}: {place}");
+            sleep(POLL).await;
+        }
+    }
+}
