@@ -14,10 +14,7 @@ use crate::bench::{Agent, config};
 
 #[test]
 fn conforms() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
     let model = runtime.block_on(Model::start());
     let agent = runtime.block_on(Agent::start(&model, "both", "t0ken"));
     let mut config = config(&agent.url);

@@ -2,9 +2,11 @@
 
 use forge_adapter_api::child::{Child, Program};
 use forge_adapter_api::{Events, ExecutionAdapter as _, ExecutionRequest, HealthStatus, Host};
+use forge_test_support::deadline::until;
+use forge_test_support::execution::run_until;
 use serde_json::json;
 
-use crate::bench::{Bench, adapter, config, until};
+use crate::bench::{Bench, adapter, config};
 
 #[tokio::test]
 async fn failures_of_the_agent_have_their_codes_and_its_words() {
@@ -34,15 +36,11 @@ async fn failures_of_the_agent_have_their_codes_and_its_words() {
 async fn a_cancel_cancels_the_task() {
     for kind in ["both", "0.3", "plain"] {
         let bench = Bench::new(kind).await;
-        let ran = bench
-            .run_until(
-                bench.request("SLOW please"),
-                "session.updated",
-                async || {
-                    assert!(bench.adapter.cancel("task-sample").await.unwrap());
-                },
-            )
-            .await;
+        let request = bench.request("SLOW please");
+        let ran = run_until(&bench.adapter, request, "session.updated", async || {
+            assert!(bench.adapter.cancel("task-sample").await.unwrap());
+        })
+        .await;
         ran.failed("cancelled");
         until(|| bench.agent.cancels() == 1).await;
     }

@@ -1,14 +1,17 @@
 //! Runs that fail, are cancelled or are dropped.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
-use forge_adapter_api::{Config, ExecutionAdapter as _, HealthStatus, Host};
+use forge_adapter_api::{ExecutionAdapter as _, HealthStatus};
 use forge_adapter_command::Command;
+use forge_test_support::deadline::until;
+use forge_test_support::execution::run_until;
+use forge_test_support::instance::initialize;
+use forge_test_support::process;
 use serde_json::json;
 
-use crate::bench::{Bench, until};
+use crate::bench::Bench;
 
 #[tokio::test]
 async fn an_exit_code_is_an_error_with_the_end_of_stderr_and_no_secret() {
@@ -55,11 +58,10 @@ async fn a_cancel_asks_first_and_then_kills() {
     .await;
     for (bench, output) in [(polite, "begun\nbye"), (deaf, "begun")] {
         let request = bench.request("a");
-        let ran = bench
-            .run_until(request, "assistant.text", async || {
-                assert!(bench.adapter.cancel("task-sample").await.unwrap());
-            })
-            .await;
+        let ran = run_until(&bench.adapter, request, "assistant.text", async || {
+            assert!(bench.adapter.cancel("task-sample").await.unwrap());
+        })
+        .await;
         ran.failed("cancelled");
         assert_eq!(ran.result.output.as_deref(), Some(output));
     }
@@ -79,7 +81,7 @@ async fn a_run_that_is_dropped_leaves_nothing_running() {
         event = seen.recv() => assert_eq!(event.unwrap().kind, "assistant.text"),
     }
     let pid = fs::read_to_string(bench.workspace.path().join("pid")).unwrap();
-    until(|| !Path::new("/proc").join(pid.trim()).exists()).await;
+    until(|| !process::exists(&pid)).await;
 }
 
 #[tokio::test]
@@ -91,17 +93,16 @@ async fn thirty_cancelled_runs_leave_no_process() {
     .await;
     for _ in 0..30 {
         let request = bench.request("a");
-        let ran = bench
-            .run_until(request, "assistant.text", async || {
-                assert!(bench.adapter.cancel("task-sample").await.unwrap());
-            })
-            .await;
+        let ran = run_until(&bench.adapter, request, "assistant.text", async || {
+            assert!(bench.adapter.cancel("task-sample").await.unwrap());
+        })
+        .await;
         ran.failed("cancelled");
     }
     let pids = fs::read_to_string(bench.workspace.path().join("pids")).unwrap();
     assert_eq!(pids.lines().count(), 30);
     for pid in pids.lines() {
-        until(|| !Path::new("/proc").join(pid).exists()).await;
+        until(|| !process::exists(pid)).await;
     }
 }
 
@@ -181,8 +182,7 @@ async fn without_a_program_or_a_variable_it_is_degraded_with_the_cure() {
         (json!({"program": "/nowhere/agent"}), "/nowhere/agent"),
         (json!({"program": "sh", "pass_env": ["A_KEY"]}), "A_KEY"),
     ] {
-        let config = Config::try_from(table.clone()).unwrap();
-        let adapter = Command::initialize(Host::detached(), config).await.unwrap();
+        let adapter = initialize::<Command>(table.clone()).await;
         let health = adapter.check_health().await;
         assert_eq!(health.status, HealthStatus::Degraded, "{table}");
         assert!(health.message.unwrap().contains(cure), "{table}");

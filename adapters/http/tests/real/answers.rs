@@ -4,8 +4,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use axum::http::Method;
-use forge_adapter_api::{Config, ExecutionAdapter as _, HealthStatus, Host};
-use forge_adapter_http::HttpAdapter;
+use forge_adapter_api::{ExecutionAdapter as _, HealthStatus};
+use forge_test_support::instance::initialize;
 use standardwebhooks::Webhook;
 use tokio::time::timeout;
 
@@ -91,9 +91,8 @@ async fn where_an_earlier_edition_takes_callbacks_the_next_one_waits_until_it_ha
     let Bench { adapter, server } = earlier;
     let mut table = config(&server.url);
     table["callback"]["listen"] = address.into();
-    let next = HttpAdapter::initialize(Host::detached(), Config::try_from(table).unwrap());
     let next = Bench {
-        adapter: next.await.unwrap(),
+        adapter: initialize(table).await,
         server,
     };
     let health = next.adapter.check_health().await;

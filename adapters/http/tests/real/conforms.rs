@@ -12,10 +12,7 @@ use crate::server::Server;
 
 #[test]
 fn conforms() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
     let server = runtime.block_on(Server::start());
     let mut config = bench::config(&server.url);
     config["max_concurrent"] = 3.into();

@@ -1,11 +1,14 @@
 //! Failures: error responses, broken streams, servers that die, and cancellation.
 
 use axum::http::Method;
-use forge_adapter_api::{Config, ExecutionAdapter as _, HealthStatus, Host};
+use forge_adapter_api::{ExecutionAdapter as _, HealthStatus};
 use forge_adapter_http::HttpAdapter;
+use forge_test_support::deadline::until;
+use forge_test_support::execution::run_until;
+use forge_test_support::instance::initialize;
 use serde_json::json;
 
-use crate::bench::{Bench, until};
+use crate::bench::Bench;
 
 #[tokio::test]
 async fn a_refusal_has_a_code_and_a_hint_whether_to_try_again() {
@@ -73,10 +76,7 @@ async fn a_silent_server_and_one_that_names_no_address_are_told() {
     let ran = bench.say("hang").await;
     ran.failed("upstream_error");
     assert_eq!(ran.result.retryable, Some(true));
-    let config = json!({"url": bench.server.url});
-    let adapter = HttpAdapter::initialize(Host::detached(), Config::try_from(config).unwrap())
-        .await
-        .unwrap();
+    let adapter = initialize::<HttpAdapter>(json!({"url": bench.server.url})).await;
     let result = adapter
         .execute(bench.request("lost"), forge_adapter_api::Events::nowhere())
         .await
@@ -87,11 +87,11 @@ async fn a_silent_server_and_one_that_names_no_address_are_told() {
 #[tokio::test]
 async fn a_cancel_is_passed_on_to_where_the_server_said() {
     let bench = Bench::new().await;
-    let ran = bench
-        .run_until(bench.request("slow"), "assistant.text", async || {
-            assert!(bench.adapter.cancel("task-sample").await.unwrap());
-        })
-        .await;
+    let request = bench.request("slow");
+    let ran = run_until(&bench.adapter, request, "assistant.text", async || {
+        assert!(bench.adapter.cancel("task-sample").await.unwrap());
+    })
+    .await;
     ran.failed("cancelled");
     assert_eq!(bench.server.paths().last().unwrap(), "DELETE /runs/never");
 
