@@ -5,7 +5,7 @@ use forge_adapter_api::{ExecutionRequest, Usage};
 use forge_test_model::gloo::{CLIENT_ID, CLIENT_SECRET, ROUTED_MODEL};
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, CALL_COST};
+use crate::bench::{Bench, CALL_COST, about};
 
 #[tokio::test]
 async fn a_text_is_routed_streamed_and_paid_for() {
@@ -33,7 +33,7 @@ async fn a_text_is_routed_streamed_and_paid_for() {
     assert_eq!(ran.result.model.as_deref(), Some(ROUTED_MODEL));
     assert_eq!(ran.result.model_provider.as_deref(), Some("anthropic"));
     assert_eq!(
-        ran.about(),
+        about(&ran),
         json!({
             "provider": "Gloo AI", "modelFamily": "anthropic", "autoRouting": true,
             "routingMechanism": "auto_routing", "routingTier": "tier_2", "routingConfidence": 0.87,
@@ -62,7 +62,7 @@ async fn a_model_is_routed_chosen_or_taken_of_a_family() {
         let ran = bench.run(request).await;
         ran.succeeded();
         assert_eq!(ran.result.model.as_deref(), Some(answered_by));
-        assert_eq!(ran.about()["routingMechanism"], mechanism);
+        assert_eq!(about(&ran)["routingMechanism"], mechanism);
     }
 }
 
@@ -92,7 +92,7 @@ async fn grounded_answers_come_with_their_sources_on_both_generations() {
             [&json!({"citations": citations})]
         );
         assert_eq!(ran.events[0].kind, "gloo.citations", "before the answer");
-        let about = ran.about();
+        let about = about(&ran);
         assert_eq!(about["citations"], citations);
         assert_eq!(about["sourcesReturned"], 2);
         assert_eq!(about["tradition"], "mainline");

@@ -10,10 +10,7 @@ use serde_json::json;
 
 #[test]
 fn conforms() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
     let gloo = runtime.block_on(Gloo::start());
     conformance::check::<GlooAi>(Options {
         config: json!({"GLOO_BASE_URL": gloo.url(), "GLOO_API_KEY": API_KEY}),

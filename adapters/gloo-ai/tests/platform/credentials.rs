@@ -67,7 +67,7 @@ async fn wrong_credentials_are_named_and_not_shown() {
     ] {
         let adapter = adapter(gloo.url(), table).await;
         let request = forge_adapter_api::ExecutionRequest::sample("hello");
-        let ran = crate::bench::run(&adapter, request).await;
+        let ran = forge_test_support::execution::run(&adapter, request).await;
         let error = ran.failed("unauthenticated");
         assert!(!error.contains(secret), "{error}");
         assert_eq!(ran.result.retryable, Some(false));

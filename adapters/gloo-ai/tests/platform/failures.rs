@@ -2,10 +2,11 @@
 
 use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest};
 use forge_test_model::gloo::{API_KEY, Gloo};
+use forge_test_support::execution::run_until;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use crate::bench::{Bench, adapter, run_and};
+use crate::bench::{Bench, adapter};
 
 #[tokio::test]
 async fn a_refusal_becomes_a_code() {
@@ -60,7 +61,7 @@ async fn a_run_is_cancelled_in_the_middle() {
     let bench = Bench::new().await;
     let request = ExecutionRequest::sample("SLOW please");
     let handle = request.task_id.clone();
-    let ran = run_and(&bench.adapter, request, async || {
+    let ran = run_until(&bench.adapter, request, "assistant.text", async || {
         assert!(bench.adapter.cancel(&handle).await.unwrap());
     })
     .await;
@@ -74,9 +75,10 @@ async fn a_platform_that_dies_in_the_middle_is_an_error() {
     let platform = Runtime::new().unwrap();
     let gloo = platform.spawn(Gloo::start()).await.unwrap();
     let adapter = adapter(gloo.url(), json!({"api_key": API_KEY})).await;
-    let ran = run_and(
+    let ran = run_until(
         &adapter,
         ExecutionRequest::sample("SLOW please"),
+        "assistant.text",
         async || {
             platform.shutdown_background();
         },
