@@ -4,9 +4,11 @@ use std::sync::Mutex;
 
 use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest, HealthStatus, Usage};
 use forge_test_model::Model;
+use forge_test_support::execution::{run, run_until};
+use forge_test_support::instance::with_members;
 use serde_json::json;
 
-use crate::bench::{Bench, adapter, config, run};
+use crate::bench::{Bench, adapter, config};
 
 #[tokio::test]
 async fn what_the_server_refuses_has_a_code_and_a_hint_whether_to_try_again() {
@@ -19,7 +21,7 @@ async fn what_the_server_refuses_has_a_code_and_a_hint_whether_to_try_again() {
         (529, "upstream_error", true),
     ] {
         let ran = bench.say(&format!("FAIL{status} now")).await;
-        ran.failed(code, &format!("fake failure {status}"));
+        ran.failed_with(code, &format!("fake failure {status}"));
         assert_eq!(ran.result.retryable, Some(retryable), "{status}");
         assert_eq!(ran.result.usage, Usage::default(), "not reported");
     }
@@ -28,7 +30,7 @@ async fn what_the_server_refuses_has_a_code_and_a_hint_whether_to_try_again() {
 #[tokio::test]
 async fn the_server_says_when_to_come_again() {
     let ran = Bench::new().await.say("FAIL429 RETRYAFTER7").await;
-    ran.failed("rate_limited", "429");
+    ran.failed_with("rate_limited", "429");
     assert_eq!(ran.result.retry_after_ms, Some(7_000));
 }
 
@@ -42,7 +44,7 @@ async fn broken_streams_are_errors_with_the_text_so_far() {
         ("GARBLED", "not JSON"),
     ] {
         let ran = bench.say(&format!("{marker} in the middle of it")).await;
-        ran.failed("upstream_error", said);
+        ran.failed_with("upstream_error", said);
         assert_eq!(ran.result.retryable, Some(marker != "GARBLED"), "{marker}");
         assert!(
             ran.output().starts_with("pong: "),
@@ -57,7 +59,7 @@ async fn a_server_that_dies_in_the_middle_is_told() {
     let bench = Bench::new().await;
     let Bench { adapter, model } = bench;
     let model = Mutex::new(Some(model));
-    let ran = run(
+    let ran = run_until(
         &adapter,
         ExecutionRequest::sample("SLOW please"),
         "assistant.text",
@@ -66,7 +68,7 @@ async fn a_server_that_dies_in_the_middle_is_told() {
         },
     )
     .await;
-    ran.failed("upstream_error", "broke off");
+    ran.failed_with("upstream_error", "broke off");
     assert!(ran.output().starts_with("tick000"), "{}", ran.output());
     let health = adapter.check_health().await;
     assert_eq!(health.status, HealthStatus::Offline, "{health:?}");
@@ -80,11 +82,11 @@ async fn a_cancelled_run_keeps_its_text() {
         ("HANG", "session.updated"),
     ] {
         let request = ExecutionRequest::sample(message);
-        let ran = run(&bench.adapter, request, kind, async || {
+        let ran = run_until(&bench.adapter, request, kind, async || {
             assert!(bench.adapter.cancel("task-sample").await.unwrap());
         })
         .await;
-        ran.failed("cancelled", "cancelled");
+        ran.failed_with("cancelled", "cancelled");
         assert_eq!(
             ran.output().starts_with("tick000"),
             kind == "assistant.text"
@@ -96,21 +98,14 @@ async fn a_cancelled_run_keeps_its_text() {
 async fn a_server_may_be_silent_only_so_long() {
     let bench = Bench::with(&json!({"silence_seconds": 0.2})).await;
     let ran = bench.say("HANG").await;
-    ran.failed("upstream_error", "within 200ms");
+    ran.failed_with("upstream_error", "within 200ms");
     assert_eq!(ran.result.retryable, Some(true));
 }
 
 #[tokio::test]
 async fn health_is_what_the_server_says() {
     let model = Model::start().await;
-    let with = |members: serde_json::Value| {
-        let mut config = config(model.url());
-        config
-            .as_object_mut()
-            .unwrap()
-            .extend(members.as_object().unwrap().clone());
-        config
-    };
+    let with = |members| with_members(config(model.url()), &members);
     for (config, status, said) in [
         (with(json!({})), HealthStatus::Healthy, ""),
         (
@@ -138,8 +133,8 @@ async fn health_is_what_the_server_says() {
 #[tokio::test]
 async fn without_an_address_a_run_says_what_to_do() {
     let adapter = adapter(json!({})).await;
-    let ran = run(&adapter, ExecutionRequest::sample("hello"), "", async || {}).await;
-    ran.failed("adapter_unavailable", "adapters.openai-compatible.base_url");
+    let ran = run(&adapter, ExecutionRequest::sample("hello")).await;
+    ran.failed_with("adapter_unavailable", "adapters.openai-compatible.base_url");
 }
 
 #[tokio::test]
@@ -150,6 +145,6 @@ async fn tools_are_refused_where_the_server_takes_none() {
     bench
         .run(request)
         .await
-        .failed("invalid_request", "takes no tools");
+        .failed_with("invalid_request", "takes no tools");
     assert!(bench.model.requests().is_empty());
 }

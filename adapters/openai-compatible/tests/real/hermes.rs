@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest, HealthStatus};
 use forge_adapter_openai_compatible::OpenAiCompatible;
 use forge_test_model::Model;
+use forge_test_support::execution::{run, run_until};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::bench::{adapter, run};
+use crate::bench::adapter;
 
 const KEY: &str = "a-key-of-at-least-16-characters";
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -101,21 +102,15 @@ async fn an_agent_behind_the_protocol_answers_is_cancelled_and_is_missed() {
     let mut gateway = Gateway::start(&model);
     let adapter = gateway.adapter().await;
 
-    let ran = run(
-        &adapter,
-        ExecutionRequest::sample("hello hermes"),
-        "",
-        async || {},
-    )
-    .await;
+    let ran = run(&adapter, ExecutionRequest::sample("hello hermes")).await;
     ran.succeeded();
     assert!(ran.output().contains("hello hermes"), "{}", ran.output());
-    assert_eq!(ran.text("assistant.text"), ran.output());
+    assert_eq!(ran.text(), ran.output());
     assert_eq!(ran.result.usage.total_tokens, Some(40), "{:?}", ran.result);
 
     let mut next = ExecutionRequest::sample("and again");
     next.session_id.clone_from(&ran.result.session_id);
-    run(&adapter, next, "", async || {}).await.succeeded();
+    run(&adapter, next).await.succeeded();
     let said = model
         .requests()
         .into_iter()
@@ -127,13 +122,13 @@ async fn an_agent_behind_the_protocol_answers_is_cancelled_and_is_missed() {
     );
 
     let slow = ExecutionRequest::sample("SLOW please");
-    let ran = run(&adapter, slow.clone(), "assistant.text", async || {
+    let ran = run_until(&adapter, slow.clone(), "assistant.text", async || {
         assert!(adapter.cancel("task-sample").await.unwrap());
     })
     .await;
-    ran.failed("cancelled", "cancelled");
+    ran.failed_with("cancelled", "cancelled");
 
-    let ran = run(&adapter, slow, "assistant.text", async || gateway.kill()).await;
-    ran.failed("upstream_error", "");
+    let ran = run_until(&adapter, slow, "assistant.text", async || gateway.kill()).await;
+    ran.failed("upstream_error");
     until(&adapter, HealthStatus::Offline).await;
 }

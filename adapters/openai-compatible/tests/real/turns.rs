@@ -1,10 +1,12 @@
 //! Successful runs: text, thoughts, tools, structured output, conversations, usage and cost.
 
-use forge_adapter_api::request::{Tool, ToolResult, Turn};
+use forge_adapter_api::request::Turn;
 use forge_adapter_api::{ExecutionRequest, Usage};
+use forge_test_support::execution::run;
+use forge_test_support::tool::find;
 use serde_json::json;
 
-use crate::bench::{Bench, Ran, adapter, config, run};
+use crate::bench::{Bench, adapter, config};
 
 #[tokio::test]
 async fn text_comes_in_pieces_with_usage_and_cost() {
@@ -15,7 +17,7 @@ async fn text_comes_in_pieces_with_usage_and_cost() {
     let ran = bench.run(request).await;
     ran.succeeded();
     assert_eq!(ran.output(), "pong: hello there");
-    assert_eq!(ran.text("assistant.text"), ran.output());
+    assert_eq!(ran.text(), ran.output());
     let wanted = Usage {
         input_tokens: Some(31),
         output_tokens: Some(9),
@@ -43,7 +45,7 @@ async fn a_server_that_cannot_stream_answers_as_well() {
     let ran = bench.say("hello").await;
     ran.succeeded();
     assert_eq!(
-        (ran.output(), ran.text("assistant.text").as_str()),
+        (ran.output(), ran.text().as_str()),
         ("pong: hello", "pong: hello")
     );
     assert_eq!(ran.result.usage.total_tokens, Some(40));
@@ -55,7 +57,7 @@ async fn thoughts_are_told_apart_from_the_answer() {
     let ran = Bench::new().await.say("THINK about it").await;
     ran.succeeded();
     assert_eq!(ran.output(), "pong: THINK about it");
-    assert_eq!(ran.text("assistant.thinking"), "a fake thought");
+    assert_eq!(ran.deltas("assistant.thinking"), "a fake thought");
 }
 
 #[tokio::test]
@@ -87,7 +89,7 @@ async fn calls_are_handed_over_and_answered_by_the_next_run_of_the_session() {
     let bench = Bench::new().await;
     let mut request =
         ExecutionRequest::sample("CALL crm_find {\"who\":\"bob\"} CALL crm_find {\"who\":\"eve\"}");
-    request.tools = vec![find()];
+    request.tools = vec![find("crm.find")];
     let ran = bench.run(request).await;
     ran.succeeded();
     let calls = ran.result.tool_calls.iter();
@@ -109,8 +111,8 @@ async fn calls_are_handed_over_and_answered_by_the_next_run_of_the_session() {
 
     let mut next = ExecutionRequest::sample("go on");
     next.session_id.clone_from(&ran.result.session_id);
-    next.tools = vec![find()];
-    next.tool_results = results(&ran);
+    next.tools = vec![find("crm.find")];
+    next.tool_results = ran.tool_results(&json!({"id": 7}));
     next.tool_results.pop();
     let next = bench.run(next).await;
     next.succeeded();
@@ -131,10 +133,10 @@ async fn calls_are_handed_over_and_answered_by_the_next_run_of_the_session() {
 async fn a_further_round_goes_on_with_the_session_or_with_all_that_was_said() {
     let (kept, forgot) = (Bench::new().await, Bench::new().await);
     let mut request = ExecutionRequest::sample("CALL crm_find {\"who\":\"bob\"}");
-    request.tools = vec![find()];
+    request.tools = vec![find("crm.find")];
     let ran = kept.run(request.clone()).await;
     request.session_id.clone_from(&ran.result.session_id);
-    request.tool_results = results(&ran);
+    request.tool_results = ran.tool_results(&json!({"id": 7}));
     request.turns = vec![Turn {
         output: ran.result.output.clone(),
         tool_calls: ran.result.tool_calls.clone(),
@@ -158,7 +160,7 @@ async fn a_conversation_goes_on_and_outlives_the_adapter_where_there_is_a_folder
     let again = adapter(table).await;
     let mut request = ExecutionRequest::sample("what is it?");
     request.session_id.clone_from(&first.result.session_id);
-    let second = run(&again, request, "", async || {}).await;
+    let second = run(&again, request).await;
     second.succeeded();
     assert_eq!(second.result.session_id, first.result.session_id);
     let said = bench.asked()["messages"].to_string();
@@ -177,7 +179,7 @@ async fn an_unknown_session_is_told_unless_a_crashed_attempt_left_none() {
         bench
             .run(request.clone())
             .await
-            .failed("session_not_found", "session_dir");
+            .failed_with("session_not_found", "session_dir");
         request.resume = true;
         bench.run(request).await.succeeded();
     }
@@ -202,23 +204,4 @@ async fn the_body_takes_what_operator_and_caller_add_and_no_more() {
         (&json!(0.1), &json!(3), &json!("other"))
     );
     assert_eq!(body["messages"].as_array().unwrap().len(), 1);
-}
-
-fn find() -> Tool {
-    Tool {
-        name: "crm.find".to_owned(),
-        description: Some("finds".to_owned()),
-        input_schema: json!({"type": "object", "properties": {"who": {"type": "string"}}}),
-    }
-}
-
-fn results(ran: &Ran) -> Vec<ToolResult> {
-    let calls = ran.result.tool_calls.iter();
-    let result = calls.map(|call| ToolResult {
-        tool_call_id: call.tool_call_id.clone(),
-        name: call.name.clone(),
-        output: json!({"id": 7}),
-        is_error: false,
-    });
-    result.collect()
 }

@@ -1,21 +1,15 @@
 //! Test setup: an adapter and a fake model.
 
-use forge_adapter_api::{
-    AdapterEvent, Config, Events, ExecutionAdapter as _, ExecutionRequest, ExecutionResult, Host,
-    Status,
-};
+use forge_adapter_api::ExecutionRequest;
 use forge_adapter_vercel_ai::VercelAi;
 use forge_test_model::Model;
+use forge_test_support::execution::{Execution, run};
+use forge_test_support::instance::{initialize, with_members};
 use serde_json::{Value, json};
 
 pub(crate) struct Bench {
     pub(crate) model: Model,
     pub(crate) adapter: VercelAi,
-}
-
-pub(crate) struct Ran {
-    pub(crate) result: ExecutionResult,
-    pub(crate) events: Vec<AdapterEvent>,
 }
 
 impl Bench {
@@ -26,83 +20,23 @@ impl Bench {
     /// Sets up an adapter with these members in its table.
     pub(crate) async fn with(table: &Value) -> Self {
         let model = Model::start().await;
-        let mut config = config(model.url());
-        let members = table.as_object().unwrap().clone();
-        config.as_object_mut().unwrap().extend(members);
         Self {
-            adapter: adapter(config).await,
+            adapter: initialize(with_members(config(model.url()), table)).await,
             model,
         }
     }
 
-    pub(crate) async fn say(&self, message: &str) -> Ran {
+    pub(crate) async fn say(&self, message: &str) -> Execution {
         self.run(ExecutionRequest::sample(message)).await
     }
 
-    pub(crate) async fn run(&self, request: ExecutionRequest) -> Ran {
-        run(&self.adapter, request, "", async || {}).await
+    pub(crate) async fn run(&self, request: ExecutionRequest) -> Execution {
+        run(&self.adapter, request).await
     }
 
     /// Body of the last request to the model.
     pub(crate) fn asked(&self) -> Value {
         self.model.requests().pop().unwrap().body
-    }
-}
-
-/// Runs a request, and `act` beside it from the first event of this kind on.
-pub(crate) async fn run(
-    adapter: &VercelAi,
-    request: ExecutionRequest,
-    kind: &str,
-    act: impl AsyncFnOnce(),
-) -> Ran {
-    let (events, mut received) = Events::channel(10_000);
-    let collecting = async {
-        let mut act = Some(act);
-        let mut seen = Vec::new();
-        while let Some(event) = received.recv().await {
-            if event.kind == kind
-                && let Some(act) = act.take()
-            {
-                act().await;
-            }
-            seen.push(event);
-        }
-        seen
-    };
-    let (result, events) = tokio::join!(adapter.execute(request, events), collecting);
-    let result = result.unwrap_or_else(|error| {
-        ExecutionResult::error(error.code.as_str(), error.message.as_str())
-    });
-    Ran { result, events }
-}
-
-impl Ran {
-    /// Asserts that the execution failed with this code, and that the error contains this text.
-    #[track_caller]
-    pub(crate) fn failed(&self, code: &str, said: &str) {
-        let result = &self.result;
-        assert_eq!(result.error_code.as_deref(), Some(code), "{result:?}");
-        assert_eq!(result.status, Status::Error);
-        let error = result.error.as_deref().unwrap();
-        assert!(error.contains(said), "{error}");
-    }
-
-    #[track_caller]
-    pub(crate) fn succeeded(&self) {
-        assert_eq!(self.result.status, Status::Ok, "{:?}", self.result);
-    }
-
-    pub(crate) fn output(&self) -> &str {
-        self.result.output.as_deref().unwrap_or_default()
-    }
-
-    /// The deltas of this kind joined.
-    pub(crate) fn text(&self, kind: &str) -> String {
-        let events = self.events.iter().filter(|event| event.kind == kind);
-        events
-            .map(|event| event.data.as_ref().unwrap()["delta"].as_str().unwrap())
-            .collect()
     }
 }
 
@@ -128,10 +62,7 @@ pub(crate) fn by_package() -> Value {
 }
 
 pub(crate) async fn adapter(config: Value) -> VercelAi {
-    let config = Config::try_from(config).unwrap();
-    VercelAi::initialize(Host::detached(), config)
-        .await
-        .unwrap()
+    initialize(config).await
 }
 
 /// One model per protocol.
@@ -147,21 +78,5 @@ pub(crate) fn to(model: &str, message: &str) -> ExecutionRequest {
     ExecutionRequest {
         model: Some(model.to_owned()),
         ..ExecutionRequest::sample(message)
-    }
-}
-
-/// Waits for a condition, at most 10 s.
-#[track_caller]
-pub(crate) fn until(condition: impl Fn() -> bool) -> impl Future<Output = ()> {
-    let place = std::panic::Location::caller();
-    async move {
-        let end = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
-        while !condition() {
-            assert!(
-                tokio::time::Instant::now() < end,
-                "not within 10 s: {place}"
-            );
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
     }
 }

@@ -4,9 +4,10 @@ use std::sync::Mutex;
 
 use forge_adapter_api::{ExecutionAdapter as _, HealthStatus, Usage};
 use forge_test_model::Model;
+use forge_test_support::execution::{run, run_until};
 use serde_json::json;
 
-use crate::bench::{Bench, MODELS, adapter, config, run, to};
+use crate::bench::{Bench, MODELS, adapter, config, to};
 
 #[tokio::test]
 async fn what_a_server_refuses_has_a_code_and_a_hint_whether_to_try_again() {
@@ -22,7 +23,7 @@ async fn what_a_server_refuses_has_a_code_and_a_hint_whether_to_try_again() {
             let ran = bench
                 .run(to(model, &format!("FAIL{status} RETRYAFTER7")))
                 .await;
-            ran.failed(code, &format!("fake failure {status}"));
+            ran.failed_with(code, &format!("fake failure {status}"));
             assert_eq!(ran.result.retryable, Some(retryable), "{model} {status}");
             assert_eq!(ran.result.retry_after_ms, Some(7_000));
             assert_eq!(ran.result.usage, Usage::default(), "no usage reported");
@@ -43,7 +44,7 @@ async fn broken_streams_are_errors_and_never_an_answer() {
             let ran = bench
                 .run(to(model, &format!("{marker} in the middle of it")))
                 .await;
-            ran.failed("upstream_error", said);
+            ran.failed_with("upstream_error", said);
             assert_eq!(
                 ran.result.retryable,
                 Some(marker != "GARBLED"),
@@ -58,7 +59,7 @@ async fn a_server_that_dies_in_the_middle_is_told() {
     for name in MODELS {
         let Bench { adapter, model } = Bench::new().await;
         let model = Mutex::new(Some(model));
-        let ran = run(
+        let ran = run_until(
             &adapter,
             to(name, "SLOW please"),
             "assistant.text",
@@ -67,7 +68,7 @@ async fn a_server_that_dies_in_the_middle_is_told() {
             },
         )
         .await;
-        ran.failed("upstream_error", "broke off");
+        ran.failed_with("upstream_error", "broke off");
         assert!(ran.output().starts_with("tick000"), "{}", ran.output());
         let health = adapter.check_health().await;
         assert_eq!(health.status, HealthStatus::Offline, "{health:?}");
@@ -82,11 +83,11 @@ async fn a_cancelled_run_keeps_its_text() {
             ("SLOW please", "assistant.text"),
             ("HANG", "session.updated"),
         ] {
-            let ran = run(&bench.adapter, to(model, message), kind, async || {
+            let ran = run_until(&bench.adapter, to(model, message), kind, async || {
                 assert!(bench.adapter.cancel("task-sample").await.unwrap());
             })
             .await;
-            ran.failed("cancelled", "cancelled");
+            ran.failed_with("cancelled", "cancelled");
             assert_eq!(
                 ran.output().starts_with("tick000"),
                 kind == "assistant.text"
@@ -100,7 +101,7 @@ async fn a_server_may_be_silent_only_so_long() {
     let bench = Bench::with(&json!({"silence_seconds": 0.2})).await;
     for model in MODELS {
         let ran = bench.run(to(model, "HANG")).await;
-        ran.failed("upstream_error", "within 200ms");
+        ran.failed_with("upstream_error", "within 200ms");
         assert_eq!(ran.result.retryable, Some(true));
     }
 }
@@ -112,12 +113,12 @@ async fn a_model_of_no_provider_is_reported_before_anything_is_sent() {
         bench
             .run(to(model, "hello"))
             .await
-            .failed("invalid_request", "provider/model");
+            .failed_with("invalid_request", "provider/model");
     }
     bench
         .run(to("google/../x?y", "hello"))
         .await
-        .failed("invalid_request", "not a valid model name");
+        .failed_with("invalid_request", "not a valid model name");
     assert!(bench.model.requests().is_empty());
 }
 
@@ -140,8 +141,8 @@ async fn without_a_key_a_run_says_what_to_do() {
         let health = adapter.check_health().await;
         assert_eq!(health.status, HealthStatus::Degraded);
         assert!(health.message.unwrap().contains(said));
-        let ran = run(&adapter, to(model, "hello"), "", async || {}).await;
-        ran.failed("adapter_unavailable", said);
+        let ran = run(&adapter, to(model, "hello")).await;
+        ran.failed_with("adapter_unavailable", said);
     }
 }
 

@@ -1,12 +1,16 @@
 //! The real `ai` package in its Node process.
 
 use std::fs;
+use std::time::Duration;
 
-use forge_adapter_api::request::{Tool, ToolResult};
 use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest, HealthStatus};
+use forge_test_support::deadline::until_within;
+use forge_test_support::execution::{run, run_until};
+use forge_test_support::process;
+use forge_test_support::tool::find;
 use serde_json::json;
 
-use crate::bench::{Bench, MODELS, adapter, by_package, run, to, until};
+use crate::bench::{Bench, MODELS, adapter, by_package, to};
 
 #[tokio::test]
 async fn text_usage_tools_and_schemas_of_each_provider() {
@@ -19,7 +23,7 @@ async fn text_usage_tools_and_schemas_of_each_provider() {
         let ran = bench.run(to(model, "hello there")).await;
         ran.succeeded();
         assert_eq!(
-            (ran.output(), ran.text("assistant.text").as_str()),
+            (ran.output(), ran.text().as_str()),
             ("pong: hello there", "pong: hello there")
         );
         assert!(
@@ -31,11 +35,7 @@ async fn text_usage_tools_and_schemas_of_each_provider() {
         );
 
         let mut request = to(model, "CALL find {\"who\":\"bob\"}");
-        request.tools = vec![Tool {
-            name: "find".to_owned(),
-            description: Some("finds".to_owned()),
-            input_schema: json!({"type": "object", "properties": {"who": {"type": "string"}}}),
-        }];
+        request.tools = vec![find("find")];
         let ran = bench.run(request.clone()).await;
         ran.succeeded();
         let call = &ran.result.tool_calls[0];
@@ -45,12 +45,7 @@ async fn text_usage_tools_and_schemas_of_each_provider() {
             "{model}"
         );
         request.session_id.clone_from(&ran.result.session_id);
-        request.tool_results = vec![ToolResult {
-            tool_call_id: call.tool_call_id.clone(),
-            name: "find".to_owned(),
-            output: json!("seven"),
-            is_error: false,
-        }];
+        request.tool_results = ran.tool_results(&json!("seven"));
         request.message = "go on".to_owned();
         let next = bench.run(request).await;
         next.succeeded();
@@ -81,7 +76,7 @@ async fn refusals_and_broken_streams_have_their_codes() {
         ("GARBLED please", "upstream_error", true),
     ] {
         let ran = bench.run(to(MODELS[0], message)).await;
-        ran.failed(code, "");
+        ran.failed(code);
         assert_eq!(
             ran.result.retryable,
             Some(retryable),
@@ -98,7 +93,7 @@ async fn refusals_and_broken_streams_have_their_codes() {
 #[tokio::test]
 async fn a_cancelled_run_keeps_its_text_and_leaves_no_process() {
     let bench = Bench::with(&by_package()).await;
-    let ran = run(
+    let ran = run_until(
         &bench.adapter,
         slow("dsp_cancelled/1"),
         "assistant.text",
@@ -108,29 +103,29 @@ async fn a_cancelled_run_keeps_its_text_and_leaves_no_process() {
         },
     )
     .await;
-    ran.failed("cancelled", "cancelled");
+    ran.failed_with("cancelled", "cancelled");
     assert!(ran.output().starts_with("tick000"));
-    until(|| processes("dsp_cancelled/1").is_empty()).await;
+    until_within(Duration::from_secs(10), || {
+        processes("dsp_cancelled/1").is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_process_that_is_killed_is_told() {
     let bench = Bench::with(&by_package()).await;
-    let ran = run(
+    let ran = run_until(
         &bench.adapter,
         slow("dsp_killed/1"),
         "assistant.text",
         async || {
             for pid in processes("dsp_killed/1") {
-                let done = std::process::Command::new("kill")
-                    .args(["-9", &pid])
-                    .status();
-                assert!(done.unwrap().success());
+                assert!(process::kill(&pid));
             }
         },
     )
     .await;
-    ran.failed("adapter_crashed", "ended before the answer");
+    ran.failed_with("adapter_crashed", "ended before the answer");
     assert_eq!(ran.result.retryable, Some(true));
 }
 
@@ -155,8 +150,8 @@ async fn what_is_missing_is_told_with_the_cure() {
         let health = adapter.check_health().await;
         assert_eq!(health.status, HealthStatus::Degraded, "{health:?}");
         assert!(health.message.unwrap().contains(said));
-        let ran = run(&adapter, to(MODELS[1], "hello"), "", async || {}).await;
-        ran.failed("adapter_unavailable", said);
+        let ran = run(&adapter, to(MODELS[1], "hello")).await;
+        ran.failed_with("adapter_unavailable", said);
     }
 }
 

@@ -1,10 +1,11 @@
 //! Successful runs by each protocol and through the gateway.
 
 use forge_adapter_api::Usage;
-use forge_adapter_api::request::{Tool, ToolResult};
+use forge_test_support::execution::run;
+use forge_test_support::tool::find;
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, MODELS, Ran, adapter, config, run, to};
+use crate::bench::{Bench, MODELS, adapter, config, to};
 
 #[tokio::test]
 async fn text_comes_in_pieces_with_usage_and_cost_by_the_price_list() {
@@ -23,7 +24,7 @@ async fn text_comes_in_pieces_with_usage_and_cost_by_the_price_list() {
         let ran = bench.run(to(model, "hello there")).await;
         ran.succeeded();
         assert_eq!(ran.output(), "pong: hello there", "{model}");
-        assert_eq!(ran.text("assistant.text"), ran.output());
+        assert_eq!(ran.text(), ran.output());
         let usage = ran.result.usage;
         assert_eq!(
             (usage.input_tokens, usage.output_tokens),
@@ -71,7 +72,7 @@ async fn calls_are_handed_over_and_answered_by_the_next_run_of_the_session() {
             model,
             "CALL crm_find {\"who\":\"bob\"} CALL crm_find {\"who\":\"eve\"}",
         );
-        request.tools = vec![find()];
+        request.tools = vec![find("crm.find")];
         let ran = bench.run(request.clone()).await;
         ran.succeeded();
         let calls = ran.result.tool_calls.iter();
@@ -86,7 +87,7 @@ async fn calls_are_handed_over_and_answered_by_the_next_run_of_the_session() {
         );
 
         request.session_id.clone_from(&ran.result.session_id);
-        request.tool_results = results(&ran);
+        request.tool_results = ran.tool_results(&json!({"id": 7}));
         request.message = "go on".to_owned();
         let next = bench.run(request).await;
         next.succeeded();
@@ -122,7 +123,7 @@ async fn thoughts_are_told_apart_and_come_back_signed() {
     let bench = Bench::new().await;
     let first = bench.run(to(MODELS[0], "THINK about it")).await;
     first.succeeded();
-    assert_eq!(first.text("assistant.thinking"), "a fake thought");
+    assert_eq!(first.deltas("assistant.thinking"), "a fake thought");
     assert_eq!(first.output(), "pong: THINK about it");
     let mut request = to(MODELS[0], "and now?");
     request.session_id.clone_from(&first.result.session_id);
@@ -155,7 +156,7 @@ async fn a_conversation_goes_on_and_outlives_the_adapter_where_there_is_a_folder
     let again = adapter(table).await;
     let mut request = to(MODELS[1], "what is it?");
     request.session_id.clone_from(&first.result.session_id);
-    let second = run(&again, request, "", async || {}).await;
+    let second = run(&again, request).await;
     second.succeeded();
     assert_eq!(second.result.session_id, first.result.session_id);
     let said = bench.asked()["input"].to_string();
@@ -178,7 +179,7 @@ async fn the_gateway_is_asked_in_its_protocols_and_says_what_a_run_cost() {
         table["gateway"]["api"] = api.into();
         let gateway = adapter(table).await;
         let request = to("openai/gpt-4.1", "hello");
-        let ran = run(&gateway, request, "", async || {}).await;
+        let ran = run(&gateway, request).await;
         ran.succeeded();
         assert_eq!(ran.output(), "pong: hello");
         let asked = bench.model.requests().pop().unwrap();
@@ -194,23 +195,4 @@ async fn the_gateway_is_asked_in_its_protocols_and_says_what_a_run_cost() {
             "{api}"
         );
     }
-}
-
-fn find() -> Tool {
-    Tool {
-        name: "crm.find".to_owned(),
-        description: Some("finds".to_owned()),
-        input_schema: json!({"type": "object", "properties": {"who": {"type": "string"}}}),
-    }
-}
-
-fn results(ran: &Ran) -> Vec<ToolResult> {
-    let calls = ran.result.tool_calls.iter();
-    let result = calls.map(|call| ToolResult {
-        tool_call_id: call.tool_call_id.clone(),
-        name: call.name.clone(),
-        output: json!({"id": 7}),
-        is_error: false,
-    });
-    result.collect()
 }
