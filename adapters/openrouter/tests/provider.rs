@@ -1,12 +1,12 @@
 //! Tests of OpenRouter's specifics, against the fake model.
 
 use forge_adapter_api::conformance::{self, Options};
-use forge_adapter_api::{
-    Config, Events, ExecutionAdapter as _, ExecutionRequest, HealthStatus, Host,
-};
+use forge_adapter_api::{ExecutionRequest, HealthStatus};
 use forge_adapter_openai_client::{Dialect as _, OpenAi};
 use forge_adapter_openrouter::OpenRouter;
 use forge_test_model::Model;
+use forge_test_support::execution::run;
+use forge_test_support::instance::initialize;
 use serde_json::{Value, json};
 
 fn config(model: &Model) -> Value {
@@ -17,16 +17,10 @@ fn config(model: &Model) -> Value {
 #[tokio::test]
 async fn a_request_has_the_key_and_asks_for_the_cost() {
     let model = Model::start().await;
-    let config = Config::try_from(config(&model)).unwrap();
-    let adapter = OpenAi::<OpenRouter>::initialize(Host::detached(), config)
-        .await
-        .unwrap();
-    let result = adapter
-        .execute(ExecutionRequest::sample("hello"), Events::nowhere())
-        .await
-        .unwrap();
-    assert_eq!(result.output.as_deref(), Some("pong: hello"));
-    assert_eq!(result.cost_usd, None, "the fake does not report it");
+    let adapter = initialize::<OpenAi<OpenRouter>>(config(&model)).await;
+    let ran = run(&adapter, ExecutionRequest::sample("hello")).await;
+    assert_eq!(ran.succeeded(), "pong: hello");
+    assert_eq!(ran.result.cost_usd, None, "the fake does not report it");
     let asked = model.requests().pop().unwrap();
     assert_eq!(asked.headers["authorization"], "Bearer k-1");
     assert_eq!(asked.headers["x-title"], "forge-bridge");
