@@ -1,9 +1,10 @@
 //! Further attempts after a crash of the bridge, while the run continues at the server.
 
 use forge_adapter_api::{Events, ExecutionAdapter as _, ExecutionRequest};
+use forge_test_support::execution::run_until;
 use serde_json::json;
 
-use crate::bench::{self, Bench, in_session, run_until, until};
+use crate::bench::{self, Bench, in_session, paths, until, used};
 
 fn resumed(session: &str, message: &str) -> ExecutionRequest {
     ExecutionRequest {
@@ -46,7 +47,7 @@ async fn a_run_that_goes_on_is_joined_from_its_beginning() {
     );
     let ran = bench.run(resumed("joined", "TICK and say")).await;
     ran.succeeded();
-    ran.used(1);
+    used(&ran, 1);
     assert_eq!(ran.output(), "pong: TICK and say");
     assert_eq!(bench.model.requests().len(), 1, "it was run once");
     let ticks: Vec<u64> = ran
@@ -67,7 +68,7 @@ async fn a_run_that_has_ended_meanwhile_is_the_answer() {
     .await;
     let ran = bench.run(resumed("ended", "just this")).await;
     ran.succeeded();
-    ran.used(1);
+    used(&ran, 1);
     assert_eq!(ran.output(), "pong: just this");
     assert_eq!(bench.model.requests().len(), 1);
 }
@@ -91,9 +92,9 @@ async fn a_run_that_was_ended_goes_on_at_its_checkpoint() {
     first.failed("cancelled");
     let ran = bench.run(resumed("checkpoint", "TICK and say")).await;
     ran.succeeded();
-    ran.used(1);
+    used(&ran, 1);
     assert_eq!(ran.output(), "pong: TICK and say");
-    let (_, run) = ran.paths();
+    let (_, run) = paths(&ran);
     let run = bench.get(&run).await.unwrap();
     assert_eq!(
         run["kwargs"]["input"],
@@ -115,7 +116,7 @@ async fn an_attempt_that_begins_again_ends_the_earlier_one() {
     })
     .await;
     ran.failed("cancelled");
-    let (thread, _) = ran.paths();
+    let (thread, _) = paths(&ran);
     let runs = bench.get(&format!("{thread}/runs")).await.unwrap();
     let runs = runs.as_array().unwrap();
     assert_eq!(runs.len(), 2);

@@ -7,6 +7,7 @@ use forge_adapter_api::{
 };
 use forge_adapter_langgraph::LangGraph;
 use forge_test_model::Model;
+use forge_test_support::execution::run;
 use serde_json::json;
 
 use crate::bench;
@@ -14,10 +15,7 @@ use crate::fake::Fake;
 
 #[test]
 fn conforms() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
     let model = runtime.block_on(Model::start());
     let server = bench::server();
     let capabilities = [
@@ -61,7 +59,7 @@ async fn what_is_no_langgraph_server_is_degraded_with_the_cure() {
     let health = unset.check_health().await;
     assert_eq!(health.status, HealthStatus::Degraded);
     assert!(health.message.unwrap().contains("LANGGRAPH_URL"));
-    let ran = bench::run(&unset, bench::request("hello")).await;
+    let ran = run(&unset, bench::request("hello")).await;
     ran.failed("adapter_unavailable");
 }
 
@@ -74,7 +72,7 @@ async fn the_key_is_sent_and_its_absence_is_degraded_with_the_cure() {
         let adapter = bench::adapter(config).await;
         (
             adapter.check_health().await,
-            bench::run(&adapter, bench::request("hello")).await,
+            run(&adapter, bench::request("hello")).await,
         )
     };
     let (health, _) = with("sesame").await;

@@ -6,9 +6,10 @@ use forge_adapter_api::{
     AdapterEvent, Events, ExecutionAdapter as _, ExecutionRequest, HealthStatus, Usage,
 };
 use forge_test_model::Model;
+use forge_test_support::execution::{run, run_until};
 use serde_json::json;
 
-use crate::bench::{self, Bench, in_session, request, run_until, until};
+use crate::bench::{self, Bench, in_session, paths, request, until, used};
 
 #[tokio::test]
 async fn what_the_provider_behind_the_graph_refuses_has_a_code() {
@@ -70,7 +71,7 @@ async fn a_cancel_keeps_what_was_said_and_the_thread() {
     .await;
     ran.failed("cancelled");
     assert!(ran.output().starts_with("tick000"), "{:?}", ran.result);
-    let (thread, run) = ran.paths();
+    let (thread, run) = paths(&ran);
     assert_eq!(bench.get(&run).await.unwrap()["status"], "interrupted");
     let state = bench.get(&format!("{thread}/state")).await.unwrap();
     assert_eq!(state["values"]["messages"][0]["content"], "SLOW please");
@@ -82,7 +83,7 @@ async fn a_cancel_keeps_what_was_said_and_the_thread() {
     let next = bench.say_in("interrupted", "and now?").await;
     next.succeeded();
     assert_eq!(next.output(), "pong: and now?");
-    next.used(1);
+    used(&next, 1);
 }
 
 #[tokio::test]
@@ -99,7 +100,7 @@ async fn a_cancel_with_rollback_leaves_nothing_in_the_thread() {
     .await;
     ran.failed("cancelled");
     assert!(ran.output().starts_with("tick000"), "{:?}", ran.result);
-    let (thread, run) = ran.paths();
+    let (thread, run) = paths(&ran);
     assert!(bench.get(&run).await.is_none(), "the run is gone");
     let state = bench.get(&format!("{thread}/state")).await.unwrap();
     let messages = state["values"]["messages"].as_array().unwrap();
@@ -176,9 +177,6 @@ async fn a_server_that_is_killed_is_told_and_is_offline() {
     let health = adapter.check_health().await;
     assert_eq!(health.status, HealthStatus::Offline);
     assert!(health.message.unwrap().contains("langgraph dev"));
-    let next = tokio::time::timeout(
-        Duration::from_secs(5),
-        bench::run(&adapter, request("hello")),
-    );
+    let next = tokio::time::timeout(Duration::from_secs(5), run(&adapter, request("hello")));
     next.await.unwrap().failed("upstream_error");
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use forge_test_support::execution::{Execution, run};
 use serde_json::{Value, json};
 
-use crate::bench::{self, Bench, request, run};
+use crate::bench::{self, Bench, request, used};
 use crate::fake::{Fake, Script};
 use crate::proxy::Proxy;
 
@@ -18,7 +19,7 @@ async fn a_stream_that_is_cut_again_and_again_is_resumed_without_loss_or_duplica
     let ran = run(&adapter, request("TICK then tell me a long story of plums")).await;
 
     ran.succeeded();
-    ran.used(1);
+    used(&ran, 1);
     assert!(proxy.cuts() >= 3, "{} cuts", proxy.cuts());
     let ticks: Vec<u64> = ran
         .progress("custom")
@@ -33,7 +34,7 @@ async fn a_stream_that_is_cut_again_and_again_is_resumed_without_loss_or_duplica
 
 const MESSAGE: &str = "event: messages\r\ndata: [{\"type\":\"ai\",\"id\":\"m1\",\"content\":\"hel\"},{}]\r\nid: 5-0\r\n\r\n";
 
-async fn told(script: Script) -> (bench::Ran, Fake) {
+async fn told(script: Script) -> (Execution, Fake) {
     let fake = Fake::start(script).await;
     let mut config = bench::config(fake.url(), "http://127.0.0.1:9");
     config["reconnects"] = 2.into();

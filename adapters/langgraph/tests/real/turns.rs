@@ -4,7 +4,7 @@ use forge_adapter_api::ExecutionRequest;
 use forge_adapter_api::request::{Tool, ToolResult, Turn};
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, in_session, request};
+use crate::bench::{Bench, in_session, paths, request, used};
 
 #[tokio::test]
 async fn a_text_is_streamed_and_told_whole_with_its_usage() {
@@ -17,7 +17,7 @@ async fn a_text_is_streamed_and_told_whole_with_its_usage() {
         })
         .await;
     ran.succeeded();
-    ran.used(1);
+    used(&ran, 1);
     assert_eq!(ran.output(), "pong: hello, how are you today?");
     assert_eq!(ran.text(), ran.output());
     assert!(ran.all("assistant.text").len() > 2, "it comes in pieces");
@@ -38,7 +38,7 @@ async fn a_tool_of_the_graph_is_called_once_and_told_once() {
     let bench = Bench::new().await;
     let ran = bench.say("CALL add {\"a\": 40, \"b\": 2}").await;
     ran.succeeded();
-    ran.used(2);
+    used(&ran, 2);
     assert_eq!(ran.output(), "tool said: 42");
     let (invoked, completed) = (ran.all("tool.invoked"), ran.all("tool.completed"));
     assert_eq!((invoked.len(), completed.len()), (1, 1));
@@ -62,7 +62,7 @@ async fn a_structured_answer_is_read_from_the_state() {
         })
         .await;
     ran.succeeded();
-    ran.used(1);
+    used(&ran, 1);
     assert_eq!(ran.result.structured_output, Some(json!({"n": 42})));
 
     let ran = bench
@@ -93,7 +93,7 @@ async fn a_graph_with_another_state_is_asked_in_its_shape() {
         ran.result.structured_output,
         Some(json!({"text": "pong: how much?"}))
     );
-    ran.used(1);
+    used(&ran, 1);
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn a_session_keeps_its_thread_and_bills_only_its_own_turn() {
     let third = bench.run(system("be brief", "what was it?")).await;
     for ran in [&second, &third] {
         ran.succeeded();
-        ran.used(1);
+        used(ran, 1);
         assert_eq!(ran.result.session_id.as_deref(), Some(session.as_str()));
     }
     let last = bench.model.requests().pop().unwrap().body["messages"].to_string();
@@ -122,7 +122,7 @@ async fn a_session_keeps_its_thread_and_bills_only_its_own_turn() {
     let named = bench.say_in("any name will do", "hello").await;
     named.succeeded();
     assert_eq!(named.result.session_id.as_deref(), Some("any name will do"));
-    let (thread, _) = named.paths();
+    let (thread, _) = paths(&named);
     assert!(bench.get(&thread).await.is_some());
 }
 
@@ -140,7 +140,7 @@ async fn a_question_is_a_result_that_asks_and_the_next_dispatch_answers() {
 
     let answered = bench.say_in("asking", "certainly").await;
     answered.succeeded();
-    answered.used(1);
+    used(&answered, 1);
     assert_eq!(answered.output(), "pong: the human said certainly");
 
     bench
@@ -214,6 +214,6 @@ async fn a_call_of_the_callers_tool_is_handed_back_and_goes_on_with_its_result()
         })
         .await;
     answered.succeeded();
-    answered.used(1);
+    used(&answered, 1);
     assert_eq!(answered.output(), "tool said: room 7");
 }
