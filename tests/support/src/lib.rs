@@ -8,5 +8,6 @@ pub mod callback;
 pub mod deadline;
 pub mod execution;
 pub mod instance;
+pub mod mcp_server;
 pub mod process;
 pub mod tool;

@@ -24,3 +24,11 @@ pub fn kill(pid: &str) -> bool {
     let status = Command::new("kill").args(["-KILL", pid]).status();
     status.unwrap().success()
 }
+
+/// Kills the processes with this working directory; panics if there is none.
+#[track_caller]
+pub fn kill_all_in(folder: &Path) {
+    // A process can end together with an earlier one.
+    let killed = pids_in(folder).iter().filter(|pid| kill(pid)).count();
+    assert!(killed > 0, "no process in {}", folder.display());
+}

@@ -1,22 +1,18 @@
 //! Test setup: an adapter, an agent program with its own home directory, and a fake model.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use forge_adapter_acp::Acp;
 use forge_adapter_api::host::Create;
-use forge_adapter_api::{
-    AdapterEvent, Config, Events, ExecutionAdapter as _, ExecutionRequest, ExecutionResult, Host,
-    Status,
-};
+use forge_adapter_api::{Config, ExecutionAdapter as _, ExecutionRequest, Host};
 use forge_test_model::Model;
+use forge_test_support::execution::{Execution, record};
+use forge_test_support::instance::with_members;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::sync::oneshot;
 
-/// Input tokens of one call of the fake model, cached ones included; its output includes reasoning.
-pub(crate) const CALL_INPUT: u64 = 31;
-pub(crate) const CALL_OUTPUT: u64 = 9;
+/// Input and output tokens of one call of the fake model, cached ones and reasoning included.
+pub(crate) const CALL: (u64, u64) = (31, 9);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Agent {
@@ -31,11 +27,6 @@ pub(crate) struct Bench {
     pub(crate) adapter: Acp,
     pub(crate) workspace: TempDir,
     _home: TempDir,
-}
-
-pub(crate) struct Ran {
-    pub(crate) result: ExecutionResult,
-    pub(crate) events: Vec<AdapterEvent>,
 }
 
 impl Agent {
@@ -117,9 +108,7 @@ impl Bench {
     pub(crate) async fn with(agent: Agent, table: Value) -> Self {
         let model = Model::start().await;
         let home = tempfile::tempdir().unwrap();
-        let mut config = agent.config(model.url(), home.path());
-        let members = table.as_object().unwrap().clone();
-        config.as_object_mut().unwrap().extend(members);
+        let config = with_members(agent.config(model.url(), home.path()), &table);
         Self {
             adapter: adapter(config).await,
             model,
@@ -136,11 +125,11 @@ impl Bench {
         self.workspace.path().canonicalize().unwrap().join(name)
     }
 
-    pub(crate) async fn run(&self, request: ExecutionRequest) -> Ran {
+    pub(crate) async fn run(&self, request: ExecutionRequest) -> Execution {
         run(&self.adapter, request).await
     }
 
-    pub(crate) async fn say(&self, message: &str) -> Ran {
+    pub(crate) async fn say(&self, message: &str) -> Execution {
         self.run(self.request(message)).await
     }
 
@@ -175,96 +164,20 @@ pub(crate) fn request(message: &str, workspace: &Path) -> ExecutionRequest {
     .unwrap()
 }
 
-pub(crate) async fn run(adapter: &Acp, request: ExecutionRequest) -> Ran {
+pub(crate) async fn run(adapter: &Acp, request: ExecutionRequest) -> Execution {
     run_until(adapter, request, "", async || {}).await
 }
 
-/// Runs a request, and `act` beside it from the first event of this kind on.
+/// Runs a request that must have a result, and `act` beside it from the first event of this kind on.
 pub(crate) async fn run_until(
     adapter: &Acp,
     request: ExecutionRequest,
     kind: &str,
     act: impl AsyncFnOnce(),
-) -> Ran {
-    let (events, mut received) = Events::channel(10_000);
-    let (begin, begun) = oneshot::channel::<()>();
-    let acting = async {
-        if begun.await.is_ok() {
-            act().await;
-        }
-    };
-    let collecting = async {
-        let mut begin = Some(begin);
-        let mut seen = Vec::new();
-        while let Some(event) = received.recv().await {
-            if event.kind == kind
-                && let Some(begin) = begin.take()
-            {
-                // The receiver is gone if the execution has already ended.
-                let _ = begin.send(());
-            }
-            seen.push(event);
-        }
-        seen
-    };
-    let execution = adapter.execute(request, events);
-    let (result, events, ()) = tokio::join!(execution, collecting, acting);
-    Ran {
+) -> Execution {
+    let (result, events) = record(adapter, request, kind, act).await;
+    Execution {
         result: result.unwrap(),
         events,
-    }
-}
-
-impl Ran {
-    /// Asserts that the execution failed with this code.
-    #[track_caller]
-    pub(crate) fn failed(&self, code: &str) {
-        let result = &self.result;
-        assert_eq!(result.error_code.as_deref(), Some(code), "{result:?}");
-        assert_eq!(result.status, Status::Error);
-        assert!(result.error.as_deref().is_some_and(|text| !text.is_empty()));
-    }
-
-    #[track_caller]
-    pub(crate) fn succeeded(&self) {
-        assert_eq!(self.result.status, Status::Ok, "{:?}", self.result);
-        assert_eq!(self.result.error_code, None);
-    }
-
-    /// Asserts usage of exactly this number of model calls.
-    #[track_caller]
-    pub(crate) fn used(&self, calls: u64) {
-        let usage = &self.result.usage;
-        let (input, output) = (calls * CALL_INPUT, calls * CALL_OUTPUT);
-        assert_eq!(
-            (usage.input_tokens, usage.output_tokens, usage.total_tokens),
-            (Some(input), Some(output), Some(input + output))
-        );
-    }
-
-    pub(crate) fn output(&self) -> &str {
-        self.result.output.as_deref().unwrap_or_default()
-    }
-
-    pub(crate) fn all(&self, kind: &str) -> Vec<&Value> {
-        self.events
-            .iter()
-            .filter(|event| event.kind == kind)
-            .map(|event| event.data.as_ref().unwrap())
-            .collect()
-    }
-
-    /// The deltas of this kind joined.
-    pub(crate) fn text(&self, kind: &str) -> String {
-        let deltas = self.all(kind).into_iter();
-        deltas.map(|data| data["delta"].as_str().unwrap()).collect()
-    }
-}
-
-pub(crate) async fn until(condition: impl Fn() -> bool) {
-    let limit = tokio::time::Instant::now() + Duration::from_secs(60);
-    while !condition() {
-        assert!(tokio::time::Instant::now() < limit, "it never happened");
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -1,11 +1,13 @@
 //! Failures of the provider and the program; cancellation.
 
-use std::path::Path;
+use std::time::Duration;
 
 use forge_adapter_api::{ExecutionAdapter as _, HealthStatus, Usage};
+use forge_test_support::deadline::until_within;
+use forge_test_support::process;
 use serde_json::json;
 
-use crate::bench::{self, AGENTS, Agent, Bench, run_until, until};
+use crate::bench::{self, AGENTS, Agent, Bench, run_until};
 
 #[tokio::test]
 async fn what_the_provider_refuses_has_a_code_and_a_hint_whether_to_try_again() {
@@ -79,7 +81,7 @@ async fn a_cancel_in_the_middle_of_a_tool_ends_the_tool() {
         .await;
         ran.failed("cancelled");
         let pid = std::fs::read_to_string(&pid_file).unwrap();
-        until(|| !Path::new("/proc").join(pid.trim()).exists()).await;
+        until(|| !process::exists(&pid)).await;
     }
 }
 
@@ -100,7 +102,7 @@ async fn a_run_that_is_dropped_while_the_provider_hangs_leaves_no_process() {
         ran = execution => panic!("{:?}", ran.result),
         () = hangs => {}
     }
-    until(|| programs_in(&workspace).is_empty()).await;
+    until(|| process::pids_in(&workspace).is_empty()).await;
 }
 
 #[tokio::test]
@@ -112,7 +114,7 @@ async fn an_agent_that_is_killed_is_told_with_its_text() {
             &bench.adapter,
             bench.request("SLOW please"),
             "assistant.text",
-            async || kill(&programs_in(&workspace)),
+            async || process::kill_all_in(&workspace),
         )
         .await;
         ran.failed("adapter_crashed");
@@ -155,22 +157,6 @@ async fn an_agent_that_ends_at_once_is_degraded_until_one_begins() {
     assert_eq!(adapter.check_health().await.status, HealthStatus::Degraded);
 }
 
-/// Ids of all processes with this working directory.
-fn programs_in(folder: &Path) -> Vec<String> {
-    let folder = folder.canonicalize().unwrap();
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    entries
-        .filter(|entry| std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == folder))
-        .map(|entry| entry.file_name().into_string().unwrap())
-        .collect()
-}
-
-fn kill(pids: &[String]) {
-    assert!(!pids.is_empty());
-    for pid in pids {
-        // A process can end together with an earlier one.
-        let _ = std::process::Command::new("kill")
-            .args(["-KILL", pid])
-            .status();
-    }
+async fn until(condition: impl Fn() -> bool) {
+    until_within(Duration::from_secs(60), condition).await;
 }

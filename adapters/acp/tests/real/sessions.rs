@@ -3,7 +3,7 @@
 use forge_adapter_api::{OutputStrategy, Usage};
 use serde_json::json;
 
-use crate::bench::{AGENTS, Agent, Bench};
+use crate::bench::{AGENTS, Agent, Bench, CALL};
 
 #[tokio::test]
 async fn a_session_is_streamed_and_counted_and_goes_on_with_its_history_and_its_own_bill() {
@@ -17,13 +17,13 @@ async fn a_session_is_streamed_and_counted_and_goes_on_with_its_history_and_its_
         let first = bench.run(request).await;
 
         first.succeeded();
-        first.used(1);
+        first.used(1, CALL);
         assert!(
             first.output().ends_with("my word is plum"),
             "{agent:?}: {}",
             first.output()
         );
-        assert_eq!(first.text("assistant.text"), first.output());
+        assert_eq!(first.text(), first.output());
         assert!(first.all("assistant.text").len() > 1, "{agent:?}");
         let updated = first.all("session.updated");
         assert_eq!(updated.len(), 1, "{agent:?}");
@@ -45,14 +45,10 @@ async fn a_session_is_streamed_and_counted_and_goes_on_with_its_history_and_its_
         let second = bench.run(request).await;
 
         second.succeeded();
-        second.used(1);
+        second.used(1, CALL);
         assert_eq!(second.result.session_id, first.result.session_id);
         assert_eq!(second.result.model.as_deref(), Some(model));
-        assert_eq!(
-            second.text("assistant.text"),
-            "pong: what is it",
-            "{agent:?}"
-        );
+        assert_eq!(second.text(), "pong: what is it", "{agent:?}");
         assert!(
             bench.asked_last("what is it").contains("my word is plum"),
             "{agent:?}"

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use forge_adapter_acp::Acp;
 use forge_adapter_api::{ExecutionAdapter as _, HealthStatus, Usage};
+use forge_test_support::execution::Execution;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::bench::{self, Ran, run_until};
+use crate::bench::{self, run_until};
 
 struct Strange {
     adapter: Acp,
@@ -25,7 +26,7 @@ impl Strange {
         }
     }
 
-    async fn run(&self) -> Ran {
+    async fn run(&self) -> Execution {
         bench::run(
             &self.adapter,
             bench::request("hello", self.workspace.path()),
@@ -33,7 +34,7 @@ impl Strange {
         .await
     }
 
-    async fn resume(&self) -> Ran {
+    async fn resume(&self) -> Execution {
         let mut request = bench::request("hello", self.workspace.path());
         request.session_id = Some("s".to_owned());
         bench::run(&self.adapter, request).await

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 
 use forge_adapter_api::request::Tool;
+use forge_test_support::execution::Execution;
+use forge_test_support::mcp_server;
 use serde_json::{Value, json};
 
-use crate::bench::{AGENTS, Agent, Bench, Ran};
+use crate::bench::{AGENTS, Agent, Bench, CALL};
 
 #[tokio::test]
 async fn allowed_tools_files_of_the_workspace_and_named_servers_are_used() {
@@ -21,8 +23,7 @@ async fn allowed_tools_files_of_the_workspace_and_named_servers_are_used() {
             agent.shell("echo forge-$((40+2))"),
             agent.write(&file)
         ));
-        let server = format!("{}/tests/real/mcp_server.py", env!("CARGO_MANIFEST_DIR"));
-        let server = json!({"command": "python3", "args": [server], "env": {"ANSWER": "counted"}});
+        let server = mcp_server::answering("counted");
         request.mcp_servers = BTreeMap::from([("count".to_owned(), server)]);
 
         let ran = bench.run(request).await;
@@ -60,7 +61,7 @@ async fn allowed_tools_files_of_the_workspace_and_named_servers_are_used() {
             "{agent:?}"
         );
         match agent {
-            Agent::Hermes => ran.used(2),
+            Agent::Hermes => ran.used(2, CALL),
             // OpenCode counts only its last call, so only the cost is known.
             Agent::OpenCode => {
                 assert_eq!(ran.result.usage.total_tokens, None);
@@ -151,7 +152,7 @@ async fn other_calls_and_files_elsewhere_are_denied() {
 }
 
 /// Completed calls, as pairs of `tool.invoked` and `tool.completed`.
-fn calls(ran: &Ran) -> Vec<(&Value, &Value)> {
+fn calls(ran: &Execution) -> Vec<(&Value, &Value)> {
     let completed = ran.all("tool.completed");
     let invoked = ran.all("tool.invoked").into_iter();
     invoked

@@ -12,10 +12,7 @@ use crate::bench;
 
 #[test]
 fn conforms() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
     let model = runtime.block_on(Model::start());
     let home = tempfile::tempdir().unwrap();
     let mut config = bench::config(model.url(), home.path());

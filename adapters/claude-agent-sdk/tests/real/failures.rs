@@ -1,12 +1,13 @@
 //! Failures of the provider, the credentials and the program; cancellation.
 
-use std::time::Duration;
-
-use forge_adapter_api::{Config, ExecutionAdapter as _, Health, HealthStatus, Host, Usage};
+use forge_adapter_api::{ExecutionAdapter as _, Health, HealthStatus, Usage};
 use forge_adapter_claude_agent_sdk::ClaudeAgentSdk;
+use forge_test_support::deadline::until;
+use forge_test_support::instance::initialize;
+use forge_test_support::process;
 use serde_json::json;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, used};
 
 #[tokio::test]
 async fn what_the_provider_refuses_has_a_code_and_a_hint_whether_to_try_again() {
@@ -32,7 +33,7 @@ async fn a_call_that_is_tried_again_is_progress() {
     let bench = Bench::new().await;
     let ran = bench.say("FAILONCE529 then fine").await;
     ran.succeeded();
-    ran.used(1);
+    used(&ran, 1);
     let progress = ran.all("exec.progress");
     assert_eq!(
         (&progress[0]["kind"], &progress[0]["errorStatus"]),
@@ -80,7 +81,7 @@ async fn a_cancel_in_the_middle_of_a_tool_ends_the_tool() {
         .await;
     ran.failed("cancelled");
     let pid = std::fs::read_to_string(&pid_file).unwrap();
-    until(|| !std::path::Path::new("/proc").join(pid.trim()).exists()).await;
+    until(|| !process::exists(&pid)).await;
 }
 
 #[tokio::test]
@@ -97,10 +98,10 @@ async fn a_provider_that_hangs_can_be_cancelled() {
 #[tokio::test]
 async fn a_program_that_is_killed_is_told_with_what_it_used() {
     let bench = Bench::new().await;
-    let workspace = bench.workspace.path().canonicalize().unwrap();
+    let workspace = bench.workspace.path();
     let ran = bench
         .run_until(bench.request("SLOW please"), "assistant.text", async || {
-            kill_programs_in(&workspace);
+            process::kill_all_in(workspace);
         })
         .await;
     ran.failed("adapter_crashed");
@@ -152,32 +153,6 @@ async fn a_run_that_never_began_has_no_usage() {
 }
 
 async fn health(config: serde_json::Value) -> Health {
-    let config = Config::try_from(config).unwrap();
-    ClaudeAgentSdk::initialize(Host::detached(), config)
-        .await
-        .unwrap()
-        .check_health()
-        .await
-}
-
-/// Kills every process with this working directory.
-fn kill_programs_in(folder: &std::path::Path) {
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        if std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == folder) {
-            let pid = entry.file_name().into_string().unwrap();
-            let status = std::process::Command::new("kill")
-                .args(["-KILL", &pid])
-                .status()
-                .unwrap();
-            assert!(status.success());
-        }
-    }
-}
-
-async fn until(condition: impl Fn() -> bool) {
-    let limit = tokio::time::Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(tokio::time::Instant::now() < limit, "it never happened");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let adapter: ClaudeAgentSdk = initialize(config).await;
+    adapter.check_health().await
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, used};
 
 #[tokio::test]
 async fn a_resumed_session_keeps_its_id_its_history_and_bills_only_its_own_turn() {
@@ -14,7 +14,7 @@ async fn a_resumed_session_keeps_its_id_its_history_and_bills_only_its_own_turn(
     let second = bench.run(request).await;
 
     second.succeeded();
-    second.used(1);
+    used(&second, 1);
     assert_eq!(second.result.session_id, first.result.session_id);
     let asked = bench.model.requests().pop().unwrap();
     assert!(
@@ -35,7 +35,7 @@ async fn a_fork_has_the_history_and_an_id_of_its_own() {
     let fork = bench.run(request).await;
 
     fork.succeeded();
-    fork.used(1);
+    used(&fork, 1);
     assert_ne!(fork.result.session_id, first.result.session_id);
     let asked = bench.model.requests().pop().unwrap();
     assert!(

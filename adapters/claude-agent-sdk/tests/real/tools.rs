@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use forge_adapter_api::request::{Tool, ToolResult};
+use forge_test_support::mcp_server;
 use serde_json::json;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, used};
 
 const ECHO: &str = "CALL Bash {\"command\":\"echo forge-$((40+2))\",\"description\":\"d\"}";
 
@@ -14,7 +15,7 @@ async fn an_allowed_tool_runs_and_the_log_tells_it_whole() {
     let bench = Bench::with(json!({"allowed_tools": ["Bash(echo:*)"]})).await;
     let ran = bench.say(ECHO).await;
     ran.succeeded();
-    ran.used(2);
+    used(&ran, 2);
     let (invoked, completed) = (ran.all("tool.invoked"), ran.all("tool.completed"));
     assert_eq!((invoked.len(), completed.len()), (1, 1));
     assert_eq!(
@@ -71,7 +72,7 @@ async fn calls_of_the_callers_tools_are_handed_over_and_answered_by_the_next_run
     let ran = bench.run(request).await;
 
     ran.succeeded();
-    ran.used(1);
+    used(&ran, 1);
     let calls: Vec<_> = ran
         .result
         .tool_calls
@@ -143,11 +144,8 @@ async fn a_question_to_a_human_is_an_input_request() {
 async fn a_server_that_the_dispatch_names_is_used_without_asking() {
     let bench = Bench::new().await;
     let mut request = bench.request("CALL mcp__count__add {\"a\":1}");
-    let server = format!("{}/tests/real/mcp_server.py", env!("CARGO_MANIFEST_DIR"));
-    request.mcp_servers = BTreeMap::from([(
-        "count".to_owned(),
-        json!({"command": "python3", "args": [server]}),
-    )]);
+    let server = mcp_server::answering("counted");
+    request.mcp_servers = BTreeMap::from([("count".to_owned(), server)]);
     let ran = bench.run(request).await;
     ran.succeeded();
     let completed = ran.all("tool.completed");

@@ -5,7 +5,7 @@ use std::fs;
 use forge_adapter_api::{OutputStrategy, request::Budget};
 use serde_json::json;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, used};
 
 #[tokio::test]
 async fn a_text_is_streamed_and_paid_for() {
@@ -16,9 +16,9 @@ async fn a_text_is_streamed_and_paid_for() {
     let ran = bench.run(request).await;
 
     ran.succeeded();
-    ran.used(1);
+    used(&ran, 1);
     assert_eq!(ran.output(), "pong: hello");
-    assert_eq!(ran.text("assistant.text"), "pong: hello");
+    assert_eq!(ran.text(), "pong: hello");
     assert!(ran.all("assistant.text").len() > 1, "it came in pieces");
     assert_eq!(ran.result.model.as_deref(), Some("claude-sonnet-4-5"));
     assert_eq!(ran.all("session.updated").len(), 1);
@@ -35,8 +35,8 @@ async fn a_thought_is_streamed_beside_the_text() {
     let bench = Bench::new().await;
     let ran = bench.say("THINK about it").await;
     ran.succeeded();
-    assert_eq!(ran.text("assistant.thinking"), "a fake thought");
-    assert_eq!(ran.text("assistant.text"), "pong: THINK about it");
+    assert_eq!(ran.deltas("assistant.thinking"), "a fake thought");
+    assert_eq!(ran.text(), "pong: THINK about it");
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn structured_output_is_given_or_its_absence_is_an_error() {
     let missing = bench.run(structured("just text")).await;
     missing.failed("output_invalid");
     assert_eq!(missing.result.structured_output, None);
-    missing.used(2);
+    used(&missing, 2);
 }
 
 #[tokio::test]
@@ -100,7 +100,7 @@ async fn a_run_ends_at_its_limits() {
 
     let turns = bench.say(command).await;
     turns.failed("max_turns");
-    turns.used(1);
+    used(&turns, 1);
 
     let bench = Bench::with(json!({"allowed_tools": ["Bash(echo:*)"]})).await;
     let mut request = bench.request(command);
@@ -110,7 +110,7 @@ async fn a_run_ends_at_its_limits() {
     });
     let budget = bench.run(request).await;
     budget.failed("budget_exceeded");
-    budget.used(1);
+    used(&budget, 1);
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn files_below_the_workspace_are_written_without_asking() {
         ))
         .await;
     ran.succeeded();
-    ran.used(2);
+    used(&ran, 2);
     assert_eq!(fs::read_to_string(path).unwrap(), "written");
 
     let outside = tempfile::tempdir().unwrap();
