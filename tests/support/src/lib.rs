@@ -1,4 +1,4 @@
-//! Servers shared by the tests of several packages. Independent of the bridge.
+//! Servers, processes and executions shared by the tests of several packages. Independent of the bridge.
 #![allow(
     clippy::unwrap_used,
     reason = "tests, compiled as a library for the packages that run them"
