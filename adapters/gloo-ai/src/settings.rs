@@ -292,7 +292,7 @@ mod tests {
             (json!({"temperature": 2.5}), "between 0 and 2"),
             (json!({"model": " "}), "family:<name>"),
             (json!({"max_concurrent": 0}), "at least 1"),
-            (json!({"tradidion": "catholic"}), "tradition is one"),
+            (json!({"tradidion": "catholic"}), "did you mean tradition"),
         ] {
             let error = read(config.clone()).err().unwrap();
             assert_eq!(error.code, "invalid_config");

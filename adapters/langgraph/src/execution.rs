@@ -261,7 +261,7 @@ async fn end(server: &Server, run: &RunId, action: OnCancel) {
             tracing::warn!(run.id = %run.run, %failure, "a run could not be cancelled");
         }
         Err(_) => {
-            tracing::warn!(run.id = %run.run, "the server did not confirm the cancellation of a run in time")
+            tracing::warn!(run.id = %run.run, "the server did not confirm the cancellation of a run in time");
         }
     }
 }

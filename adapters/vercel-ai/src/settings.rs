@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn what_cannot_be_meant_is_refused_where_it_stands() {
         for (config, said) in [
-            (json!({"provider": {}}), "providers is one"),
+            (json!({"provider": {}}), "did you mean providers"),
             (json!({"mode": "native"}), "unknown variant"),
             (json!({"VERCEL_AI_MODE": "native"}), "VERCEL_AI_MODE"),
             (

@@ -21,10 +21,7 @@ use forge_store::record::{
     Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress, Replay, Requeue,
     Reroute, Status,
 };
-use forge_store::roles::{
-    Accept as _, EventLog as _, Executions as _, Maintenance as _, Outbox as _, Queue as _,
-    Records as _, Secrets as _,
-};
+use forge_store::roles::{EventLog as _, Executions as _, Records as _};
 use forge_store::{Error, Store};
 
 use crate::on_disk::{OnDisk, on_disk};
