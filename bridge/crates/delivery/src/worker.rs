@@ -17,6 +17,7 @@ use forge_base::trace::TraceId;
 use forge_net::backoff::Policy;
 use forge_store as store;
 use forge_store::record::{DueDelivery, Settlement};
+use forge_store::retry::{self, RetryDelays};
 
 use super::attempt::{self, AttemptReport};
 use super::breaker::Change;
@@ -33,8 +34,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Wait before the store is queried again if the next due delivery might be one in flight.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 const AT_ONCE: Duration = Duration::from_millis(5);
-/// First and longest wait while the store fails; doubled in between.
-const STORE_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// Wait before a delivery with a missing or unreadable record is tried again.
 const MISSING: Duration = Duration::from_secs(60);
 
@@ -84,22 +83,21 @@ impl Deliverer {
 
     /// Runs until the shutdown; attempts in flight then continue, see `drain`.
     pub async fn run(self, shutdown: CancellationToken, tracker: Tasks) {
-        let mut refusals = 0;
+        let mut delays = RetryDelays::default();
         while let Some(round) = shutdown.run_until_cancelled(self.tick(&tracker)).await {
             self.shared.rounds.send_modify(|rounds| *rounds += 1);
             let rest = match round {
                 Ok(next) => {
-                    refusals = 0;
+                    delays = RetryDelays::default();
                     let pause = self.pause(next);
                     shutdown
                         .run_until_cancelled(self.wait_for_work(pause, &tracker))
                         .await
                 }
                 Err(error) => {
-                    refusals += 1;
                     tracing::warn!(%error, "store unavailable, deliveries are delayed");
                     shutdown
-                        .run_until_cancelled(sleep(store_retry_delay(refusals)))
+                        .run_until_cancelled(sleep(delays.next_delay()))
                         .await
                 }
             };
@@ -270,7 +268,7 @@ impl Deliverer {
             Err(error) => {
                 flight.record_outcome(None);
                 let rest = match &error {
-                    store::Error::Unavailable(_) => STORE_RETRY.1,
+                    store::Error::Unavailable(_) => retry::LONGEST,
                     store::Error::Stale(_)
                     | store::Error::NotFound
                     | store::Error::InvalidState(_)
@@ -366,7 +364,7 @@ impl Deliverer {
     async fn settle(&self, due: &DueDelivery, made: &AttemptReport, verdict: &Verdict) {
         let setup = &self.shared.setup;
         let record = &made.record;
-        let mut refusals = 0;
+        let mut delays = RetryDelays::default();
         loop {
             let settlement = Settlement {
                 at: record.at,
@@ -385,8 +383,7 @@ impl Deliverer {
                     return log(due, made, verdict);
                 }
                 Err(store::Error::Unavailable(_)) => {
-                    refusals += 1;
-                    sleep(store_retry_delay(refusals)).await;
+                    sleep(delays.next_delay()).await;
                 }
                 // Superseded or removed meanwhile: nothing left to settle.
                 Err(
@@ -458,11 +455,4 @@ impl Drop for Unwritten<'_> {
         self.in_flight
             .destinations(|all| all.still_changed(changed.into_iter()));
     }
-}
-
-fn store_retry_delay(refusals: u32) -> Duration {
-    let (first, longest) = STORE_RETRY;
-    first
-        .saturating_mul(2_u32.saturating_pow(refusals.saturating_sub(1)))
-        .min(longest)
 }

@@ -14,6 +14,7 @@ use forge_base::time::Clock;
 use forge_plugin_host::{Call, Item, Permit};
 use forge_store as store;
 use forge_store::record::Lease;
+use forge_store::retry::RetryDelays;
 use forge_store::roles::Executions;
 
 use super::accumulator::Change;
@@ -22,10 +23,6 @@ use super::running::Stop;
 
 /// Time that events wait for others to share their write. An answer that follows within it needs no second commit.
 const BATCH_DELAY: Duration = Duration::from_millis(1);
-/// First pause before a batch is written again while the store is unavailable; doubles with each retry.
-const STORE_PAUSE: Duration = Duration::from_millis(50);
-/// Longest such pause.
-const STORE_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Context of one attempt.
 pub(super) struct Attempt<'a> {
@@ -87,7 +84,7 @@ impl Attempt<'_> {
     /// Writes the batch. While the store is unavailable, retries until `until`; the adapter's full queue slows it
     /// down meanwhile. After `Stopped` or `Late` the batch stays in the batcher.
     pub(super) async fn write(&self, batcher: &mut EventBatcher, until: Instant) -> WriteOutcome {
-        let mut pause = STORE_PAUSE;
+        let mut delays = RetryDelays::default();
         while !batcher.is_empty() {
             let progress = batcher.take();
             let again = progress.clone();
@@ -107,10 +104,9 @@ impl Attempt<'_> {
                 }
             }
             // Boxed: retries are rare and must not enlarge this future.
-            if let Some(unwritten) = Box::pin(self.rest(pause, until)).await {
+            if let Some(unwritten) = Box::pin(self.rest(delays.next_delay(), until)).await {
                 return unwritten;
             }
-            pause = (pause * 2).min(STORE_PAUSE_MAX);
         }
         WriteOutcome::Yes
     }

@@ -20,6 +20,7 @@ use forge_store as store;
 use forge_store::record::{
     self, Claim, DispatchState, DueDelivery, Finish, Finished, NewDelivery, Requeue,
 };
+use forge_store::retry::RetryDelays;
 
 use super::Config;
 use super::accumulator::Accumulator;
@@ -28,11 +29,6 @@ use super::normalise::{Account, Ending, Outcome, Raw, Subject, normalise};
 use super::request::DispatchRequest;
 use super::spans::{self, DispatchSpans, ExecutedAttempt};
 use super::trace::Trace;
-
-/// First pause before an end is written again while the store is unavailable; doubles with each retry.
-const PAUSE: Duration = Duration::from_millis(50);
-/// Longest such pause.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Writes the ends of dispatches. Cheap to clone.
 #[derive(Clone)]
@@ -110,7 +106,7 @@ impl Finisher {
     ) -> Result<Option<PendingDelivery>, store::Error> {
         let at = self.clock.now();
         let events = std::mem::take(&mut completion.events);
-        let mut pause = PAUSE;
+        let mut delays = RetryDelays::default();
         loop {
             let (finish, account) =
                 self.build_finish(record, request, &completion, events.clone(), at);
@@ -147,8 +143,7 @@ impl Finisher {
                     }
                 }
                 Err(store::Error::Unavailable(_)) => {
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    tokio::time::sleep(delays.next_delay()).await;
                 }
                 Err(error) => return Err(error),
             }

@@ -1,10 +1,8 @@
 //! Start of executions, from the queue or directly on acceptance, and release of their reservation afterwards.
 
-use std::time::Duration;
-
 use forge_adapter_api::HealthStatus;
 use jiff::Timestamp;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument as _;
 
 use forge_base::event::{NewEvent, kind};
@@ -13,15 +11,13 @@ use forge_base::id::DispatchId;
 use forge_plugin_host::{Adapter, Permit};
 use forge_store as store;
 use forge_store::record::{Acceptance, Begun, Claim, Lease, NewDispatch, Ready};
+use forge_store::retry::RetryDelays;
 
 use super::request::DispatchRequest;
 use super::running::ExecutionGuard;
 use super::schedule::MIN_POLL;
 use super::spans::log_span;
 use super::{At, Dispatcher};
-
-/// First and longest pause between retries while the store is unavailable.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// Moves the value out, so that the allocation is freed now and not after the dispatch has run.
 #[expect(clippy::boxed_local, reason = "that it ends here is what it is for")]
@@ -88,33 +84,22 @@ impl Dispatcher {
         let id = new.id;
         let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
         new.start = Some(started(&adapter, new.accepted_at));
-        let (answer, answered) = oneshot::channel();
         let dispatcher = self.clone();
-        self.inner.tracker.spawn_here(async move {
-            let accepted = dispatcher
-                .inner
-                .finisher
-                .store
-                .accept
-                .accept(unboxed(new))
-                .await;
-            let unknown = matches!(accepted, Err(store::Error::Unavailable(_)));
-            let waits = matches!(accepted, Ok(Acceptance::Accepted { begun: None, .. }));
-            if waits {
-                dispatcher.inner.next_wakeup.add(starts);
+        let recorded = self.inner.tracker.spawn_here(async move {
+            let inner = &dispatcher.inner;
+            let accepted = inner.finisher.store.accept.accept(unboxed(new)).await;
+            if matches!(accepted, Err(store::Error::Unavailable(_))) {
+                let requeued = dispatcher.clone();
+                inner.tracker.spawn(async move {
+                    requeued.requeue_unstarted(id, 1).await;
+                    requeued.release(&adapter, held);
+                });
+                return accepted;
             }
-            let (accepted, begun) = match accepted {
-                Ok(Acceptance::Accepted { retry_of, begun }) => {
-                    let accepted = Acceptance::Accepted {
-                        retry_of,
-                        begun: None,
-                    };
-                    (Ok(accepted), begun)
-                }
-                other => (other, None),
+            let Ok(Acceptance::Accepted { retry_of, begun }) = accepted else {
+                dispatcher.release(&adapter, held);
+                return accepted;
             };
-            // Fails if the caller has gone; the record stays.
-            let _ = answer.send(accepted);
             match begun {
                 Some(begun) => {
                     let log = log_span(id, &dispatch.trace.trace_id);
@@ -124,22 +109,27 @@ impl Dispatcher {
                             .execute_started(begun, dispatch, &adapter, held)
                             .await;
                     };
-                    dispatcher.inner.tracker.spawn(run.instrument(log));
+                    inner.tracker.spawn(run.instrument(log));
                 }
                 None => {
-                    if unknown {
-                        dispatcher.requeue_unstarted(id, 1).await;
-                    }
+                    inner.next_wakeup.add(starts);
                     drop(held);
-                    // The dispatch itself waits, or another one found the slot taken meanwhile.
-                    if waits || dispatcher.inner.waiting_providers.is_at(adapter.provider()) {
-                        dispatcher.wake();
-                    }
+                    dispatcher.wake();
                 }
             }
+            let begun = None;
+            Ok(Acceptance::Accepted { retry_of, begun })
         });
-        let gone = || store::Error::Unavailable("the dispatch was not recorded".to_owned());
-        answered.await.map_err(|_| gone())?
+        let gone = |_| store::Error::Unavailable("the dispatch was not recorded".to_owned());
+        recorded.await.map_err(gone)?
+    }
+
+    /// Frees a slot and wakes the scheduler if another dispatch found it taken meanwhile.
+    fn release(&self, adapter: &Adapter, held: Reservation) {
+        drop(held);
+        if self.inner.waiting_providers.is_at(adapter.provider()) {
+            self.wake();
+        }
     }
 
     /// Starts a dispatch that the scheduler picked.
@@ -188,6 +178,7 @@ impl Dispatcher {
                 Err(error) => {
                     tracing::warn!(dispatch.id = %id, "{id} was not started: {error}");
                     dispatcher.requeue_unstarted(id, attempt).await;
+                    dispatcher.release(&adapter, held);
                 }
             }
         });
@@ -232,24 +223,23 @@ impl Dispatcher {
             attempt,
             epoch: finisher.store.executions.epoch(),
         };
-        let mut pause = PAUSE.0;
+        let mut delays = RetryDelays::default();
         loop {
             let claim = Claim::Attempt(lease.clone());
             match finisher
                 .requeue(claim, "the store failed while the attempt started")
                 .await
             {
-                Err(store::Error::Unavailable(_)) => tokio::time::sleep(pause).await,
+                Err(store::Error::Unavailable(_)) => tokio::time::sleep(delays.next_delay()).await,
                 Ok(()) => return self.wake(),
-                // The start was not recorded.
+                // The start was not recorded: the dispatch is still queued.
                 Err(
                     store::Error::Stale(_)
                     | store::Error::NotFound
                     | store::Error::InvalidState(_)
                     | store::Error::Unreadable(_),
-                ) => return,
+                ) => return self.wake(),
             }
-            pause = (pause * 2).min(PAUSE.1);
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod memory;
 pub mod meters;
 pub mod recent_events;
 pub mod record;
+pub mod retry;
 pub mod roles;
 pub mod rules;
 pub mod sealed;
