@@ -1,0 +1,114 @@
+//! Tests of `child`.
+
+use super::*;
+
+fn sh(script: &str) -> Program {
+    Program {
+        args: vec!["-c".into(), script.into()],
+        ..Program::new("sh")
+    }
+}
+
+fn start(program: &Program) -> Child {
+    Child::start(&Host::detached(), Some("dsp_1/1"), program).unwrap()
+}
+
+async fn all(child: &mut Child) -> Vec<Line> {
+    let mut lines = Vec::new();
+    while let Some(line) = child.next().await {
+        lines.push(line);
+    }
+    lines
+}
+
+fn text(line: &str) -> Line {
+    Line::Text(line.to_owned())
+}
+
+#[tokio::test]
+async fn lines_go_in_and_come_out_and_the_end_is_told() {
+    let mut child = start(&sh(
+        "while read line; do echo got $line; done; printf last; echo why >&2; exit 3",
+    ));
+    child.send("one");
+    assert_eq!(child.next().await, Some(text("got one")));
+    child.send("two");
+    child.close_stdin();
+    assert_eq!(all(&mut child).await, [text("got two"), text("last")]);
+    assert_eq!(child.wait().await.unwrap().code(), Some(3));
+    assert_eq!(child.stderr_tail(), "why");
+}
+
+#[tokio::test]
+async fn a_program_that_writes_before_it_reads_does_not_block() {
+    let mut child = start(&sh(
+        "head -c 1000000 /dev/zero | tr '\\0' 'a'; echo; read line; echo ${#line}",
+    ));
+    child.send(&"b".repeat(1_000_000));
+    let lines = all(&mut child).await;
+    assert_eq!(lines[1], text("1000000"));
+}
+
+#[tokio::test]
+async fn long_lines_and_long_errors_are_bounded() {
+    let mut program =
+        sh("echo short; head -c 100000 /dev/zero | tr '\\0' 'a'; echo; echo after; seq 1 9999 >&2");
+    program.line_bytes = 1000;
+    program.stderr_bytes = 9;
+    let mut child = start(&program);
+    let lines = all(&mut child).await;
+    child.wait().await.unwrap();
+    assert_eq!(
+        lines,
+        [
+            text("short"),
+            Line::TooLong { bytes: 100_000 },
+            text("after")
+        ]
+    );
+    assert_eq!(child.stderr_tail(), "998\n9999");
+}
+
+#[tokio::test]
+async fn only_named_variables_reach_the_program() {
+    let mut program = sh("env");
+    program.env.insert("WANTED".to_owned(), "1".to_owned());
+    let mut child = start(&program);
+    let names: Vec<String> = all(&mut child)
+        .await
+        .into_iter()
+        .filter_map(|line| match line {
+            Line::Text(line) => Some(line.split_once('=')?.0.to_owned()),
+            Line::TooLong { .. } => None,
+        })
+        .collect();
+    assert!(names.contains(&"WANTED".to_owned()) && names.contains(&"FORGE_EXECUTION".to_owned()));
+    assert!(std::env::var_os("CARGO_PKG_NAME").is_some());
+    assert!(
+        !names.iter().any(|name| name.starts_with("CARGO")),
+        "{names:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_background_process_that_keeps_the_output_open_does_not_hold_the_end() {
+    let mut child = start(&sh("sleep 300 & echo done"));
+    assert_eq!(all(&mut child).await, [text("done")]);
+    assert!(child.wait().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_deaf_program_is_stopped() {
+    let mut child = start(&sh("trap '' TERM; echo on; while :; do sleep 300; done"));
+    assert_eq!(child.next().await, Some(text("on")));
+    child.kill();
+    assert!(!child.stop(Duration::from_secs(1)).await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_missing_program_is_named() {
+    for path in ["no-such-program-here", "/etc/passwd"] {
+        let error = Child::start(&Host::detached(), None, &Program::new(path)).unwrap_err();
+        assert_eq!(error.to_string(), format!("there is no program {path}"));
+    }
+}
