@@ -11,14 +11,14 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use super::generation::{AdapterContext, Generation, Permit, Start};
-use super::health::{HealthReport, Quarantine};
-use super::instance::Boot;
-use super::load::LoadError;
-use super::meters::Meters;
-use super::pause::Mark;
-use super::process::Isolation;
-use super::spec::AdapterSpec;
+use crate::boundary::load::LoadError;
+use crate::generation::{AdapterContext, Generation, Permit, Start};
+use crate::health::{HealthReport, Quarantine};
+use crate::instance::Boot;
+use crate::meters::Meters;
+use crate::pause::Mark;
+use crate::process::Isolation;
+use crate::spec::AdapterSpec;
 use forge_base::failpoint;
 
 /// Grace period of a drained or rejected generation.
@@ -87,7 +87,7 @@ pub enum ReloadError {
     #[error("the bridge is shutting down")]
     Closing,
     #[error(transparent)]
-    Find(#[from] super::Error),
+    Find(#[from] crate::Error),
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The new generation is offline; carries its message.
@@ -113,7 +113,7 @@ pub struct PauseError {
 
 impl Adapter {
     /// Opens the first generation; a failure becomes the adapter's health.
-    pub(super) async fn start(
+    pub(crate) async fn start(
         plan: AdapterSpec,
         boot: Result<(Boot, Start), LoadError>,
         post: AdapterContext,
@@ -357,7 +357,7 @@ impl Adapter {
     }
 
     /// Asks for health if the cached report is stale; at most one request is in flight.
-    pub(super) async fn refresh_health(&self) {
+    pub(crate) async fn refresh_health(&self) {
         let Some(generation) = self.ready() else {
             return;
         };
@@ -371,7 +371,7 @@ impl Adapter {
     }
 
     /// Enables events outside executions.
-    pub(super) async fn start_relay(&self) {
+    pub(crate) async fn start_relay(&self) {
         if let Some(generation) = self.ready() {
             generation.start_relay().await;
         }
@@ -473,7 +473,7 @@ impl Adapter {
     }
 
     /// Shuts all generations down; an instance that takes longer than `grace` is abandoned.
-    pub(super) async fn shutdown(&self, grace: Duration) {
+    pub(crate) async fn shutdown(&self, grace: Duration) {
         self.shared.closing.cancel();
         let editions: Vec<_> = {
             let board = self.board();
@@ -489,7 +489,7 @@ impl Adapter {
 }
 
 /// An error and its causes in one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

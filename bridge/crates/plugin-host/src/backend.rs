@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use forge_adapter_api::Manifest;
 
-use super::call::{Host, Instance};
-use super::call_id::CallId;
-use super::instance::Boot;
-use super::load::{self, LoadError};
-use super::loaded_images::LoadedImages;
-use super::process::Isolation;
-use super::process::launch::Launcher;
-use super::process::remote::Remote;
-use super::trust::{self, Rules, Trust, Vetted};
+use crate::boundary::call::{Host, Instance};
+use crate::boundary::load::{self, LoadError};
+use crate::boundary::loaded_images::LoadedImages;
+use crate::boundary::trust::{self, Rules, Trust, Vetted};
+use crate::call_id::CallId;
+use crate::instance::Boot;
+use crate::process::Isolation;
+use crate::process::launch::Launcher;
+use crate::process::remote::Remote;
 
 /// Origin of an instance.
-pub(super) enum Source {
+pub(crate) enum Source {
     /// A file that was found: a library, or a program that speaks the line protocol.
     Found(Box<Found>),
     /// A library that the bridge has checked and copied, for its child to load.
@@ -28,7 +28,7 @@ pub(super) enum Source {
     },
 }
 
-pub(super) struct Found {
+pub(crate) struct Found {
     pub path: PathBuf,
     pub copies: PathBuf,
     pub trust: Trust,
@@ -40,7 +40,7 @@ pub(super) struct Found {
 }
 
 /// Facts about a loaded library or program.
-pub(super) struct Facts {
+pub(crate) struct Facts {
     pub manifest: Manifest,
     pub path: PathBuf,
     pub digest: String,
@@ -49,13 +49,13 @@ pub(super) struct Facts {
 
 /// Location of an instance.
 #[derive(Clone)]
-pub(super) enum Backend {
+pub(crate) enum Backend {
     InProcess(Instance),
     Child(Arc<Remote>),
 }
 
 impl Backend {
-    pub(super) fn start(&self, call_id: CallId, op: &str, payload: Vec<u8>) {
+    pub(crate) fn start(&self, call_id: CallId, op: &str, payload: Vec<u8>) {
         match self {
             // A refusal was already delivered as the answer.
             Self::InProcess(instance) => drop(instance.start(call_id, op, payload)),
@@ -63,14 +63,14 @@ impl Backend {
         }
     }
 
-    pub(super) fn cancel(&self, call_id: CallId) {
+    pub(crate) fn cancel(&self, call_id: CallId) {
         match self {
             Self::InProcess(instance) => instance.cancel(call_id),
             Self::Child(remote) => remote.cancel(call_id),
         }
     }
 
-    pub(super) fn destroy(&self) {
+    pub(crate) fn destroy(&self) {
         match self {
             Self::InProcess(instance) => instance.destroy(),
             Self::Child(remote) => remote.destroy(),
@@ -79,7 +79,7 @@ impl Backend {
 }
 
 /// Creates the instance. Blocks.
-pub(super) fn make(boot: &Boot, host: &'static Host) -> Result<(Backend, Facts), LoadError> {
+pub(crate) fn make(boot: &Boot, host: &'static Host) -> Result<(Backend, Facts), LoadError> {
     match &boot.source {
         Source::Verified { path, copy, digest } => {
             let vetted = Vetted::known(copy, digest).ok_or_else(|| {
@@ -96,7 +96,7 @@ pub(super) fn make(boot: &Boot, host: &'static Host) -> Result<(Backend, Facts),
 }
 
 /// True if the file is a program, which lacks the extension of a library.
-pub(super) fn is_program(path: &Path) -> bool {
+pub(crate) fn is_program(path: &Path) -> bool {
     path.extension()
         .is_none_or(|end| end != std::env::consts::DLL_EXTENSION)
 }

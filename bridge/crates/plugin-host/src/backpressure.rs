@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 const REMEMBERED: usize = 1024;
 
 /// Time within which a retry is expected: several times the longest wait of the SDK between two attempts.
-pub(super) const COMES_BACK_WITHIN: Duration = Duration::from_millis(250);
+pub(crate) const COMES_BACK_WITHIN: Duration = Duration::from_millis(250);
 
 /// Events that were answered `Full` and not accepted since. An emitter that respects the answer retries soon with the
 /// same bytes; an event that is not retried is lost.
 #[derive(Default)]
-pub(super) struct Backpressure {
+pub(crate) struct Backpressure {
     prints: HashMap<u64, Attempt>,
     unremembered: u64,
     /// Lower bound of the times of all attempts.
@@ -27,11 +27,11 @@ struct Attempt {
 }
 
 impl Backpressure {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.prints.is_empty() && self.unremembered == 0
     }
 
-    pub(super) fn note(&mut self, event: &[u8], now: Instant) {
+    pub(crate) fn note(&mut self, event: &[u8], now: Instant) {
         let print = self.hasher.hash_one(event);
         self.oldest.get_or_insert(now);
         if let Some(attempt) = self.prints.get_mut(&print) {
@@ -51,11 +51,11 @@ impl Backpressure {
     }
 
     /// True if this event was refused before.
-    pub(super) fn knows(&self, event: &[u8]) -> bool {
+    pub(crate) fn knows(&self, event: &[u8]) -> bool {
         self.prints.contains_key(&self.hasher.hash_one(event))
     }
 
-    pub(super) fn forget(&mut self, event: &[u8]) {
+    pub(crate) fn forget(&mut self, event: &[u8]) {
         self.prints.remove(&self.hasher.hash_one(event));
         if self.is_empty() {
             self.oldest = None;
@@ -63,7 +63,7 @@ impl Backpressure {
     }
 
     /// True if a retry is overdue, so that events refused only once can count as lost.
-    pub(super) fn is_stale(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_stale(&mut self, now: Instant) -> bool {
         let stale = |last: Instant| now.saturating_duration_since(last) >= COMES_BACK_WITHIN;
         if !self.oldest.is_some_and(stale) {
             return false;
@@ -73,7 +73,7 @@ impl Backpressure {
     }
 
     /// Forgets and counts the lost events; those whose emitter keeps retrying stay.
-    pub(super) fn take_lost(&mut self, now: Instant) -> u64 {
+    pub(crate) fn take_lost(&mut self, now: Instant) -> u64 {
         let before = self.prints.len();
         self.prints.retain(|_, attempt| {
             attempt.repeated && now.saturating_duration_since(attempt.last) < COMES_BACK_WITHIN
@@ -82,7 +82,7 @@ impl Backpressure {
         (before - self.prints.len()) as u64 + std::mem::take(&mut self.unremembered)
     }
 
-    pub(super) fn take_all(&mut self) -> u64 {
+    pub(crate) fn take_all(&mut self) -> u64 {
         self.oldest = None;
         let all = self.prints.len() as u64 + std::mem::take(&mut self.unremembered);
         self.prints = HashMap::new();

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::queue::Queue;
+use crate::queue::Queue;
 
 /// Number of free slots held back: a freed slot is reused only after this many others, so that a late use of its id can
 /// be distinguished from an unknown id.
@@ -12,7 +12,7 @@ const REST: usize = 64;
 
 /// Id of a call: slot in the low half, generation of the slot (from 1) in the high half. 0 is the instance itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct CallId(pub u64);
+pub(crate) struct CallId(pub u64);
 
 impl CallId {
     fn new(slot: u32, generation: u32) -> Self {
@@ -29,7 +29,7 @@ impl CallId {
 }
 
 /// Result of a completion by the adapter.
-pub(super) enum Used {
+pub(crate) enum Used {
     /// The call was open and is now completed.
     Now(Arc<Queue>),
     /// The bridge had abandoned the call, which the adapter cannot have known.
@@ -40,7 +40,7 @@ pub(super) enum Used {
 
 /// All call ids of one instance.
 #[derive(Default)]
-pub(super) struct CallIds(Mutex<Table>);
+pub(crate) struct CallIds(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
@@ -64,7 +64,7 @@ impl CallIds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn open(&self, queue: Arc<Queue>) -> CallId {
+    pub(crate) fn open(&self, queue: Arc<Queue>) -> CallId {
         let mut table = self.lock();
         let reusable = (table.free.len() > REST)
             .then(|| table.free.pop_front())
@@ -84,7 +84,7 @@ impl CallIds {
     }
 
     /// The queue of an open call.
-    pub(super) fn find(&self, call_id: CallId) -> Option<Arc<Queue>> {
+    pub(crate) fn find(&self, call_id: CallId) -> Option<Arc<Queue>> {
         let table = self.lock();
         let slot = table.slots.get(call_id.slot())?;
         match &slot.state {
@@ -96,7 +96,7 @@ impl CallIds {
     }
 
     /// Completes a call for the adapter; `Now` is returned once only.
-    pub(super) fn spend(&self, call_id: CallId) -> Used {
+    pub(crate) fn spend(&self, call_id: CallId) -> Used {
         let mut table = self.lock();
         let Some(slot) = table
             .slots
@@ -116,7 +116,7 @@ impl CallIds {
     }
 
     /// Abandons a call for the bridge; one late answer is then no breach.
-    pub(super) fn give_up(&self, call_id: CallId) {
+    pub(crate) fn give_up(&self, call_id: CallId) {
         let mut table = self.lock();
         let open = table.slots.get_mut(call_id.slot()).filter(|slot| {
             slot.generation == call_id.generation() && matches!(slot.state, State::Open(_))
@@ -127,7 +127,7 @@ impl CallIds {
         }
     }
 
-    pub(super) fn is_given_up(&self, call_id: CallId) -> bool {
+    pub(crate) fn is_given_up(&self, call_id: CallId) -> bool {
         let table = self.lock();
         let slot = table.slots.get(call_id.slot());
         slot.is_some_and(|slot| {
@@ -136,7 +136,7 @@ impl CallIds {
     }
 
     /// Every open call.
-    pub(super) fn all(&self) -> Vec<(CallId, Arc<Queue>)> {
+    pub(crate) fn all(&self) -> Vec<(CallId, Arc<Queue>)> {
         let table = self.lock();
         let slots = (0u32..).zip(&table.slots);
         slots
@@ -163,8 +163,8 @@ impl Table {
 mod tests {
     use std::collections::HashSet;
 
-    use super::super::queue::Bounds;
     use super::*;
+    use crate::queue::Bounds;
 
     fn queue() -> Arc<Queue> {
         Arc::new(Queue::new(Bounds {

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use forge_adapter_api::AdapterEvent;
 
-use super::call::Host;
-use super::call_id::CallId;
-use super::meters::Op;
-use super::queue::{Answer, CallMessage, Queue};
+use crate::boundary::call::Host;
+use crate::call_id::CallId;
+use crate::meters::Op;
+use crate::queue::{Answer, CallMessage, Queue};
 
 /// Longest event type; longer ones are refused.
 const KIND_BYTES: usize = 128;
 
 /// One call in flight. Dropping it cancels the call in the adapter.
 pub struct Call {
-    pub(super) queue: Arc<Queue>,
-    pub(super) call_id: CallId,
-    pub(super) host: &'static Host,
-    pub(super) meter: &'static Op,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) call_id: CallId,
+    pub(crate) host: &'static Host,
+    pub(crate) meter: &'static Op,
 }
 
 impl fmt::Debug for Call {
@@ -59,7 +59,7 @@ impl Drop for Call {
 
 impl Host {
     /// The next readable message in a queue of this adapter; unreadable events are logged as breaches.
-    pub(super) async fn hear(&self, queue: &Queue) -> Item {
+    pub(crate) async fn hear(&self, queue: &Queue) -> Item {
         loop {
             // A flood of unreadable events must not starve the other tasks of this worker thread.
             tokio::task::coop::consume_budget().await;
@@ -79,7 +79,7 @@ impl Host {
     }
 }
 
-pub(super) fn read_event(bytes: &[u8]) -> Result<AdapterEvent, String> {
+pub(crate) fn read_event(bytes: &[u8]) -> Result<AdapterEvent, String> {
     let event: AdapterEvent = serde_json::from_slice(bytes)
         .map_err(|error| format!("is not a JSON object with a type ({error})"))?;
     let named = !event.kind.is_empty()

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use forge_adapter_api::conformance::{Options, Report, Step};
 
-use super::backend::is_program;
-use super::load::{self, LoadError};
-use super::loaded_images::LoadedImages;
-use super::process;
-use super::trust::{Rules, Trust};
+use crate::backend::is_program;
+use crate::boundary::load::{self, LoadError};
+use crate::boundary::loaded_images::LoadedImages;
+use crate::boundary::trust::{Rules, Trust};
+use crate::process;
 
 /// Checks the adapter against every rule. Blocks. A faulty library can end this process.
 pub fn conform(

@@ -5,8 +5,13 @@ use std::path::Path;
 use forge_adapter_api::{AdapterError, AdapterEvent, Manifest};
 use serde_json::Value;
 
-use super::manifest::Language;
-use super::{call, call_stream, format, log, manifest, truncated_answer};
+use crate::boundary::call;
+use crate::boundary::format;
+use crate::boundary::manifest;
+use crate::boundary::manifest::Language;
+use crate::boundary::truncated_answer;
+use crate::call_stream;
+use crate::log;
 
 pub fn error(bytes: &[u8]) -> AdapterError {
     call::read_error(bytes)

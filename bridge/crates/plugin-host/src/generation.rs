@@ -10,15 +10,15 @@ use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::backend::Facts;
-use super::call_stream::Call;
-use super::health::{Monitor, SourceId};
-use super::instance::{Boot, Handle};
-use super::instance_monitor::{InstanceMonitor, answer, ask, empty};
-use super::load::LoadError;
-use super::meters::Meters;
-use super::settings::Settings;
-use super::{Config, Relayed};
+use crate::backend::Facts;
+use crate::boundary::load::LoadError;
+use crate::call_stream::Call;
+use crate::health::{Monitor, SourceId};
+use crate::instance::{Boot, Handle};
+use crate::instance_monitor::{InstanceMonitor, answer, ask, empty};
+use crate::meters::Meters;
+use crate::settings::Settings;
+use crate::{Config, Relayed};
 use forge_base::failpoint;
 use forge_base::tasks::Tasks;
 
@@ -32,7 +32,7 @@ const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
 const DESTROY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Context of an adapter, shared by all its generations.
-pub(super) struct AdapterContext {
+pub(crate) struct AdapterContext {
     pub provider: String,
     pub config: Arc<Config>,
     pub monitor: Arc<Monitor>,
@@ -40,7 +40,7 @@ pub(super) struct AdapterContext {
     pub tracker: Tasks,
 }
 
-pub(super) struct Generation {
+pub(crate) struct Generation {
     pub provider: String,
     pub facts: Facts,
     pub source: SourceId,
@@ -54,7 +54,7 @@ pub(super) struct Generation {
     _guard: DropGuard,
 }
 
-pub(super) struct Ready {
+pub(crate) struct Ready {
     pub profile: Arc<Profile>,
     /// The lower of the profile's limit and the table's.
     pub max_concurrent: usize,
@@ -69,7 +69,7 @@ struct Traffic {
 }
 
 /// Inputs for initialising a generation.
-pub(super) struct Start {
+pub(crate) struct Start {
     /// Source of the `initialize` payload.
     pub settings: Settings,
     /// Limit from the adapter's table, which can only lower the profile's.
@@ -79,7 +79,7 @@ pub(super) struct Start {
 impl Generation {
     /// Loads and initialises an instance, then asks for capabilities and health. If `initialize` or `capabilities`
     /// fails, the generation is not ready and its health says why.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         boot: Boot,
         start: Start,
         post: &AdapterContext,
@@ -132,21 +132,21 @@ impl Generation {
         Ok((Arc::new(generation), health))
     }
 
-    pub(super) fn ready(&self) -> Option<&Ready> {
+    pub(crate) fn ready(&self) -> Option<&Ready> {
         self.ready.as_ref()
     }
 
     /// True if a call would reach the instance, as far as is known.
-    pub(super) fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         self.handle.is_there()
     }
 
-    pub(super) fn executions(&self) -> usize {
+    pub(crate) fn executions(&self) -> usize {
         self.traffic.borrow().executions
     }
 
     /// Counts one more execution. The caller checks the limit.
-    pub(super) fn admit(self: &Arc<Self>) -> Permit {
+    pub(crate) fn admit(self: &Arc<Self>) -> Permit {
         self.traffic.send_modify(|traffic| traffic.executions += 1);
         Permit {
             generation: Arc::clone(self),
@@ -154,13 +154,13 @@ impl Generation {
     }
 
     /// Waits until no call is in flight.
-    pub(super) async fn idle(&self) {
+    pub(crate) async fn idle(&self) {
         let mut traffic = self.traffic.subscribe();
         // Cannot fail: the sender is a field of `self`.
         let _ = traffic.wait_for(|now| *now == Traffic::default()).await;
     }
 
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         op: &str,
         payload: Vec<u8>,
@@ -172,21 +172,21 @@ impl Generation {
     }
 
     /// Call counters of the instance.
-    pub(super) fn meters(&self) -> &'static Meters {
+    pub(crate) fn meters(&self) -> &'static Meters {
         self.handle.meters()
     }
 
     /// Bytes of output not yet read, and bytes of requests that wait for the instance's thread.
-    pub(super) fn buffered(&self) -> (usize, usize) {
+    pub(crate) fn buffered(&self) -> (usize, usize) {
         (self.handle.said_bytes(), self.handle.waiting_bytes())
     }
 
-    pub(super) async fn health(&self, timeout: Duration) -> Health {
+    pub(crate) async fn health(&self, timeout: Duration) -> Health {
         ask(&self.handle, timeout).await
     }
 
     /// Enables events outside executions.
-    pub(super) async fn start_relay(&self) {
+    pub(crate) async fn start_relay(&self) {
         failpoint::point("adapter.relay.before");
         let answered = answer(&self.handle, "events.start", empty(), RELAY_TIMEOUT).await;
         failpoint::point("adapter.relay.after");
@@ -202,18 +202,18 @@ impl Generation {
     }
 
     /// Disables events outside executions.
-    pub(super) async fn stop_relay(&self) {
+    pub(crate) async fn stop_relay(&self) {
         self.tell("events.stop", RELAY_TIMEOUT).await;
     }
 
     /// Ends all calls in flight as `adapter_unavailable`.
-    pub(super) fn cut_off(&self, why: &str) {
+    pub(crate) fn cut_off(&self, why: &str) {
         self.handle.cut_off(why);
     }
 
     /// Calls `events.stop` and `shutdown`, then destroys the instance; one that takes longer than `grace` is abandoned.
     /// Calls in flight end as `adapter_unavailable`. A second caller waits for the first.
-    pub(super) async fn end(&self, grace: Duration) {
+    pub(crate) async fn end(&self, grace: Duration) {
         let end = async {
             let deadline = Instant::now() + grace;
             let left = || deadline.saturating_duration_since(Instant::now());

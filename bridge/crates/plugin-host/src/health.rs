@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::Relayed;
+use crate::Relayed;
 use forge_base::event::kind;
 
 /// Number of changes in the history.
@@ -45,10 +45,10 @@ pub struct Quarantine {
 
 /// Id of a generation at its adapter's monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SourceId(u64);
+pub(crate) struct SourceId(u64);
 
 /// Health of one adapter.
-pub(super) struct Monitor {
+pub(crate) struct Monitor {
     provider: String,
     board: Mutex<Board>,
     /// True while a health request is in flight.
@@ -69,7 +69,7 @@ struct Board {
 
 impl Monitor {
     /// Offline with the message `starting` until the first report.
-    pub(super) fn new(provider: String, relay: mpsc::Sender<Relayed>) -> Self {
+    pub(crate) fn new(provider: String, relay: mpsc::Sender<Relayed>) -> Self {
         let current = HealthReport {
             status: HealthStatus::Offline,
             message: Some("starting".to_owned()),
@@ -93,30 +93,30 @@ impl Monitor {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn current(&self) -> HealthReport {
+    pub(crate) fn current(&self) -> HealthReport {
         self.lock().current.clone()
     }
 
-    pub(super) fn history(&self) -> Vec<HealthReport> {
+    pub(crate) fn history(&self) -> Vec<HealthReport> {
         self.lock().history.iter().cloned().collect()
     }
 
     /// Permit for a health request, if the last report is at least `age` old and no request is in flight.
-    pub(super) fn ask(&self, age: Duration, now: Timestamp) -> Option<Asking<'_>> {
+    pub(crate) fn ask(&self, age: Duration, now: Timestamp) -> Option<Asking<'_>> {
         let since = now.duration_since(self.lock().current.checked_at);
         let stale = Duration::try_from(since).is_ok_and(|since| since >= age);
         (stale && !self.asking.swap(true, Ordering::AcqRel)).then_some(Asking(self))
     }
 
     /// Allocates the id of a new generation, which is not active yet.
-    pub(super) fn new_source(&self) -> SourceId {
+    pub(crate) fn new_source(&self) -> SourceId {
         let mut board = self.lock();
         board.last_source += 1;
         SourceId(board.last_source)
     }
 
     /// Makes this generation the only one whose reports count, and records its health.
-    pub(super) fn set_active(&self, source: SourceId, health: Health) {
+    pub(crate) fn set_active(&self, source: SourceId, health: Health) {
         {
             let mut board = self.lock();
             board.source = source;
@@ -126,24 +126,24 @@ impl Monitor {
     }
 
     /// Records a quarantine; ignored unless `source` is active.
-    pub(super) fn quarantine(&self, source: SourceId, quarantine: Quarantine) {
+    pub(crate) fn quarantine(&self, source: SourceId, quarantine: Quarantine) {
         let mut board = self.lock();
         if board.source == source {
             board.quarantine = Some(quarantine);
         }
     }
 
-    pub(super) fn quarantined(&self) -> Option<Quarantine> {
+    pub(crate) fn quarantined(&self) -> Option<Quarantine> {
         self.lock().quarantine.clone()
     }
 
     /// True if reports of this generation count.
-    pub(super) fn is_active(&self, source: SourceId) -> bool {
+    pub(crate) fn is_active(&self, source: SourceId) -> bool {
         self.lock().source == source
     }
 
     /// Records a report of the active generation; logs and emits a change.
-    pub(super) fn record(&self, source: SourceId, health: Health, now: Timestamp) {
+    pub(crate) fn record(&self, source: SourceId, health: Health, now: Timestamp) {
         let report = HealthReport {
             status: health.status,
             message: health.message.map(|message| cut(&message)),
@@ -206,7 +206,7 @@ impl Monitor {
 }
 
 /// The health request in flight; dropping it permits the next one.
-pub(super) struct Asking<'a>(&'a Monitor);
+pub(crate) struct Asking<'a>(&'a Monitor);
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {

@@ -10,16 +10,16 @@ use forge_adapter_api::AdapterError;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use super::backend::{self, Backend, Facts, Source};
-use super::call::{Cancel, Host};
-use super::call_id::{CallId, CallIds};
-use super::call_stream::{Call, Item};
-use super::load::LoadError;
-use super::log::{Line, Logs};
-use super::meters::Meters;
-use super::process::remote::{ConnectionState, Remote};
-use super::queue::{Bounds, CallMessage, Queue};
-use super::watchdog::Watchdog;
+use crate::backend::{self, Backend, Facts, Source};
+use crate::boundary::call::{Cancel, Host};
+use crate::boundary::load::LoadError;
+use crate::call_id::{CallId, CallIds};
+use crate::call_stream::{Call, Item};
+use crate::log::{Line, Logs};
+use crate::meters::Meters;
+use crate::process::remote::{ConnectionState, Remote};
+use crate::queue::{Bounds, CallMessage, Queue};
+use crate::watchdog::Watchdog;
 
 /// Limit of the calls that wait for the call thread.
 const WAITING: usize = 256;
@@ -29,7 +29,7 @@ const ENDED: &str = "the bridge has shut the adapter down";
 const BEFORE_SERVING: [&str; 3] = ["initialize", "events.start", "health"];
 
 /// Parameters for creating an instance.
-pub(super) struct Boot {
+pub(crate) struct Boot {
     pub id: String,
     /// Name that the library must declare.
     pub library: String,
@@ -43,7 +43,7 @@ pub(super) struct Boot {
 
 /// Limits of everything that an instance exchanges with the bridge, in bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     pub payload: usize,
     pub execution: Bounds,
     /// Requests that wait for the call thread.
@@ -52,7 +52,7 @@ pub(super) struct Limits {
 
 /// A running instance.
 #[derive(Clone)]
-pub(super) struct Handle {
+pub(crate) struct Handle {
     shared: Arc<Shared>,
     /// Channel of tokio, since the standard library's wakes its receiver while it holds the lock that the receiver
     /// needs next.
@@ -82,7 +82,7 @@ enum Work {
 
 impl Handle {
     /// Loads the library and creates the instance, both on the call thread.
-    pub(super) async fn boot(boot: Boot) -> Result<(Self, Facts), LoadError> {
+    pub(crate) async fn boot(boot: Boot) -> Result<(Self, Facts), LoadError> {
         let (cancels, canceller) = mpsc::unbounded_channel();
         let (work, inbox) = mpsc::channel(WAITING);
         let (ready, booted) = oneshot::channel();
@@ -134,7 +134,7 @@ impl Handle {
     }
 
     /// Queues a call for the call thread. Fails if the instance is unavailable or the queue is full.
-    pub(super) fn call(&self, op: &str, payload: Vec<u8>) -> Result<Call, AdapterError> {
+    pub(crate) fn call(&self, op: &str, payload: Vec<u8>) -> Result<Call, AdapterError> {
         let shared = &self.shared;
         let meter = shared.host.meters.calls.row(op);
         if let Some(error) = self.away(op) {
@@ -199,12 +199,12 @@ impl Handle {
     }
 
     /// Call counters.
-    pub(super) fn meters(&self) -> &'static Meters {
+    pub(crate) fn meters(&self) -> &'static Meters {
         &self.shared.host.meters
     }
 
     /// Bytes of output that is not read yet.
-    pub(super) fn said_bytes(&self) -> usize {
+    pub(crate) fn said_bytes(&self) -> usize {
         let host = self.shared.host;
         let calls = host.tickets.all();
         let said: usize = calls.iter().map(|(_, queue)| queue.bytes()).sum();
@@ -212,36 +212,36 @@ impl Handle {
     }
 
     /// Bytes of requests that wait for the call thread.
-    pub(super) fn waiting_bytes(&self) -> usize {
+    pub(crate) fn waiting_bytes(&self) -> usize {
         self.shared.waiting.load(Ordering::Acquire)
     }
 
     /// Marks the instance as serving: from now on its process is restarted when it ends.
-    pub(super) fn settle(&self) {
+    pub(crate) fn settle(&self) {
         if let Some(remote) = self.remote() {
             remote.settle();
         }
     }
 
     /// True if a call would reach the instance, as far as is known.
-    pub(super) fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         let remote = self.remote();
         remote.is_none_or(|remote| remote.connection_state() == ConnectionState::Up)
     }
 
     /// The instance in another process, if it is in one.
-    pub(super) fn remote(&self) -> Option<&Arc<Remote>> {
+    pub(crate) fn remote(&self) -> Option<&Arc<Remote>> {
         self.shared.remote.get()
     }
 
     /// The adapter's function that a thread is blocked in.
-    pub(super) fn blocked(&self) -> Option<&'static str> {
+    pub(crate) fn blocked(&self) -> Option<&'static str> {
         self.shared.first.blocked().or(self.shared.second.blocked())
     }
 
     /// Waits until the adapter holds a thread longer than `call_timeout`, then fails the calls that wait. Returns the
     /// adapter's function.
-    pub(super) async fn overdue(&self, call_timeout: Duration) -> &'static str {
+    pub(crate) async fn overdue(&self, call_timeout: Duration) -> &'static str {
         let what = tokio::select! {
             what = self.shared.first.overdue(call_timeout) => what,
             what = self.shared.second.overdue(call_timeout) => what,
@@ -251,7 +251,7 @@ impl Handle {
     }
 
     /// Waits until no thread is blocked any more.
-    pub(super) async fn back(&self) {
+    pub(crate) async fn back(&self) {
         while self.blocked().is_some() {
             tokio::select! {
                 () = self.shared.first.back() => {}
@@ -261,28 +261,28 @@ impl Handle {
     }
 
     /// The next event outside any call. For one reader.
-    pub(super) async fn news(&self) -> Item {
+    pub(crate) async fn news(&self) -> Item {
         self.shared.host.hear(&self.shared.host.news).await
     }
 
     /// The next message outside any call, unparsed. For one reader.
-    pub(super) async fn next_news(&self) -> CallMessage {
+    pub(crate) async fn next_news(&self) -> CallMessage {
         self.shared.host.news.next().await
     }
 
     /// The next record of the adapter's log, for a reader that passes it on. For one reader.
-    pub(super) async fn next_log(&self) -> Line {
+    pub(crate) async fn next_log(&self) -> Line {
         self.shared.host.logs.next().await
     }
 
     /// Writes the adapter's log until dropped. For one task.
-    pub(super) async fn write_logs(&self) {
+    pub(crate) async fn write_logs(&self) {
         let host = self.shared.host;
         host.logs.write(&host.provider).await;
     }
 
     /// Writes the rest of the adapter's log.
-    pub(super) fn write_rest_of_logs(&self) {
+    pub(crate) fn write_rest_of_logs(&self) {
         self.shared.host.logs.write_rest(&self.shared.host.provider);
     }
 
@@ -297,7 +297,7 @@ impl Handle {
     }
 
     /// Ends every call in flight with this reason and cancels it in the adapter.
-    pub(super) fn cut_off(&self, why: &str) {
+    pub(crate) fn cut_off(&self, why: &str) {
         let host = self.shared.host;
         for (call_id, queue) in host.tickets.all() {
             queue.answer(Err(unavailable(why)));
@@ -306,7 +306,7 @@ impl Handle {
     }
 
     /// Ends every call, then the instance; false if it did not return in time and was abandoned.
-    pub(super) async fn end(&self, grace: Duration) -> bool {
+    pub(crate) async fn end(&self, grace: Duration) -> bool {
         let host = self.shared.host;
         self.shared.ended.store(true, Ordering::SeqCst);
         self.cut_off(ENDED);

@@ -9,15 +9,15 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::Relayed;
-use super::call_stream::Item;
-use super::health::{Monitor, SourceId};
-use super::instance::Handle;
-use super::process::Restart;
+use crate::Relayed;
+use crate::call_stream::Item;
+use crate::health::{Monitor, SourceId};
+use crate::instance::Handle;
+use crate::process::Restart;
 use forge_base::event::kind;
 
 /// Background tasks of one instance.
-pub(super) struct InstanceMonitor {
+pub(crate) struct InstanceMonitor {
     pub handle: Handle,
     /// Id of the generation; its health counts only while it is active.
     pub source: SourceId,
@@ -31,7 +31,7 @@ pub(super) struct InstanceMonitor {
 }
 
 impl InstanceMonitor {
-    pub(super) async fn run(&self) {
+    pub(crate) async fn run(&self) {
         tokio::join!(
             self.handle.write_logs(),
             self.relay(),
@@ -80,7 +80,7 @@ impl InstanceMonitor {
         }
     }
 
-    pub(super) fn tell(&self, health: Health) {
+    pub(crate) fn tell(&self, health: Health) {
         self.monitor.record(self.source, health, Timestamp::now());
     }
 }
@@ -95,7 +95,7 @@ fn wrap(event: AdapterEvent) -> AdapterEvent {
 }
 
 /// Asks the adapter for its health. No answer counts as offline, an unreadable one as degraded.
-pub(super) async fn ask(handle: &Handle, timeout: Duration) -> Health {
+pub(crate) async fn ask(handle: &Handle, timeout: Duration) -> Health {
     match answer(handle, "health", empty(), timeout).await {
         Ok(answer) => serde_json::from_slice(&answer).unwrap_or_else(|error| {
             Health::degraded(format!("health returned an unreadable answer: {error}"))
@@ -116,7 +116,7 @@ pub(super) async fn ask(handle: &Handle, timeout: Duration) -> Health {
 }
 
 /// Makes one call and waits for its answer.
-pub(super) async fn answer(
+pub(crate) async fn answer(
     handle: &Handle,
     op: &str,
     payload: Vec<u8>,
@@ -143,6 +143,6 @@ pub(super) async fn answer(
 }
 
 /// The payload of ops without arguments.
-pub(super) fn empty() -> Vec<u8> {
+pub(crate) fn empty() -> Vec<u8> {
     b"{}".to_vec()
 }

@@ -4,11 +4,10 @@
 mod adapter;
 mod backend;
 mod backpressure;
-mod call;
+mod boundary;
 mod call_id;
 mod call_stream;
 pub mod conform;
-mod format;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -16,10 +15,7 @@ mod generation;
 mod health;
 mod instance;
 mod instance_monitor;
-mod load;
-mod loaded_images;
 mod log;
-mod manifest;
 pub mod meters;
 mod pause;
 pub mod process;
@@ -27,9 +23,6 @@ mod queue;
 mod resolve;
 mod settings;
 mod spec;
-mod staging;
-mod truncated_answer;
-mod trust;
 mod watchdog;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,16 +40,17 @@ use tokio::task::spawn_blocking;
 use forge_base::tasks::Tasks;
 
 pub use adapter::{Adapter, Draining, PauseError, ReloadError};
+pub use boundary::load::LoadError;
+pub use boundary::trust::Trust;
 pub use call_stream::{Call, Item};
 pub use generation::Permit;
 pub use health::{HealthReport, Quarantine};
-pub use load::LoadError;
 pub use settings::AdapterTable;
-pub use trust::Trust;
 
+use boundary::loaded_images::LoadedImages;
+use boundary::staging;
 use generation::AdapterContext;
 use health::Monitor;
-use loaded_images::LoadedImages;
 use pause::Mark;
 use process::Restart;
 use spec::AdapterSpec;

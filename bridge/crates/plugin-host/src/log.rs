@@ -17,7 +17,7 @@ const RECORD_BYTES: usize = 8 * 1024;
 const RATE: f64 = 200.0;
 
 #[derive(Default)]
-pub(super) struct Logs {
+pub(crate) struct Logs {
     inner: Mutex<Inner>,
     changed: Notify,
 }
@@ -31,13 +31,13 @@ struct Inner {
 
 /// One queued record.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(crate) struct Line {
     pub origin: Origin,
     pub text: Box<[u8]>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Origin {
+pub(crate) enum Origin {
     /// Written by the adapter, at this level of `HostV1::log`.
     Adapter { level: i32 },
     /// A breach of the contract, noticed by the bridge.
@@ -50,12 +50,12 @@ impl Logs {
     }
 
     /// Queues a record of the adapter. Never waits.
-    pub(super) fn push(&self, level: i32, record: &[u8]) {
+    pub(crate) fn push(&self, level: i32, record: &[u8]) {
         self.queue(Origin::Adapter { level }, record);
     }
 
     /// Queues a breach of the contract by the adapter.
-    pub(super) fn breach(&self, message: &str) {
+    pub(crate) fn breach(&self, message: &str) {
         self.queue(Origin::Breach, message.as_bytes());
     }
 
@@ -76,7 +76,7 @@ impl Logs {
     }
 
     /// Writes records as they come, until dropped. For one task.
-    pub(super) async fn write(&self, provider: &str) {
+    pub(crate) async fn write(&self, provider: &str) {
         let mut rate = Rate::starting(Instant::now());
         loop {
             self.changed.notified().await;
@@ -85,7 +85,7 @@ impl Logs {
     }
 
     /// The next record, for a reader that passes it on. For one reader.
-    pub(super) async fn next(&self) -> Line {
+    pub(crate) async fn next(&self) -> Line {
         loop {
             if let Some(line) = self.pop() {
                 return line;
@@ -95,7 +95,7 @@ impl Logs {
     }
 
     /// Takes the next record that is not yet written.
-    pub(super) fn pop(&self) -> Option<Line> {
+    pub(crate) fn pop(&self) -> Option<Line> {
         let mut inner = self.lock();
         let line = inner.lines.pop_front()?;
         inner.bytes -= line.text.len() + size_of::<Line>();
@@ -103,7 +103,7 @@ impl Logs {
     }
 
     /// Writes the remaining records.
-    pub(super) fn write_rest(&self, provider: &str) {
+    pub(crate) fn write_rest(&self, provider: &str) {
         self.flush(provider, &mut Rate::starting(Instant::now()));
     }
 
@@ -168,7 +168,7 @@ impl Line {
 
 /// The dispatch that a record is about, from the fields that each record of an execution has.
 #[derive(Debug, PartialEq)]
-pub(super) struct About {
+pub(crate) struct About {
     dispatch: String,
     trace: Option<TraceId>,
 }
@@ -192,7 +192,7 @@ impl About {
 
 /// Splits a JSON record into its message, the other fields (`fields` unwrapped, without those that the line shows
 /// anyway) and its dispatch. A record that is not a JSON object is a message.
-pub(super) fn read(record: &str) -> (String, Option<String>, Option<About>) {
+pub(crate) fn read(record: &str) -> (String, Option<String>, Option<About>) {
     let Ok(serde_json::Value::Object(mut object)) = serde_json::from_str(record) else {
         return (record.to_owned(), None, None);
     };

@@ -27,18 +27,18 @@ pub struct Op {
     /// Abandoned by the bridge before an answer.
     dropped: Counter,
     /// Refused before reaching the adapter.
-    pub(super) refused: Counter,
+    pub(crate) refused: Counter,
 }
 
 impl Op {
-    pub(super) fn answered<T, E>(&self, answer: &Result<T, E>) {
+    pub(crate) fn answered<T, E>(&self, answer: &Result<T, E>) {
         match answer {
             Ok(_) => self.ok.inc(),
             Err(_) => self.error.inc(),
         }
     }
 
-    pub(super) fn dropped(&self) {
+    pub(crate) fn dropped(&self) {
         self.dropped.inc();
     }
 

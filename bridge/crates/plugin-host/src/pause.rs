@@ -11,26 +11,26 @@ use jiff::Timestamp;
 
 /// The pause marker of one adapter.
 #[derive(Clone)]
-pub(super) struct Mark {
+pub(crate) struct Mark {
     folder: PathBuf,
     file: PathBuf,
 }
 
 impl Mark {
     /// The marker in `folder`, which holds those of all adapters.
-    pub(super) fn of(provider: &str, folder: &Path) -> Self {
+    pub(crate) fn of(provider: &str, folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
             file: folder.join(provider),
         }
     }
 
-    pub(super) fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Start of the pause; `None` if the adapter is not paused.
-    pub(super) fn since(&self) -> Option<Timestamp> {
+    pub(crate) fn since(&self) -> Option<Timestamp> {
         match fs::symlink_metadata(&self.file) {
             Ok(metadata) => {
                 // Without a known time the adapter is paused all the same.
@@ -49,7 +49,7 @@ impl Mark {
     }
 
     /// Creates the marker, durable on return. Returns the start of the pause; a repeated call does not change it.
-    pub(super) fn set(&self) -> io::Result<Timestamp> {
+    pub(crate) fn set(&self) -> io::Result<Timestamp> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -64,7 +64,7 @@ impl Mark {
     }
 
     /// Removes the marker, durable on return.
-    pub(super) fn remove(&self) -> io::Result<()> {
+    pub(crate) fn remove(&self) -> io::Result<()> {
         match fs::remove_file(&self.file) {
             Ok(()) => self.sync(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -8,16 +8,16 @@ use std::time::Instant;
 use forge_adapter_api::AdapterError;
 use tokio::sync::Notify;
 
-use super::backpressure::Backpressure;
+use crate::backpressure::Backpressure;
 
 /// Bytes charged for a queued entry beyond its content.
 const ENTRY_COST: usize = 64;
 
-pub(super) type Answer = Result<Vec<u8>, AdapterError>;
+pub(crate) type Answer = Result<Vec<u8>, AdapterError>;
 
 /// The bounds of one queue, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     /// Limit of the entries that wait for the reader.
     pub queued: usize,
     /// Limit of one event.
@@ -28,7 +28,7 @@ pub(super) struct Bounds {
 
 /// Result of emitting an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Emitted {
+pub(crate) enum Emitted {
     Taken,
     /// Not queued; the emitter can retry.
     Full,
@@ -40,14 +40,14 @@ pub(super) enum Emitted {
 
 /// A message for the reader.
 #[derive(Debug, PartialEq)]
-pub(super) enum CallMessage {
+pub(crate) enum CallMessage {
     Event(Box<[u8]>),
     /// Number of events lost at this point.
     Dropped(u64),
     Answer(Answer),
 }
 
-pub(super) struct Queue {
+pub(crate) struct Queue {
     bounds: Bounds,
     inner: Mutex<Inner>,
     changed: Notify,
@@ -74,7 +74,7 @@ enum Phase {
 }
 
 impl Queue {
-    pub(super) fn new(bounds: Bounds) -> Self {
+    pub(crate) fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
             inner: Mutex::new(Inner {
@@ -97,7 +97,7 @@ impl Queue {
 
     /// Queues one event, or returns why not. Never waits for the reader. While retries of refused events are expected,
     /// new events are refused too, so that a gap is reported at its place.
-    pub(super) fn emit(&self, event: &[u8], now: Instant) -> Emitted {
+    pub(crate) fn emit(&self, event: &[u8], now: Instant) -> Emitted {
         let mut inner = self.lock();
         if inner.phase != Phase::Open {
             return Emitted::Closed;
@@ -136,7 +136,7 @@ impl Queue {
     }
 
     /// Records events that were lost before they reached this queue.
-    pub(super) fn lose(&self, count: u64) {
+    pub(crate) fn lose(&self, count: u64) {
         let mut inner = self.lock();
         if inner.phase == Phase::Open {
             inner.drop_here(count);
@@ -146,7 +146,7 @@ impl Queue {
     }
 
     /// Queues the answer; false if there was one already or the reader is gone.
-    pub(super) fn answer(&self, answer: Answer) -> bool {
+    pub(crate) fn answer(&self, answer: Answer) -> bool {
         let mut inner = self.lock();
         if inner.phase != Phase::Open {
             return false;
@@ -161,7 +161,7 @@ impl Queue {
     }
 
     /// Closes the queue for the reader; true if the call had not been answered.
-    pub(super) fn close(&self) -> bool {
+    pub(crate) fn close(&self) -> bool {
         let mut inner = self.lock();
         let open = inner.phase == Phase::Open;
         inner.phase = Phase::Closed;
@@ -170,33 +170,33 @@ impl Queue {
         open
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.lock().phase == Phase::Open
     }
 
     /// Bytes that wait for the reader.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.lock().queued
     }
 
     /// Records that `start` has returned for this call.
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.lock().begun = true;
     }
 
-    pub(super) fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.lock().begun
     }
 
     /// Counts an unreadable event; returns the count so far.
-    pub(super) fn unreadable(&self) -> u64 {
+    pub(crate) fn unreadable(&self) -> u64 {
         let mut inner = self.lock();
         inner.unreadable += 1;
         inner.unreadable
     }
 
     /// The next message. Cancel-safe; for one reader. Never resolves after the answer.
-    pub(super) async fn next(&self) -> CallMessage {
+    pub(crate) async fn next(&self) -> CallMessage {
         loop {
             if let Some(said) = self.pop() {
                 return said;
@@ -234,8 +234,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use super::super::backpressure::COMES_BACK_WITHIN;
     use super::*;
+    use crate::backpressure::COMES_BACK_WITHIN;
 
     /// Room for two small events.
     const SMALL: Bounds = Bounds {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::load::LoadError;
-use super::{AdapterTable, Error};
+use crate::boundary::load::LoadError;
+use crate::{AdapterTable, Error};
 
 /// An adapter id and the library that serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Named {
+pub(crate) struct Named {
     /// The provider id that the bridge serves.
     pub id: String,
     /// The library's own name.
@@ -16,7 +16,7 @@ pub(super) struct Named {
 }
 
 /// The ids to load and the library of each. Fails at the first id that is a duplicate or not a valid name.
-pub(super) fn names(
+pub(crate) fn names(
     ids: &[String],
     tables: &BTreeMap<String, AdapterTable>,
 ) -> Result<Vec<Named>, Error> {
@@ -52,7 +52,7 @@ pub(super) fn names(
 }
 
 /// The file of a library, from the first folder that has one. The outer error is two candidates in one folder.
-pub(super) fn find(
+pub(crate) fn find(
     library: &str,
     folders: &[PathBuf],
 ) -> Result<Result<PathBuf, LoadError>, Error> {

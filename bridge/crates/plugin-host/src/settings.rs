@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::process::Isolation;
+use crate::process::Isolation;
 
 /// Variables that every process of an adapter gets besides its own, for finding programs, folders and the locale.
 const EVERYWHERE: [&str; 6] = ["HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ"];
@@ -49,7 +49,7 @@ impl fmt::Debug for AdapterTable {
 
 /// Configuration sources of one adapter.
 #[derive(Clone)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     pub id: String,
     pub env: BTreeMap<String, String>,
     pub table: AdapterTable,
@@ -59,7 +59,7 @@ pub(super) struct Settings {
 
 impl Settings {
     /// The payload of `initialize`. `named` are the variables that the library asks for.
-    pub(super) fn object(&self, named: &[String]) -> Map<String, Value> {
+    pub(crate) fn object(&self, named: &[String]) -> Map<String, Value> {
         let variables = self.env.iter().filter(|(name, _)| match self.apart {
             true => self.is_its_own(name, named),
             false => !is_ours(name),
@@ -82,7 +82,7 @@ impl Settings {
     }
 
     /// The environment of the adapter's process.
-    pub(super) fn environment(&self, named: &[String]) -> BTreeMap<String, String> {
+    pub(crate) fn environment(&self, named: &[String]) -> BTreeMap<String, String> {
         let variables = self.env.iter().filter(|(name, _)| {
             EVERYWHERE.contains(&name.as_str()) || self.is_its_own(name, named)
         });

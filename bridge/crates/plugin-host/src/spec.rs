@@ -6,20 +6,21 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::backend::{Found, Source, is_program};
-use super::generation::Start;
-use super::instance::{Boot, Limits};
-use super::load::LoadError;
-use super::loaded_images::LoadedImages;
-use super::pause::Mark;
-use super::process::Isolation;
-use super::process::launch::Launcher;
-use super::queue::Bounds;
-use super::resolve::{self, Named};
-use super::settings::Settings;
-use super::{AdapterTable, Allowed, Config, Error, manifest};
+use crate::backend::{Found, Source, is_program};
+use crate::boundary::load::LoadError;
+use crate::boundary::loaded_images::LoadedImages;
+use crate::boundary::manifest;
+use crate::generation::Start;
+use crate::instance::{Boot, Limits};
+use crate::pause::Mark;
+use crate::process::Isolation;
+use crate::process::launch::Launcher;
+use crate::queue::Bounds;
+use crate::resolve::{self, Named};
+use crate::settings::Settings;
+use crate::{AdapterTable, Allowed, Config, Error};
 
-pub(super) struct AdapterSpec {
+pub(crate) struct AdapterSpec {
     pub named: Named,
     pub config: Arc<Config>,
     /// Search path: absolute, in order.
@@ -41,7 +42,7 @@ pub(super) struct AdapterSpec {
 impl AdapterSpec {
     /// Parameters for starting an instance of the file found now. The outer error is the operator's: two files for one
     /// adapter.
-    pub(super) fn boot(&self) -> Result<Result<(Boot, Start), LoadError>, Error> {
+    pub(crate) fn boot(&self) -> Result<Result<(Boot, Start), LoadError>, Error> {
         let (named, config) = (&self.named, &self.config);
         let found = resolve::find(&named.library, &self.folders)?;
         let allowed = config

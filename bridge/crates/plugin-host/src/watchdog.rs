@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 #[derive(Default)]
-pub(super) struct Watchdog {
+pub(crate) struct Watchdog {
     state: Mutex<State>,
     entered: Notify,
     left: Notify,
@@ -34,7 +34,7 @@ impl Watchdog {
     }
 
     /// Records that the thread enters the adapter's function `what`.
-    pub(super) fn enter(&self, what: &'static str) {
+    pub(crate) fn enter(&self, what: &'static str) {
         let mut state = self.lock();
         state.entries += 1;
         state.inside = Some(Inside {
@@ -47,7 +47,7 @@ impl Watchdog {
     }
 
     /// Records that the thread has returned.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         let mut state = self.lock();
         state.inside = None;
         let was_blocked = state.blocked.take().is_some();
@@ -58,12 +58,12 @@ impl Watchdog {
     }
 
     /// The adapter's function that the thread is blocked in.
-    pub(super) fn blocked(&self) -> Option<&'static str> {
+    pub(crate) fn blocked(&self) -> Option<&'static str> {
         self.lock().blocked
     }
 
     /// Resolves with the name of the function that kept the thread longer than `call_timeout`.
-    pub(super) async fn overdue(&self, call_timeout: Duration) -> &'static str {
+    pub(crate) async fn overdue(&self, call_timeout: Duration) -> &'static str {
         loop {
             let Some(inside) = self.lock().inside else {
                 self.entered.notified().await;
@@ -85,7 +85,7 @@ impl Watchdog {
     }
 
     /// Resolves when a blocked thread has returned.
-    pub(super) async fn back(&self) {
+    pub(crate) async fn back(&self) {
         self.left.notified().await;
     }
 }

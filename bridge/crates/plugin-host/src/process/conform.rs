@@ -11,10 +11,10 @@ use forge_adapter_api::{AdapterError, Manifest, Result};
 
 use super::program::{self, Channel, Program, Start};
 use super::wire::{ChildMessage, MessageReader, Writer};
-use crate::load::LoadError;
-use crate::manifest::{self, Language};
+use crate::boundary::load::LoadError;
+use crate::boundary::manifest::{self, Language};
+use crate::boundary::trust::{self, Rules};
 use crate::settings::Settings;
-use crate::trust::{self, Rules};
 use crate::{AdapterTable, Config};
 
 /// Time limit for the manifest.

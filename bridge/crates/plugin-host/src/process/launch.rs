@@ -11,12 +11,12 @@ use super::probe;
 use super::program::{Channel, Start};
 use super::remote::{Remote, Spec};
 use crate::backend::Found;
-use crate::call::Host;
+use crate::boundary::call::Host;
+use crate::boundary::load::LoadError;
+use crate::boundary::manifest::{self, Language};
+use crate::boundary::trust::Vetted;
 use crate::instance::Boot;
-use crate::load::LoadError;
-use crate::manifest::{self, Language};
 use crate::settings::Settings;
-use crate::trust::Vetted;
 
 /// Parameters for starting processes for one adapter.
 pub(crate) struct Launcher {

@@ -7,8 +7,8 @@ use std::path::Path;
 use forge_adapter_api::Manifest;
 
 use super::remote::{Remote, Spec};
-use crate::call::Host;
-use crate::load::LoadError;
+use crate::boundary::call::Host;
+use crate::boundary::load::LoadError;
 use forge_base::failpoint;
 
 /// The manifest of the library with this digest: from the note in `folder`, else by a probe. Blocks.

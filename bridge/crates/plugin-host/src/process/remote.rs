@@ -10,9 +10,9 @@ use tokio::sync::{Notify, watch};
 
 use super::program::{self, Program, Start};
 use super::wire::{ChildMessage, MessageReader, Writer};
-use crate::call::Host;
+use crate::boundary::call::Host;
+use crate::boundary::load::LoadError;
 use crate::call_id::CallId;
-use crate::load::LoadError;
 use crate::queue::Emitted;
 use forge_base::failpoint;
 

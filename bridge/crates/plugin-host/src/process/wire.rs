@@ -6,7 +6,7 @@ use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use super::frame::{Frame, Kind};
 use super::lines::{self, Line};
 use super::program::{Channel, Reader};
-use crate::truncated_answer;
+use crate::boundary::truncated_answer;
 
 /// Limit of invalid lines, at which a program is stopped.
 const MOST_BREACHES: u32 = 100;

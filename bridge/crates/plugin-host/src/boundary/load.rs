@@ -16,10 +16,10 @@ use forge_adapter_api::export::LoadedEntry;
 use forge_adapter_api::{AdapterError, Manifest, conformance};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use super::call::RawCreateResult;
-use super::loaded_images::Full;
-use super::manifest;
-use super::trust::{self, Rules, Vetted};
+use crate::boundary::call::RawCreateResult;
+use crate::boundary::loaded_images::Full;
+use crate::boundary::manifest;
+use crate::boundary::trust::{self, Rules, Vetted};
 
 /// Flag that keeps a library mapped after its handle is closed. The same number on Linux, musl included; `libloading`
 /// does not define it.
@@ -31,11 +31,11 @@ const RTLD_NODELETE: i32 = 0x80;
 /// Limit of a manifest.
 const MANIFEST_BYTES: usize = 256 * 1024;
 
-pub(super) type RawCreate = unsafe extern "C" fn(*const HostV1, FBytes) -> RawCreateResult;
+pub(crate) type RawCreate = unsafe extern "C" fn(*const HostV1, FBytes) -> RawCreateResult;
 type ManifestFn = unsafe extern "C" fn() -> FBytes;
 
 /// A library in memory that passed every check.
-pub(super) struct Image {
+pub(crate) struct Image {
     pub manifest: Manifest,
     manifest_fn: ManifestFn,
     pub path: PathBuf,
@@ -166,7 +166,7 @@ pub enum LoadError {
 }
 
 /// Checks a library against every rule of the boundary, in this process, which a faulty one can end.
-pub(super) fn conform(
+pub(crate) fn conform(
     path: &Path,
     provider: &str,
     rules: &Rules<'_>,
@@ -188,14 +188,14 @@ pub(super) fn conform(
 }
 
 /// Checks, copies and opens the library at `path`, which must declare the name `provider`.
-pub(super) fn open(path: &Path, provider: &str, rules: &Rules<'_>) -> Result<Image, LoadError> {
+pub(crate) fn open(path: &Path, provider: &str, rules: &Rules<'_>) -> Result<Image, LoadError> {
     let vetted = trust::vet(path, rules)?;
     admit(path, rules, &vetted)?;
     open_vetted(path, provider, vetted)
 }
 
 /// Counts an image that is about to be loaded into this process; fails at the limit.
-pub(super) fn admit(path: &Path, rules: &Rules<'_>, vetted: &Vetted) -> Result<(), LoadError> {
+pub(crate) fn admit(path: &Path, rules: &Rules<'_>, vetted: &Vetted) -> Result<(), LoadError> {
     let admitted = rules.images.admit(&vetted.digest);
     admitted.map_err(|Full(most)| LoadError::TooManyImages {
         path: path.to_owned(),
@@ -204,7 +204,7 @@ pub(super) fn admit(path: &Path, rules: &Rules<'_>, vetted: &Vetted) -> Result<(
 }
 
 /// Opens the private copy of the library that was found at `path`.
-pub(super) fn open_vetted(path: &Path, provider: &str, vetted: Vetted) -> Result<Image, LoadError> {
+pub(crate) fn open_vetted(path: &Path, provider: &str, vetted: Vetted) -> Result<Image, LoadError> {
     // SAFETY: this runs the library's initialisers, which configuring an adapter permits; the file was checked first
     // and the copy cannot be exchanged.
     let library =

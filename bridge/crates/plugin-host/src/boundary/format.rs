@@ -1,7 +1,7 @@
 //! Recognises the kind of a file by its first bytes, for clearer errors than the dynamic loader's. Pure.
 
 /// Number of first bytes that [`check`] needs.
-pub(super) const HEAD: usize = 4096;
+pub(crate) const HEAD: usize = 4096;
 
 const ET_DYN: u16 = 3;
 
@@ -18,7 +18,7 @@ const MACHINES: [(u16, &str); 7] = [
 
 /// Checks that `head` begins a shared library of `length` bytes for `arch` (as `std::env::consts::ARCH` spells it). The
 /// error names the kind of file found instead.
-pub(super) fn check(head: &[u8], length: u64, arch: &str) -> Result<(), String> {
+pub(crate) fn check(head: &[u8], length: u64, arch: &str) -> Result<(), String> {
     if cfg!(target_os = "macos") {
         return mach(head);
     }

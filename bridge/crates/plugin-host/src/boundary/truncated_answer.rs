@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 /// Limit of the output that is kept.
 const KEPT_BYTES: usize = 1024 * 1024;
 /// Limit of the answer that is scanned: escapes make JSON longer than its content.
-pub(super) const LOOKED_AT_BYTES: usize = 2 * KEPT_BYTES;
+pub(crate) const LOOKED_AT_BYTES: usize = 2 * KEPT_BYTES;
 /// Longest sequence that a cut can split, in bytes: two escapes that form one character.
 const SPLIT: usize = 12;
 
 /// Details of the error for an answer of `bytes` bytes: its size and the beginning of its `output`.
-pub(super) fn details(head: &[u8], bytes: usize) -> Value {
+pub(crate) fn details(head: &[u8], bytes: usize) -> Value {
     json!({"bytes": bytes, "output": output(head)})
 }
 

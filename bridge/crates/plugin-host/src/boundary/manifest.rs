@@ -4,20 +4,20 @@ use std::path::Path;
 
 use forge_adapter_api::Manifest;
 
-use super::load::LoadError;
+use crate::boundary::load::LoadError;
 
 /// The JSON schema version that this bridge speaks.
-pub(super) const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// Language of the library, known from its entry symbol: only Rust code can panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Language {
+pub(crate) enum Language {
     Rust,
     Other,
 }
 
 /// Reads and checks a manifest.
-pub(super) fn read(
+pub(crate) fn read(
     bytes: &[u8],
     path: &Path,
     provider: &str,

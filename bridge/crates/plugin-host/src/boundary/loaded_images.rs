@@ -8,15 +8,15 @@ const MOST: usize = 20;
 
 /// Loaded images, by digest.
 #[derive(Default)]
-pub(super) struct LoadedImages(Mutex<BTreeSet<String>>);
+pub(crate) struct LoadedImages(Mutex<BTreeSet<String>>);
 
 /// The limit is reached; carries the limit.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Full(pub usize);
+pub(crate) struct Full(pub usize);
 
 impl LoadedImages {
     /// Counts an image that is about to be loaded; one that is loaded already is free.
-    pub(super) fn admit(&self, digest: &str) -> Result<(), Full> {
+    pub(crate) fn admit(&self, digest: &str) -> Result<(), Full> {
         let mut images = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if images.len() >= MOST && !images.contains(digest) {
             return Err(Full(MOST));

@@ -10,9 +10,9 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use super::format;
-use super::load::LoadError;
-use super::loaded_images::LoadedImages;
+use crate::boundary::format;
+use crate::boundary::load::LoadError;
+use crate::boundary::loaded_images::LoadedImages;
 use forge_base::digest::{hex, sha256_of};
 use forge_base::failpoint;
 
@@ -28,14 +28,14 @@ pub enum Trust {
 }
 
 /// A library that passed the checks, as a private copy.
-pub(super) struct Vetted {
+pub(crate) struct Vetted {
     pub copy: PathBuf,
     /// SHA-256 in lower-case hexadecimal digits.
     pub digest: String,
 }
 
 /// Rules that a library is checked against.
-pub(super) struct Rules<'a> {
+pub(crate) struct Rules<'a> {
     pub trust: Trust,
     /// SHA-256 from the allow-list, in hexadecimal digits.
     pub digest: Option<&'a str>,
@@ -47,7 +47,7 @@ pub(super) struct Rules<'a> {
 
 impl Vetted {
     /// An earlier copy, if its content still matches the digest.
-    pub(super) fn known(copy: &Path, digest: &str) -> Option<Self> {
+    pub(crate) fn known(copy: &Path, digest: &str) -> Option<Self> {
         is_same(copy, digest).then(|| Self {
             copy: copy.to_owned(),
             digest: digest.to_owned(),
@@ -56,7 +56,7 @@ impl Vetted {
 }
 
 /// Checks the file at an absolute path and copies it. Every step uses the same open file.
-pub(super) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
+pub(crate) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
     let unreadable = |source: io::Error| LoadError::Read {
         path: path.to_owned(),
         source,
@@ -83,7 +83,7 @@ pub(super) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
 }
 
 /// Checks a program and returns its SHA-256. A program is not copied: it might need the files beside it.
-pub(super) fn vet_program(path: &Path, rules: &Rules<'_>) -> Result<String, LoadError> {
+pub(crate) fn vet_program(path: &Path, rules: &Rules<'_>) -> Result<String, LoadError> {
     let (mut file, metadata) = open_trusted(path, rules)?;
     if metadata.mode() & 0o111 == 0 {
         return Err(LoadError::NoProgram(path.to_owned()));

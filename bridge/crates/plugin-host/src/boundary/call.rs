@@ -15,12 +15,12 @@ use forge_adapter_abi::{
 use forge_adapter_api::AdapterError;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::call_id::{CallId, CallIds, Used};
-use super::load::{LoadError, RawCreate};
-use super::log::Logs;
-use super::meters::Meters;
-use super::queue::{Answer, Emitted, Queue};
-use super::truncated_answer;
+use crate::boundary::load::{LoadError, RawCreate};
+use crate::boundary::truncated_answer;
+use crate::call_id::{CallId, CallIds, Used};
+use crate::log::Logs;
+use crate::meters::Meters;
+use crate::queue::{Answer, Emitted, Queue};
 
 /// Return value of a completion that was refused.
 const NOT_TAKEN: i32 = -1;
@@ -28,13 +28,13 @@ const NOT_TAKEN: i32 = -1;
 const MESSAGE_BYTES: usize = 8 * 1024;
 
 /// Command for the cancel thread of an instance.
-pub(super) enum Cancel {
+pub(crate) enum Cancel {
     Call(CallId),
     Stop(tokio::sync::oneshot::Sender<()>),
 }
 
 /// State of the bridge that an instance can reach. Leaked on purpose: a callback after `destroy` must find it.
-pub(super) struct Host {
+pub(crate) struct Host {
     pub provider: String,
     pub tickets: CallIds,
     /// Events outside any call.
@@ -49,7 +49,7 @@ pub(super) struct Host {
 
 impl Host {
     /// Abandons a call; cancels it in the adapter if that has received it.
-    pub(super) fn give_up(&self, call_id: CallId, queue: &Queue) {
+    pub(crate) fn give_up(&self, call_id: CallId, queue: &Queue) {
         self.tickets.give_up(call_id);
         if queue.has_begun() {
             self.cancel(call_id);
@@ -57,13 +57,13 @@ impl Host {
     }
 
     /// Asks the cancel thread to cancel a call in the adapter.
-    pub(super) fn cancel(&self, call_id: CallId) {
+    pub(crate) fn cancel(&self, call_id: CallId) {
         // The receiver is gone only after the instance was destroyed: nothing is left to cancel.
         let _ = self.cancels.send(Cancel::Call(call_id));
     }
 
     /// Queues an event of a call, or of the instance itself if the call id is 0.
-    pub(super) fn emit(&self, call_id: CallId, event: &[u8]) -> Emitted {
+    pub(crate) fn emit(&self, call_id: CallId, event: &[u8]) -> Emitted {
         if call_id.0 == 0 {
             return self.news.emit(event, Instant::now());
         }
@@ -82,7 +82,7 @@ impl Host {
     }
 
     /// Completes a call. `answer` is evaluated only for the first completion of an open call.
-    pub(super) fn complete(
+    pub(crate) fn complete(
         &self,
         call_id: CallId,
         what: &str,
@@ -139,7 +139,7 @@ impl Host {
     }
 
     /// Checks the size of an answer or error, and parses the error.
-    pub(super) fn judge(&self, said: Result<Vec<u8>, Vec<u8>>) -> Answer {
+    pub(crate) fn judge(&self, said: Result<Vec<u8>, Vec<u8>>) -> Answer {
         let (Ok(bytes) | Err(bytes)) = &said;
         if bytes.len() > self.payload_bytes {
             let head = &bytes[..bytes.len().min(truncated_answer::LOOKED_AT_BYTES)];
@@ -149,7 +149,7 @@ impl Host {
     }
 
     /// The error for an answer of `found` bytes that begins with `head`.
-    pub(super) fn too_large(&self, head: &[u8], found: usize) -> AdapterError {
+    pub(crate) fn too_large(&self, head: &[u8], found: usize) -> AdapterError {
         AdapterError {
             details: Some(truncated_answer::details(head, found)),
             ..AdapterError::new(
@@ -163,7 +163,7 @@ impl Host {
     }
 
     /// Ends a call that the adapter will never answer.
-    pub(super) fn fail(&self, call_id: CallId, error: AdapterError) {
+    pub(crate) fn fail(&self, call_id: CallId, error: AdapterError) {
         if let Some(queue) = self.tickets.find(call_id) {
             queue.answer(Err(error));
             self.tickets.give_up(call_id);
@@ -176,7 +176,7 @@ fn breach(message: &str) -> AdapterError {
 }
 
 /// Parses an adapter's error; an unreadable one is a `protocol_violation`.
-pub(super) fn read_error(bytes: &[u8]) -> AdapterError {
+pub(crate) fn read_error(bytes: &[u8]) -> AdapterError {
     let Ok(mut error) = serde_json::from_slice::<AdapterError>(bytes) else {
         return breach("an error answer that is not {\"code\", \"message\"} as JSON");
     };
@@ -251,7 +251,7 @@ type Destroy = unsafe extern "C" fn(*mut ());
 
 /// Unvalidated `InstanceV1`: a C adapter might leave functions out.
 #[repr(C)]
-pub(super) struct RawInstance {
+pub(crate) struct RawInstance {
     size: usize,
     data: *mut (),
     start: Option<Start>,
@@ -261,7 +261,7 @@ pub(super) struct RawInstance {
 
 /// Unvalidated `CreateResult`.
 #[repr(C)]
-pub(super) struct RawCreateResult {
+pub(crate) struct RawCreateResult {
     status: i32,
     error: FBytes,
     instance: RawInstance,
@@ -275,7 +275,7 @@ const _: () = assert!(
 
 /// One instance of an adapter. `start` and `destroy` belong to its call thread, `cancel` to its cancel thread.
 #[derive(Clone, Copy)]
-pub(super) struct Instance {
+pub(crate) struct Instance {
     host: &'static Host,
     data: *mut (),
     start: Start,
@@ -288,7 +288,7 @@ unsafe impl Send for Instance {}
 
 impl Instance {
     /// Creates an instance of a library that passed all checks.
-    pub(super) fn create(
+    pub(crate) fn create(
         create: RawCreate,
         host: &'static Host,
         payload: Vec<u8>,
@@ -335,7 +335,7 @@ impl Instance {
     }
 
     /// Starts a call; true if the adapter accepted it.
-    pub(super) fn start(&self, call_id: CallId, op: &str, payload: Vec<u8>) -> bool {
+    pub(crate) fn start(&self, call_id: CallId, op: &str, payload: Vec<u8>) -> bool {
         let completion = Completion {
             ctx: ptr::from_ref(self.host).cast(),
             call: call_id.0,
@@ -364,12 +364,12 @@ impl Instance {
         status == 0
     }
 
-    pub(super) fn cancel(&self, call_id: CallId) {
+    pub(crate) fn cancel(&self, call_id: CallId) {
         // SAFETY: the thread that calls this has ended before `destroy` is called.
         unsafe { (self.cancel)(self.data, call_id.0) };
     }
 
-    pub(super) fn destroy(self) {
+    pub(crate) fn destroy(self) {
         // SAFETY: called once, last, by the thread that made all other calls.
         unsafe { (self.destroy)(self.data) };
     }
@@ -382,8 +382,8 @@ mod tests {
 
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-    use super::super::queue::{Bounds, CallMessage};
     use super::*;
+    use crate::queue::{Bounds, CallMessage};
 
     const BOUNDS: Bounds = Bounds {
         queued: 10_000,

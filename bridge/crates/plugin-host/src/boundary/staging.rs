@@ -10,7 +10,7 @@ use forge_base::failpoint;
 
 /// Removes every file in the sub-folders of `folder` that is not named by one of these digests. Blocks; must run before
 /// a reload is possible. A failure is logged, and the remaining files stay.
-pub(super) fn clear(folder: &Path, digests: &BTreeSet<String>) {
+pub(crate) fn clear(folder: &Path, digests: &BTreeSet<String>) {
     match remove_unnamed(folder, digests) {
         Ok(0) => {}
         Ok(count) => tracing::info!(

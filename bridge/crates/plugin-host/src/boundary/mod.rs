@@ -1,0 +1,11 @@
+//! The lowest floor: opens a library, calls it through the function table, and checks files before that. Knows no
+//! instance and no adapter. Only `load` and `call` contain unsafe code.
+
+pub(crate) mod call;
+pub(crate) mod format;
+pub(crate) mod load;
+pub(crate) mod loaded_images;
+pub(crate) mod manifest;
+pub(crate) mod staging;
+pub(crate) mod truncated_answer;
+pub(crate) mod trust;
