@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::boundary::load::LoadError;
 use crate::generation::{AdapterContext, Generation, Permit, Start};
-use crate::health::{HealthReport, Quarantine};
-use crate::instance::Boot;
-use crate::meters::Meters;
+use crate::instance::handle::Boot;
+use crate::instance::health::{HealthReport, Quarantine};
+use crate::instance::meters::Meters;
+use crate::instance::process::Isolation;
 use crate::pause::Mark;
-use crate::process::Isolation;
 use crate::spec::AdapterSpec;
 use forge_base::failpoint;
 

@@ -10,8 +10,8 @@ use crate::boundary::format;
 use crate::boundary::manifest;
 use crate::boundary::manifest::Language;
 use crate::boundary::truncated_answer;
-use crate::call_stream;
-use crate::log;
+use crate::instance::call_stream;
+use crate::instance::log;
 
 pub fn error(bytes: &[u8]) -> AdapterError {
     call::read_error(bytes)

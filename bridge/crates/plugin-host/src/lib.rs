@@ -2,28 +2,16 @@
 //! Depends on `forge-adapter-abi`; knows nothing of dispatches, the store or HTTP.
 
 mod adapter;
-mod backend;
-mod backpressure;
 mod boundary;
-mod call_id;
-mod call_stream;
-pub mod conform;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod generation;
-mod health;
 mod instance;
-mod instance_monitor;
-mod log;
-pub mod meters;
 mod pause;
-pub mod process;
-mod queue;
 mod resolve;
 mod settings;
 mod spec;
-mod watchdog;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -42,17 +30,18 @@ use forge_base::tasks::Tasks;
 pub use adapter::{Adapter, Draining, PauseError, ReloadError};
 pub use boundary::load::LoadError;
 pub use boundary::trust::Trust;
-pub use call_stream::{Call, Item};
 pub use generation::Permit;
-pub use health::{HealthReport, Quarantine};
+pub use instance::call_stream::{Call, Item};
+pub use instance::health::{HealthReport, Quarantine};
+pub use instance::{conform, meters, process};
 pub use settings::AdapterTable;
 
 use boundary::loaded_images::LoadedImages;
 use boundary::staging;
 use generation::AdapterContext;
-use health::Monitor;
+use instance::health::Monitor;
+use instance::process::Restart;
 use pause::Mark;
-use process::Restart;
 use spec::AdapterSpec;
 
 /// Capacity of the relay channel: events and health changes that its receiver has not recorded yet.

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::process::Isolation;
+use crate::instance::process::Isolation;
 
 /// Variables that every process of an adapter gets besides its own, for finding programs, folders and the locale.
 const EVERYWHERE: [&str; 6] = ["HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ"];

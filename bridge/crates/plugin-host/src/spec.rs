@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::backend::{Found, Source, is_program};
 use crate::boundary::load::LoadError;
 use crate::boundary::loaded_images::LoadedImages;
 use crate::boundary::manifest;
 use crate::generation::Start;
-use crate::instance::{Boot, Limits};
+use crate::instance::backend::{Found, Source, is_program};
+use crate::instance::handle::{Boot, Limits};
+use crate::instance::process::Isolation;
+use crate::instance::process::launch::Launcher;
+use crate::instance::queue::Bounds;
 use crate::pause::Mark;
-use crate::process::Isolation;
-use crate::process::launch::Launcher;
-use crate::queue::Bounds;
 use crate::resolve::{self, Named};
 use crate::settings::Settings;
 use crate::{AdapterTable, Allowed, Config, Error};

@@ -17,10 +17,10 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::boundary::load::{LoadError, RawCreate};
 use crate::boundary::truncated_answer;
-use crate::call_id::{CallId, CallIds, Used};
-use crate::log::Logs;
-use crate::meters::Meters;
-use crate::queue::{Answer, Emitted, Queue};
+use crate::instance::call_id::{CallId, CallIds, Used};
+use crate::instance::log::Logs;
+use crate::instance::meters::Meters;
+use crate::instance::queue::{Answer, Emitted, Queue};
 
 /// Return value of a completion that was refused.
 const NOT_TAKEN: i32 = -1;
@@ -383,7 +383,7 @@ mod tests {
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
-    use crate::queue::{Bounds, CallMessage};
+    use crate::instance::queue::{Bounds, CallMessage};
 
     const BOUNDS: Bounds = Bounds {
         queued: 10_000,

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use forge_adapter_api::conformance::{Options, Report, Step};
 
-use crate::backend::is_program;
 use crate::boundary::load::{self, LoadError};
 use crate::boundary::loaded_images::LoadedImages;
 use crate::boundary::trust::{Rules, Trust};
-use crate::process;
+use crate::instance::backend::is_program;
+use crate::instance::process;
 
 /// Checks the adapter against every rule. Blocks. A faulty library can end this process.
 pub fn conform(

@@ -8,7 +8,7 @@ use std::time::Instant;
 use forge_adapter_api::AdapterError;
 use tokio::sync::Notify;
 
-use crate::backpressure::Backpressure;
+use crate::instance::backpressure::Backpressure;
 
 /// Bytes charged for a queued entry beyond its content.
 const ENTRY_COST: usize = 64;
@@ -235,7 +235,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backpressure::COMES_BACK_WITHIN;
+    use crate::instance::backpressure::COMES_BACK_WITHIN;
 
     /// Room for two small events.
     const SMALL: Bounds = Bounds {

@@ -10,10 +10,10 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::Relayed;
-use crate::call_stream::Item;
-use crate::health::{Monitor, SourceId};
-use crate::instance::Handle;
-use crate::process::Restart;
+use crate::instance::call_stream::Item;
+use crate::instance::handle::Handle;
+use crate::instance::health::{Monitor, SourceId};
+use crate::instance::process::Restart;
 use forge_base::event::kind;
 
 /// Background tasks of one instance.

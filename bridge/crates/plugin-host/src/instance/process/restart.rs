@@ -10,8 +10,8 @@ use tokio::time::sleep;
 
 use super::crashes::{Crashes, Next};
 use super::remote::{ConnectionState, Remote};
-use crate::health::Quarantine;
-use crate::instance_monitor::{InstanceMonitor, answer, ask, empty};
+use crate::instance::health::Quarantine;
+use crate::instance::instance_monitor::{InstanceMonitor, answer, ask, empty};
 use forge_base::failpoint;
 
 const RELAY_TIMEOUT: Duration = Duration::from_secs(2);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use forge_adapter_api::AdapterEvent;
 
 use crate::boundary::call::Host;
-use crate::call_id::CallId;
-use crate::meters::Op;
-use crate::queue::{Answer, CallMessage, Queue};
+use crate::instance::call_id::CallId;
+use crate::instance::meters::Op;
+use crate::instance::queue::{Answer, CallMessage, Queue};
 
 /// Longest event type; longer ones are refused.
 const KIND_BYTES: usize = 128;

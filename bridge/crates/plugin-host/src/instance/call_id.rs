@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::queue::Queue;
+use crate::instance::queue::Queue;
 
 /// Number of free slots held back: a freed slot is reused only after this many others, so that a late use of its id can
 /// be distinguished from an unknown id.
@@ -164,7 +164,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::queue::Bounds;
+    use crate::instance::queue::Bounds;
 
     fn queue() -> Arc<Queue> {
         Arc::new(Queue::new(Bounds {

@@ -10,11 +10,11 @@ use crate::boundary::call::{Host, Instance};
 use crate::boundary::load::{self, LoadError};
 use crate::boundary::loaded_images::LoadedImages;
 use crate::boundary::trust::{self, Rules, Trust, Vetted};
-use crate::call_id::CallId;
-use crate::instance::Boot;
-use crate::process::Isolation;
-use crate::process::launch::Launcher;
-use crate::process::remote::Remote;
+use crate::instance::call_id::CallId;
+use crate::instance::handle::Boot;
+use crate::instance::process::Isolation;
+use crate::instance::process::launch::Launcher;
+use crate::instance::process::remote::Remote;
 
 /// Origin of an instance.
 pub(crate) enum Source {

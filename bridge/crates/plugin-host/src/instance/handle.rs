@@ -10,16 +10,16 @@ use forge_adapter_api::AdapterError;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::backend::{self, Backend, Facts, Source};
 use crate::boundary::call::{Cancel, Host};
 use crate::boundary::load::LoadError;
-use crate::call_id::{CallId, CallIds};
-use crate::call_stream::{Call, Item};
-use crate::log::{Line, Logs};
-use crate::meters::Meters;
-use crate::process::remote::{ConnectionState, Remote};
-use crate::queue::{Bounds, CallMessage, Queue};
-use crate::watchdog::Watchdog;
+use crate::instance::backend::{self, Backend, Facts, Source};
+use crate::instance::call_id::{CallId, CallIds};
+use crate::instance::call_stream::{Call, Item};
+use crate::instance::log::{Line, Logs};
+use crate::instance::meters::Meters;
+use crate::instance::process::remote::{ConnectionState, Remote};
+use crate::instance::queue::{Bounds, CallMessage, Queue};
+use crate::instance::watchdog::Watchdog;
 
 /// Limit of the calls that wait for the call thread.
 const WAITING: usize = 256;

@@ -9,7 +9,7 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod host;
-pub(super) mod launch;
+pub(crate) mod launch;
 mod lines;
 mod probe;
 mod program;

@@ -12,8 +12,8 @@ use super::program::{self, Program, Start};
 use super::wire::{ChildMessage, MessageReader, Writer};
 use crate::boundary::call::Host;
 use crate::boundary::load::LoadError;
-use crate::call_id::CallId;
-use crate::queue::Emitted;
+use crate::instance::call_id::CallId;
+use crate::instance::queue::Emitted;
 use forge_base::failpoint;
 
 /// Wait before an event is offered again to a full queue.

@@ -1,0 +1,18 @@
+//! The middle floor: one running instance of an adapter, in this process or a child, with its threads, calls, output
+//! and log. Knows no generations and no configuration of adapters.
+
+#![forbid(unsafe_code)]
+
+pub(crate) mod backend;
+mod backpressure;
+pub(crate) mod call_id;
+pub(crate) mod call_stream;
+pub mod conform;
+pub(crate) mod handle;
+pub(crate) mod health;
+pub(crate) mod instance_monitor;
+pub(crate) mod log;
+pub mod meters;
+pub mod process;
+pub(crate) mod queue;
+mod watchdog;
