@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::Relayed;
+use crate::instance::relayed::Relayed;
 use forge_base::event::kind;
 
 /// Number of changes in the history.

@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::Relayed;
 use crate::instance::call_stream::Item;
 use crate::instance::handle::Handle;
 use crate::instance::health::{Monitor, SourceId};
 use crate::instance::process::Restart;
+use crate::instance::relayed::Relayed;
 use forge_base::event::kind;
 
 /// Background tasks of one instance.

@@ -15,4 +15,5 @@ pub(crate) mod log;
 pub mod meters;
 pub mod process;
 pub(crate) mod queue;
+pub(crate) mod relayed;
 mod watchdog;

@@ -14,8 +14,9 @@ use super::wire::{ChildMessage, MessageReader, Writer};
 use crate::boundary::load::LoadError;
 use crate::boundary::manifest::{self, Language};
 use crate::boundary::trust::{self, Rules};
-use crate::settings::Settings;
-use crate::{AdapterTable, Config};
+use crate::registry::config::Config;
+use crate::registry::settings::AdapterTable;
+use crate::registry::settings::Settings;
 
 /// Time limit for the manifest.
 const READY: Duration = Duration::from_secs(15);

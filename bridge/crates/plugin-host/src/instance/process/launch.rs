@@ -16,7 +16,7 @@ use crate::boundary::manifest::{self, Language};
 use crate::boundary::trust::Vetted;
 use crate::instance::backend::Found;
 use crate::instance::handle::Boot;
-use crate::settings::Settings;
+use crate::registry::settings::Settings;
 
 /// Parameters for starting processes for one adapter.
 pub(crate) struct Launcher {

@@ -5,51 +5,45 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forge_adapter_api::{AdapterError, Health, HealthStatus, Profile};
+use forge_adapter_api::{AdapterError, Health, Profile};
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::boundary::load::LoadError;
-use crate::generation::{AdapterContext, Generation, Permit, Start};
 use crate::instance::handle::Boot;
 use crate::instance::health::{HealthReport, Quarantine};
 use crate::instance::meters::Meters;
 use crate::instance::process::Isolation;
-use crate::pause::Mark;
-use crate::spec::AdapterSpec;
+use crate::registry::generation::{AdapterContext, Generation, Permit, Start};
+use crate::registry::pause::Mark;
+use crate::registry::spec::AdapterSpec;
 use forge_base::failpoint;
-
-/// Grace period of a drained or rejected generation.
-const END_GRACE: Duration = Duration::from_secs(10);
-
-const CUT_OFF: &str =
-    "the adapter was reloaded, and this call did not finish within plugin.reload_drain";
 
 /// Handle; clones refer to the same adapter.
 #[derive(Clone)]
 pub struct Adapter {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-struct Shared {
-    post: AdapterContext,
-    plan: AdapterSpec,
+pub(super) struct Shared {
+    pub(super) post: AdapterContext,
+    pub(super) plan: AdapterSpec,
     board: Mutex<Board>,
     /// Held during a reload; a second reload is refused.
-    reloading: tokio::sync::Mutex<()>,
-    closing: CancellationToken,
+    pub(super) reloading: tokio::sync::Mutex<()>,
+    pub(super) closing: CancellationToken,
 }
 
 /// The generations. One lock guards all of them, so that an execution is admitted to the generation that serves.
 #[derive(Default)]
-struct Board {
-    serving: Option<Arc<Generation>>,
+pub(super) struct Board {
+    pub(super) serving: Option<Arc<Generation>>,
     /// Reason why `serving` is `None`.
-    load_error: Option<String>,
+    pub(super) load_error: Option<String>,
     /// Replaced generations that are still draining.
-    leaving: Vec<Arc<Generation>>,
+    pub(super) leaving: Vec<Arc<Generation>>,
     /// Start of the pause; no execution starts while it is set.
     paused: Option<Timestamp>,
 }
@@ -77,30 +71,6 @@ pub struct Draining {
     pub version: String,
     pub digest: String,
     pub running: usize,
-}
-
-/// Reason why a reload failed; the serving generation is unchanged.
-#[derive(Debug, thiserror::Error)]
-pub enum ReloadError {
-    #[error("a reload is already in progress")]
-    UnderWay,
-    #[error("the bridge is shutting down")]
-    Closing,
-    #[error(transparent)]
-    Find(#[from] crate::Error),
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// The new generation is offline; carries its message.
-    #[error("{0}")]
-    Offline(String),
-    #[error("internal error during the reload; see the log")]
-    Failed,
-}
-
-impl ReloadError {
-    pub fn line(&self) -> String {
-        chain(self)
-    }
 }
 
 /// The pause marker was not written or removed.
@@ -159,7 +129,7 @@ impl Adapter {
         }
     }
 
-    fn board(&self) -> MutexGuard<'_, Board> {
+    pub(super) fn board(&self) -> MutexGuard<'_, Board> {
         let board = self.shared.board.lock();
         board.unwrap_or_else(PoisonError::into_inner)
     }
@@ -375,101 +345,6 @@ impl Adapter {
         if let Some(generation) = self.ready() {
             generation.start_relay().await;
         }
-    }
-
-    /// Replaces the serving generation with one opened from the current file; on an error nothing changes. Executions
-    /// finish on the generation that they began on. Runs to completion even if the caller stops waiting.
-    pub async fn reload(&self) -> Result<(), ReloadError> {
-        let adapter = self.clone();
-        let reload = async move {
-            let _alone = adapter.shared.reloading.try_lock();
-            let _alone = _alone.map_err(|_| ReloadError::UnderWay)?;
-            let closing = &adapter.shared.closing;
-            let replaced = closing.run_until_cancelled(adapter.replace()).await;
-            replaced.unwrap_or(Err(ReloadError::Closing))
-        };
-        let tracker = &self.shared.post.tracker;
-        tracker
-            .spawn(reload)
-            .await
-            .unwrap_or(Err(ReloadError::Failed))
-    }
-
-    async fn replace(&self) -> Result<(), ReloadError> {
-        let Shared { plan, post, .. } = &*self.shared;
-        let (next, health) = {
-            let (boot, start) = plan.boot()??;
-            Generation::open(boot, start, post).await?
-        };
-        if health.status == HealthStatus::Offline {
-            next.end(END_GRACE).await;
-            let why = health.message.unwrap_or_else(|| "it is offline".to_owned());
-            return Err(ReloadError::Offline(why));
-        }
-        failpoint::point("adapter.swap.before");
-        let before = self.swap(Arc::clone(&next), health)?;
-        failpoint::point("adapter.swap.after");
-        let (provider, version) = (self.provider(), &next.facts.manifest.version);
-        tracing::info!(
-            adapter.id = provider,
-            adapter.digest = next.facts.digest,
-            "adapter {provider} was reloaded, now version {version}"
-        );
-        let adapter = self.clone();
-        post.tracker.spawn(async move {
-            // The new generation first: an event can arrive twice, but none is missed.
-            next.start_relay().await;
-            if let Some(before) = before {
-                adapter.drain(&before).await;
-            }
-        });
-        Ok(())
-    }
-
-    fn swap(
-        &self,
-        next: Arc<Generation>,
-        health: Health,
-    ) -> Result<Option<Arc<Generation>>, ReloadError> {
-        let mut board = self.board();
-        // Checked under the lock: from here on `shutdown` finds the new generation.
-        if self.shared.closing.is_cancelled() {
-            return Err(ReloadError::Closing);
-        }
-        self.shared.post.monitor.set_active(next.source, health);
-        board.load_error = None;
-        let before = board.serving.replace(next);
-        board.leaving.extend(before.clone());
-        Ok(before)
-    }
-
-    /// Shuts a generation down once no call is in flight, or after `plugin.reload_drain`.
-    async fn drain(&self, generation: &Arc<Generation>) {
-        let Shared { post, closing, .. } = &*self.shared;
-        if generation.ready().is_some() {
-            generation.stop_relay().await;
-        }
-        let limit = post.config.reload_drain;
-        let idle = tokio::select! {
-            () = closing.cancelled() => return,
-            idle = tokio::time::timeout(limit, generation.idle()) => idle.is_ok(),
-        };
-        if !idle {
-            tracing::warn!(
-                adapter.id = post.provider,
-                "ending {} executions of adapter {} that outlived plugin.reload_drain ({limit:?})",
-                generation.executions(),
-                post.provider,
-            );
-            generation.cut_off(CUT_OFF);
-        }
-        failpoint::point("adapter.drained");
-        generation.end(END_GRACE).await;
-        failpoint::point("adapter.ended");
-        let mut board = self.board();
-        board
-            .leaving
-            .retain(|other| !Arc::ptr_eq(other, generation));
     }
 
     /// Shuts all generations down; an instance that takes longer than `grace` is abandoned.

@@ -17,8 +17,9 @@ use crate::instance::handle::{Boot, Handle};
 use crate::instance::health::{Monitor, SourceId};
 use crate::instance::instance_monitor::{InstanceMonitor, answer, ask, empty};
 use crate::instance::meters::Meters;
-use crate::settings::Settings;
-use crate::{Config, Relayed};
+use crate::instance::relayed::Relayed;
+use crate::registry::config::Config;
+use crate::registry::settings::Settings;
 use forge_base::failpoint;
 use forge_base::tasks::Tasks;
 

@@ -9,16 +9,18 @@ use serde_json::json;
 use crate::boundary::load::LoadError;
 use crate::boundary::loaded_images::LoadedImages;
 use crate::boundary::manifest;
-use crate::generation::Start;
 use crate::instance::backend::{Found, Source, is_program};
 use crate::instance::handle::{Boot, Limits};
 use crate::instance::process::Isolation;
 use crate::instance::process::launch::Launcher;
 use crate::instance::queue::Bounds;
-use crate::pause::Mark;
-use crate::resolve::{self, Named};
-use crate::settings::Settings;
-use crate::{AdapterTable, Allowed, Config, Error};
+use crate::registry::config::{Allowed, Config};
+use crate::registry::error::Error;
+use crate::registry::generation::Start;
+use crate::registry::pause::Mark;
+use crate::registry::resolve::{self, Named};
+use crate::registry::settings::AdapterTable;
+use crate::registry::settings::Settings;
 
 pub(crate) struct AdapterSpec {
     pub named: Named,

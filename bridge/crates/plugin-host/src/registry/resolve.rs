@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::boundary::load::LoadError;
-use crate::{AdapterTable, Error};
+use crate::registry::error::Error;
+use crate::registry::settings::AdapterTable;
 
 /// An adapter id and the library that serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,228 @@
+//! The upper floor: the configured adapters, their generations, settings and reloads. Starts them together and shuts
+//! them down together.
+
+#![forbid(unsafe_code)]
+
+pub(crate) mod adapter;
+pub(crate) mod config;
+pub(crate) mod error;
+pub(crate) mod generation;
+mod pause;
+pub(crate) mod reload;
+mod resolve;
+pub(crate) mod settings;
+mod spec;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+
+use crate::boundary::loaded_images::LoadedImages;
+use crate::boundary::staging;
+use crate::instance::health::Monitor;
+use crate::instance::relayed::Relayed;
+use forge_base::tasks::Tasks;
+
+use adapter::Adapter;
+use config::{Config, DEFAULT_ADAPTER};
+use error::Error;
+use generation::AdapterContext;
+use pause::Mark;
+use settings::AdapterTable;
+use spec::AdapterSpec;
+
+/// Capacity of the relay channel: events and health changes that its receiver has not recorded yet.
+const RELAYED: usize = 256;
+
+/// Inputs of [`Registry::start`].
+pub struct Setup {
+    pub config: Config,
+    /// The tables `[adapters.<id>]`, by id.
+    pub tables: BTreeMap<String, AdapterTable>,
+    /// The process environment; the bridge's own secrets in it are not passed on.
+    pub env: BTreeMap<String, String>,
+    pub store_id: String,
+    /// Epoch of the store; 0 if the store is not persistent.
+    pub epoch: u64,
+    /// Folder of the private copies of libraries and of the pause markers.
+    pub state_dir: PathBuf,
+    /// The command that starts a child process under the supervisor.
+    pub supervisor: Vec<String>,
+    /// The command that connects its stdin and stdout to the Unix socket given as its argument.
+    pub relay: Vec<String>,
+    pub tracker: Tasks,
+}
+
+/// All configured adapters, loaded or not.
+#[derive(Clone)]
+pub struct Registry {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Arc<Config>,
+    adapters: Vec<Adapter>,
+}
+
+impl Registry {
+    /// Loads and initialises all adapters concurrently. The receiver yields events outside executions and health
+    /// changes; unless it is read, the former wait and the latter are lost.
+    pub async fn start(setup: Setup) -> Result<(Self, mpsc::Receiver<Relayed>), Error> {
+        let config = Arc::new(setup.config.clone());
+        let ids = ids(&config);
+        if let Some(default) = &config.default_provider
+            && !ids.contains(default)
+        {
+            return Err(Error::UnknownDefault(default.clone()));
+        }
+        let named = resolve::names(&ids, &setup.tables)?;
+        let folders: Arc<[PathBuf]> = folders(&config)?.into();
+        let state = state(&setup)?;
+        let copies = state.join("adapters");
+        let (relay, relayed) = mpsc::channel(RELAYED);
+        let mut starts = Vec::new();
+        for named in named {
+            let table = setup.tables.get(&named.id).cloned().unwrap_or_default();
+            let post = AdapterContext {
+                provider: named.id.clone(),
+                config: Arc::clone(&config),
+                monitor: Arc::new(Monitor::new(named.id.clone(), relay.clone())),
+                relay: relay.clone(),
+                tracker: setup.tracker.clone(),
+            };
+            let plan = AdapterSpec {
+                config: Arc::clone(&config),
+                folders: Arc::clone(&folders),
+                copies: copies.clone(),
+                store_id: setup.store_id.clone(),
+                epoch: setup.epoch,
+                supervisor: setup.supervisor.clone(),
+                relay: setup.relay.clone(),
+                env: setup.env.clone(),
+                table,
+                images: Arc::new(LoadedImages::default()),
+                mark: Mark::of(&named.id, &state.join("paused")),
+                named,
+            };
+            let boot = plan.boot()?;
+            starts.push(Adapter::start(plan, boot, post));
+        }
+        let registry = Self {
+            shared: Arc::new(Shared {
+                adapters: join_all(starts).await,
+                config,
+            }),
+        };
+        match registry.load_failure() {
+            None => {
+                registry.clear(copies).await;
+                Ok((registry, relayed))
+            }
+            Some(error) => {
+                registry.shutdown(Duration::from_secs(5)).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes the copies of libraries that no adapter runs from.
+    async fn clear(&self, copies: PathBuf) {
+        let adapters = self.shared.adapters.iter();
+        let digests: BTreeSet<_> = adapters.filter_map(Adapter::digest).collect();
+        let cleared = spawn_blocking(move || staging::clear(&copies, &digests)).await;
+        // A panic was reported where it happened; the remaining copies stay until the next start.
+        drop(cleared);
+    }
+
+    fn load_failure(&self) -> Option<Error> {
+        let failed: Vec<String> = self
+            .shared
+            .adapters
+            .iter()
+            .filter_map(|adapter| {
+                Some(format!("{}: {}", adapter.provider(), adapter.load_error()?))
+            })
+            .collect();
+        if failed.is_empty() {
+            None
+        } else if failed.len() == self.shared.adapters.len() {
+            Some(Error::NothingLoadable(failed))
+        } else if self.shared.config.strict {
+            Some(Error::NotEveryLoadable(failed))
+        } else {
+            None
+        }
+    }
+
+    /// All adapters, in the configured order.
+    pub fn adapters(&self) -> Vec<Adapter> {
+        self.shared.adapters.clone()
+    }
+
+    pub fn get(&self, provider: &str) -> Option<Adapter> {
+        let mut adapters = self.shared.adapters.iter();
+        adapters
+            .find(|adapter| adapter.provider() == provider)
+            .cloned()
+    }
+
+    pub fn default_provider(&self) -> Option<&str> {
+        self.shared.config.default_provider.as_deref()
+    }
+
+    /// Asks all adapters whose cached health is stale, concurrently; returns once each has answered or timed out.
+    pub async fn refresh_health(&self) {
+        let adapters = self.shared.adapters.iter();
+        join_all(adapters.map(Adapter::refresh_health)).await;
+    }
+
+    /// Enables events outside executions; called once the bridge listens.
+    pub async fn start_relays(&self) {
+        join_all(self.shared.adapters.iter().map(Adapter::start_relay)).await;
+    }
+
+    /// Shuts all adapters down concurrently; calls in flight end as `adapter_unavailable`.
+    pub async fn shutdown(&self, grace: Duration) {
+        let adapters = self.shared.adapters.iter();
+        join_all(adapters.map(|adapter| adapter.shutdown(grace))).await;
+    }
+}
+
+fn ids(config: &Config) -> Vec<String> {
+    if !config.adapters.is_empty() {
+        return config.adapters.clone();
+    }
+    let only = config.default_provider.as_deref();
+    vec![only.unwrap_or(DEFAULT_ADAPTER).to_owned()]
+}
+
+/// The search path, absolute and in order: the configured folders, `plugins` beside the binary (the layout of a
+/// release), the binary's folder.
+fn folders(config: &Config) -> Result<Vec<PathBuf>, Error> {
+    let mut folders = Vec::new();
+    for path in &config.path {
+        let absolute = std::path::absolute(path).map_err(|source| Error::PluginPath {
+            path: path.clone(),
+            source,
+        })?;
+        folders.push(absolute);
+    }
+    // Without a known path of the binary there is no folder beside it.
+    if let Ok(binary) = std::env::current_exe()
+        && let Some(beside) = binary.parent()
+    {
+        folders.extend([beside.join("plugins"), beside.to_owned()]);
+    }
+    Ok(folders)
+}
+
+/// The state folder as an absolute path, which the dynamic loader requires.
+fn state(setup: &Setup) -> Result<PathBuf, Error> {
+    let path = setup.state_dir.clone();
+    std::path::absolute(&path).map_err(|source| Error::StateFolder { path, source })
+}
