@@ -5,7 +5,7 @@ use std::path::Path;
 use forge_adapter_api::{AdapterError, AdapterEvent, Manifest};
 use serde_json::Value;
 
-use crate::boundary::call;
+use crate::boundary::answer;
 use crate::boundary::format;
 use crate::boundary::manifest;
 use crate::boundary::manifest::Language;
@@ -14,7 +14,7 @@ use crate::instance::call_stream;
 use crate::instance::log;
 
 pub fn error(bytes: &[u8]) -> AdapterError {
-    call::read_error(bytes)
+    answer::read_error(bytes)
 }
 
 pub fn event(bytes: &[u8]) -> Result<AdapterEvent, String> {

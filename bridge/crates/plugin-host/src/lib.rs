@@ -10,7 +10,7 @@ pub mod fuzzing;
 mod instance;
 mod registry;
 
-pub use boundary::load::LoadError;
+pub use boundary::load_error::LoadError;
 pub use boundary::trust::Trust;
 pub use instance::call_stream::{Call, Item};
 pub use instance::health::{HealthReport, Quarantine};

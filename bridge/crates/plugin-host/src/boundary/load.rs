@@ -1,22 +1,21 @@
-//! Opens a library and finds the two functions of an adapter, with a one-line error for each way this can fail. An
-//! image stays mapped until the process ends: no library is ever unloaded.
+//! Opens a library and finds the two functions of an adapter. An image stays mapped until the process ends: no library
+//! is ever unloaded.
 
 #![expect(unsafe_code, reason = "the boundary to adapter libraries")]
 
-use std::io;
 use std::mem::{self, size_of};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use abi_stable::library::{AbiHeader, AbiHeaderRef, LibraryError};
 use forge_adapter_abi::{
     ABI_MAJOR, C_ENTRY_SYMBOL, CEntryV1, FBytes, HostV1, ModuleV1Ref, ROOT_MODULE_SYMBOL,
 };
 use forge_adapter_api::export::LoadedEntry;
-use forge_adapter_api::{AdapterError, Manifest, conformance};
+use forge_adapter_api::{Manifest, conformance};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::boundary::call::RawCreateResult;
+use crate::boundary::call::RawCreate;
+use crate::boundary::load_error::LoadError;
 use crate::boundary::loaded_images::Full;
 use crate::boundary::manifest;
 use crate::boundary::trust::{self, Rules, Vetted};
@@ -31,7 +30,6 @@ const RTLD_NODELETE: i32 = 0x80;
 /// Limit of a manifest.
 const MANIFEST_BYTES: usize = 256 * 1024;
 
-pub(crate) type RawCreate = unsafe extern "C" fn(*const HostV1, FBytes) -> RawCreateResult;
 type ManifestFn = unsafe extern "C" fn() -> FBytes;
 
 /// A library in memory that passed every check.
@@ -41,128 +39,6 @@ pub(crate) struct Image {
     pub path: PathBuf,
     pub digest: String,
     pub create: RawCreate,
-}
-
-/// Reason why a library cannot serve, in one line: what was found, what was wanted, what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    #[error("{0}")]
-    NotFound(String),
-    #[error("{name} is not on the allow-list; add its name and sha256 to plugin.allow")]
-    NotAllowed { name: String },
-    #[error("{0} is a symbolic link; put the library itself there")]
-    Symlink(PathBuf),
-    #[error("{0} is not executable; make it a program (chmod +x)")]
-    NoProgram(PathBuf),
-    #[error("{0} is not a regular file")]
-    NoRegularFile(PathBuf),
-    #[error("{path} (mode {mode:04o}, uid {uid}) is not trusted: {why}")]
-    BadPermissions {
-        path: PathBuf,
-        mode: u32,
-        uid: u32,
-        why: &'static str,
-    },
-    #[error("{path} has sha256 {found}, the allow-list wants {wanted}; check where it came from")]
-    DigestMismatch {
-        path: PathBuf,
-        found: String,
-        wanted: String,
-    },
-    #[error("{path} cannot be read")]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{path} cannot be copied to {folder}")]
-    Copy {
-        path: PathBuf,
-        folder: PathBuf,
-        source: io::Error,
-    },
-    #[error(
-        "{path} is {found}; wanted a shared library for {} on {}: build it there",
-        std::env::consts::ARCH,
-        std::env::consts::OS
-    )]
-    Platform { path: PathBuf, found: String },
-    #[error(
-        "{path} cannot be loaded beside the {most} libraries that this process holds for the adapter and \
-         cannot unload; restart the bridge, or set isolation = \"process\" for the adapter"
-    )]
-    TooManyImages { path: PathBuf, most: usize },
-    #[error("{path} cannot be opened by the dynamic loader: {message}")]
-    Open { path: PathBuf, message: String },
-    #[error(
-        "{path} is a shared library but not an adapter: it exports neither {ROOT_MODULE_SYMBOL} nor \
-         {C_ENTRY_SYMBOL}; build it with export_adapter! or forge_adapter.h"
-    )]
-    NoEntry { path: PathBuf },
-    #[error(
-        "{path} was built with another abi_stable (found {found}, wanted {wanted}); rebuild it \
-         against this forge-adapter-api"
-    )]
-    AbiHeader {
-        path: PathBuf,
-        found: String,
-        wanted: String,
-    },
-    #[error(
-        "{path} has an incompatible ABI layout: {summary}; rebuild it against this \
-         forge-adapter-api"
-    )]
-    Layout {
-        path: PathBuf,
-        summary: String,
-        full: String,
-    },
-    #[error(
-        "{path} speaks ABI {found}, this bridge ABI {wanted}; use a version of it built for ABI {wanted}"
-    )]
-    AbiVersion {
-        path: PathBuf,
-        found: String,
-        wanted: String,
-    },
-    #[error("{path} has an unusable manifest: {message}")]
-    Manifest { path: PathBuf, message: String },
-    #[error(
-        "{path} speaks JSON schemas {min} to {max}, this bridge {wanted}; use a version of it that \
-         speaks {wanted}"
-    )]
-    Schema {
-        path: PathBuf,
-        min: u32,
-        max: u32,
-        wanted: u32,
-    },
-    #[error(
-        "{path} was built with panic = {found:?}, wanted \"unwind\"; remove panic = \"abort\" from \
-         its Cargo profile"
-    )]
-    PanicStrategy { path: PathBuf, found: String },
-    #[error(
-        "{path} is the adapter {found:?}, wanted {wanted:?}; rename the file, or set library = \
-         {found:?} in [adapters.{wanted}]"
-    )]
-    Provider {
-        path: PathBuf,
-        found: String,
-        wanted: String,
-    },
-    #[error("create failed: {0}")]
-    Create(AdapterError),
-    #[error("loading took longer than {0:?}; it blocks in its initialisers, manifest or create")]
-    Timeout(Duration),
-    #[error(
-        "{path} failed its probe in a separate process and was not loaded: {message}; fix it, or use \
-         another build of it"
-    )]
-    Probe { path: PathBuf, message: String },
-    #[error("{0}")]
-    Process(String),
-    /// Message of the child process that refused the library.
-    #[error("{0}")]
-    Refused(String),
-    #[error("cannot start a thread for the adapter")]
-    Thread(#[source] io::Error),
 }
 
 /// Checks a library against every rule of the boundary, in this process, which a faulty one can end.
@@ -260,6 +136,7 @@ fn entry(library: &Library, path: &Path) -> Result<Entry, LoadError> {
         Ok(entry) if !entry.is_null() => plain_entry(*entry, path),
         Ok(_) | Err(_) => Err(LoadError::NoEntry {
             path: path.to_owned(),
+            symbols: [ROOT_MODULE_SYMBOL, C_ENTRY_SYMBOL],
         }),
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use forge_adapter_api::Manifest;
 
-use crate::boundary::load::LoadError;
+use crate::boundary::load_error::LoadError;
 
 /// The JSON schema version that this bridge speaks.
 pub(crate) const SCHEMA: u32 = 1;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
 use crate::boundary::format;
-use crate::boundary::load::LoadError;
+use crate::boundary::load_error::LoadError;
 use crate::boundary::loaded_images::LoadedImages;
 use forge_base::digest::{hex, sha256_of};
 use forge_base::failpoint;

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use forge_adapter_api::Manifest;
 
-use crate::boundary::call::{Host, Instance};
-use crate::boundary::load::{self, LoadError};
+use crate::boundary::call::Instance;
+use crate::boundary::call_id::CallId;
+use crate::boundary::load;
+use crate::boundary::load_error::LoadError;
 use crate::boundary::loaded_images::LoadedImages;
 use crate::boundary::trust::{self, Rules, Trust, Vetted};
-use crate::instance::call_id::CallId;
 use crate::instance::handle::Boot;
+use crate::instance::host::Host;
 use crate::instance::process::Isolation;
 use crate::instance::process::launch::Launcher;
 use crate::instance::process::remote::Remote;
@@ -109,7 +111,7 @@ fn open(
     vetted: Vetted,
 ) -> Result<(Backend, Facts), LoadError> {
     let image = load::open_vetted(path, &boot.library, vetted)?;
-    let instance = Instance::create(image.create, host, boot.create.clone())?;
+    let instance = Instance::create(image.create, host, host.payload_bytes, boot.create.clone())?;
     let facts = Facts {
         manifest: image.manifest,
         path: image.path,

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use forge_adapter_api::AdapterEvent;
 
-use crate::boundary::call::Host;
-use crate::instance::call_id::CallId;
+use crate::boundary::answer::Answer;
+use crate::boundary::call_id::CallId;
+use crate::instance::host::Host;
 use crate::instance::meters::Op;
-use crate::instance::queue::{Answer, CallMessage, Queue};
+use crate::instance::queue::{CallMessage, Queue};
 
 /// Longest event type; longer ones are refused.
 const KIND_BYTES: usize = 128;

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use forge_adapter_api::conformance::{Options, Report, Step};
 
-use crate::boundary::load::{self, LoadError};
+use crate::boundary::load;
+use crate::boundary::load_error::LoadError;
 use crate::boundary::loaded_images::LoadedImages;
 use crate::boundary::trust::{Rules, Trust};
 use crate::instance::backend::is_program;

@@ -10,11 +10,12 @@ use forge_adapter_api::AdapterError;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::boundary::call::{Cancel, Host};
-use crate::boundary::load::LoadError;
+use crate::boundary::call_id::CallId;
+use crate::boundary::load_error::LoadError;
 use crate::instance::backend::{self, Backend, Facts, Source};
-use crate::instance::call_id::{CallId, CallIds};
+use crate::instance::call_ids::CallIds;
 use crate::instance::call_stream::{Call, Item};
+use crate::instance::host::{Cancel, Host};
 use crate::instance::log::{Line, Logs};
 use crate::instance::meters::Meters;
 use crate::instance::process::remote::{ConnectionState, Remote};
@@ -89,7 +90,7 @@ impl Handle {
         // Leaked, since late callbacks must find it.
         let host: &'static Host = Box::leak(Box::new(Host {
             provider: boot.id.clone(),
-            tickets: CallIds::default(),
+            call_ids: CallIds::default(),
             news: Queue::new(Bounds {
                 total: None,
                 ..boot.bounds.execution
@@ -155,7 +156,7 @@ impl Handle {
             return Err(refused(FULL));
         }
         let queue = Arc::new(Queue::new(shared.bounds.execution));
-        let call_id = shared.host.tickets.open(Arc::clone(&queue));
+        let call_id = shared.host.call_ids.open(Arc::clone(&queue));
         let call = Call {
             queue: Arc::clone(&queue),
             call_id,
@@ -206,7 +207,7 @@ impl Handle {
     /// Bytes of output that is not read yet.
     pub(crate) fn said_bytes(&self) -> usize {
         let host = self.shared.host;
-        let calls = host.tickets.all();
+        let calls = host.call_ids.all();
         let said: usize = calls.iter().map(|(_, queue)| queue.bytes()).sum();
         said + host.news.bytes()
     }
@@ -288,7 +289,7 @@ impl Handle {
 
     fn fail_waiting(&self, error: &AdapterError) {
         let host = self.shared.host;
-        for (call_id, queue) in host.tickets.all() {
+        for (call_id, queue) in host.call_ids.all() {
             if !queue.has_begun() {
                 queue.answer(Err(error.clone()));
                 host.give_up(call_id, &queue);
@@ -299,7 +300,7 @@ impl Handle {
     /// Ends every call in flight with this reason and cancels it in the adapter.
     pub(crate) fn cut_off(&self, why: &str) {
         let host = self.shared.host;
-        for (call_id, queue) in host.tickets.all() {
+        for (call_id, queue) in host.call_ids.all() {
             queue.answer(Err(unavailable(why)));
             host.give_up(call_id, &queue);
         }
@@ -401,7 +402,7 @@ impl Shared {
         self.first.leave();
         queue.begin();
         // Abandoned before the adapter had received the call: cancel it now.
-        if self.host.tickets.is_given_up(call_id) {
+        if self.host.call_ids.is_given_up(call_id) {
             self.host.cancel(call_id);
         }
     }

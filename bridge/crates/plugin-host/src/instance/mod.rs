@@ -5,11 +5,12 @@
 
 pub(crate) mod backend;
 mod backpressure;
-pub(crate) mod call_id;
+mod call_ids;
 pub(crate) mod call_stream;
 pub mod conform;
 pub(crate) mod handle;
 pub(crate) mod health;
+pub(crate) mod host;
 pub(crate) mod instance_monitor;
 pub(crate) mod log;
 pub mod meters;

@@ -5,15 +5,14 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use forge_adapter_api::AdapterError;
 use tokio::sync::Notify;
 
+use crate::boundary::answer::Answer;
+use crate::boundary::callbacks::Emitted;
 use crate::instance::backpressure::Backpressure;
 
 /// Bytes charged for a queued entry beyond its content.
 const ENTRY_COST: usize = 64;
-
-pub(crate) type Answer = Result<Vec<u8>, AdapterError>;
 
 /// The bounds of one queue, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -24,18 +23,6 @@ pub(crate) struct Bounds {
     pub event: usize,
     /// Limit of all events of the call together; `None`: unlimited.
     pub total: Option<usize>,
-}
-
-/// Result of emitting an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Emitted {
-    Taken,
-    /// Not queued; the emitter can retry.
-    Full,
-    /// The call has ended.
-    Closed,
-    /// The event would exceed the call's total: the call must end.
-    TooMuch,
 }
 
 /// A message for the reader.

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::boundary::load::LoadError;
+use crate::boundary::load_error::{LoadError, chain};
 use crate::instance::handle::Boot;
 use crate::instance::health::{HealthReport, Quarantine};
 use crate::instance::meters::Meters;
@@ -361,15 +361,4 @@ impl Adapter {
         };
         join_all(editions.iter().map(|generation| generation.end(grace))).await;
     }
-}
-
-/// An error and its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        line = format!("{line}: {cause}");
-        source = cause.source();
-    }
-    line
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::boundary::answer;
 use crate::boundary::trust::Trust;
 use crate::instance::process::Restart;
 
@@ -69,7 +70,7 @@ impl Default for Config {
             health_age: Duration::from_secs(5),
             call_timeout: Duration::from_secs(1),
             reload_drain: Duration::from_secs(86_400),
-            payload_bytes: 32 * 1024 * 1024,
+            payload_bytes: answer::DEFAULT_BYTES,
             event_bytes: 1024 * 1024,
             queue_bytes: 4 * 1024 * 1024,
             execution_bytes: 256 * 1024 * 1024,

@@ -10,7 +10,7 @@ use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::boundary::load::LoadError;
+use crate::boundary::load_error::LoadError;
 use crate::instance::backend::Facts;
 use crate::instance::call_stream::Call;
 use crate::instance::handle::{Boot, Handle};

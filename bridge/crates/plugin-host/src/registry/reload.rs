@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use forge_adapter_api::{Health, HealthStatus};
 
-use super::adapter::{Adapter, Shared, chain};
+use super::adapter::{Adapter, Shared};
 use super::error::Error;
 use super::generation::Generation;
-use crate::boundary::load::LoadError;
+use crate::boundary::load_error::LoadError;
+use crate::boundary::load_error::chain;
 use forge_base::failpoint;
 
 /// Grace period of a drained or rejected generation.

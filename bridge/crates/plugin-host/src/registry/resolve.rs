@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::boundary::load::LoadError;
+use crate::boundary::load_error::LoadError;
 use crate::registry::error::Error;
 use crate::registry::settings::AdapterTable;
 

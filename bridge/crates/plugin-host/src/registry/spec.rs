@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::boundary::load::LoadError;
+use crate::boundary::load_error::LoadError;
 use crate::boundary::loaded_images::LoadedImages;
 use crate::boundary::manifest;
 use crate::instance::backend::{Found, Source, is_program};

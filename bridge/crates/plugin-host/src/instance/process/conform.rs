@@ -11,10 +11,10 @@ use forge_adapter_api::{AdapterError, Manifest, Result};
 
 use super::program::{self, Channel, Program, Start};
 use super::wire::{ChildMessage, MessageReader, Writer};
-use crate::boundary::load::LoadError;
+use crate::boundary::answer;
+use crate::boundary::load_error::LoadError;
 use crate::boundary::manifest::{self, Language};
 use crate::boundary::trust::{self, Rules};
-use crate::registry::config::Config;
 use crate::registry::settings::AdapterTable;
 use crate::registry::settings::Settings;
 
@@ -91,8 +91,7 @@ impl Candidate {
         let (program, reader, to) = program::start(&start, |_line| {})
             .map_err(|error| internal(&format!("it cannot be started: {error}")))?;
         let program = Arc::new(program);
-        let mut reader =
-            MessageReader::new(reader, Channel::Pipes, Config::default().payload_bytes);
+        let mut reader = MessageReader::new(reader, Channel::Pipes, answer::DEFAULT_BYTES);
         let mut writer = Writer::new(to, Channel::Pipes);
         // A failed write shows as the end of the reader.
         let _ = writer.open(payload);

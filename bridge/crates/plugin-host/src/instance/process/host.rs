@@ -20,12 +20,12 @@ use tokio_util::task::TaskTracker;
 
 use super::frame::{Frame, Kind};
 use super::lines;
+use crate::boundary::load_error::chain;
 use crate::instance::backend::Source;
 use crate::instance::call_stream::Call;
 use crate::instance::handle::{Boot, Handle, Limits};
 use crate::instance::log::Origin;
 use crate::instance::queue::{Bounds, CallMessage};
-use crate::registry::adapter::chain;
 
 /// Limit of frames that wait, in each direction.
 const WAITING: usize = 16;

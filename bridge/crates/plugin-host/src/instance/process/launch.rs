@@ -10,12 +10,12 @@ use super::host::Order;
 use super::probe;
 use super::program::{Channel, Start};
 use super::remote::{Remote, Spec};
-use crate::boundary::call::Host;
-use crate::boundary::load::LoadError;
+use crate::boundary::load_error::LoadError;
 use crate::boundary::manifest::{self, Language};
 use crate::boundary::trust::Vetted;
 use crate::instance::backend::Found;
 use crate::instance::handle::Boot;
+use crate::instance::host::Host;
 use crate::registry::settings::Settings;
 
 /// Parameters for starting processes for one adapter.

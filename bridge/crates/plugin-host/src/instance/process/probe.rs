@@ -7,8 +7,8 @@ use std::path::Path;
 use forge_adapter_api::Manifest;
 
 use super::remote::{Remote, Spec};
-use crate::boundary::call::Host;
-use crate::boundary::load::LoadError;
+use crate::boundary::load_error::LoadError;
+use crate::instance::host::Host;
 use forge_base::failpoint;
 
 /// The manifest of the library with this digest: from the note in `folder`, else by a probe. Blocks.

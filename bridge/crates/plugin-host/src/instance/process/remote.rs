@@ -10,10 +10,11 @@ use tokio::sync::{Notify, watch};
 
 use super::program::{self, Program, Start};
 use super::wire::{ChildMessage, MessageReader, Writer};
-use crate::boundary::call::Host;
-use crate::boundary::load::LoadError;
-use crate::instance::call_id::CallId;
-use crate::instance::queue::Emitted;
+use crate::boundary::answer;
+use crate::boundary::call_id::CallId;
+use crate::boundary::callbacks::Emitted;
+use crate::boundary::load_error::LoadError;
+use crate::instance::host::Host;
 use forge_base::failpoint;
 
 /// Wait before an event is offered again to a full queue.
@@ -325,7 +326,7 @@ impl Remote {
             let line = killed.unwrap_or_else(|| connection.program.epitaph());
             self.connection_state
                 .send_replace(ConnectionState::Down(line.clone()));
-            for (call_id, _) in self.host.tickets.all() {
+            for (call_id, _) in self.host.call_ids.all() {
                 self.host.fail(call_id, crashed(&line));
             }
             failpoint::point("child.told");
@@ -346,16 +347,18 @@ impl Remote {
             }
             ChildMessage::Dropped { id: 0, count } => host.news.lose(count),
             ChildMessage::Dropped { id, count } => {
-                if let Some(queue) = host.tickets.find(CallId(id)) {
+                if let Some(queue) = host.call_ids.find(CallId(id)) {
                     queue.lose(count);
                 }
             }
             ChildMessage::Done { id, answer } => {
-                host.complete(CallId(id), "completion", || host.judge(answer));
+                host.complete(CallId(id), "completion", || {
+                    answer::check(answer, host.payload_bytes)
+                });
             }
             ChildMessage::TooLarge { id, head, bytes } => {
                 host.complete(CallId(id), "completion", || {
-                    Err(host.too_large(&head, bytes))
+                    Err(answer::too_large(&head, bytes, host.payload_bytes))
                 });
             }
             ChildMessage::Log { level, record } => host.logs.push(level, &record),

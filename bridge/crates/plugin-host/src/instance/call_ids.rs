@@ -1,32 +1,15 @@
-//! Call ids: the numbers that identify calls across the boundary. An id is never reused, and a stale one is harmless:
-//! it is looked up here, never dereferenced.
+//! Call ids of one instance. An id is never reused, and a stale one is harmless: it is looked up here, never
+//! dereferenced.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::boundary::call_id::CallId;
 use crate::instance::queue::Queue;
 
 /// Number of free slots held back: a freed slot is reused only after this many others, so that a late use of its id can
 /// be distinguished from an unknown id.
 const REST: usize = 64;
-
-/// Id of a call: slot in the low half, generation of the slot (from 1) in the high half. 0 is the instance itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct CallId(pub u64);
-
-impl CallId {
-    fn new(slot: u32, generation: u32) -> Self {
-        Self(u64::from(generation) << 32 | u64::from(slot))
-    }
-
-    fn slot(self) -> usize {
-        (self.0 & u64::from(u32::MAX)) as usize
-    }
-
-    fn generation(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-}
 
 /// Result of a completion by the adapter.
 pub(crate) enum Used {
@@ -175,44 +158,44 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_is_spent_once() {
-        let tickets = CallIds::default();
-        let call_id = tickets.open(queue());
-        assert!(tickets.find(call_id).is_some());
-        assert!(matches!(tickets.spend(call_id), Used::Now(_)));
-        assert!(matches!(tickets.spend(call_id), Used::Never));
-        assert!(tickets.find(call_id).is_none());
+    fn a_call_id_is_spent_once() {
+        let call_ids = CallIds::default();
+        let call_id = call_ids.open(queue());
+        assert!(call_ids.find(call_id).is_some());
+        assert!(matches!(call_ids.spend(call_id), Used::Now(_)));
+        assert!(matches!(call_ids.spend(call_id), Used::Never));
+        assert!(call_ids.find(call_id).is_none());
     }
 
     #[test]
     fn one_late_answer_to_a_call_given_up_is_no_breach() {
-        let tickets = CallIds::default();
-        let call_id = tickets.open(queue());
-        tickets.give_up(call_id);
-        assert!(matches!(tickets.spend(call_id), Used::GivenUp));
-        assert!(matches!(tickets.spend(call_id), Used::Never));
+        let call_ids = CallIds::default();
+        let call_id = call_ids.open(queue());
+        call_ids.give_up(call_id);
+        assert!(matches!(call_ids.spend(call_id), Used::GivenUp));
+        assert!(matches!(call_ids.spend(call_id), Used::Never));
     }
 
     #[test]
     fn numbers_are_never_issued_twice_nor_zero_and_slots_are_reused() {
-        let tickets = CallIds::default();
+        let call_ids = CallIds::default();
         let mut seen = HashSet::new();
         for _ in 0..1000 {
-            let call_id = tickets.open(queue());
+            let call_id = call_ids.open(queue());
             assert_ne!(call_id.0, 0);
             assert!(seen.insert(call_id));
-            tickets.spend(call_id);
+            call_ids.spend(call_id);
         }
-        assert!(tickets.lock().slots.len() <= REST + 2);
+        assert!(call_ids.lock().slots.len() <= REST + 2);
     }
 
     #[test]
     fn what_was_never_issued_is_unknown() {
-        let tickets = CallIds::default();
-        tickets.open(queue());
+        let call_ids = CallIds::default();
+        call_ids.open(queue());
         for number in [0, 1, 7 << 32, u64::MAX] {
-            assert!(matches!(tickets.spend(CallId(number)), Used::Never));
+            assert!(matches!(call_ids.spend(CallId(number)), Used::Never));
         }
-        assert_eq!(tickets.all().len(), 1);
+        assert_eq!(call_ids.all().len(), 1);
     }
 }
