@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     let first = args.nth(1);
     match first.as_ref().and_then(|first| first.to_str()) {
         Some("exec") => return process::exec::run(args),
-        Some("adapter-host") => return plugin::process::host::run(args),
+        Some("adapter-host") => return plugin::child::run(args),
         Some("relay") => return process::relay::run(args),
         Some(_) | None => {}
     }

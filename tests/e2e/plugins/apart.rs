@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use forge_adapter_api::HealthStatus;
-use forge_plugin_host::process::Isolation;
-use forge_plugin_host::{Adapter, Item, Registry, Relayed, Setup};
+use forge_plugin_host::{Adapter, Isolation, Item, Registry, Relayed, Setup};
 use forge_process::{self as process, Children, STORE_VARIABLE};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;

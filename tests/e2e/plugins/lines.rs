@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
-use forge_plugin_host::process::Isolation;
-use forge_plugin_host::{Adapter, Item, Registry, Relayed, Setup};
+use forge_plugin_host::{Adapter, Isolation, Item, Registry, Relayed, Setup};
 use rustix::process::{Pid, test_kill_process};
 use serde_json::json;
 use tokio::sync::mpsc;

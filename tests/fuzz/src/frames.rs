@@ -1,6 +1,6 @@
 //! Messages between the bridge and an adapter's process: frames to its child, lines to a program.
 
-use forge_plugin_host::process::fuzzing;
+use forge_plugin_host::fuzzing;
 use serde_json::Value;
 use serde_json::value::RawValue;
 

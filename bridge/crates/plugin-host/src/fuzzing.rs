@@ -5,10 +5,11 @@ use std::path::Path;
 use forge_adapter_api::{AdapterError, AdapterEvent, Manifest};
 use serde_json::Value;
 
+pub use crate::instance::process::fuzzing::*;
+
 use crate::boundary::answer;
 use crate::boundary::format;
-use crate::boundary::manifest;
-use crate::boundary::manifest::Language;
+use crate::boundary::manifest::{self, Language};
 use crate::boundary::truncated_answer;
 use crate::instance::call_stream;
 use crate::instance::log;

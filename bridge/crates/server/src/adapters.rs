@@ -9,9 +9,9 @@ use super::auth::{Admin, Reader};
 use super::error::{Code, Failure};
 use super::{Phase, ProcessState};
 use forge_dispatch::Dispatcher;
-use forge_plugin_host::process::Isolation;
 use forge_plugin_host::{
-    Adapter, Draining, HealthReport, LoadError, PauseError, Quarantine, Registry, ReloadError,
+    Adapter, Draining, HealthReport, Isolation, LoadError, PauseError, Quarantine, Registry,
+    ReloadError,
 };
 
 pub(super) async fn list(_: Reader, State(registry): State<Registry>) -> Json<Value> {

@@ -1,5 +1,4 @@
-//! Origin and backend of an instance: a library in this process, a library in a child, or a program. Callers need not
-//! know which.
+//! Backend of an instance: a library in this process, a library in a child, or a program. Callers need not know which.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,36 +9,11 @@ use crate::boundary::call::Instance;
 use crate::boundary::call_id::CallId;
 use crate::boundary::load;
 use crate::boundary::load_error::LoadError;
-use crate::boundary::loaded_images::LoadedImages;
-use crate::boundary::trust::{self, Rules, Trust, Vetted};
-use crate::instance::handle::Boot;
+use crate::boundary::trust::{self, Rules, Vetted};
+use crate::instance::boot::{Boot, Found, Source};
 use crate::instance::host::Host;
-use crate::instance::process::Isolation;
-use crate::instance::process::launch::Launcher;
+use crate::instance::isolation::Isolation;
 use crate::instance::process::remote::Remote;
-
-/// Origin of an instance.
-pub(crate) enum Source {
-    /// A file that was found: a library, or a program that speaks the line protocol.
-    Found(Box<Found>),
-    /// A library that the bridge has checked and copied, for its child to load.
-    Verified {
-        path: PathBuf,
-        copy: PathBuf,
-        digest: String,
-    },
-}
-
-pub(crate) struct Found {
-    pub path: PathBuf,
-    pub copies: PathBuf,
-    pub trust: Trust,
-    pub digest: Option<String>,
-    pub images: Arc<LoadedImages>,
-    pub isolation: Isolation,
-    /// `None` without a supervisor: then no child can be started, and libraries are not probed.
-    pub launcher: Option<Launcher>,
-}
 
 /// Facts about a loaded library or program.
 pub(crate) struct Facts {

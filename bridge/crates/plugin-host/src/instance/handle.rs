@@ -12,7 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::boundary::call_id::CallId;
 use crate::boundary::load_error::LoadError;
-use crate::instance::backend::{self, Backend, Facts, Source};
+use crate::instance::backend::{self, Backend, Facts};
+use crate::instance::boot::{Boot, Limits};
 use crate::instance::call_ids::CallIds;
 use crate::instance::call_stream::{Call, Item};
 use crate::instance::host::{Cancel, Host};
@@ -28,28 +29,6 @@ const FULL: &str = "the adapter's call queue is full";
 const ENDED: &str = "the bridge has shut the adapter down";
 /// Ops that are permitted on a new process before it serves.
 const BEFORE_SERVING: [&str; 3] = ["initialize", "events.start", "health"];
-
-/// Parameters for creating an instance.
-pub(crate) struct Boot {
-    pub id: String,
-    /// Name that the library must declare.
-    pub library: String,
-    pub source: Source,
-    /// The payload of `create`.
-    pub create: Vec<u8>,
-    pub bounds: Limits,
-    /// Time limit for loading and `create` together.
-    pub deadline: Duration,
-}
-
-/// Limits of everything that an instance exchanges with the bridge, in bytes.
-#[derive(Clone, Copy)]
-pub(crate) struct Limits {
-    pub payload: usize,
-    pub execution: Bounds,
-    /// Requests that wait for the call thread.
-    pub waiting: usize,
-}
 
 /// A running instance.
 #[derive(Clone)]

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::instance::call_stream::Item;
 use crate::instance::handle::Handle;
 use crate::instance::health::{Monitor, SourceId};
-use crate::instance::process::Restart;
+use crate::instance::process::crashes::Restart;
 use crate::instance::relayed::Relayed;
 use forge_base::event::kind;
 

@@ -5,16 +5,19 @@
 
 pub(crate) mod backend;
 mod backpressure;
+pub(crate) mod boot;
 mod call_ids;
 pub(crate) mod call_stream;
 pub mod conform;
+pub(crate) mod environment;
 pub(crate) mod handle;
 pub(crate) mod health;
 pub(crate) mod host;
 pub(crate) mod instance_monitor;
+pub(crate) mod isolation;
 pub(crate) mod log;
 pub mod meters;
-pub mod process;
+pub(crate) mod process;
 pub(crate) mod queue;
 pub(crate) mod relayed;
 mod watchdog;

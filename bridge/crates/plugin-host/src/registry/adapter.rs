@@ -12,10 +12,10 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::boundary::load_error::{LoadError, chain};
-use crate::instance::handle::Boot;
+use crate::instance::boot::Boot;
 use crate::instance::health::{HealthReport, Quarantine};
+use crate::instance::isolation::Isolation;
 use crate::instance::meters::Meters;
-use crate::instance::process::Isolation;
 use crate::registry::generation::{AdapterContext, Generation, Permit, Start};
 use crate::registry::pause::Mark;
 use crate::registry::spec::AdapterSpec;

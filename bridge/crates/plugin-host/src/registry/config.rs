@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::boundary::answer;
 use crate::boundary::trust::Trust;
-use crate::instance::process::Restart;
+use crate::instance::process::crashes::Restart;
 
 /// The adapter to load when the configuration names none.
 pub const DEFAULT_ADAPTER: &str = "echo";

@@ -12,8 +12,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::boundary::load_error::LoadError;
 use crate::instance::backend::Facts;
+use crate::instance::boot::Boot;
 use crate::instance::call_stream::Call;
-use crate::instance::handle::{Boot, Handle};
+use crate::instance::handle::Handle;
 use crate::instance::health::{Monitor, SourceId};
 use crate::instance::instance_monitor::{InstanceMonitor, answer, ask, empty};
 use crate::instance::meters::Meters;

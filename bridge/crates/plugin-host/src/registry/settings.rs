@@ -1,15 +1,12 @@
 //! Payload of `initialize`: the environment without the bridge's own variables, overlaid by the adapter's table. Pure.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::instance::process::Isolation;
-
-/// Variables that every process of an adapter gets besides its own, for finding programs, folders and the locale.
-const EVERYWHERE: [&str; 6] = ["HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ"];
+use crate::instance::environment::{Environment, is_ours};
+use crate::instance::isolation::Isolation;
 
 /// `[adapters.<id>]` of the configuration.
 #[derive(Clone, Default, Deserialize, Serialize)]
@@ -47,11 +44,19 @@ impl fmt::Debug for AdapterTable {
     }
 }
 
+impl AdapterTable {
+    /// Names of the variables that the adapter's process is given besides its own.
+    pub(crate) fn listed_variables(&self) -> Vec<String> {
+        let names = self.own.get(ENV).and_then(Value::as_array);
+        let names = names.into_iter().flatten().filter_map(Value::as_str);
+        names.map(str::to_owned).collect()
+    }
+}
+
 /// Configuration sources of one adapter.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    pub id: String,
-    pub env: BTreeMap<String, String>,
+    pub environment: Environment,
     pub table: AdapterTable,
     /// True if the adapter has a process of its own.
     pub apart: bool,
@@ -60,10 +65,14 @@ pub(crate) struct Settings {
 impl Settings {
     /// The payload of `initialize`. `named` are the variables that the library asks for.
     pub(crate) fn object(&self, named: &[String]) -> Map<String, Value> {
-        let variables = self.env.iter().filter(|(name, _)| match self.apart {
-            true => self.is_its_own(name, named),
-            false => !is_ours(name),
-        });
+        let variables = self
+            .environment
+            .variables
+            .iter()
+            .filter(|(name, _)| match self.apart {
+                true => self.environment.is_its_own(name, named),
+                false => !is_ours(name),
+            });
         let mut object: Map<String, Value> = variables
             .map(|(name, value)| (name.clone(), Value::String(value.clone())))
             .collect();
@@ -80,28 +89,6 @@ impl Settings {
         );
         object
     }
-
-    /// The environment of the adapter's process.
-    pub(crate) fn environment(&self, named: &[String]) -> BTreeMap<String, String> {
-        let variables = self.env.iter().filter(|(name, _)| {
-            EVERYWHERE.contains(&name.as_str()) || self.is_its_own(name, named)
-        });
-        variables
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect()
-    }
-
-    /// True if the variable is the adapter's: `acme-ai` owns `ACME_AI_…`, those that its library asks for and those
-    /// that its table lists.
-    fn is_its_own(&self, name: &str, named: &[String]) -> bool {
-        let prefix = format!("{}_", self.id.replace('-', "_").to_uppercase());
-        let listed = || match self.table.own.get(ENV) {
-            Some(Value::Array(names)) => names.iter().any(|listed| listed == name),
-            Some(_) | None => false,
-        };
-        !is_ours(name)
-            && (name.starts_with(&prefix) || named.iter().any(|named| named == name) || listed())
-    }
 }
 
 /// Key in an adapter's table: a list of names is for the bridge, a table of variables for the adapter.
@@ -111,21 +98,21 @@ fn is_list_of_names(name: &str, value: &Value) -> bool {
     name == ENV && value.is_array()
 }
 
-/// True for the bridge's own secrets, recognised by words in their names, and for the tables of adapters.
-fn is_ours(name: &str) -> bool {
-    const SECRET: [&str; 10] = [
-        "KEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "STORE", "BEARER", "MCP", "OTLP",
-    ];
-    name.strip_prefix("BRIDGE_").is_some_and(|rest| {
-        rest.starts_with("ADAPTERS_") || rest.split('_').any(|word| SECRET.contains(&word))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
+    use std::collections::BTreeMap;
+
     use super::*;
+
+    fn environment(variables: BTreeMap<String, String>, table: &AdapterTable) -> Environment {
+        Environment {
+            id: "acme-ai".to_owned(),
+            variables,
+            listed: table.listed_variables(),
+        }
+    }
 
     #[test]
     fn the_table_overlays_the_environment_and_our_secrets_stay_here() {
@@ -154,8 +141,7 @@ mod tests {
             (Some("http"), Some(2))
         );
         let settings = Settings {
-            id: "acme-ai".to_owned(),
-            env,
+            environment: environment(env, &table),
             table,
             apart: false,
         };
@@ -177,10 +163,10 @@ mod tests {
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into();
         let table = json!({"isolation": "process", "env": ["HTTPS_PROXY", "BRIDGE_SECRET_KEY"]});
+        let table = serde_json::from_value(table).unwrap();
         let settings = Settings {
-            id: "acme-ai".to_owned(),
-            env,
-            table: serde_json::from_value(table).unwrap(),
+            environment: environment(env, &table),
+            table,
             apart: true,
         };
         let named = ["OPENAI_API_KEY".to_owned()];
@@ -190,7 +176,7 @@ mod tests {
             .map(|(name, _)| name)
             .collect();
         assert_eq!(names, ["ACME_AI_API_KEY", "HTTPS_PROXY", "OPENAI_API_KEY"]);
-        let names: Vec<_> = settings.environment(&[]).into_keys().collect();
+        let names: Vec<_> = settings.environment.of_process(&[]).into_keys().collect();
         assert_eq!(names, ["ACME_AI_API_KEY", "HTTPS_PROXY", "PATH"]);
     }
 

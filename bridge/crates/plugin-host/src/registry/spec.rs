@@ -9,18 +9,17 @@ use serde_json::json;
 use crate::boundary::load_error::LoadError;
 use crate::boundary::loaded_images::LoadedImages;
 use crate::boundary::manifest;
-use crate::instance::backend::{Found, Source, is_program};
-use crate::instance::handle::{Boot, Limits};
-use crate::instance::process::Isolation;
-use crate::instance::process::launch::Launcher;
+use crate::instance::backend::is_program;
+use crate::instance::boot::{Boot, Found, Launcher, Limits, Source};
+use crate::instance::environment::Environment;
+use crate::instance::isolation::Isolation;
 use crate::instance::queue::Bounds;
 use crate::registry::config::{Allowed, Config};
 use crate::registry::error::Error;
 use crate::registry::generation::Start;
 use crate::registry::pause::Mark;
 use crate::registry::resolve::{self, Named};
-use crate::registry::settings::AdapterTable;
-use crate::registry::settings::Settings;
+use crate::registry::settings::{AdapterTable, Settings};
 
 pub(crate) struct AdapterSpec {
     pub named: Named,
@@ -70,15 +69,19 @@ impl AdapterSpec {
         });
         Ok(path.map(|path| {
             let isolation = self.table.isolation.unwrap_or_default();
-            let settings = Settings {
+            let environment = Environment {
                 id: named.id.clone(),
-                env: self.env.clone(),
+                variables: self.env.clone(),
+                listed: self.table.listed_variables(),
+            };
+            let settings = Settings {
+                environment: environment.clone(),
                 table: self.table.clone(),
                 apart: isolation == Isolation::Process || is_program(&path),
             };
             let launcher = Launcher {
                 supervisor: self.supervisor.clone(),
-                settings: settings.clone(),
+                environment,
                 memory_limit_bytes: self.table.memory_limit_bytes,
                 call_timeout: config.call_timeout,
             };

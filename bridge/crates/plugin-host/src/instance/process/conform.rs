@@ -15,8 +15,7 @@ use crate::boundary::answer;
 use crate::boundary::load_error::LoadError;
 use crate::boundary::manifest::{self, Language};
 use crate::boundary::trust::{self, Rules};
-use crate::registry::settings::AdapterTable;
-use crate::registry::settings::Settings;
+use crate::instance::environment::Environment;
 
 /// Time limit for the manifest.
 const READY: Duration = Duration::from_secs(15);
@@ -33,15 +32,14 @@ pub(crate) fn conform(
 ) -> std::result::Result<Report, LoadError> {
     trust::vet_program(path, rules)?;
     let failed = |error: AdapterError| LoadError::Process(format!("{}: {error}", path.display()));
-    let settings = Settings {
+    let environment = Environment {
         id: provider.to_owned(),
-        env: std::env::vars().collect(),
-        table: AdapterTable::default(),
-        apart: true,
+        variables: std::env::vars().collect(),
+        listed: Vec::new(),
     };
     let mut candidate = Candidate {
         command: supervised(path).map_err(failed)?,
-        environment: settings.environment(&[]),
+        environment: environment.of_process(&[]),
         manifest: Vec::new(),
     };
     let (process, said) = candidate

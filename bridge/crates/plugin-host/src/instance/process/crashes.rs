@@ -6,7 +6,34 @@ use std::time::{Duration, Instant};
 use backoff::backoff::Backoff;
 use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 
-use super::Restart;
+use serde::{Deserialize, Serialize};
+
+/// `[plugin.restart]` of the configuration: restart policy for adapters whose process ends.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Restart {
+    /// Wait before the second restart within the window, doubled each time. The first is immediate. Default: 100 ms.
+    #[serde(with = "forge_base::duration")]
+    pub backoff: Duration,
+    /// Longest wait. Default: 30 s.
+    #[serde(with = "forge_base::duration")]
+    pub backoff_max: Duration,
+    /// Number of crashes within the window that quarantines the adapter. Default: 5.
+    pub crash_limit: usize,
+    #[serde(with = "forge_base::duration")]
+    pub crash_window: Duration,
+}
+
+impl Default for Restart {
+    fn default() -> Self {
+        Self {
+            backoff: Duration::from_millis(100),
+            backoff_max: Duration::from_secs(30),
+            crash_limit: 5,
+            crash_window: Duration::from_secs(60),
+        }
+    }
+}
 
 /// Recent crashes of one adapter's process, and the waits between restarts.
 pub(crate) struct Crashes {

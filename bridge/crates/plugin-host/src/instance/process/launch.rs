@@ -6,27 +6,15 @@ use std::time::Duration;
 
 use forge_adapter_api::Manifest;
 
-use super::host::Order;
+use super::order::Order;
 use super::probe;
 use super::program::{Channel, Start};
 use super::remote::{Remote, Spec};
 use crate::boundary::load_error::LoadError;
 use crate::boundary::manifest::{self, Language};
 use crate::boundary::trust::Vetted;
-use crate::instance::backend::Found;
-use crate::instance::handle::Boot;
+use crate::instance::boot::{Boot, Found, Launcher};
 use crate::instance::host::Host;
-use crate::registry::settings::Settings;
-
-/// Parameters for starting processes for one adapter.
-pub(crate) struct Launcher {
-    /// The command that starts a program under the supervisor. Its first part is a `forge-bridge`.
-    pub supervisor: Vec<String>,
-    pub settings: Settings,
-    pub memory_limit_bytes: Option<u64>,
-    /// Time that the adapter can hold a thread before it counts as blocked.
-    pub call_timeout: Duration,
-}
 
 impl Launcher {
     /// The manifest of a library, which is probed unless its manifest is remembered.
@@ -43,7 +31,7 @@ impl Launcher {
             Ok(Spec {
                 start: Start {
                     command: self.command(arguments),
-                    environment: self.settings.environment(&[]),
+                    environment: self.environment.of_process(&[]),
                     channel: Channel::Socket,
                 },
                 opening: self.order(boot, found, vetted)?,
@@ -64,7 +52,7 @@ impl Launcher {
         let spec = Spec {
             start: Start {
                 command: self.command([OsString::from("adapter-host")]),
-                environment: self.settings.environment(&manifest.env),
+                environment: self.environment.of_process(&manifest.env),
                 channel: Channel::Socket,
             },
             opening: self.order(boot, found, vetted)?,
@@ -94,7 +82,7 @@ impl Launcher {
         let spec = Spec {
             start: Start {
                 command,
-                environment: self.settings.environment(&[]),
+                environment: self.environment.of_process(&[]),
                 channel: Channel::Pipes,
             },
             opening: boot.create.clone(),

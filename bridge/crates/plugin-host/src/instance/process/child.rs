@@ -7,23 +7,22 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
 use super::frame::{Frame, Kind};
 use super::lines;
+use super::order::Order;
 use crate::boundary::load_error::chain;
-use crate::instance::backend::Source;
+use crate::instance::boot::{Boot, Limits, Source};
 use crate::instance::call_stream::Call;
-use crate::instance::handle::{Boot, Handle, Limits};
+use crate::instance::handle::Handle;
 use crate::instance::log::Origin;
 use crate::instance::queue::{Bounds, CallMessage};
 
@@ -32,30 +31,6 @@ const WAITING: usize = 16;
 const ORDER_BYTES: usize = 1024 * 1024;
 /// Time for the instance to shut down; the bridge waits a little longer.
 const END_WAIT: Duration = Duration::from_millis(800);
-
-/// Order of the bridge: the library to load, and its limits.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Order {
-    pub(super) id: String,
-    /// Name that the library must declare.
-    pub(super) library: String,
-    /// Path that the library was found at, for messages.
-    pub(super) path: PathBuf,
-    /// Private copy of the checked file.
-    pub(super) copy: PathBuf,
-    pub(super) digest: String,
-    /// The payload of `create`.
-    pub(super) create: String,
-    pub(super) payload_bytes: usize,
-    pub(super) event_bytes: usize,
-    pub(super) queue_bytes: usize,
-    pub(super) execution_bytes: Option<usize>,
-    pub(super) waiting_bytes: usize,
-    pub(super) deadline_ms: u64,
-    pub(super) call_timeout_ms: u64,
-    /// Limit of the data that the library adds: heap, stacks of threads, private mappings.
-    pub(super) memory_limit_bytes: Option<u64>,
-}
 
 /// Runs the child to its end. `args` are those after `adapter-host`: nothing, `--probe`, or `--memory=<bytes> --
 /// program args…`, which sets the limit and executes the program in its place.
