@@ -1,6 +1,6 @@
-//! One instance of an adapter and its two threads: the first, the call thread, makes every call into it from a bounded
-//! queue; the second, the cancel thread, only cancels. An adapter that blocks them blocks no other thread. The location
-//! of the instance, in this process or another, is known to `backend` alone.
+//! Handle of one instance of an adapter: accepts calls for its call thread, and fails them if the instance is gone or
+//! blocked. An adapter that blocks its threads blocks no other thread. The location of the instance, in this process or
+//! another, is known to `backend` alone.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -10,12 +10,12 @@ use forge_adapter_api::AdapterError;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::boundary::call_id::CallId;
 use crate::boundary::load_error::LoadError;
-use crate::instance::backend::{self, Backend, Facts};
-use crate::instance::boot::{Boot, Limits};
+use crate::instance::backend::Facts;
+use crate::instance::boot::Boot;
 use crate::instance::call_ids::CallIds;
 use crate::instance::call_stream::{Call, Item};
+use crate::instance::call_thread::{CallThread, Shared, Work};
 use crate::instance::host::{Cancel, Host};
 use crate::instance::log::{Line, Logs};
 use crate::instance::meters::Meters;
@@ -37,27 +37,6 @@ pub(crate) struct Handle {
     /// Channel of tokio, since the standard library's wakes its receiver while it holds the lock that the receiver
     /// needs next.
     work: mpsc::Sender<Work>,
-}
-
-struct Shared {
-    host: &'static Host,
-    bounds: Limits,
-    waiting: AtomicUsize,
-    ended: AtomicBool,
-    first: Watchdog,
-    second: Watchdog,
-    /// Set if the instance is in another process.
-    remote: OnceLock<Arc<Remote>>,
-}
-
-enum Work {
-    Start {
-        call_id: CallId,
-        queue: Arc<Queue>,
-        op: String,
-        payload: Vec<u8>,
-    },
-    Destroy(oneshot::Sender<()>),
 }
 
 impl Handle {
@@ -89,7 +68,7 @@ impl Handle {
             remote: OnceLock::new(),
         });
         let deadline = boot.deadline;
-        let first = FirstThread {
+        let first = CallThread {
             shared: Arc::clone(&shared),
             inbox,
             canceller,
@@ -309,101 +288,4 @@ fn unavailable(message: &str) -> AdapterError {
 
 fn blocked_in(what: &str) -> AdapterError {
     unavailable(&format!("the adapter is blocked in {what}"))
-}
-
-struct FirstThread {
-    shared: Arc<Shared>,
-    inbox: mpsc::Receiver<Work>,
-    canceller: mpsc::UnboundedReceiver<Cancel>,
-}
-
-impl FirstThread {
-    fn run(mut self, boot: &Boot, ready: oneshot::Sender<Result<Facts, LoadError>>) {
-        let host = self.shared.host;
-        let (backend, facts) = match backend::make(boot, host) {
-            Ok(made) => made,
-            Err(error) => {
-                // The receiver is gone if the deadline has passed, which was reported instead.
-                let _ = ready.send(Err(error));
-                return;
-            }
-        };
-        if let Backend::Child(remote) = &backend {
-            self.shared.remote.get_or_init(|| Arc::clone(remote));
-        }
-        let second = Arc::clone(&self.shared);
-        let mut canceller = self.canceller;
-        let cancelled = backend.clone();
-        let thread = std::thread::Builder::new()
-            .name(format!("cancel {}", host.provider))
-            .spawn(move || cancel_calls(&cancelled, &mut canceller, &second.second));
-        let thread = match thread {
-            Ok(thread) => thread,
-            Err(error) => {
-                backend.destroy();
-                let _ = ready.send(Err(LoadError::Thread(error)));
-                return;
-            }
-        };
-        if ready.send(Ok(facts)).is_ok() {
-            while let Some(work) = self.inbox.blocking_recv() {
-                match work {
-                    Work::Start {
-                        call_id,
-                        queue,
-                        op,
-                        payload,
-                    } => self.shared.start(&backend, call_id, &queue, &op, payload),
-                    Work::Destroy(done) => {
-                        backend.destroy();
-                        let _ = done.send(());
-                        return;
-                    }
-                }
-            }
-        }
-        // The handle is gone, so no caller is left: the start took too long, or the handle was dropped.
-        let (stop, _) = oneshot::channel();
-        if host.cancels.send(Cancel::Stop(stop)).is_ok() && thread.join().is_ok() {
-            backend.destroy();
-        }
-    }
-}
-
-impl Shared {
-    fn start(&self, backend: &Backend, call_id: CallId, queue: &Queue, op: &str, payload: Vec<u8>) {
-        self.waiting.fetch_sub(payload.len(), Ordering::AcqRel);
-        if !queue.is_open() {
-            return;
-        }
-        self.first.enter("start");
-        backend.start(call_id, op, payload);
-        self.first.leave();
-        queue.begin();
-        // Abandoned before the adapter had received the call: cancel it now.
-        if self.host.call_ids.is_given_up(call_id) {
-            self.host.cancel(call_id);
-        }
-    }
-}
-
-fn cancel_calls(
-    backend: &Backend,
-    inbox: &mut mpsc::UnboundedReceiver<Cancel>,
-    watchdog: &Watchdog,
-) {
-    while let Some(cancel) = inbox.blocking_recv() {
-        match cancel {
-            Cancel::Call(call_id) => {
-                watchdog.enter("cancel");
-                backend.cancel(call_id);
-                watchdog.leave();
-            }
-            Cancel::Stop(stopped) => {
-                // The requester might have stopped waiting.
-                let _ = stopped.send(());
-                return;
-            }
-        }
-    }
 }

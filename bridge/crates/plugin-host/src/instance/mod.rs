@@ -8,6 +8,7 @@ mod backpressure;
 pub(crate) mod boot;
 mod call_ids;
 pub(crate) mod call_stream;
+mod call_thread;
 pub mod conform;
 pub(crate) mod environment;
 pub(crate) mod handle;

@@ -10,6 +10,7 @@ mod frame;
 pub(crate) mod fuzzing;
 pub(super) mod launch;
 mod lines;
+mod listen;
 mod order;
 mod probe;
 mod program;

@@ -10,15 +10,11 @@ use tokio::sync::{Notify, watch};
 
 use super::program::{self, Program, Start};
 use super::wire::{ChildMessage, MessageReader, Writer};
-use crate::boundary::answer;
 use crate::boundary::call_id::CallId;
-use crate::boundary::callbacks::Emitted;
 use crate::boundary::load_error::LoadError;
 use crate::instance::host::Host;
 use forge_base::failpoint;
 
-/// Wait before an event is offered again to a full queue.
-const PAUSE: Duration = Duration::from_millis(2);
 /// Time for a process to exit before it is killed.
 const END_WAIT: Duration = Duration::from_secs(1);
 const UNREACHED: &str = "the adapter's process ended before the call reached it";
@@ -48,42 +44,43 @@ pub(crate) enum ConnectionState {
 }
 
 pub(crate) struct Remote {
-    host: &'static Host,
+    pub(super) host: &'static Host,
     spec: Spec,
-    state: Mutex<State>,
-    connection_state: watch::Sender<ConnectionState>,
+    pub(super) state: Mutex<State>,
+    pub(super) connection_state: watch::Sender<ConnectionState>,
     settled: AtomicBool,
     silent: Notify,
 }
 
 #[derive(Default)]
-struct State {
-    connection: Option<Arc<Connection>>,
+pub(super) struct State {
+    pub(super) connection: Option<Arc<Connection>>,
     /// True once no process is permitted to run.
-    closing: bool,
+    pub(super) closing: bool,
     /// Payload of `initialize`, to be sent again to each new process.
     initialize: Option<Vec<u8>>,
     relaying: bool,
 }
 
 impl State {
-    fn is_current(&self, connection: &Arc<Connection>) -> bool {
+    pub(super) fn is_current(&self, connection: &Arc<Connection>) -> bool {
         let current = self.connection.as_ref();
         current.is_some_and(|current| Arc::ptr_eq(current, connection))
     }
 }
 
-struct Connection {
-    program: Program,
+/// One process and its channel.
+pub(super) struct Connection {
+    pub(super) program: Program,
     /// `None` once the process was asked to end.
     writer: Mutex<Option<Writer>>,
     /// True while the process might have to wait, because the bridge does not accept its events.
-    held_back: AtomicBool,
+    pub(super) held_back: AtomicBool,
     /// Reason why the bridge killed the process.
-    killed: Mutex<Option<String>>,
+    pub(super) killed: Mutex<Option<String>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -293,84 +290,6 @@ impl Remote {
         connection.is_some_and(|connection| connection.held_back.load(Ordering::Acquire))
     }
 
-    /// Handles the messages of a process until its end.
-    fn listen(&self, connection: &Arc<Connection>, mut reader: MessageReader) {
-        let why = loop {
-            match reader.next() {
-                Ok(Some(told)) => {
-                    if let Err(why) = self.take(connection, told) {
-                        break Some(why);
-                    }
-                }
-                Ok(None) => break None,
-                Err(error) => break Some(format!("it was stopped because it sent {error}")),
-            }
-        };
-        if let Some(why) = why {
-            lock(&connection.killed).get_or_insert(why);
-        }
-        let missed = {
-            let mut state = lock(&self.state);
-            let current = state.is_current(connection);
-            if current {
-                state.connection = None;
-                self.connection_state.send_replace(ConnectionState::Ending);
-            }
-            current && !state.closing
-        };
-        // A writer might be blocked until the process reads.
-        connection.program.end_now();
-        if missed {
-            failpoint::point("child.ended");
-            let killed = lock(&connection.killed).take();
-            let line = killed.unwrap_or_else(|| connection.program.epitaph());
-            self.connection_state
-                .send_replace(ConnectionState::Down(line.clone()));
-            for (call_id, _) in self.host.call_ids.all() {
-                self.host.fail(call_id, crashed(&line));
-            }
-            failpoint::point("child.told");
-        }
-        connection.program.bury();
-    }
-
-    /// Handles one message. The error is the reason to stop the process.
-    fn take(&self, connection: &Connection, told: ChildMessage) -> Result<(), String> {
-        let host = self.host;
-        match told {
-            ChildMessage::Event { id, event } => {
-                while host.emit(CallId(id), &event) == Emitted::Full {
-                    connection.held_back.store(true, Ordering::Release);
-                    std::thread::sleep(PAUSE);
-                }
-                connection.held_back.store(false, Ordering::Release);
-            }
-            ChildMessage::Dropped { id: 0, count } => host.news.lose(count),
-            ChildMessage::Dropped { id, count } => {
-                if let Some(queue) = host.call_ids.find(CallId(id)) {
-                    queue.lose(count);
-                }
-            }
-            ChildMessage::Done { id, answer } => {
-                host.complete(CallId(id), "completion", || {
-                    answer::check(answer, host.payload_bytes)
-                });
-            }
-            ChildMessage::TooLarge { id, head, bytes } => {
-                host.complete(CallId(id), "completion", || {
-                    Err(answer::too_large(&head, bytes, host.payload_bytes))
-                });
-            }
-            ChildMessage::Log { level, record } => host.logs.push(level, &record),
-            ChildMessage::Breach(why) => host.logs.breach(&why),
-            ChildMessage::Failed(why) => return Err(format!("it was stopped: {why}")),
-            ChildMessage::Ready(_) | ChildMessage::Refused(_) => {
-                host.logs.breach("it sent its manifest twice");
-            }
-        }
-        Ok(())
-    }
-
     pub(crate) fn connection_state(&self) -> ConnectionState {
         self.connection_state.borrow().clone()
     }
@@ -442,6 +361,7 @@ impl Remote {
     }
 }
 
-fn crashed(line: &str) -> AdapterError {
+/// The error of a call whose process has ended; `line` is the reason.
+pub(super) fn crashed(line: &str) -> AdapterError {
     AdapterError::new("adapter_crashed", line).retryable()
 }
