@@ -119,12 +119,33 @@ impl Callbacks for Host {
     }
 }
 
+#[cfg(test)]
+impl Host {
+    /// A host with small limits, and the inbox of its cancel thread.
+    pub(crate) fn for_test() -> (Self, tokio::sync::mpsc::UnboundedReceiver<Cancel>) {
+        let bounds = crate::instance::queue::Bounds {
+            queued: 10_000,
+            event: 100,
+            total: Some(150),
+        };
+        let (cancels, inbox) = tokio::sync::mpsc::unbounded_channel();
+        let host = Self {
+            provider: "test".into(),
+            call_ids: CallIds::default(),
+            news: Queue::new(bounds),
+            logs: Logs::default(),
+            cancels,
+            payload_bytes: 100,
+            meters: Meters::default(),
+        };
+        (host, inbox)
+    }
+}
+
 /// Tests that act as the adapter's own threads.
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-
-    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
     use crate::instance::queue::{Bounds, CallMessage};
@@ -135,23 +156,9 @@ mod tests {
         total: Some(150),
     };
 
-    fn host() -> (Host, UnboundedReceiver<Cancel>) {
-        let (cancels, inbox) = unbounded_channel();
-        let host = Host {
-            provider: "test".into(),
-            call_ids: CallIds::default(),
-            news: Queue::new(BOUNDS),
-            logs: Logs::default(),
-            cancels,
-            payload_bytes: 100,
-            meters: Meters::default(),
-        };
-        (host, inbox)
-    }
-
     #[tokio::test]
     async fn too_many_events_end_the_call_and_cancel_it() {
-        let (host, mut inbox) = host();
+        let (host, mut inbox) = Host::for_test();
         let queue = Arc::new(Queue::new(BOUNDS));
         let call_id = host.call_ids.open(Arc::clone(&queue));
         queue.begin();
@@ -167,7 +174,7 @@ mod tests {
 
     #[test]
     fn of_many_threads_that_complete_one_is_taken() {
-        let (host, _inbox) = host();
+        let (host, _inbox) = Host::for_test();
         let call_id = host.call_ids.open(Arc::new(Queue::new(BOUNDS)));
         let taken: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)

@@ -132,46 +132,12 @@ impl Remote {
         // A failed write shows as the end of the reader.
         let _ = writer.open(&self.spec.opening);
         reader.reader().deadline = Some(Instant::now() + self.spec.deadline);
-        let manifest = loop {
-            let told = match reader.next() {
-                Ok(Some(told)) => told,
-                Ok(None) => {
-                    let why = program.epitaph();
-                    return Err(failed(format!("it did not become ready: {why}")));
-                }
-                Err(error) => {
-                    program.kill();
-                    program.bury();
-                    return Err(match error.kind() {
-                        std::io::ErrorKind::TimedOut => LoadError::Timeout(self.spec.deadline),
-                        _ => failed(format!("it did not become ready: {error}")),
-                    });
-                }
-            };
-            match told {
-                ChildMessage::Ready(manifest) => break manifest,
-                ChildMessage::Refused(why) => {
-                    program.bury();
-                    return Err(LoadError::Refused(why));
-                }
-                ChildMessage::Log { level, record } => host.logs.push(level, &record),
-                ChildMessage::Breach(why) => host.logs.breach(&why),
-                ChildMessage::Failed(why) => {
-                    program.kill();
-                    program.bury();
-                    return Err(failed(format!("it did not become ready: {why}")));
-                }
-                ChildMessage::Event { .. }
-                | ChildMessage::Dropped { .. }
-                | ChildMessage::Done { .. }
-                | ChildMessage::TooLarge { .. } => {
-                    program.kill();
-                    program.bury();
-                    let why = "it sent a message before its manifest";
-                    return Err(failed(why.to_owned()));
-                }
-            }
-        };
+        let manifest = self
+            .await_manifest(&program, &mut reader)
+            .inspect_err(|_| {
+                program.kill();
+                program.bury();
+            })?;
         failpoint::point("child.ready");
         reader.reader().deadline = None;
         let connection = Arc::new(Connection {
@@ -194,9 +160,52 @@ impl Remote {
             .spawn(move || remote.listen(&listening, reader))
             .map_err(|error| {
                 connection.program.kill();
+                connection.program.bury();
                 LoadError::Thread(error)
             })?;
         Ok(manifest)
+    }
+
+    /// Reads messages up to the manifest. After an error the process might still run.
+    fn await_manifest(
+        &self,
+        program: &Program,
+        reader: &mut MessageReader,
+    ) -> Result<Vec<u8>, LoadError> {
+        let not_ready = |why| {
+            Err(LoadError::Process(format!(
+                "it did not become ready: {why}"
+            )))
+        };
+        loop {
+            let told = match reader.next() {
+                Ok(Some(told)) => told,
+                // Its output has ended, but the process might not have.
+                Ok(None) => return not_ready(program.epitaph()),
+                Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                    return Err(LoadError::Timeout(self.spec.deadline));
+                }
+                Err(error) => return not_ready(error.to_string()),
+            };
+            match told {
+                ChildMessage::Ready(manifest) => return Ok(manifest),
+                ChildMessage::Refused(why) => {
+                    // The child exits by itself, after its last log lines.
+                    program.bury();
+                    return Err(LoadError::Refused(why));
+                }
+                ChildMessage::Log { level, record } => self.host.logs.push(level, &record),
+                ChildMessage::Breach(why) => self.host.logs.breach(&why),
+                ChildMessage::Failed(why) => return not_ready(why),
+                ChildMessage::Event { .. }
+                | ChildMessage::Dropped { .. }
+                | ChildMessage::Done { .. }
+                | ChildMessage::TooLarge { .. } => {
+                    let why = "it sent a message before its manifest";
+                    return Err(LoadError::Process(why.to_owned()));
+                }
+            }
+        }
     }
 
     fn connection(&self) -> Option<Arc<Connection>> {
@@ -364,4 +373,38 @@ impl Remote {
 /// The error of a call whose process has ended; `line` is the reason.
 pub(super) fn crashed(line: &str) -> AdapterError {
     AdapterError::new("adapter_crashed", line).retryable()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rustix::io::Errno;
+    use rustix::process::{Pid, test_kill_process};
+
+    use super::program::Channel;
+    use super::*;
+
+    #[test]
+    fn a_program_that_closes_its_output_and_stays_is_killed_and_reaped() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("pid");
+        let script = format!("echo $$ > {}; exec sleep 60 >&-", file.display());
+        let (host, _inbox) = Host::for_test();
+        let spec = Spec {
+            start: Start {
+                command: ["/bin/sh", "-c", &script].map(Into::into).into(),
+                environment: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+                channel: Channel::Pipes,
+            },
+            opening: b"{}".to_vec(),
+            deadline: Duration::from_secs(20),
+        };
+        let opened = Remote::open(Box::leak(Box::new(host)), spec);
+        let line = opened.err().unwrap().to_string();
+        assert!(line.contains("did not become ready"), "{line}");
+        let pid = std::fs::read_to_string(&file).unwrap();
+        let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+        assert_eq!(test_kill_process(pid), Err(Errno::SRCH));
+    }
 }
