@@ -100,18 +100,23 @@ impl Handle {
             meter.refused.inc();
             return Err(error);
         }
-        if let Some(remote) = shared.remote.get() {
-            remote.remember(op, &payload);
-        }
         let size = payload.len();
         let before = shared.waiting.fetch_add(size, Ordering::AcqRel);
         let refused = |why| {
             shared.waiting.fetch_sub(size, Ordering::AcqRel);
+            meter.refused.inc();
             unavailable(why)
         };
         if before > 0 && before + size > shared.bounds.waiting {
-            meter.refused.inc();
             return Err(refused(FULL));
+        }
+        let place = self.work.try_reserve().map_err(|error| match error {
+            TrySendError::Full(()) => refused(FULL),
+            TrySendError::Closed(()) => refused(ENDED),
+        })?;
+        // Only an accepted call is repeated after a restart. Done before the call thread can make it.
+        if let Some(remote) = shared.remote.get() {
+            remote.remember(op, &payload);
         }
         let queue = Arc::new(Queue::new(shared.bounds.execution));
         let call_id = shared.host.call_ids.open(Arc::clone(&queue));
@@ -121,17 +126,12 @@ impl Handle {
             host: shared.host,
             meter,
         };
-        let work = Work::Start {
+        place.send(Work::Start {
             call_id,
             queue,
             op: op.to_owned(),
             payload,
-        };
-        // A call that was not sent is abandoned when `call` is dropped.
-        self.work.try_send(work).map_err(|error| match error {
-            TrySendError::Full(_) => refused(FULL),
-            TrySendError::Closed(_) => refused(ENDED),
-        })?;
+        });
         // The instance might have become unavailable in between, after the calls waiting then were failed.
         if let Some(error) = self.away(op) {
             self.fail_waiting(&error);
@@ -288,4 +288,73 @@ fn unavailable(message: &str) -> AdapterError {
 
 fn blocked_in(what: &str) -> AdapterError {
     unavailable(&format!("the adapter is blocked in {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instance::boot::Limits;
+
+    /// A handle whose call thread never takes a call, of which `waiting` fit into the queue.
+    fn stuck(waiting: usize) -> (Handle, mpsc::Receiver<Work>) {
+        let (host, _inbox) = Host::for_test();
+        let host: &'static Host = Box::leak(Box::new(host));
+        let (work, inbox) = mpsc::channel(waiting);
+        let shared = Shared {
+            host,
+            bounds: Limits {
+                payload: 100,
+                execution: Bounds {
+                    queued: 100,
+                    event: 100,
+                    total: None,
+                },
+                waiting: 10,
+            },
+            waiting: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+            first: Watchdog::default(),
+            second: Watchdog::default(),
+            remote: OnceLock::from(Remote::unconnected(host)),
+        };
+        let shared = Arc::new(shared);
+        (Handle { shared, work }, inbox)
+    }
+
+    fn outcome(handle: &Handle, op: &str, name: &str) -> u64 {
+        let outcomes = handle.meters().calls.row(op).outcomes();
+        let found = outcomes.into_iter().find(|(outcome, _)| *outcome == name);
+        found.unwrap().1
+    }
+
+    #[test]
+    fn a_refused_call_is_not_repeated_after_a_restart() {
+        let (handle, inbox) = stuck(2);
+        let remembered = || handle.remote().unwrap().remembered();
+        let first = handle.call("initialize", b"{}".to_vec()).unwrap();
+        assert_eq!(remembered(), (Some(b"{}".to_vec()), false));
+        let too_many_bytes = vec![b' '; 10];
+        handle.call("initialize", too_many_bytes).unwrap_err();
+        assert_eq!(remembered(), (Some(b"{}".to_vec()), false));
+        let second = handle.call("execute", Vec::new()).unwrap();
+        handle.call("events.start", Vec::new()).unwrap_err();
+        assert_eq!(remembered(), (Some(b"{}".to_vec()), false));
+        drop((first, second, inbox));
+    }
+
+    #[test]
+    fn a_call_that_does_not_fit_the_queue_counts_as_refused() {
+        let (handle, inbox) = stuck(1);
+        let accepted = handle.call("execute", b"{}".to_vec()).unwrap();
+        let error = handle.call("health", b"{}".to_vec()).unwrap_err();
+        assert_eq!(error.code, "adapter_unavailable");
+        assert_eq!(outcome(&handle, "health", "refused"), 1);
+        assert_eq!(outcome(&handle, "health", "dropped"), 0);
+        assert_eq!(handle.waiting_bytes(), 2);
+        drop(inbox);
+        handle.call("health", b"{}".to_vec()).unwrap_err();
+        assert_eq!(outcome(&handle, "health", "refused"), 2);
+        drop(accepted);
+        assert_eq!(outcome(&handle, "execute", "dropped"), 1);
+    }
 }

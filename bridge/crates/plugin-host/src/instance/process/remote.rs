@@ -113,6 +113,22 @@ impl Remote {
         })
     }
 
+    /// An instance without a process.
+    #[cfg(test)]
+    pub(crate) fn unconnected(host: &'static Host) -> Arc<Self> {
+        let start = Start {
+            command: Vec::new(),
+            environment: std::collections::BTreeMap::new(),
+            channel: program::Channel::Pipes,
+        };
+        let spec = Spec {
+            start,
+            opening: Vec::new(),
+            deadline: Duration::ZERO,
+        };
+        Self::new(host, spec)
+    }
+
     /// Starts a process and waits until its instance is ready; returns the manifest. Blocks.
     pub(super) fn connect(self: &Arc<Self>) -> Result<Vec<u8>, LoadError> {
         let failed = |why: String| LoadError::Process(why);
@@ -364,7 +380,7 @@ impl Remote {
     }
 
     /// The payload of `initialize`, and true if events outside executions are enabled.
-    pub(super) fn remembered(&self) -> (Option<Vec<u8>>, bool) {
+    pub(crate) fn remembered(&self) -> (Option<Vec<u8>>, bool) {
         let state = lock(&self.state);
         (state.initialize.clone(), state.relaying)
     }
