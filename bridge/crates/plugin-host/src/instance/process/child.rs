@@ -253,7 +253,7 @@ impl Held {
             loop {
                 match handle.next_news().await {
                     CallMessage::Event(event) => {
-                        tell(&out, Frame::new(0, Kind::Event, event)).await
+                        tell(&out, Frame::new(0, Kind::Event, event)).await;
                     }
                     CallMessage::Dropped(count) => tell(&out, dropped(0, count)).await,
                     // Only calls have an answer.

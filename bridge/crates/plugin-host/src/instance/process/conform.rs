@@ -151,7 +151,7 @@ fn listen(mut reader: MessageReader, heard: &Heard, program: &Program) {
             ChildMessage::Log { record, .. } => heard.log(&record),
             ChildMessage::Breach(why) | ChildMessage::Failed(why) => heard.fault(&why),
             ChildMessage::Ready(_) | ChildMessage::Refused(_) => {
-                heard.fault("it sent its manifest twice")
+                heard.fault("it sent its manifest twice");
             }
             ChildMessage::Dropped { .. } => {}
         }

@@ -329,7 +329,7 @@ impl Remote {
         self.connection_state
             .send_modify(|connection_state| match connection_state {
                 ConnectionState::Starting(_) | ConnectionState::Up => {
-                    *connection_state = ConnectionState::Up
+                    *connection_state = ConnectionState::Up;
                 }
                 ConnectionState::Ending => served = Err("it exited again at once".to_owned()),
                 ConnectionState::Down(why) => served = Err(why.clone()),
