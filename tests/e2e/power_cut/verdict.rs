@@ -292,7 +292,7 @@ fn dispatch() -> NewDispatch {
         pinned: false,
         routing: raw("[]"),
         request: raw(request),
-        fingerprint: forge_base::digest::sha256(&request),
+        fingerprint: forge_base::digest::sha256(request),
         secrets: None,
         session: None,
         priority: 0,
