@@ -138,7 +138,7 @@ impl Histogram {
     pub fn read(&self) -> Distribution {
         let bounds = self.bounds.iter().map(|bound| *bound as f64 / self.scale);
         let buckets: Vec<_> = bounds
-            .chain([f64::MAX])
+            .chain([f64::INFINITY])
             .zip(
                 self.counts
                     .iter()
@@ -215,7 +215,7 @@ mod tests {
             .collect();
         assert_eq!(
             filled,
-            [&(0.001, 1), &(0.0025, 1), &(0.01, 1), &(f64::MAX, 1)]
+            [&(0.001, 1), &(0.0025, 1), &(0.01, 1), &(f64::INFINITY, 1)]
         );
         assert_eq!((read.count, read.sum), (4, 7200.013));
     }

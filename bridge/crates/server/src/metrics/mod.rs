@@ -141,6 +141,11 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("# EOF\n"));
+        // Quantiles need a bucket without bound.
+        let buckets = text.matches("_bucket{").count();
+        let unbounded = text.matches("le=\"+Inf\"").count();
+        assert!(buckets > unbounded && unbounded > 0, "{text}");
+        assert!(!text.contains("e308"), "{text}");
     }
 
     #[tokio::test]
