@@ -182,7 +182,7 @@ async fn pages_of_the_machine_may_call_and_others_may_not() {
     );
     assert_eq!(
         allowed.headers()["access-control-allow-methods"],
-        "GET, POST"
+        "GET, POST, PUT, DELETE"
     );
     let (status, body) = answer(preflight("https://evil.example")).await;
     assert_eq!(

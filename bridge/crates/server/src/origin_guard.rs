@@ -15,7 +15,7 @@ use super::error::{Code, Failure};
 
 /// Probe routes, exempt from the host check: probes call by address, and the answers hold nothing sensitive.
 const PROBES: [&str; 3] = ["/api/health", "/api/health/live", "/api/health/ready"];
-const METHODS: &str = "GET, POST";
+const METHODS: &str = "GET, POST, PUT, DELETE";
 const HEADERS: &str = "Content-Type, Authorization, Idempotency-Key, Last-Event-ID";
 const EXPOSED: &str = "Location, Retry-After, X-Request-Id";
 
