@@ -84,12 +84,12 @@ fn reloaded(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
 }
 
 fn leaving(screen: &Screen, adapter: &Value) -> std::io::Result<()> {
-    for edition in adapter["leaving"].as_array().into_iter().flatten() {
+    for generation in adapter["leaving"].as_array().into_iter().flatten() {
         let line = format!(
             "{} still running on {}, sha256 {}",
-            text(edition, "/running"),
-            text(edition, "/version"),
-            text(edition, "/digest"),
+            text(generation, "/running"),
+            text(generation, "/version"),
+            text(generation, "/digest"),
         );
         screen.line(screen.paint(Tone::Quiet, line))?;
     }

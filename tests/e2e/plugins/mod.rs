@@ -2,7 +2,7 @@
 
 mod apart;
 mod broken;
-mod editions;
+mod generations;
 mod good;
 mod hostile;
 mod lines;

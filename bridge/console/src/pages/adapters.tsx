@@ -72,8 +72,8 @@ function Card({ adapter, standard, changed }: { adapter: Adapter; standard: bool
         <meter value={adapter.running} max={Math.max(1, adapter.maxConcurrent)} aria-label={`${provider}: running`} /> {adapter.running} of {adapter.maxConcurrent} running,{" "}
         <a href={link("dispatches", undefined, { provider })}>its dispatches</a>
       </p>
-      {adapter.leaving?.map((edition) => (
-        <p key={edition.digest} class="dim">{plural(edition.running, "execution")} still running on {edition.version} ({edition.digest.slice(0, 12)}…)</p>
+      {adapter.leaving?.map((generation) => (
+        <p key={generation.digest} class="dim">{plural(generation.running, "execution")} still running on {generation.version} ({generation.digest.slice(0, 12)}…)</p>
       ))}
       <Strip reports={adapter.history} />
       {profile && (

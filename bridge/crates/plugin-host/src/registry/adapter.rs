@@ -51,8 +51,8 @@ pub(super) struct Board {
 impl Board {
     /// Executions on all generations: the limit of an adapter holds across a reload.
     fn running(&self) -> usize {
-        let editions = self.serving.iter().chain(&self.leaving);
-        editions.map(|generation| generation.executions()).sum()
+        let generations = self.serving.iter().chain(&self.leaving);
+        generations.map(|generation| generation.executions()).sum()
     }
 
     fn max_concurrent(&self) -> usize {
@@ -227,8 +227,8 @@ impl Adapter {
     /// Bytes of output not yet read, and bytes of requests that wait for the adapter's thread.
     pub fn buffered(&self) -> (usize, usize) {
         let board = self.board();
-        let editions = board.leaving.iter().chain(&board.serving);
-        editions.fold((0, 0), |(said, waiting), generation| {
+        let generations = board.leaving.iter().chain(&board.serving);
+        generations.fold((0, 0), |(said, waiting), generation| {
             let (more_said, more_waiting) = generation.buffered();
             (said + more_said, waiting + more_waiting)
         })
@@ -350,7 +350,7 @@ impl Adapter {
     /// Shuts all generations down; an instance that takes longer than `grace` is abandoned.
     pub(crate) async fn shutdown(&self, grace: Duration) {
         self.shared.closing.cancel();
-        let editions: Vec<_> = {
+        let generations: Vec<_> = {
             let board = self.board();
             board
                 .serving
@@ -359,6 +359,6 @@ impl Adapter {
                 .cloned()
                 .collect()
         };
-        join_all(editions.iter().map(|generation| generation.end(grace))).await;
+        join_all(generations.iter().map(|generation| generation.end(grace))).await;
     }
 }
