@@ -56,8 +56,7 @@ const STAGES: [Stage; 7] = [
     ("read", |bench| drop(black_box(json::parse(&bench.text)))),
     ("validate", |bench| drop(black_box(bench.validated()))),
     ("record", |bench| {
-        black_box(bench.dispatch.to_record());
-        black_box(idempotency::fingerprint(&bench.dispatch));
+        black_box(idempotency::record(&bench.dispatch));
     }),
     ("route", Bench::route),
     ("assemble", Bench::assemble),

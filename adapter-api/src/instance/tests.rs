@@ -100,7 +100,10 @@ fn panics_anywhere_are_answers_and_log_lines() {
     ask(&loopback, 6, "health", &json!({})).unwrap();
     let logs = loopback.recorder().logs().join("\n");
     assert!(logs.contains("the adapter panicked: boom in execute"));
-    assert!(logs.contains("instance/tests.rs"), "where it happened: {logs}");
+    assert!(
+        logs.contains("instance/tests.rs"),
+        "where it happened: {logs}"
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use forge_base::digest::Digest;
-use forge_dispatch::idempotency::fingerprint;
+use forge_dispatch::idempotency::record;
 use forge_dispatch::request::{DispatchRequest, Secrets};
 use forge_dispatch::validate::{Envelope, Limits, validate};
 use forge_dispatch::{Config, trace::Trace};
@@ -68,7 +68,7 @@ fn check(bridge: &Bridge, body: &Value) {
     };
     match validate(body, &envelope, &limits) {
         Ok((dispatch, secrets)) => {
-            let text = serde_json::to_string(&dispatch).unwrap();
+            let text = record(&dispatch).request.get().to_owned();
             if let Some(sealed) = secrets.to_seal() {
                 drop(sealed);
                 // A header name can contain any text and is not secret.
@@ -116,5 +116,5 @@ fn named((number, value): (usize, SecretString)) -> (String, SecretString) {
 
 /// The value compared for idempotency.
 fn canonical(dispatch: &DispatchRequest) -> Digest {
-    fingerprint(dispatch)
+    record(dispatch).fingerprint
 }

@@ -4,49 +4,102 @@ use std::time::Duration;
 
 use forge_adapter_api::OutputStrategy;
 use forge_adapter_api::request::{Budget, Tool, ToolResult};
+use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use forge_base::digest::{Digest, sha256};
 use forge_store::record::{IdempotencyKey, KeySpace};
 
-use super::request::{Callback, DispatchRequest, Preferences, Recovery, Workspace};
+use super::request::{
+    Callback, DispatchRequest, Preferences, Recovery, Workspace, optional_seconds, seconds,
+};
+use super::trace::Trace;
 
-/// Members of a request that must be the same when it is sent again. Contains neither secrets nor headers of the callback. Its
-/// JSON is hashed and the hash is stored: a new member is left out while it has its default, and none is renamed.
+/// Members of a request that must be the same when it is sent again, as they are stored. Contains neither secrets nor
+/// headers of the callback. The digest of its JSON is stored: a new member is left out while it has its default, and none
+/// is renamed.
 #[derive(Serialize)]
-struct Fingerprint<'a> {
-    task_id: &'a str,
-    agent_id: &'a str,
-    message: &'a str,
+#[serde(rename_all = "camelCase")]
+struct Compared<'a> {
+    task_id: &'a String,
+    agent_id: &'a String,
+    message: &'a String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     callback: &'a Option<Callback>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     provider: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     system_prompt: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     model: &'a Option<String>,
+    #[serde(rename = "timeoutSeconds", with = "seconds")]
     timeout: &'a Duration,
+    #[serde(
+        rename = "idleTimeoutSeconds",
+        with = "optional_seconds",
+        skip_serializing_if = "Option::is_none"
+    )]
     idle_timeout: &'a Option<Duration>,
+    #[serde(rename = "queueTimeoutSeconds", with = "seconds")]
     queue_timeout: &'a Duration,
-    tools: &'a [Tool],
-    tool_results: &'a [ToolResult],
-    mcp_servers: &'a [String],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: &'a Vec<Tool>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_results: &'a Vec<ToolResult>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    mcp_servers: &'a Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     workspace: &'a Option<Workspace>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     output_strategy: &'a Option<OutputStrategy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     output_schema: &'a Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     output_file: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     session_id: &'a Option<String>,
-    requires: &'a [String],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    requires: &'a Vec<String>,
+    #[serde(skip_serializing_if = "Preferences::is_empty")]
     preferences: &'a Preferences,
     priority: &'a i8,
     recovery: &'a Recovery,
+    #[serde(skip_serializing_if = "Option::is_none")]
     budget: &'a Option<Budget>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     run_id: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     step_id: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     gateway_id: &'a Option<String>,
 }
 
-/// Digest of the members that must be the same when a request is sent again. The order of members in the request does not
-/// matter: those of objects are sorted. Every member of a request is listed here, so that a new one needs a decision.
-pub fn fingerprint(dispatch: &DispatchRequest) -> Digest {
+/// Members that can differ when a request is sent again, as they are stored.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Free<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_before: &'a Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline: &'a Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: &'a Option<Map<String, Value>>,
+    #[serde(flatten)]
+    trace: &'a Trace,
+}
+
+/// A request as it is stored.
+pub struct Recorded {
+    pub request: Box<RawValue>,
+    /// Digest of the members that must be the same when the request is sent again. The order of members in the request does
+    /// not matter: those of objects are sorted.
+    pub fingerprint: Digest,
+}
+
+/// Encodes a request for the store, each member once. All members are listed, so that a new one needs a decision.
+pub fn record(dispatch: &DispatchRequest) -> Recorded {
     let DispatchRequest {
         task_id,
         agent_id,
@@ -74,12 +127,12 @@ pub fn fingerprint(dispatch: &DispatchRequest) -> Digest {
         run_id,
         step_id,
         gateway_id,
-        not_before: _,
-        deadline: _,
-        metadata: _,
-        trace: _,
+        not_before,
+        deadline,
+        metadata,
+        trace,
     } = dispatch;
-    let fingerprint = Fingerprint {
+    let compared = Compared {
         task_id,
         agent_id,
         message,
@@ -107,8 +160,24 @@ pub fn fingerprint(dispatch: &DispatchRequest) -> Digest {
         step_id,
         gateway_id,
     };
-    let json = serde_json::to_vec(&fingerprint).expect("a request has only text keys");
-    sha256(json)
+    let free = Free {
+        not_before,
+        deadline,
+        metadata,
+        trace,
+    };
+    let mut json = serde_json::to_string(&compared).expect("a request has only text keys");
+    let free = serde_json::to_string(&free).expect("metadata has only text keys");
+    let fingerprint = sha256(&json);
+    // Both are objects, and neither is empty: a request has a task id, and a trace.
+    json.truncate(json.len() - 1);
+    json.push(',');
+    json.push_str(&free[1..]);
+    Recorded {
+        request: RawValue::from_string(json)
+            .expect("two objects without their braces between are one"),
+        fingerprint,
+    }
 }
 
 /// Idempotency key of a dispatch: the one in the header, else its task id.
@@ -127,19 +196,17 @@ pub fn key(dispatch: &DispatchRequest, header: Option<&str>) -> IdempotencyKey {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
     use crate::Config;
     use crate::request::tests::minimal;
-    use crate::trace::Trace;
     use crate::validate::{Envelope, Limits, validate};
     use forge_net::backoff::Policy;
 
     fn canonical(dispatch: &DispatchRequest) -> Digest {
-        fingerprint(dispatch)
+        record(dispatch).fingerprint
     }
 
     /// A body with every member set to a value that is not its default.

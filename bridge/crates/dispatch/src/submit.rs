@@ -8,7 +8,6 @@ use forge_adapter_api::HealthStatus;
 use jiff::Timestamp;
 use secrecy::ExposeSecret;
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use forge_base::digest::Digest;
 use forge_base::event::{NewEvent, kind};
@@ -21,6 +20,7 @@ use forge_store::record::{
 };
 use forge_store::{self as store, sealed};
 
+use super::idempotency::Recorded;
 use super::request::{DispatchRequest, Secrets};
 use super::route::{Candidate, Policy, RouteError, Routed, route};
 use super::spans;
@@ -75,13 +75,12 @@ impl Dispatcher {
         let now = inner.finisher.clock.now();
         let (dispatch, secrets) = inner.validated(body, headers)?;
         let key = idempotency::key(&dispatch, headers.idempotency_key.as_deref());
-        let record = dispatch.to_record();
+        let record = idempotency::record(&dispatch);
         let routed = match inner.routed(&dispatch, now).await {
             Ok(routed) => routed,
             // A known key gets its answer even if no adapter can execute the request now.
             Err(refused) => {
-                let fingerprint = idempotency::fingerprint(&dispatch);
-                let known = inner.lookup_key(&key, &fingerprint, now).await?;
+                let known = inner.lookup_key(&key, &record.fingerprint, now).await?;
                 return known.ok_or(refused);
             }
         };
@@ -129,7 +128,7 @@ impl Dispatcher {
         let inner = &*self.inner;
         let (dispatch, _) = inner.validated(body, headers)?;
         let key = idempotency::key(&dispatch, headers.idempotency_key.as_deref());
-        let fingerprint = idempotency::fingerprint(&dispatch);
+        let fingerprint = idempotency::record(&dispatch).fingerprint;
         let now = inner.finisher.clock.now();
         inner.lookup_key(&key, &fingerprint, now).await
     }
@@ -249,7 +248,7 @@ impl Inner {
     fn record(
         &self,
         dispatch: &DispatchRequest,
-        request: Box<RawValue>,
+        recorded: Recorded,
         secrets: &Secrets,
         key: IdempotencyKey,
         routed: &Routed,
@@ -270,8 +269,8 @@ impl Inner {
             provider: routed.provider.clone(),
             pinned: routed.pinned,
             routing: routed.decision.stored(),
-            fingerprint: idempotency::fingerprint(dispatch),
-            request,
+            fingerprint: recorded.fingerprint,
+            request: recorded.request,
             secrets: secrets.to_seal().map(seal),
             session: dispatch
                 .session_id

@@ -14,7 +14,7 @@ use forge_adapter_api::{CostTier, LatencyProfile, OutputStrategy};
 use jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use forge_net::backoff::Policy;
@@ -26,61 +26,56 @@ use super::trace::Trace;
 pub const DEFAULT_OUTPUT_FILE: &str = "output.md";
 
 /// A validated and normalised request: tools have one shape, names one spelling, times are parsed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DispatchRequest {
     pub task_id: String,
     pub agent_id: String,
     pub message: String,
     /// `None` if the caller requested no callback.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub callback: Option<Callback>,
     /// Pins the adapter.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub provider: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub system_prompt: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub model: Option<String>,
     /// Timeout of each attempt, from its start.
     #[serde(rename = "timeoutSeconds", with = "seconds")]
     pub timeout: Duration,
     /// Time without an event after which the attempt ends as `stalled`.
-    #[serde(
-        rename = "idleTimeoutSeconds",
-        with = "optional_seconds",
-        default,
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "idleTimeoutSeconds", with = "optional_seconds", default)]
     pub idle_timeout: Option<Duration>,
     /// Longest time in the queue, from the later of acceptance and `not_before`.
     #[serde(rename = "queueTimeoutSeconds", with = "seconds")]
     pub queue_timeout: Duration,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub tools: Vec<Tool>,
     /// Results of the tool calls that an earlier dispatch of the session returned; each call once.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub tool_results: Vec<ToolResult>,
     /// Names of configured MCP servers, each once.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub mcp_servers: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub workspace: Option<Workspace>,
     /// Output strategy that the caller requires.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub output_strategy: Option<OutputStrategy>,
     /// A JSON Schema that compiles.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub output_schema: Option<Value>,
     /// Relative to `workspace.dir`, without `..`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub output_file: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub session_id: Option<String>,
     /// Capabilities that the adapter must declare.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub requires: Vec<String>,
-    #[serde(default, skip_serializing_if = "Preferences::is_empty")]
+    #[serde(default)]
     pub preferences: Preferences,
     /// −10 to 10; higher starts first.
     #[serde(default)]
@@ -88,31 +83,27 @@ pub struct DispatchRequest {
     #[serde(default)]
     pub recovery: Recovery,
     /// At least one of its members is set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub budget: Option<Budget>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub run_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub step_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub gateway_id: Option<String>,
 
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub not_before: Option<Timestamp>,
     /// Latest end of the queue time and of each attempt; later than `not_before`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub deadline: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub metadata: Option<Map<String, Value>>,
     #[serde(flatten)]
     pub trace: Trace,
 }
 
 impl DispatchRequest {
-    pub fn to_record(&self) -> Box<RawValue> {
-        to_raw_value(self).expect("a dispatch has only text keys")
-    }
-
     /// Parses a stored request. An error means that it was written by a newer version or is damaged.
     pub fn from_record(stored: &RawValue) -> Result<Self, serde_json::Error> {
         serde_json::from_str(stored.get())
@@ -315,10 +306,10 @@ impl Secrets {
 }
 
 /// Durations as fractional seconds.
-mod seconds {
+pub(super) mod seconds {
     use super::*;
 
-    pub(super) fn serialize<S: serde::Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: serde::Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_f64(d.as_secs_f64())
     }
 
@@ -329,10 +320,10 @@ mod seconds {
     }
 }
 
-mod optional_seconds {
+pub(super) mod optional_seconds {
     use super::*;
 
-    pub(super) fn serialize<S: serde::Serializer>(
+    pub(crate) fn serialize<S: serde::Serializer>(
         d: &Option<Duration>,
         s: S,
     ) -> Result<S::Ok, S::Error> {

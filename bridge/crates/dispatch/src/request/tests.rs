@@ -62,7 +62,10 @@ fn a_dispatch_survives_its_json() {
         recovery: Recovery::Resume,
         ..minimal()
     };
-    let text = serde_json::to_string(&dispatch).unwrap();
+    let text = crate::idempotency::record(&dispatch)
+        .request
+        .get()
+        .to_owned();
     assert_eq!(
         serde_json::from_str::<DispatchRequest>(&text).unwrap(),
         dispatch
