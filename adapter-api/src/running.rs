@@ -136,6 +136,7 @@ mod tests {
         drop(second);
         assert_eq!(running.count(), 0);
     }
+
     #[tokio::test(start_paused = true)]
     async fn drain_cancels_all_and_waits_until_they_have_ended() {
         let running = Running::default();

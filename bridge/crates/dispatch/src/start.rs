@@ -45,10 +45,10 @@ impl Dispatcher {
             Some((adapter, held)) => self.accept_and_start(new, dispatch, adapter, held).await,
             None => {
                 inner.waiting_providers.add(&new.provider);
-                let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
+                let wakeup = first_wakeup(&new);
                 let accepted = inner.finisher.store.accept.accept(*new).await?;
                 if matches!(accepted, Acceptance::Accepted { .. }) {
-                    inner.next_wakeup.add(starts);
+                    inner.next_wakeup.add(wakeup);
                     self.wake();
                 }
                 Ok(accepted)
@@ -82,7 +82,7 @@ impl Dispatcher {
         held: Reservation,
     ) -> Result<Acceptance, store::Error> {
         let id = new.id;
-        let starts = new.not_before.unwrap_or(new.start_by).min(new.start_by);
+        let wakeup = first_wakeup(&new);
         new.start = Some(started(&adapter, new.accepted_at));
         let dispatcher = self.clone();
         let recorded = self.inner.tracker.spawn_here(async move {
@@ -112,7 +112,7 @@ impl Dispatcher {
                     inner.tracker.spawn(run.instrument(log));
                 }
                 None => {
-                    inner.next_wakeup.add(starts);
+                    inner.next_wakeup.add(wakeup);
                     drop(held);
                     dispatcher.wake();
                 }
@@ -242,6 +242,11 @@ impl Dispatcher {
             }
         }
     }
+}
+
+/// Time at which the scheduler has to look at a dispatch that waits: its own, or the limit of its wait.
+fn first_wakeup(new: &NewDispatch) -> Timestamp {
+    new.not_before.unwrap_or(new.start_by).min(new.start_by)
 }
 
 fn started(adapter: &Adapter, now: Timestamp) -> NewEvent {

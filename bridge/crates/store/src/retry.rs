@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use backoff::ExponentialBackoff;
 use backoff::backoff::Backoff;
+use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 
 /// Upper bound of a delay.
 pub const LONGEST: Duration = Duration::from_secs(2);
@@ -13,14 +13,13 @@ pub struct RetryDelays(ExponentialBackoff);
 
 impl Default for RetryDelays {
     fn default() -> Self {
-        Self(ExponentialBackoff {
-            initial_interval: Duration::from_millis(50),
-            current_interval: Duration::from_millis(50),
-            multiplier: 2.0,
-            max_interval: LONGEST,
-            max_elapsed_time: None,
-            ..ExponentialBackoff::default()
-        })
+        let delays = ExponentialBackoffBuilder::new()
+            .with_initial_interval(Duration::from_millis(50))
+            .with_multiplier(2.0)
+            .with_max_interval(LONGEST)
+            .with_max_elapsed_time(None)
+            .build();
+        Self(delays)
     }
 }
 
