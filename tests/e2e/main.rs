@@ -16,6 +16,7 @@ mod compatible;
 mod config;
 mod conform;
 mod console;
+mod dashboard;
 mod demo;
 mod deploy;
 mod dev;

@@ -1,10 +1,8 @@
-//! Metrics of the real program, checked by Prometheus' own tool, and the queries of the dashboard and the alerts,
-//! which must use existing metrics.
+//! Metrics of the real program, checked by Prometheus' own tool and by a strict parser of OpenMetrics.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::ffi::OsStr;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use reqwest::Method;
@@ -14,11 +12,7 @@ use super::harness::api::owed;
 use super::harness::process::{Home, Process};
 use super::harness::{CallbackSink, until};
 
-fn config() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../config")
-}
-
-async fn scrape(bridge: &Process) -> String {
+pub(crate) async fn scrape(bridge: &Process) -> String {
     let answer = bridge
         .api
         .request(Method::GET, "/metrics")
@@ -30,7 +24,7 @@ async fn scrape(bridge: &Process) -> String {
 }
 
 /// Starts a bridge, runs work of several kinds, and returns its metrics page.
-async fn busy() -> (Home, Process, String) {
+pub(crate) async fn busy() -> (Home, Process, String) {
     let sink = CallbackSink::start().await;
     let home = Home::new(&[]);
     let bridge = home.start();
@@ -50,62 +44,42 @@ async fn busy() -> (Home, Process, String) {
 }
 
 /// Runs `promtool`, which `.ci/setup` installs and which must succeed; returns its output.
-fn promtool(arguments: &[&str], input: &str) -> String {
-    let mut child = Command::new("promtool")
+pub(crate) fn promtool(arguments: &[&str], input: &str) -> String {
+    run("promtool", arguments, input)
+}
+
+fn run(program: impl AsRef<OsStr>, arguments: &[&str], input: &str) -> String {
+    let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("promtool is missing; .ci/setup installs it");
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
+        .expect("a program is missing; .ci/setup installs it");
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    drop(stdin);
     let output = child.wait_with_output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
-    assert!(output.status.success(), "promtool {arguments:?}: {said}");
+    assert!(output.status.success(), "{arguments:?}: {said}");
     said
 }
 
+/// Parses a page strictly, with the official client of Python.
+fn open_metrics(page: &str) {
+    let parser = "import sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+print(sum(len(family.samples) for family in parse(sys.stdin.read())))";
+    let samples = run(forge_test_runtimes::open_metrics(), &["-c", parser], page);
+    assert!(samples.trim().parse::<usize>().unwrap() > 100, "{samples}");
+}
+
 /// Names of the samples on a page.
-fn samples(page: &str) -> BTreeSet<String> {
+pub(crate) fn samples(page: &str) -> BTreeSet<String> {
     let lines = page.lines().filter(|line| !line.starts_with('#'));
     let names = lines.map(|line| line.split(['{', ' ']).next().unwrap().to_owned());
     names.collect()
-}
-
-/// Names of metrics in a text.
-fn named(text: &str) -> BTreeSet<String> {
-    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-    words
-        .filter(|word| word.starts_with("forge_bridge_") || word.starts_with("process_"))
-        .map(str::to_owned)
-        .collect()
-}
-
-/// Collects every query of the dashboard, with its variables replaced.
-fn queries(value: &Value, into: &mut Vec<String>) {
-    match value {
-        Value::Object(members) => {
-            for (name, member) in members {
-                match member.as_str() {
-                    Some(query) if name == "expr" => into.push(
-                        query
-                            .replace("$__rate_interval", "5m")
-                            .replace("$__range", "1h")
-                            .replace("$provider", ".*"),
-                    ),
-                    _ => queries(member, into),
-                }
-            }
-        }
-        Value::Array(members) => members.iter().for_each(|member| queries(member, into)),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-    }
 }
 
 #[tokio::test]
@@ -134,6 +108,7 @@ async fn the_page_is_what_prometheus_wants() {
     let answer = request.header("accept", "application/openmetrics-text; version=1.0.0");
     let open = answer.send().await.unwrap().text().await.unwrap();
     assert!(open.ends_with("# EOF\n"), "{open}");
+    open_metrics(&open);
     assert_eq!(samples(&open), samples(&page));
 }
 
@@ -158,67 +133,4 @@ async fn labels_from_outside_are_bounded() {
         .matches("http_requests_total{method=\"GET\",route=\"none\"")
         .count();
     assert_eq!(routes, 1);
-}
-
-#[tokio::test]
-async fn the_dashboard_and_the_alerts_ask_for_what_is_there() {
-    let (_home, _bridge, page) = busy().await;
-    let there = samples(&page);
-    let dashboard = fs::read_to_string(config().join("grafana/forge-bridge.json")).unwrap();
-    let alerts = fs::read_to_string(config().join("prometheus/alerts.yml")).unwrap();
-    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
-    let mut asked = Vec::new();
-    queries(&dashboard, &mut asked);
-    assert!(asked.len() > 15, "{} queries", asked.len());
-    let absent: Vec<_> = asked
-        .iter()
-        .chain([&alerts])
-        .flat_map(|text| named(text))
-        .filter(|name| !there.contains(name))
-        .collect();
-    assert!(absent.is_empty(), "not exported: {absent:?}");
-
-    // promtool checks queries only inside rules.
-    let rules = asked.iter().enumerate().map(|(number, query)| {
-        let query = serde_json::to_string(query).unwrap();
-        format!("      - record: query_{number}\n        expr: {query}\n")
-    });
-    let rules = format!(
-        "groups:\n  - name: dashboard\n    rules:\n{}",
-        rules.collect::<String>()
-    );
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("dashboard.yml");
-    fs::write(&file, rules).unwrap();
-    promtool(&["check", "rules", file.to_str().unwrap()], "");
-}
-
-#[test]
-fn the_alerts_fire_when_they_should() {
-    let folder = config().join("prometheus");
-    let rules = folder.join("alerts.yml");
-    promtool(&["check", "rules", rules.to_str().unwrap()], "");
-    let tests = folder.join("alerts.test.yml");
-    promtool(&["test", "rules", tests.to_str().unwrap()], "");
-}
-
-#[test]
-fn every_alert_says_what_it_means_and_what_to_do() {
-    let alerts = fs::read_to_string(config().join("prometheus/alerts.yml")).unwrap();
-    let begins = |word: &str, line: &&str| line.trim().starts_with(word);
-    let count = |word: &str| alerts.lines().filter(|line| begins(word, line)).count();
-    let all = count("- alert:");
-    assert!(all >= 6, "{all} alerts");
-    for word in ["severity:", "summary:", "meaning:", "runbook:"] {
-        assert_eq!(count(word), all, "{word}");
-    }
-    let tests = fs::read_to_string(config().join("prometheus/alerts.test.yml")).unwrap();
-    for line in alerts.lines() {
-        if let Some(name) = line.trim().strip_prefix("- alert: ") {
-            assert!(
-                tests.contains(&format!("alertname: {name}\n")),
-                "{name} is not tested"
-            );
-        }
-    }
 }

@@ -43,6 +43,11 @@ pub fn openai() -> PathBuf {
     installed("openai").join("bin/python")
 }
 
+/// A Python with the official client of Prometheus, whose OpenMetrics parser is strict.
+pub fn open_metrics() -> PathBuf {
+    installed("openmetrics").join("bin/python")
+}
+
 /// The `opencode` program.
 pub fn opencode() -> PathBuf {
     installed("opencode").join("node_modules/opencode-linux-x64/bin/opencode")
