@@ -15,6 +15,7 @@ import assert from "node:assert/strict";
 import { Buffer } from "node:buffer";
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { type IncomingHttpHeaders, createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import process from "node:process";
 
 // Refuses recorded requests that are sent again later.
@@ -73,7 +74,7 @@ function serve(secret: string): void {
     });
   });
   server.listen(Number(process.env.PORT ?? 7422), "127.0.0.1", () => {
-    console.log("listening on", server.address());
+    console.log(`listening on http://127.0.0.1:${(server.address() as AddressInfo).port}/callback`);
   });
 }
 

@@ -25,6 +25,7 @@ mod drain;
 mod drill;
 mod edge;
 mod events;
+mod examples;
 mod floods;
 mod generations;
 mod harness;
