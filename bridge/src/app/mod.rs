@@ -247,6 +247,14 @@ impl Bridge {
         format!("{scheme}://{}", self.addr)
     }
 
+    /// Returns when `strict` ends the process because the store's files were removed or replaced; never otherwise.
+    pub async fn lost_store(&self) {
+        match self.config.strict {
+            true => self.store.moved().await,
+            false => std::future::pending().await,
+        }
+    }
+
     /// Warning if traffic can be read by others: no TLS on a public address, or a problem of the certificate.
     fn exposure(&self) -> Option<String> {
         match &self.tls {

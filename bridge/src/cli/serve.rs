@@ -51,6 +51,9 @@ async fn until_stopped(
     loop {
         tokio::select! {
             () = signals.next() => break,
+            () = bridge.lost_store() => anyhow::bail!(
+                "ended because `strict` is set and the files of the store were removed or replaced"
+            ),
             _ = hangup.recv() => settings.reload(&mut bridge).await,
         }
     }

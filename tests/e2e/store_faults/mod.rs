@@ -5,6 +5,7 @@ mod disk;
 mod load;
 mod locks;
 mod lost_pages;
+mod moved;
 mod outage;
 mod outsiders;
 mod pages;

@@ -10,11 +10,10 @@ use tempfile::NamedTempFile;
 
 use super::Sqlite;
 use super::engine::connection::{self, is_damage};
-use super::open::FILE;
+use super::open::{FILE, is_present};
 use super::open_error::OpenError;
 use super::tables::counters::Counters;
-use super::tables::schema::{self, Content};
-use super::tables::seal;
+use super::tables::{schema, seal};
 use forge_store::Config;
 
 /// Findings of SQLite that are reported; one page often has many.
@@ -104,7 +103,7 @@ impl Sqlite {
     /// Number of sealed values by the first bytes, which identify their key. Scans all dispatches; empty if there is
     /// no store.
     pub fn sealed_heads(data_dir: &Path) -> Result<BTreeMap<Vec<u8>, u64>, OpenError> {
-        if !data_dir.join(FILE).exists() {
+        if !is_present(&data_dir.join(FILE))? {
             return Ok(BTreeMap::new());
         }
         let (file, connection) = open(data_dir)?;
@@ -160,17 +159,15 @@ impl Sqlite {
 
 fn open(data_dir: &Path) -> Result<(PathBuf, Connection), OpenError> {
     let file = data_dir.join(FILE);
-    if !file.exists() {
+    if !is_present(&file)? {
         let folder = data_dir.to_owned();
         return Err(OpenError::Missing { folder });
     }
     let timeout = Config::default().busy_timeout;
     let connection = connection::open_reader(&file, timeout)
         .map_err(|source| schema::classify(&file, source))?;
-    match schema::inspect(&connection, &file)? {
-        Content::Store => Ok((file, connection)),
-        Content::Empty => Err(OpenError::Foreign { file }),
-    }
+    schema::inspect(&connection, &file)?;
+    Ok((file, connection))
 }
 
 fn inspect_rows(connection: &Connection, file: &Path) -> rusqlite::Result<Checked> {

@@ -112,6 +112,64 @@ async fn a_damaged_file_is_refused_and_left_as_it_is() {
     assert_eq!(std::fs::read(&file).unwrap(), bytes);
 }
 
+/// SQLite would take an empty file for a new database, and remove the WAL beside it.
+#[tokio::test]
+async fn what_is_left_of_a_store_is_refused_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    accept(&store, task("t")).await;
+    let wal = std::fs::read(folder.path().join("bridge.db-wal")).unwrap();
+    store.close().await;
+    let file = folder.path().join("bridge.db");
+    for (is_there, wal, expected) in [
+        (true, None, "is damaged (it is empty)"),
+        (true, Some(&wal), "is damaged (it is empty)"),
+        (false, Some(&wal), "is damaged (it is missing, but"),
+    ] {
+        match is_there {
+            true => std::fs::write(&file, "").unwrap(),
+            false => std::fs::remove_file(&file).unwrap(),
+        }
+        let log = folder.path().join("bridge.db-wal");
+        if let Some(wal) = wal {
+            std::fs::write(&log, wal).unwrap();
+        }
+        for message in [
+            refused(folder.path()).to_string(),
+            Sqlite::check(folder.path()).unwrap_err().to_string(),
+            Sqlite::peek_sealed(folder.path(), "name")
+                .unwrap_err()
+                .to_string(),
+        ] {
+            assert!(message.contains(expected), "{message}");
+        }
+        assert_eq!(
+            file.metadata().ok().map(|found| found.len()),
+            is_there.then_some(0)
+        );
+        assert_eq!(std::fs::read(&log).ok().as_ref(), wal);
+    }
+}
+
+/// Whatever a killed first start has left, the next one begins.
+#[tokio::test]
+async fn half_a_new_store_is_no_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = tempfile::tempdir().unwrap();
+    open(database.path()).close().await;
+    let whole = std::fs::read(database.path().join("bridge.db")).unwrap();
+    for draft in [&whole[..0], &whole[..100], &whole[..5000], &whole] {
+        std::fs::write(folder.path().join("bridge.lock"), "1").unwrap();
+        std::fs::write(folder.path().join("bridge.db-new"), draft).unwrap();
+        std::fs::write(folder.path().join("bridge.db-new-journal"), draft).unwrap();
+        let store = open(folder.path());
+        accept(&store, task("t")).await;
+        store.close().await;
+        assert!(!folder.path().join("bridge.db-new").exists());
+        std::fs::remove_file(folder.path().join("bridge.db")).unwrap();
+    }
+}
+
 #[tokio::test]
 async fn what_was_acknowledged_survives_a_kill() {
     let folder = tempfile::tempdir().unwrap();
@@ -148,7 +206,6 @@ async fn what_was_acknowledged_survives_a_kill() {
 async fn many_accepts_at_once_are_all_acknowledged_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     let config = Config {
-        queue_ops: 16,
         queue_bytes: 10_000,
         ..Config::default()
     };

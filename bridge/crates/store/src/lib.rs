@@ -36,9 +36,8 @@ pub struct Config {
     /// released.
     #[serde(with = "forge_base::duration")]
     pub busy_timeout: Duration,
-    /// Bounds of the write queue.
+    /// Bound of the write queue.
     pub queue_bytes: usize,
-    pub queue_ops: usize,
 }
 
 impl Default for Config {
@@ -48,7 +47,6 @@ impl Default for Config {
             wal_limit_bytes: 64 << 20,
             busy_timeout: Duration::from_secs(10),
             queue_bytes: 64 << 20,
-            queue_ops: 8192,
         }
     }
 }

@@ -186,6 +186,8 @@ pub trait Maintenance: Send + Sync + 'static {
     fn store_id(&self) -> &str;
     /// `Ok` while changes can be written, otherwise the reason why not.
     fn status(&self) -> std::result::Result<(), String>;
+    /// Returns after the store's files were removed or replaced under it, and never otherwise. Changes are refused then.
+    async fn moved(&self);
     /// Performance metrics; record counts are in `counts`.
     fn meters(&self) -> Arc<Meters>;
     /// Removes expired records in one small step: at most `limit` finished dispatches without a pending delivery,

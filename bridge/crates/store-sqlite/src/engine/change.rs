@@ -46,26 +46,26 @@ fn is_of_the_medium(error: &rusqlite::Error) -> bool {
 }
 
 /// Urgency of a change: one that is not urgent waits for others to share its commit with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Urgency {
-    Now,
     /// No caller is waiting for its effect.
     Soon,
+    Now,
 }
 
 /// A change of any result type.
-trait Run<S>: Send {
+trait Change<S>: Send {
     fn run(&mut self, connection: &Connection, state: &mut S) -> Result<(), Failure>;
-    fn answer(&mut self, outcome: Result<()>);
+    fn answer(self: Box<Self>, outcome: Result<()>);
 }
 
 struct Pending<T, F> {
     change: F,
     done: Option<T>,
-    reply: Option<oneshot::Sender<Result<T>>>,
+    reply: oneshot::Sender<Result<T>>,
 }
 
-impl<S, T, F> Run<S> for Pending<T, F>
+impl<S, T, F> Change<S> for Pending<T, F>
 where
     T: Send,
     F: Fn(&Connection, &mut S) -> Result<T, Failure> + Send,
@@ -76,22 +76,20 @@ where
         Ok(())
     }
 
-    fn answer(&mut self, outcome: Result<()>) {
+    fn answer(self: Box<Self>, outcome: Result<()>) {
+        let Self { done, reply, .. } = *self;
         let not_run = || Error::Unavailable("the write was not made".to_owned());
-        let outcome = outcome.and_then(|()| self.done.take().ok_or_else(not_run));
-        if let Some(reply) = self.reply.take() {
-            // The caller can be gone; the change stays.
-            let _ = reply.send(outcome);
-        }
+        // The caller can be gone; the change stays.
+        let _ = reply.send(outcome.and_then(|()| done.ok_or_else(not_run)));
     }
 }
 
 /// A change in the write queue, with the room it takes there.
 pub(super) struct QueuedChange<S> {
-    change: Box<dyn Run<S>>,
+    change: Box<dyn Change<S>>,
     pub(super) urgency: Urgency,
     pub(super) bytes: usize,
-    _room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    _room: OwnedSemaphorePermit,
 }
 
 impl<S> QueuedChange<S> {
@@ -99,13 +97,13 @@ impl<S> QueuedChange<S> {
         change: impl Fn(&Connection, &mut S) -> Result<T, Failure> + Send + 'static,
         urgency: Urgency,
         bytes: usize,
-        room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+        room: OwnedSemaphorePermit,
     ) -> (Self, oneshot::Receiver<Result<T>>) {
         let (reply, receiver) = oneshot::channel();
         let pending = Pending {
             change,
             done: None,
-            reply: Some(reply),
+            reply,
         };
         let queued = Self {
             change: Box::new(pending),
@@ -127,7 +125,7 @@ impl<S> QueuedChange<S> {
         })
     }
 
-    pub(super) fn answer(mut self, outcome: Result<()>) {
+    pub(super) fn answer(self, outcome: Result<()>) {
         self.change.answer(outcome);
     }
 

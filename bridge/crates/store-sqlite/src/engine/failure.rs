@@ -1,14 +1,6 @@
 //! A failure of the file or the disk: after it nothing is written before the file is reopened.
 
-use std::time::{Duration, Instant};
-
-use backoff::backoff::Backoff;
-use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
-
 use super::connection;
-
-const FIRST_DELAY: Duration = Duration::from_millis(50);
-const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct StoreFailure {
@@ -21,6 +13,8 @@ pub(super) struct StoreFailure {
 pub(super) enum FailureKind {
     /// The file's content is wrong: nothing more is written, to avoid further loss.
     Damage,
+    /// The files were removed or replaced: what is written to the open ones is found by no later start.
+    Moved,
     /// Another process holds the write lock; nothing was written.
     Lock,
     /// A sync failed: pages that were written before it can be missing from the disk, and no later sync writes them.
@@ -46,24 +40,12 @@ impl StoreFailure {
             },
         }
     }
-}
 
-/// Delays before attempts to reopen the file: none at first, then doubling up to 5 s.
-pub(super) struct ReopenSchedule {
-    delays: ExponentialBackoff,
-}
-
-impl ReopenSchedule {
-    pub(super) fn new() -> Self {
-        let delays = ExponentialBackoffBuilder::new()
-            .with_initial_interval(FIRST_DELAY)
-            .with_max_interval(LONGEST_DELAY)
-            .with_max_elapsed_time(None)
-            .build();
-        Self { delays }
-    }
-
-    pub(super) fn next_attempt(&mut self) -> Instant {
-        Instant::now() + self.delays.next_backoff().unwrap_or(LONGEST_DELAY)
+    pub(super) fn moved() -> Self {
+        let reason = "its files were removed or replaced while the bridge was running";
+        Self {
+            reason: reason.to_owned(),
+            kind: FailureKind::Moved,
+        }
     }
 }

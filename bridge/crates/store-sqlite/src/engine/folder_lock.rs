@@ -1,9 +1,10 @@
-//! One process per store: an advisory lock on a file beside the database, and a check of the kind of file system.
+//! One process per store: an advisory lock on a file beside the database, checks that both files stay at their paths,
+//! and of the kind of file system.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -13,6 +14,8 @@ use crate::open_error::OpenError;
 #[derive(Debug)]
 pub(crate) struct FolderLock {
     _file: File,
+    /// The lock file and the database, with device and inode.
+    files: Vec<(PathBuf, (u64, u64))>,
 }
 
 impl FolderLock {
@@ -29,13 +32,14 @@ impl FolderLock {
                 kind,
             });
         }
+        let path = folder.join("bridge.lock");
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .open(folder.join("bridge.lock"))
+            .open(&path)
             .map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -54,8 +58,36 @@ impl FolderLock {
             Err(errno) => return Err(failed(errno.into())),
         }
         name_holder(&mut file).map_err(failed)?;
-        Ok(Self { _file: file })
+        let identity = file.metadata().map(|found| identity(&found));
+        Ok(Self {
+            files: vec![(path, identity.map_err(failed)?)],
+            _file: file,
+        })
     }
+
+    /// Makes the database, which exists, one of the files that `is_in_place` looks at.
+    pub(crate) fn watch(&mut self, database: &Path) -> io::Result<()> {
+        let found = std::fs::metadata(database)?;
+        self.files.push((database.to_owned(), identity(&found)));
+        Ok(())
+    }
+
+    /// False if a file was removed or replaced: the open ones are then found by no later start, and another process can
+    /// lock the path. A path that cannot be looked at is no evidence.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let mut files = self.files.iter();
+        files.all(|(path, open)| match std::fs::metadata(path) {
+            Ok(found) => identity(&found) == *open,
+            Err(error) => !matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ),
+        })
+    }
+}
+
+fn identity(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
 }
 
 /// Creates the folder and those above it that are missing, from the top down, and syncs each one's name.
@@ -83,7 +115,6 @@ fn name_holder(file: &mut File) -> io::Result<()> {
 
 /// The name of the network file system that the folder is on. A WAL needs shared memory and `flock` needs
 /// one kernel: neither works across machines.
-#[cfg(target_os = "linux")]
 fn network_file_system(folder: &Path) -> io::Result<Option<&'static str>> {
     let kind = rustix::fs::statfs(folder)?.f_type;
     // The constants are 32 bits wide whatever the width of the field.
@@ -99,9 +130,4 @@ fn network_file_system(folder: &Path) -> io::Result<Option<&'static str>> {
         0x7461_636f => Some("OCFS2"),
         _ => None,
     })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn network_file_system(_folder: &Path) -> io::Result<Option<&'static str>> {
-    Ok(None)
 }

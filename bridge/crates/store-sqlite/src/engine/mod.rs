@@ -1,4 +1,4 @@
-//! SQLite as an engine: one thread that writes with group commit, one that checkpoints, a pool that reads, and
+//! SQLite as an engine: one thread that writes with group commit, one that checkpoints, a pool of readers, and
 //! recovery after a failure. It knows connections, files and threads; no table and no dispatch. *Invariant: a change is
 //! answered after its commit is synced, one that was refused is not in the file, and after the start nothing but SQLite
 //! opens the database file.*
@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::Connection;
+use tokio::sync::watch;
 
 use forge_store::meters::Meters;
 use forge_store::{Error, Result};
@@ -29,7 +30,7 @@ use forge_store::{Error, Result};
 pub(super) use change::{Failure, Urgency};
 pub(super) use folder_lock::FolderLock;
 pub(super) use reader_pool::Length;
-pub(super) use wal::{make_durable, sync_folder};
+pub(super) use wal::{make_durable, sync_folder, wal_file};
 
 use reader_pool::ReaderPool;
 use write_queue::WriteQueue;
@@ -44,8 +45,7 @@ pub(super) struct Settings {
     pub(super) wal_limit_bytes: u64,
     /// Longest wait for a write lock that another process holds.
     pub(super) busy_timeout: Duration,
-    /// Bounds of the write queue.
-    pub(super) queue_ops: usize,
+    /// Bound of the write queue.
     pub(super) queue_bytes: usize,
 }
 
@@ -61,55 +61,53 @@ pub(super) trait TransactionState: Send + 'static {
     fn reload(&mut self, connection: &Connection) -> rusqlite::Result<bool>;
 }
 
-/// `Ok` while changes can be written, otherwise the reason why not.
-type Status = Arc<Mutex<Result<(), String>>>;
-
 /// Handle to an open database file. Dropping it writes the queued changes and closes the file.
-pub(super) struct Engine<S: TransactionState> {
-    queue: Arc<WriteQueue<S>>,
-    readers: Arc<ReaderPool>,
-    status: Status,
+pub(super) struct Engine<S: TransactionState>(Arc<Shared<S>>);
+
+/// Parts that the handle shares with the writer thread.
+struct Shared<S> {
+    settings: Settings,
+    queue: WriteQueue<S>,
+    readers: ReaderPool,
     meters: Arc<Meters>,
+    /// The files were removed or replaced under the open store.
+    is_moved: watch::Sender<bool>,
 }
 
 impl<S: TransactionState> Engine<S> {
-    /// Starts the threads. `connection` has been configured for writing, and `state` was read from it.
+    /// Starts the writer thread. `connection` has been configured for writing, and `state` was read from it.
     pub(super) fn start(
         settings: Settings,
         lock: FolderLock,
         connection: Connection,
         state: S,
     ) -> io::Result<Self> {
-        let queue = Arc::new(WriteQueue::new(settings.queue_ops, settings.queue_bytes));
-        let readers = Arc::new(ReaderPool::start(&settings)?);
-        let status = Status::new(Mutex::new(Ok(())));
-        let meters = Arc::<Meters>::default();
-        let engine = Self {
-            queue: Arc::clone(&queue),
-            readers: Arc::clone(&readers),
-            status: Arc::clone(&status),
-            meters: Arc::clone(&meters),
-        };
-        Writer::start(writer::Setup {
+        let shared = Arc::new(Shared {
+            queue: WriteQueue::new(settings.queue_bytes),
+            readers: ReaderPool::new(&settings),
+            meters: Arc::default(),
+            is_moved: watch::Sender::new(false),
             settings,
-            lock,
-            connection,
-            state,
-            queue,
-            readers,
-            status,
-            meters,
-        })?;
-        Ok(engine)
+        });
+        Writer::start(Arc::clone(&shared), lock, connection, state)?;
+        Ok(Self(shared))
     }
 
+    /// `Ok` while changes can be written, otherwise the reason why not.
     pub(super) fn status(&self) -> Result<(), String> {
-        lock(&self.status).clone()
+        self.0.queue.refusal().map_or(Ok(()), Err)
+    }
+
+    /// Returns after the files were removed or replaced under the open store.
+    pub(super) async fn moved(&self) {
+        // The sender lives as long as this handle.
+        let _ = self.0.is_moved.subscribe().wait_for(|moved| *moved).await;
     }
 
     pub(super) fn meters(&self) -> Arc<Meters> {
-        self.meters.queue_bytes.set(self.queue.bytes_in_use());
-        Arc::clone(&self.meters)
+        let Shared { meters, queue, .. } = &*self.0;
+        meters.queue_bytes.set(queue.bytes_in_use());
+        Arc::clone(meters)
     }
 
     /// Waits for room in the queue, then for the commit. `change` is run again if its transaction was rolled back
@@ -120,7 +118,7 @@ impl<S: TransactionState> Engine<S> {
         bytes: usize,
         change: impl Fn(&Connection, &mut S) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T> {
-        self.queue.submit(urgency, bytes, change).await
+        self.0.queue.submit(urgency, bytes, change).await
     }
 
     pub(super) async fn read<T: Send + 'static>(
@@ -128,25 +126,27 @@ impl<S: TransactionState> Engine<S> {
         length: Length,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<rusqlite::Result<T>> {
-        self.readers.read(length, query).await
+        self.0.readers.read(length, query).await
     }
 
     /// Returns after the queued changes are on disk and the file is closed.
     pub(super) async fn close(&self) {
-        self.readers.close();
-        self.queue.close().await;
+        self.0.readers.close();
+        self.0.queue.close().await;
     }
 }
 
 impl<S: TransactionState> Drop for Engine<S> {
     fn drop(&mut self) {
-        self.readers.close();
-        self.queue.request_close();
+        self.0.readers.close();
+        self.0.queue.request_close();
     }
 }
 
+const CLOSED: &str = "it is closed";
+
 fn closed() -> Error {
-    Error::Unavailable("it is closed".to_owned())
+    Error::Unavailable(CLOSED.to_owned())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

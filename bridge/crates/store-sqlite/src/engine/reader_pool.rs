@@ -1,21 +1,19 @@
-//! Threads that read, each with its own connection. Short queries have a thread of their own, so that the scheduler
-//! and the outbox never wait behind a list.
+//! Connections that read, each used by one query at a time on a blocking thread of the runtime. Short queries have a
+//! connection of their own, so that the scheduler and the outbox never wait behind a list.
 
-use std::collections::VecDeque;
-use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, InterruptHandle};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 
 use super::{Settings, closed, connection, lock};
 use forge_store::Result;
 
-/// Queries that wait for one group of threads; further callers wait for room.
-const MAX_WAITING: usize = 1024;
+/// Interval at which running queries are interrupted until they have ended.
+const INTERRUPT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Cost of a query.
 #[derive(Clone, Copy, Debug)]
@@ -32,13 +30,12 @@ pub(super) struct ReaderPool {
 }
 
 impl ReaderPool {
-    /// Starts one thread for short queries, and the rest, at least one, for long ones.
-    pub(super) fn start(settings: &Settings) -> io::Result<Self> {
-        let long = settings.readers.saturating_sub(1).max(1);
-        Ok(Self {
-            short: Readers::start(settings, 1)?,
-            long: Readers::start(settings, long)?,
-        })
+    /// One connection for short queries, and the rest, at least one, for long ones.
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            short: Readers::new(settings, 1),
+            long: Readers::new(settings, settings.readers.saturating_sub(1).max(1)),
+        }
     }
 
     pub(super) async fn read<T: Send + 'static>(
@@ -47,216 +44,156 @@ impl ReaderPool {
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<rusqlite::Result<T>> {
         let readers = match length {
-            Length::Short => &self.short,
-            Length::Long => &self.long,
+            Length::Short => Arc::clone(&self.short),
+            Length::Long => Arc::clone(&self.long),
         };
-        let room = Arc::clone(&readers.room).acquire_owned().await;
-        let room = room.map_err(|_| closed())?;
-        let (reply, answer) = oneshot::channel();
-        readers.submit(Box::new(move |connection| {
-            let result = connection.and_then(query);
-            drop(room);
-            // The caller can have gone away.
-            let _ = reply.send(result);
-        }));
-        answer.await.map_err(|_| closed())
+        let turn = Arc::clone(&readers.turns).acquire_owned().await;
+        let turn = turn.map_err(|_| closed())?;
+        let run = spawn_blocking(move || {
+            let result = readers.run(query);
+            drop(turn);
+            result
+        });
+        // An error means that the query panicked, or that the runtime ends.
+        run.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Closes every connection and keeps queries waiting until `resume`. A running query is interrupted.
+    /// Closes every connection and keeps queries waiting until `resume`. Running queries are interrupted.
     pub(super) fn suspend(&self) {
-        self.all(|readers| {
-            let mut state = readers.state();
-            state.suspended = true;
-            for handle in state.running.iter().flatten() {
-                handle.interrupt();
-            }
-            readers.wake.notify_all();
-        });
+        self.set(Access::Suspended);
         self.wait_until_disconnected();
     }
 
-    /// Returns after `suspend` or `close` has closed every connection.
-    pub(super) fn wait_until_disconnected(&self) {
-        self.all(|readers| {
-            let mut state = readers.state();
-            while state.connections > 0 {
-                let waited = readers.closed_one.wait(state);
-                state = waited.unwrap_or_else(PoisonError::into_inner);
-            }
-        });
-    }
-
     pub(super) fn resume(&self) {
-        self.all(|readers| {
-            readers.state().suspended = false;
-            readers.wake.notify_all();
-        });
+        self.set(Access::Open);
     }
 
-    /// Ends the threads, without waiting for them. Queries that wait are dropped, those that run are interrupted.
+    /// Refuses further queries, without waiting for those that run.
     pub(super) fn close(&self) {
-        self.all(|readers| {
-            readers.room.close();
-            let mut state = readers.state();
-            state.closed = true;
-            state.jobs.clear();
-            for handle in state.running.iter().flatten() {
-                handle.interrupt();
-            }
-            readers.wake.notify_all();
-        });
+        self.set(Access::Closed);
     }
 
-    fn all(&self, each: impl Fn(&Readers)) {
-        each(&self.short);
-        each(&self.long);
+    /// Interrupts running queries, after `suspend` or `close`, and returns when no connection is open.
+    pub(super) fn wait_until_disconnected(&self) {
+        self.short.wait_until_disconnected();
+        self.long.wait_until_disconnected();
+    }
+
+    fn set(&self, access: Access) {
+        self.short.set(access);
+        self.long.set(access);
     }
 }
 
-impl Drop for ReaderPool {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-type Job = Box<dyn FnOnce(rusqlite::Result<&Connection>) + Send>;
-
-/// Threads that serve one queue.
+/// Connections of one kind of queries.
 struct Readers {
     file: PathBuf,
     busy_timeout: Duration,
+    /// A permit for each connection.
+    turns: Arc<Semaphore>,
     state: Mutex<State>,
-    /// Wakes a thread.
-    wake: Condvar,
-    /// Signals that a connection was closed.
-    closed_one: Condvar,
-    room: Arc<Semaphore>,
+    /// Signals a change of `access`, and the end of a query.
+    changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
-    sleeping: usize,
-    connections: usize,
-    /// By thread, while it runs a query.
-    running: Vec<Option<InterruptHandle>>,
-    suspended: bool,
-    closed: bool,
+    access: Access,
+    idle: Vec<Connection>,
+    /// Queries that run or open a connection.
+    running: usize,
+    /// Of all open connections; those of closed ones have no effect.
+    handles: Vec<InterruptHandle>,
 }
 
-/// Next step of a thread.
-enum Next {
-    Run(Job),
-    /// Close the connection, if there is one, and ask again.
-    Release,
-    End,
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Access {
+    #[default]
+    Open,
+    Suspended,
+    Closed,
+}
+
+/// Counts a query that ends, also by a panic. Declared before its connection, which is thus closed earlier.
+struct Running<'a>(&'a Readers);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).running -= 1;
+        self.0.changed.notify_all();
+    }
 }
 
 impl Readers {
-    fn start(settings: &Settings, threads: usize) -> io::Result<Arc<Self>> {
-        let running = (0..threads).map(|_| None).collect();
-        let readers = Arc::new(Self {
+    fn new(settings: &Settings, connections: usize) -> Arc<Self> {
+        Arc::new(Self {
             file: settings.file.clone(),
             busy_timeout: settings.busy_timeout,
-            state: Mutex::new(State {
-                running,
-                ..State::default()
-            }),
-            wake: Condvar::new(),
-            closed_one: Condvar::new(),
-            room: Arc::new(Semaphore::new(MAX_WAITING)),
-        });
-        for number in 0..threads {
-            let readers = Arc::clone(&readers);
-            std::thread::Builder::new()
-                .name("store-reader".to_owned())
-                .spawn(move || readers.run(number))?;
-        }
-        Ok(readers)
+            turns: Arc::new(Semaphore::new(connections)),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-
-    fn submit(&self, job: Job) {
-        let mut state = self.state();
-        if state.closed {
-            return;
-        }
-        state.jobs.push_back(job);
-        if state.sleeping > 0 {
-            self.wake.notify_one();
-        }
-    }
-
-    fn next(&self, is_connected: bool) -> Next {
-        let mut state = self.state();
-        loop {
-            if state.closed {
-                return Next::End;
-            }
-            if state.suspended && is_connected {
-                return Next::Release;
-            }
-            if !state.suspended
-                && let Some(job) = state.jobs.pop_front()
-            {
-                // Counted before it is opened, so that `suspend` waits for it.
-                state.connections += usize::from(!is_connected);
-                return Next::Run(job);
-            }
-            state.sleeping += 1;
-            let waited = self.wake.wait(state);
+    fn run<T>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<rusqlite::Result<T>> {
+        let mut state = lock(&self.state);
+        while state.access == Access::Suspended {
+            let waited = self.changed.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
-            state.sleeping -= 1;
         }
-    }
-
-    fn run(&self, number: usize) {
-        let mut open: Option<Connection> = None;
-        loop {
-            match self.next(open.is_some()) {
-                Next::Run(job) => open = self.run_job(number, open, job),
-                Next::Release => {
-                    drop(open.take());
-                    self.count_closed();
-                }
-                Next::End => break,
-            }
+        if state.access == Access::Closed {
+            return Err(closed());
         }
-        if open.take().is_some() {
-            self.count_closed();
-        }
-    }
-
-    fn run_job(&self, number: usize, open: Option<Connection>, job: Job) -> Option<Connection> {
-        let opened = match open {
-            Some(connection) => Ok(connection),
-            None => connection::open_reader(&self.file, self.busy_timeout),
+        state.running += 1;
+        let idle = state.idle.pop();
+        drop(state);
+        let _running = Running(self);
+        let connection = match idle.map_or_else(|| self.connect(), Ok) {
+            Ok(connection) => connection,
+            Err(error) => return Ok(Err(error)),
         };
-        let kept = match opened {
-            Ok(connection) => {
-                self.state().running[number] = Some(connection.get_interrupt_handle());
-                let run = catch_unwind(AssertUnwindSafe(|| job(Ok(&connection))));
-                self.state().running[number] = None;
-                // After a panic the connection is in an unknown state; the caller sees no answer.
-                run.is_ok().then_some(connection)
-            }
-            Err(error) => {
-                // The job only passes the error on.
-                let _ = catch_unwind(AssertUnwindSafe(|| job(Err(error))));
-                None
-            }
-        };
-        if kept.is_none() {
-            self.count_closed();
+        let result = query(&connection);
+        let mut state = lock(&self.state);
+        if state.access == Access::Open {
+            state.idle.push(connection);
         }
-        kept
+        Ok(result)
     }
 
-    fn count_closed(&self) {
-        self.state().connections -= 1;
-        self.closed_one.notify_all();
+    fn connect(&self) -> rusqlite::Result<Connection> {
+        let connection = connection::open_reader(&self.file, self.busy_timeout)?;
+        let handle = connection.get_interrupt_handle();
+        lock(&self.state).handles.push(handle);
+        Ok(connection)
+    }
+
+    /// A closed pool stays closed.
+    fn set(&self, access: Access) {
+        let mut state = lock(&self.state);
+        if state.access != Access::Closed {
+            state.access = access;
+        }
+        if state.access != Access::Open {
+            state.idle.clear();
+        }
+        if state.access == Access::Closed {
+            self.turns.close();
+        }
+        self.changed.notify_all();
+    }
+
+    fn wait_until_disconnected(&self) {
+        let mut state = lock(&self.state);
+        while state.running > 0 {
+            for handle in &state.handles {
+                handle.interrupt();
+            }
+            let waited = self.changed.wait_timeout(state, INTERRUPT_INTERVAL);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.handles.clear();
     }
 }

@@ -6,14 +6,16 @@
 use std::time::{Duration, Instant};
 
 use super::change::QueuedChange;
-use super::checkpointer::Checkpointer;
-use super::failure::{FailureKind, ReopenSchedule, StoreFailure};
+use super::failure::{FailureKind, StoreFailure};
 use super::wal::{self, Mode};
 use super::writer::{FailedBatch, Writer};
-use super::{TransactionState, connection, lock};
+use super::{TransactionState, connection};
+use forge_store::retry::RetryDelays;
 
 /// Interval of attempts to take a write lock that another process holds.
 const LOCK_POLL: Duration = Duration::from_millis(100);
+/// Interval of doing nothing after a failure that only a restart ends.
+const FOREVER: Duration = Duration::from_secs(3600);
 
 impl<S: TransactionState> Writer<S> {
     /// Refuses waiting changes, and returns when changes can be written again. False when the store is to be closed.
@@ -23,20 +25,24 @@ impl<S: TransactionState> Writer<S> {
             FailureKind::Damage => {
                 "no more changes are written: stop the bridge, run `forge-bridge store check`, restore a backup"
             }
+            FailureKind::Moved => {
+                "no more changes are written: stop the bridge, put its data folder back, start it again"
+            }
             FailureKind::Lock | FailureKind::Sync | FailureKind::Other => {
                 "new work is refused until it can be written again"
             }
         };
-        let file = self.settings.file.display();
+        let file = self.shared.settings.file.display();
         tracing::error!(%file, "the store failed: {}; {then}", failure.reason);
         let failed_at = Instant::now();
-        for change in self.set_unavailable(&failure.reason) {
-            change.refuse(&failure.reason);
-        }
+        self.shared.queue.set_unavailable(&failure.reason);
         let is_back = match failure.kind {
-            FailureKind::Damage => {
+            FailureKind::Damage | FailureKind::Moved => {
                 refuse(changes, &failure.reason);
-                self.queue.pause(None)
+                let is_moved = failure.kind == FailureKind::Moved;
+                self.shared.is_moved.send_replace(is_moved);
+                while self.shared.queue.pause(Instant::now() + FOREVER) {}
+                false
             }
             FailureKind::Lock => {
                 // Its transaction never began.
@@ -46,20 +52,14 @@ impl<S: TransactionState> Writer<S> {
             FailureKind::Sync | FailureKind::Other => self.reopen(&failure, changes),
         };
         if is_back {
-            *lock(&self.status) = Ok(());
-            self.queue.set_available();
+            self.shared.queue.set_available();
             tracing::info!("the store is back after {:.1?}", failed_at.elapsed());
         }
         is_back
     }
 
-    fn set_unavailable(&self, reason: &str) -> impl Iterator<Item = QueuedChange<S>> + use<S> {
-        *lock(&self.status) = Err(reason.to_owned());
-        self.queue.set_unavailable(reason).into_iter()
-    }
-
     fn wait_for_lock(&mut self) -> bool {
-        while self.queue.pause(Some(Instant::now() + LOCK_POLL)) {
+        while self.shared.queue.pause(Instant::now() + LOCK_POLL) {
             match self.try_lock() {
                 Ok(()) => return true,
                 Err(error) if connection::is_busy(&error) => {}
@@ -74,7 +74,7 @@ impl<S: TransactionState> Writer<S> {
 
     /// Closes and reopens the file, until it succeeds.
     fn reopen(&mut self, failure: &StoreFailure, mut changes: Vec<QueuedChange<S>>) -> bool {
-        let mut schedule = ReopenSchedule::new();
+        let mut delays = RetryDelays::default();
         let mut needs_full_recovery = failure.kind == FailureKind::Sync;
         let mut is_cut = false;
         loop {
@@ -85,7 +85,7 @@ impl<S: TransactionState> Writer<S> {
                 if is_cut {
                     // They are not in the file, and will not be found there.
                     refuse(std::mem::take(&mut changes), &failure.reason);
-                    self.readers.resume();
+                    self.shared.readers.resume();
                 }
             }
             let done = done.and_then(|()| self.reconnect(&mut needs_full_recovery));
@@ -94,10 +94,12 @@ impl<S: TransactionState> Writer<S> {
             };
             // The trial write can have failed half-way.
             is_cut &= self.connection.is_none();
-            for change in self.set_unavailable(&reason) {
-                change.refuse(&reason);
-            }
-            if !self.queue.pause(Some(schedule.next_attempt())) {
+            self.shared.queue.set_unavailable(&reason);
+            if !self
+                .shared
+                .queue
+                .pause(Instant::now() + delays.next_delay())
+            {
                 return false;
             }
         }
@@ -107,14 +109,14 @@ impl<S: TransactionState> Writer<S> {
     /// is to be recovered. The cut comes first: without a connection another process that opens the file would
     /// recover that end.
     fn disconnect(&mut self, needs_full_recovery: &mut bool) -> Result<(), String> {
-        if let Some(Err(error)) = self.checkpointer.take().map(Checkpointer::stop) {
+        if let Err(error) = self.checkpointer.stop() {
             let failure = StoreFailure::new(&error);
             *needs_full_recovery |= failure.kind == FailureKind::Sync;
         }
         // Readers see nothing behind the committed frames. Their connections keep the shared memory, which cannot be
         // created again while the disk is full.
         if *needs_full_recovery {
-            self.readers.suspend();
+            self.shared.readers.suspend();
         }
         let Some(connection) = &self.connection else {
             return Ok(());
@@ -130,7 +132,7 @@ impl<S: TransactionState> Writer<S> {
             // Without a count all of the WAL would be cut.
             return Err("cannot read the length of the WAL: another process holds it".to_owned());
         }
-        let cut = wal::cut(&self.settings.file, frames.in_wal);
+        let cut = wal::cut(&self.shared.settings.file, frames.in_wal);
         cut.map_err(|error| format!("cannot cut the WAL: {error}"))?;
         self.connection = None;
         Ok(())
@@ -138,10 +140,13 @@ impl<S: TransactionState> Writer<S> {
 
     /// Opens the file, which recovers it, and makes a trial write.
     fn reconnect(&mut self, needs_full_recovery: &mut bool) -> Result<(), String> {
-        let file = &self.settings.file;
-        wal::sync(file).map_err(|error| format!("cannot sync the WAL: {error}"))?;
-        let opened = connection::open(file).and_then(|connection| {
-            connection::configure(&connection, &self.settings)?;
+        if !self.lock.is_in_place() {
+            return Err(StoreFailure::moved().reason);
+        }
+        let settings = &self.shared.settings;
+        wal::sync(&settings.file).map_err(|error| format!("cannot sync the WAL: {error}"))?;
+        let opened = connection::open(&settings.file).and_then(|connection| {
+            connection::configure(&connection, settings)?;
             let frames = wal::checkpoint(&connection, Mode::Noop)?;
             Ok((connection, frames))
         });
@@ -165,8 +170,6 @@ impl<S: TransactionState> Writer<S> {
                 return Err(failure.reason);
             }
         }
-        let checkpointer = Checkpointer::start(file).map_err(|error| error.to_string())?;
-        self.checkpointer = Some(checkpointer);
         self.state.committed();
         Ok(())
     }

@@ -32,16 +32,16 @@ fn count(connection: &Connection) -> rusqlite::Result<u64> {
 }
 
 fn start(folder: &Path) -> Engine<Rows> {
-    let lock = FolderLock::take(folder).unwrap();
+    let mut lock = FolderLock::take(folder).unwrap();
     let settings = Settings {
         file: folder.join("db"),
         readers: 2,
         wal_limit_bytes: 1 << 20,
         busy_timeout: Duration::from_millis(50),
-        queue_ops: 100,
         queue_bytes: 1 << 20,
     };
     connection::make_private(&settings.file).unwrap();
+    lock.watch(&settings.file).unwrap();
     let opened = connection::open(&settings.file).unwrap();
     connection::configure(&opened, &settings).unwrap();
     opened

@@ -133,7 +133,8 @@ pub(super) fn io_failed(error: &io::Error) -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(failed, Some(error.to_string()))
 }
 
-fn wal_file(file: &Path) -> PathBuf {
+/// The WAL of a database file.
+pub(crate) fn wal_file(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push("-wal");
     name.into()

@@ -11,22 +11,19 @@ use rusqlite::Connection;
 use super::change::{Failure, QueuedChange};
 use super::checkpointer::Checkpointer;
 use super::failure::{FailureKind, StoreFailure};
-use super::reader_pool::ReaderPool;
 use super::wal::{self, Frames, Mode, Rest};
-use super::write_queue::{Next, WriteQueue};
-use super::{FolderLock, Settings, Status, TransactionState, connection, lock};
+use super::write_queue::Next;
+use super::{FolderLock, Shared, TransactionState, connection};
 use forge_base::failpoint;
 use forge_store::Error;
-use forge_store::meters::Meters;
 
 /// A batch of this many changes counts as load: the next commit then begins at the earliest `BATCH_INTERVAL` after the
 /// beginning of this one, so that more changes share it.
 const GROUP_COMMIT_MIN: usize = 8;
 const BATCH_INTERVAL: Duration = Duration::from_micros(400);
-/// Idle time after which the WAL is checkpointed, so that the next write starts it again.
-const IDLE: Duration = Duration::from_secs(1);
-/// Changes, and bytes of them, after which the length of the WAL is checked.
-const CHECK_CHANGES: usize = 64;
+/// Interval of looking after the files, and idle time after which the WAL is checkpointed.
+const TICK: Duration = Duration::from_secs(1);
+/// Bytes of changes after which the length of the WAL is checked.
 const CHECK_BYTES: usize = 256 << 10;
 /// Frames that the checkpointer thread copies at a time.
 const CHECKPOINT_FRAMES: u64 = 1_000;
@@ -38,40 +35,21 @@ const BACKPRESSURE: u64 = 8;
 /// Longest wait of a truncating checkpoint for readers.
 const TRUNCATE_TIMEOUT: Duration = Duration::from_millis(100);
 
-pub(super) struct Setup<S: TransactionState> {
-    pub(super) settings: Settings,
-    pub(super) lock: FolderLock,
-    pub(super) connection: Connection,
-    pub(super) state: S,
-    pub(super) queue: Arc<WriteQueue<S>>,
-    pub(super) readers: Arc<ReaderPool>,
-    pub(super) status: Status,
-    pub(super) meters: Arc<Meters>,
-}
-
-pub(super) struct Writer<S: TransactionState> {
-    pub(super) settings: Settings,
+pub(super) struct Writer<S> {
+    pub(super) shared: Arc<Shared<S>>,
     /// Held until the file is closed.
-    lock: Option<FolderLock>,
+    pub(super) lock: FolderLock,
     /// None while the file is closed after a failure.
     pub(super) connection: Option<Connection>,
-    pub(super) checkpointer: Option<Checkpointer>,
+    pub(super) checkpointer: Checkpointer,
     pub(super) state: S,
-    pub(super) queue: Arc<WriteQueue<S>>,
-    pub(super) readers: Arc<ReaderPool>,
-    pub(super) status: Status,
-    pub(super) meters: Arc<Meters>,
-    unchecked: Unchecked,
+    /// Bytes of changes that were written since the length of the WAL was checked.
+    unchecked_bytes: usize,
+    /// Last write that is not checkpointed yet.
+    written_at: Option<Instant>,
     /// Frames in the WAL when the checkpointer was last asked.
     requested_at: u64,
     rest: Rest,
-}
-
-/// Changes that were written since the length of the WAL was checked.
-#[derive(Clone, Copy, Debug, Default)]
-struct Unchecked {
-    changes: usize,
-    bytes: usize,
 }
 
 /// Batch that failed with its transaction. None of it is answered before its end is cut from the WAL.
@@ -83,19 +61,20 @@ pub(super) struct FailedBatch<S> {
 type Outcomes = Vec<Result<(), Error>>;
 
 impl<S: TransactionState> Writer<S> {
-    pub(super) fn start(setup: Setup<S>) -> io::Result<()> {
-        let checkpointer = Checkpointer::start(&setup.settings.file)?;
-        let mut writer = Self {
-            settings: setup.settings,
-            lock: Some(setup.lock),
-            connection: Some(setup.connection),
-            checkpointer: Some(checkpointer),
-            state: setup.state,
-            queue: setup.queue,
-            readers: setup.readers,
-            status: setup.status,
-            meters: setup.meters,
-            unchecked: Unchecked::default(),
+    pub(super) fn start(
+        shared: Arc<Shared<S>>,
+        lock: FolderLock,
+        connection: Connection,
+        state: S,
+    ) -> io::Result<()> {
+        let writer = Self {
+            checkpointer: Checkpointer::new(shared.settings.file.clone()),
+            shared,
+            lock,
+            connection: Some(connection),
+            state,
+            unchecked_bytes: 0,
+            written_at: Some(Instant::now()),
             requested_at: 0,
             rest: Rest::default(),
         };
@@ -103,50 +82,62 @@ impl<S: TransactionState> Writer<S> {
         thread.spawn(move || writer.run()).map(drop)
     }
 
-    fn run(&mut self) {
+    fn run(mut self) {
         let mut not_before = Instant::now();
-        let mut idle_at = Some(not_before + IDLE);
-        loop {
-            let next = self.queue.next(not_before, idle_at);
+        let mut tick_at = not_before + TICK;
+        let is_well = loop {
+            let next = self.shared.queue.next(not_before, tick_at);
             let begun = Instant::now();
-            let done = match next {
-                Next::Close => break,
-                Next::Idle => {
-                    let made = self.checkpoint_when_idle();
-                    idle_at = match made {
-                        Ok(false) => Some(begun + IDLE),
-                        Ok(true) | Err(_) => None,
-                    };
-                    made.map(drop)
-                }
+            let mut done = match next {
+                Next::Close => break true,
+                Next::Idle => Ok(()),
                 Next::Batch(batch) => {
                     if batch.len() >= GROUP_COMMIT_MIN {
                         not_before = begun + BATCH_INTERVAL;
                     }
-                    let written = self.write(batch).and_then(|()| self.check_wal_size());
-                    idle_at = Some(Instant::now() + IDLE);
-                    written
+                    self.written_at = Some(begun);
+                    self.write(batch).and_then(|()| self.check_wal_size())
                 }
             };
+            if begun >= tick_at {
+                tick_at = begun + TICK;
+                done = done.and_then(|()| self.tick(begun));
+            }
             if let Err(failed) = done
                 && !self.recover(failed)
             {
-                break;
+                break false;
             }
+        };
+        self.close(is_well);
+    }
+
+    /// Looks whether the files are in place, and checkpoints the WAL if nothing was written for a while.
+    fn tick(&mut self, now: Instant) -> Result<(), FailedBatch<S>> {
+        if !self.lock.is_in_place() {
+            return Err(FailedBatch {
+                failure: StoreFailure::moved(),
+                changes: Vec::new(),
+            });
         }
-        self.close();
+        match self.written_at {
+            Some(written_at) if written_at + TICK <= now => {
+                let checkpointed = self.checkpoint_when_idle();
+                checkpointed.map_err(|error| self.failed(&error, Vec::new()))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Writes and answers a batch.
     fn write(&mut self, mut batch: Vec<QueuedChange<S>>) -> Result<(), FailedBatch<S>> {
         failpoint::point("store.batch");
-        self.unchecked.changes += batch.len();
-        self.unchecked.bytes += batch.iter().map(|change| change.bytes).sum::<usize>();
+        self.unchecked_bytes += batch.iter().map(|change| change.bytes).sum::<usize>();
         let begun = Instant::now();
         match self.commit(&mut batch) {
             Ok(outcomes) => {
-                self.meters.commits.time(begun.elapsed());
-                self.meters.batches.number(batch.len() as u64);
+                self.shared.meters.commits.time(begun.elapsed());
+                self.shared.meters.batches.number(batch.len() as u64);
                 self.state.committed();
                 for (change, outcome) in batch.into_iter().zip(outcomes) {
                     change.answer(outcome);
@@ -155,7 +146,7 @@ impl<S: TransactionState> Writer<S> {
                 Ok(())
             }
             Err(error) => {
-                self.meters.failures.inc();
+                self.shared.meters.failures.inc();
                 if connection::is_busy(&error) && self.is_idle() {
                     return Err(self.locked(batch));
                 }
@@ -174,7 +165,7 @@ impl<S: TransactionState> Writer<S> {
     fn locked(&self, changes: Vec<QueuedChange<S>>) -> FailedBatch<S> {
         let reason = format!(
             "another process holds a write lock on the database file for longer than store.busy_timeout ({:?})",
-            self.settings.busy_timeout
+            self.shared.settings.busy_timeout
         );
         let kind = FailureKind::Lock;
         FailedBatch {
@@ -185,12 +176,16 @@ impl<S: TransactionState> Writer<S> {
 
     /// Takes the write lock without waiting for it, and releases it.
     pub(super) fn try_lock(&self) -> rusqlite::Result<()> {
-        self.set_busy_timeout(Duration::ZERO)?;
-        let connection = self.connection.as_ref().ok_or_else(closed_file)?;
+        let connection = self.connection()?;
+        connection.busy_timeout(Duration::ZERO)?;
         let taken =
             execute(connection, "BEGIN IMMEDIATE").and_then(|()| execute(connection, "ROLLBACK"));
-        self.set_busy_timeout(self.settings.busy_timeout)?;
+        connection.busy_timeout(self.shared.settings.busy_timeout)?;
         taken
+    }
+
+    fn connection(&self) -> rusqlite::Result<&Connection> {
+        self.connection.as_ref().ok_or_else(closed_file)
     }
 
     pub(super) fn failed(
@@ -232,23 +227,23 @@ impl<S: TransactionState> Writer<S> {
 
     /// Checkpoints when the WAL has become long.
     fn check_wal_size(&mut self) -> Result<(), FailedBatch<S>> {
-        if self.unchecked.changes < CHECK_CHANGES && self.unchecked.bytes < CHECK_BYTES {
+        if self.unchecked_bytes < CHECK_BYTES {
             return Ok(());
         }
-        self.unchecked = Unchecked::default();
+        self.unchecked_bytes = 0;
         let checked = self.checkpoint_if_long();
         checked.map_err(|error| self.failed(&error, Vec::new()))
     }
 
     fn checkpoint_if_long(&mut self) -> rusqlite::Result<()> {
-        if self.is_checkpointing()? {
+        if self.checkpointer.is_running()? {
             return Ok(());
         }
         let frames = self.checkpoint(Mode::Noop)?;
         if frames.in_wal < self.requested_at {
             self.requested_at = 0;
         }
-        let limit = self.settings.wal_limit_bytes;
+        let limit = self.shared.settings.wal_limit_bytes;
         let is_nearly_copied = frames.since(0) < CHECKPOINT_FRAMES;
         let is_above_limit = frames.bytes() > limit;
         let is_to_be_truncated = is_above_limit
@@ -261,9 +256,7 @@ impl<S: TransactionState> Writer<S> {
             || is_above_limit && !is_nearly_copied
         {
             self.requested_at = frames.in_wal;
-            if let Some(checkpointer) = &self.checkpointer {
-                checkpointer.request();
-            }
+            self.checkpointer.start();
         } else if frames.in_wal >= LONG_WAL_FRAMES && is_nearly_copied {
             self.checkpoint(Mode::Passive)?;
         }
@@ -273,9 +266,10 @@ impl<S: TransactionState> Writer<S> {
     /// Copies all of the WAL and truncates it. After a hindrance by a reader, pauses these attempts for a while.
     fn truncate(&mut self) -> rusqlite::Result<()> {
         let begun = Instant::now();
-        self.set_busy_timeout(TRUNCATE_TIMEOUT)?;
+        self.connection()?.busy_timeout(TRUNCATE_TIMEOUT)?;
         let frames = self.checkpoint(Mode::Truncate)?;
-        self.set_busy_timeout(self.settings.busy_timeout)?;
+        let busy_timeout = self.shared.settings.busy_timeout;
+        self.connection()?.busy_timeout(busy_timeout)?;
         if frames.is_hindered {
             let now = Instant::now();
             self.rest.after_hindered(now, now - begun);
@@ -283,46 +277,33 @@ impl<S: TransactionState> Writer<S> {
         Ok(())
     }
 
-    fn set_busy_timeout(&self, timeout: Duration) -> rusqlite::Result<()> {
-        let connection = self.connection.as_ref().ok_or_else(closed_file)?;
-        connection.busy_timeout(timeout)
-    }
-
-    fn is_checkpointing(&self) -> rusqlite::Result<bool> {
-        let checkpointer = self.checkpointer.as_ref();
-        checkpointer.map_or(Ok(false), Checkpointer::is_running)
-    }
-
-    /// Returns whether the checkpoint was made; while another one is running it has to be tried again.
-    fn checkpoint_when_idle(&mut self) -> Result<bool, FailedBatch<S>> {
-        let checkpoint = match self.is_checkpointing() {
-            Ok(true) => return Ok(false),
-            Ok(false) => self.checkpoint(Mode::Passive),
-            Err(error) => Err(error),
-        };
-        match checkpoint {
-            Ok(frames) if frames.is_all_in_file() => self.meters.wal_bytes.set(0),
+    /// Copies the WAL, so that the next write starts it again. While another checkpoint runs, the next tick tries again.
+    fn checkpoint_when_idle(&mut self) -> rusqlite::Result<()> {
+        if self.checkpointer.is_running()? {
+            return Ok(());
+        }
+        self.written_at = None;
+        match self.checkpoint(Mode::Passive) {
+            Ok(frames) if frames.is_all_in_file() => self.shared.meters.wal_bytes.set(0),
             Ok(_) => {}
             Err(error) if connection::is_busy(&error) => {}
-            Err(error) => return Err(self.failed(&error, Vec::new())),
+            Err(error) => return Err(error),
         }
-        Ok(true)
+        Ok(())
     }
 
     fn checkpoint(&self, mode: Mode) -> rusqlite::Result<Frames> {
-        let connection = self.connection.as_ref().ok_or_else(closed_file)?;
-        let frames = wal::checkpoint(connection, mode)?;
-        self.meters.wal_bytes.set(frames.bytes());
+        let frames = wal::checkpoint(self.connection()?, mode)?;
+        self.shared.meters.wal_bytes.set(frames.bytes());
         Ok(frames)
     }
 
-    /// Checkpoints the WAL into the file and closes it. After a failure the WAL stays as it is, for the next start to
-    /// recover.
-    fn close(&mut self) {
-        self.readers.close();
-        self.readers.wait_until_disconnected();
-        let checkpointed = self.checkpointer.take().map_or(Ok(()), Checkpointer::stop);
-        let is_well = lock(&self.status).is_ok();
+    /// Closes the file, after a checkpoint of the WAL if the store `is_well`. After a failure the WAL stays as it is, for
+    /// the next start to recover.
+    fn close(mut self, is_well: bool) {
+        self.shared.readers.close();
+        self.shared.readers.wait_until_disconnected();
+        let checkpointed = self.checkpointer.stop();
         if let Some(connection) = self.connection.take()
             && is_well
         {
@@ -333,9 +314,9 @@ impl<S: TransactionState> Writer<S> {
                 tracing::warn!(%error, "the last checkpoint failed; the next start recovers the WAL");
             }
         }
-        *lock(&self.status) = Err("it is closed".to_owned());
-        self.lock = None;
-        self.queue.set_closed();
+        let Self { shared, lock, .. } = self;
+        drop(lock);
+        shared.queue.set_closed();
     }
 }
 

@@ -27,6 +27,10 @@ impl Maintenance for Sqlite {
         self.engine.status()
     }
 
+    async fn moved(&self) {
+        self.engine.moved().await;
+    }
+
     fn meters(&self) -> Arc<Meters> {
         self.engine.meters()
     }

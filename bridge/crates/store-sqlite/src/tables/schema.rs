@@ -25,30 +25,21 @@ pub(crate) struct Identity {
     pub(crate) epoch: u64,
 }
 
-/// Content of a file before anything is written to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
-    Empty,
-    Store,
-}
-
 /// Refuses a file that is not a store of this version. Reads only: such a file stays as it is.
-pub(crate) fn inspect(connection: &Connection, file: &Path) -> Result<Content, OpenError> {
+pub(crate) fn inspect(connection: &Connection, file: &Path) -> Result<(), OpenError> {
     let failed = |source| classify(file, source);
     let number = |pragma| connection.query_row(pragma, [], |row| row.get::<_, i64>(0));
     let application = number("PRAGMA application_id").map_err(failed)?;
     let version = number("PRAGMA user_version").map_err(failed)?;
-    let tables = number("SELECT count(*) FROM sqlite_schema").map_err(failed)?;
     let file = file.to_owned();
     match application {
-        APPLICATION_ID if version == VERSION => Ok(Content::Store),
+        APPLICATION_ID if version == VERSION => Ok(()),
         APPLICATION_ID => Err(OpenError::Newer {
             file,
             version,
             known: VERSION,
         }),
         EARLIER_APPLICATION_ID => Err(OpenError::Earlier { file }),
-        0 if version == 0 && tables == 0 => Ok(Content::Empty),
         _ => Err(OpenError::Foreign { file }),
     }
 }

@@ -302,6 +302,10 @@ impl Maintenance for Memory {
         Ok(())
     }
 
+    async fn moved(&self) {
+        std::future::pending::<()>().await;
+    }
+
     fn meters(&self) -> Arc<Meters> {
         Arc::default()
     }
