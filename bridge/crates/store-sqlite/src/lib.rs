@@ -6,7 +6,6 @@ mod engine;
 pub mod maintenance;
 pub mod open;
 pub mod open_error;
-mod published;
 mod tables;
 
 #[cfg(test)]
@@ -26,13 +25,13 @@ use forge_store::Result;
 use forge_store::recent_events::RecentEvents;
 
 use engine::{Engine, Failure, Length, Urgency};
-use published::{Committed, Published};
+use tables::counters::{Counters, Published};
 use tables::{Tx, rows};
 
 /// A store in a folder of the local disk; clones are the same store.
 #[derive(Clone)]
 pub struct Sqlite {
-    engine: Arc<Engine<Committed>>,
+    engine: Arc<Engine<Counters>>,
     published: Arc<Published>,
     recent_events: Arc<RecentEvents>,
     /// The origin that `due` served last.
@@ -54,8 +53,8 @@ impl Sqlite {
         bytes: usize,
         change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T> {
-        let change = move |connection: &Connection, committed: &mut Committed| {
-            change(&mut committed.tx(connection))
+        let change = move |connection: &Connection, counters: &mut Counters| {
+            change(&mut counters.tx(connection)).map_err(rows::failure)
         };
         self.engine.write(urgency, bytes, change).await
     }
@@ -65,8 +64,8 @@ impl Sqlite {
         &self,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let found = self.engine.read(Length::Short, query).await?;
-        found.map_err(|error| rows::refused(&error))
+        let found = self.engine.read(Length::Short, query).await;
+        found?.map_err(|error| rows::refused(&error))
     }
 
     /// Runs a query that can take longer.
@@ -74,7 +73,7 @@ impl Sqlite {
         &self,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let found = self.engine.read(Length::Long, query).await?;
-        found.map_err(|error| rows::refused(&error))
+        let found = self.engine.read(Length::Long, query).await;
+        found?.map_err(|error| rows::refused(&error))
     }
 }

@@ -12,7 +12,7 @@ use super::Sqlite;
 use super::engine::connection::{self, is_damage};
 use super::open::{FILE, is_present};
 use super::open_error::OpenError;
-use super::tables::counters::Counters;
+use super::tables::counters::Totals;
 use super::tables::{schema, seal};
 use forge_store::Config;
 
@@ -96,24 +96,32 @@ impl Sqlite {
     /// Checks the integrity of the store in this folder. Reads all of it: findings of SQLite (`integrity_check`),
     /// rows that contradict each other, and everything a start reads.
     pub fn check(data_dir: &Path) -> Result<Checked, OpenError> {
-        let (file, connection) = open(data_dir)?;
+        let (file, connection) = open_present(data_dir)?;
         inspect_rows(&connection, &file).map_err(|source| schema::classify(&file, source))
+    }
+
+    /// Named sealed value of the store in this folder, which another process can be using; `None` if there is no
+    /// store or no such value.
+    pub fn peek_sealed(data_dir: &Path, name: &str) -> Result<Option<Vec<u8>>, OpenError> {
+        let Some((file, connection)) = open(data_dir)? else {
+            return Ok(None);
+        };
+        seal::named(&connection, name).map_err(|source| schema::classify(&file, source))
     }
 
     /// Number of sealed values by the first bytes, which identify their key. Scans all dispatches; empty if there is
     /// no store.
     pub fn sealed_heads(data_dir: &Path) -> Result<BTreeMap<Vec<u8>, u64>, OpenError> {
-        if !is_present(&data_dir.join(FILE))? {
+        let Some((file, connection)) = open(data_dir)? else {
             return Ok(BTreeMap::new());
-        }
-        let (file, connection) = open(data_dir)?;
+        };
         seal::heads(&connection).map_err(|source| schema::classify(&file, source))
     }
 
     /// Copies the store in this folder, as one snapshot, to a new file. Opened as a store, the copy begins another
     /// event history, which refuses cursors of this one.
     pub fn backup(data_dir: &Path, to: &Path) -> Result<(), BackupError> {
-        let (_, connection) = open(data_dir)?;
+        let (_, connection) = open_present(data_dir)?;
         let failed = |source| BackupError::Write {
             file: to.to_owned(),
             source,
@@ -157,17 +165,21 @@ impl Sqlite {
     }
 }
 
-fn open(data_dir: &Path) -> Result<(PathBuf, Connection), OpenError> {
+/// The store in this folder, opened for reading; `None` if there is none.
+fn open(data_dir: &Path) -> Result<Option<(PathBuf, Connection)>, OpenError> {
     let file = data_dir.join(FILE);
     if !is_present(&file)? {
-        let folder = data_dir.to_owned();
-        return Err(OpenError::Missing { folder });
+        return Ok(None);
     }
-    let timeout = Config::default().busy_timeout;
-    let connection = connection::open_reader(&file, timeout)
+    let connection = connection::open_reader(&file, Config::default().busy_timeout)
         .map_err(|source| schema::classify(&file, source))?;
     schema::inspect(&connection, &file)?;
-    Ok((file, connection))
+    Ok(Some((file, connection)))
+}
+
+fn open_present(data_dir: &Path) -> Result<(PathBuf, Connection), OpenError> {
+    let folder = data_dir.to_owned();
+    open(data_dir)?.ok_or(OpenError::Missing { folder })
 }
 
 fn inspect_rows(connection: &Connection, file: &Path) -> rusqlite::Result<Checked> {
@@ -186,7 +198,7 @@ fn inspect_rows(connection: &Connection, file: &Path) -> rusqlite::Result<Checke
         if schema::identity(&moment)?.is_none() {
             problems.push("the store's name, log and epoch are missing".to_owned());
         }
-        if let Err(error) = Counters::load(&moment) {
+        if let Err(error) = Totals::load(&moment) {
             problems.push(format!("a start cannot load its counters: {error}"));
         }
     }

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Sqlite;
-use super::engine::{self, Engine, FolderLock, Settings, TransactionState as _, connection};
+use super::engine::wal::{self, Mode};
+use super::engine::{Engine, FolderLock, connection};
 use super::open_error::OpenError;
-use super::published::{Committed, Published};
-use super::tables::counters::Counters;
-use super::tables::{schema, seal};
+use super::tables::counters::{Counters, Published, Totals};
+use super::tables::schema;
 use forge_base::failpoint;
 use forge_store::Config;
 
@@ -19,18 +19,6 @@ pub(super) const FILE: &str = "bridge.db";
 const DRAFT: &str = "bridge.db-new";
 
 impl Sqlite {
-    /// Named sealed value of the store in this folder, which another process can be using; `None` if there is no
-    /// store or no such value.
-    pub fn peek_sealed(data_dir: &Path, name: &str) -> Result<Option<Vec<u8>>, OpenError> {
-        let file = data_dir.join(FILE);
-        if !is_present(&file)? {
-            return Ok(None);
-        }
-        connection::open_reader(&file, Config::default().busy_timeout)
-            .and_then(|connection| seal::named(&connection, name))
-            .map_err(|source| OpenError::Open { file, source })
-    }
-
     /// Opens the store in this folder, or creates one; it belongs to this process until it is closed.
     pub fn open(config: &Config, data_dir: &Path) -> Result<Self, OpenError> {
         if connection::sqlite_is_too_old() {
@@ -50,29 +38,26 @@ impl Sqlite {
         }
         connection::make_private(&file).map_err(access)?;
         // A WAL beside a file whose name a power cut can still take back would look like the remains of a store.
-        engine::sync_folder(&file).map_err(access)?;
+        wal::sync_folder(&file).map_err(access)?;
         lock.watch(&file).map_err(access)?;
 
-        let settings = Settings {
-            file: file.clone(),
-            readers: config.readers,
-            wal_limit_bytes: config.wal_limit_bytes,
-            busy_timeout: config.busy_timeout,
-            queue_bytes: config.queue_bytes,
-        };
         let opened = connection::open(&file).map_err(failed)?;
         schema::inspect(&opened, &file)?;
-        connection::configure(&opened, &settings).map_err(failed)?;
-        engine::make_durable(&opened, &file).map_err(failed)?;
+        connection::configure(&opened, config).map_err(failed)?;
+        // A killed process leaves frames in the page cache that it never synced. They must survive a power cut before
+        // anything is written behind them; with a reader in another process not all are copied.
+        let frames = wal::checkpoint(&opened, Mode::Passive).map_err(failed)?;
+        if !frames.is_all_in_file() {
+            wal::sync(&file).map_err(access)?;
+        }
         failpoint::point("store.opened");
         let identity = schema::boot(&opened, &file)?;
-        engine::sync_folder(&file).map_err(access)?;
+        wal::sync_folder(&file).map_err(access)?;
         failpoint::point("store.booted");
-        let counters = Counters::load(&opened).map_err(failed)?;
-        let published = Arc::new(Published::new(identity));
-        let mut committed = Committed::new(counters, Arc::clone(&published));
-        committed.committed();
-        let engine = Engine::start(settings, lock, opened, committed)
+        let totals = Totals::load(&opened).map_err(failed)?;
+        let published = Arc::new(Published::new(identity, totals));
+        let counters = Counters::new(Arc::clone(&published));
+        let engine = Engine::start(file, config.clone(), lock, opened, counters)
             .map_err(|source| OpenError::Thread { source })?;
         Ok(Self {
             engine: Arc::new(engine),
@@ -94,7 +79,7 @@ pub(super) fn is_present(file: &Path) -> Result<bool, OpenError> {
             source,
         }),
     };
-    let reason = match (length(file)?, length(&engine::wal_file(file))?) {
+    let reason = match (length(file)?, length(&wal::wal_file(file))?) {
         (Some(0), _) => "it is empty",
         (None, Some(1..)) => "it is missing, but its -wal file is there",
         (found, _) => return Ok(found.is_some()),

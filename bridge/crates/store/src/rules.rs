@@ -48,15 +48,20 @@ impl Known {
 impl EventFilter {
     /// True if the filter selects the event.
     pub fn matches(&self, event: &Event) -> bool {
-        let same = |wanted: &Option<String>, value: Option<&str>| {
-            wanted.is_none() || wanted.as_deref() == value
-        };
+        self.matches_source(event) && same(&self.kind, Some(&event.kind))
+    }
+
+    /// True if the filter selects events of some type from the dispatch and the adapter of this one.
+    pub fn matches_source(&self, event: &Event) -> bool {
         (self.dispatch.is_none() || self.dispatch == event.dispatch_id)
             && same(&self.provider, event.provider.as_deref())
             && same(&self.agent_id, event.agent_id.as_deref())
             && same(&self.task_id, event.task_id.as_deref())
-            && same(&self.kind, Some(&event.kind))
     }
+}
+
+fn same(wanted: &Option<String>, value: Option<&str>) -> bool {
+    wanted.is_none() || wanted.as_deref() == value
 }
 
 /// Record of a dispatch that has just been accepted.

@@ -4,8 +4,8 @@
 use jiff::Timestamp;
 
 use super::record::{
-    AfterAttempt, CancelRequest, Claim, DeliveryState, Finish, KeyVerdict, Known, Lease,
-    NewDispatch, Settlement,
+    AfterAttempt, CancelRequest, Claim, DeliveryState, DispatchRecord, Finish, KeyVerdict, Known,
+    Lease, NewDispatch, Settlement,
 };
 use super::{Error, Result, rules};
 use crate::record::{DispatchState, KeySpace};
@@ -33,23 +33,24 @@ pub struct Standing {
 }
 
 /// Decision about a request to accept a dispatch.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum AcceptDecision {
     Insert {
         /// The dispatch whose key it takes over, and whose delivery it supersedes.
         retry_of: Option<DispatchId>,
     },
-    /// The known dispatch is returned.
     Duplicate {
+        known: Box<DispatchRecord>,
         /// Its delivery is made due again.
         redeliver: bool,
     },
-    Conflict,
+    /// The key belongs to another request, this dispatch.
+    Conflict(DispatchId),
     QueueFull,
 }
 
 /// Decides about a new dispatch while `queued` ones are waiting.
-pub fn accept(new: &NewDispatch, known: Option<&Known>, queued: u64) -> Result<AcceptDecision> {
+pub fn accept(new: &NewDispatch, known: Option<Known>, queued: u64) -> Result<AcceptDecision> {
     if new.key.space == KeySpace::Task && new.key.value != new.task_id {
         return Err(Error::InvalidState("a task key must equal the task id"));
     }
@@ -61,9 +62,10 @@ pub fn accept(new: &NewDispatch, known: Option<&Known>, queued: u64) -> Result<A
         match known.verdict(new.key.space, &new.fingerprint) {
             KeyVerdict::Same => {
                 let redeliver = matches!(known.dispatch.state, DispatchState::Finished { .. });
-                return Ok(AcceptDecision::Duplicate { redeliver });
+                let known = Box::new(known.dispatch);
+                return Ok(AcceptDecision::Duplicate { known, redeliver });
             }
-            KeyVerdict::Conflict => return Ok(AcceptDecision::Conflict),
+            KeyVerdict::Conflict => return Ok(AcceptDecision::Conflict(known.dispatch.id)),
             KeyVerdict::TakeOver => retry_of = Some(known.dispatch.id),
         }
     }

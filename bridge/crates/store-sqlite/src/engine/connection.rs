@@ -10,7 +10,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::Settings;
+use forge_store::Config;
 
 /// First version in which a reset of the WAL cannot lose a commit.
 const OLDEST_SQLITE: i32 = 3_051_003;
@@ -52,8 +52,8 @@ pub(crate) fn open(file: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// Sets up the writer's connection.
-pub(crate) fn configure(connection: &Connection, settings: &Settings) -> rusqlite::Result<()> {
-    connection.busy_timeout(settings.busy_timeout)?;
+pub(crate) fn configure(connection: &Connection, config: &Config) -> rusqlite::Result<()> {
+    connection.busy_timeout(config.busy_timeout)?;
     connection.execute_batch(&format!(
         "PRAGMA journal_mode = WAL;
          PRAGMA synchronous = FULL;
@@ -64,7 +64,7 @@ pub(crate) fn configure(connection: &Connection, settings: &Settings) -> rusqlit
          PRAGMA temp_store = MEMORY;
          PRAGMA cache_size = -8192;
          PRAGMA trusted_schema = OFF;",
-        settings.wal_limit_bytes
+        config.wal_limit_bytes
     ))?;
     keep_plans(connection)
 }

@@ -1,5 +1,7 @@
 //! A failure of the file or the disk: after it nothing is written before the file is reopened.
 
+use std::time::Duration;
+
 use super::connection;
 
 #[derive(Debug)]
@@ -38,6 +40,15 @@ impl StoreFailure {
                 Some(rusqlite::ffi::SQLITE_IOERR_FSYNC) => FailureKind::Sync,
                 Some(_) | None => FailureKind::Other,
             },
+        }
+    }
+
+    pub(super) fn locked(busy_timeout: Duration) -> Self {
+        Self {
+            reason: format!(
+                "another process holds a write lock on the database file for longer than store.busy_timeout ({busy_timeout:?})"
+            ),
+            kind: FailureKind::Lock,
         }
     }
 

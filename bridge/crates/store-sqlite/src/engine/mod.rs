@@ -12,42 +12,27 @@ mod reader_pool;
 mod recovery;
 #[cfg(test)]
 mod tests;
-mod wal;
+pub(super) mod wal;
 mod write_queue;
 mod writer;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::watch;
 
 use forge_store::meters::Meters;
-use forge_store::{Error, Result};
+use forge_store::{Config, Error, Result};
 
 pub(super) use change::{Failure, Urgency};
 pub(super) use folder_lock::FolderLock;
 pub(super) use reader_pool::Length;
-pub(super) use wal::{make_durable, sync_folder, wal_file};
 
 use reader_pool::ReaderPool;
 use write_queue::WriteQueue;
 use writer::Writer;
-
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
-    pub(super) file: PathBuf,
-    /// Connections that read.
-    pub(super) readers: usize,
-    /// The WAL is truncated above this length, even if that delays writers.
-    pub(super) wal_limit_bytes: u64,
-    /// Longest wait for a write lock that another process holds.
-    pub(super) busy_timeout: Duration,
-    /// Bound of the write queue.
-    pub(super) queue_bytes: usize,
-}
 
 /// In-memory state that changes with the file: rolled back with a transaction, published after its commit.
 pub(super) trait TransactionState: Send + 'static {
@@ -57,7 +42,7 @@ pub(super) trait TransactionState: Send + 'static {
     fn rollback_to(&mut self, savepoint: Self::Savepoint);
     /// Publishes the state; runs after a commit is synced and before its changes are answered.
     fn committed(&mut self);
-    /// Reads the state from the reopened file and writes a trial row. False if the file is another store's.
+    /// Reads the state from the reopened file, publishes it, and writes a trial row. False if the file is another store's.
     fn reload(&mut self, connection: &Connection) -> rusqlite::Result<bool>;
 }
 
@@ -66,7 +51,8 @@ pub(super) struct Engine<S: TransactionState>(Arc<Shared<S>>);
 
 /// Parts that the handle shares with the writer thread.
 struct Shared<S> {
-    settings: Settings,
+    file: PathBuf,
+    config: Config,
     queue: WriteQueue<S>,
     readers: ReaderPool,
     meters: Arc<Meters>,
@@ -77,17 +63,19 @@ struct Shared<S> {
 impl<S: TransactionState> Engine<S> {
     /// Starts the writer thread. `connection` has been configured for writing, and `state` was read from it.
     pub(super) fn start(
-        settings: Settings,
+        file: PathBuf,
+        config: Config,
         lock: FolderLock,
         connection: Connection,
         state: S,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            queue: WriteQueue::new(settings.queue_bytes),
-            readers: ReaderPool::new(&settings),
+            queue: WriteQueue::new(config.queue_bytes),
+            readers: ReaderPool::new(&file, &config),
             meters: Arc::default(),
             is_moved: watch::Sender::new(false),
-            settings,
+            file,
+            config,
         });
         Writer::start(Arc::clone(&shared), lock, connection, state)?;
         Ok(Self(shared))

@@ -1,21 +1,18 @@
 //! Connections that read, each used by one query at a time on a blocking thread of the runtime. Short queries have a
 //! connection of their own, so that the scheduler and the outbox never wait behind a list.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, InterruptHandle};
+use rusqlite::Connection;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::{Settings, closed, connection, lock};
-use forge_store::Result;
+use super::{closed, connection, lock};
+use forge_store::{Config, Result};
 
-/// Interval at which running queries are interrupted until they have ended.
-const INTERRUPT_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Cost of a query.
+/// Cost of a query. All are bounded, so none is interrupted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Length {
     /// A few steps in an index.
@@ -25,16 +22,24 @@ pub(crate) enum Length {
 }
 
 pub(super) struct ReaderPool {
-    short: Arc<Readers>,
-    long: Arc<Readers>,
+    /// A permit for each query that can run.
+    short: Arc<Semaphore>,
+    long: Arc<Semaphore>,
+    connections: Arc<Connections>,
 }
 
 impl ReaderPool {
-    /// One connection for short queries, and the rest, at least one, for long ones.
-    pub(super) fn new(settings: &Settings) -> Self {
+    /// One query can be short, and the rest, at least one, long.
+    pub(super) fn new(file: &Path, config: &Config) -> Self {
         Self {
-            short: Readers::new(settings, 1),
-            long: Readers::new(settings, settings.readers.saturating_sub(1).max(1)),
+            short: Arc::new(Semaphore::new(1)),
+            long: Arc::new(Semaphore::new(config.readers.saturating_sub(1).max(1))),
+            connections: Arc::new(Connections {
+                file: file.to_owned(),
+                busy_timeout: config.busy_timeout,
+                state: Mutex::default(),
+                changed: Condvar::new(),
+            }),
         }
     }
 
@@ -43,14 +48,15 @@ impl ReaderPool {
         length: Length,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<rusqlite::Result<T>> {
-        let readers = match length {
-            Length::Short => Arc::clone(&self.short),
-            Length::Long => Arc::clone(&self.long),
+        let turns = match length {
+            Length::Short => &self.short,
+            Length::Long => &self.long,
         };
-        let turn = Arc::clone(&readers.turns).acquire_owned().await;
+        let turn = Arc::clone(turns).acquire_owned().await;
         let turn = turn.map_err(|_| closed())?;
+        let connections = Arc::clone(&self.connections);
         let run = spawn_blocking(move || {
-            let result = readers.run(query);
+            let result = connections.run(query);
             drop(turn);
             result
         });
@@ -58,39 +64,32 @@ impl ReaderPool {
         run.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Closes every connection and keeps queries waiting until `resume`. Running queries are interrupted.
+    /// Closes every connection, after the query that it runs, and keeps further queries waiting until `resume`.
     pub(super) fn suspend(&self) {
-        self.set(Access::Suspended);
-        self.wait_until_disconnected();
+        self.connections.set(Access::Suspended);
+        self.connections.wait_until_closed();
     }
 
     pub(super) fn resume(&self) {
-        self.set(Access::Open);
+        self.connections.set(Access::Open);
     }
 
     /// Refuses further queries, without waiting for those that run.
     pub(super) fn close(&self) {
-        self.set(Access::Closed);
+        self.short.close();
+        self.long.close();
+        self.connections.set(Access::Closed);
     }
 
-    /// Interrupts running queries, after `suspend` or `close`, and returns when no connection is open.
-    pub(super) fn wait_until_disconnected(&self) {
-        self.short.wait_until_disconnected();
-        self.long.wait_until_disconnected();
-    }
-
-    fn set(&self, access: Access) {
-        self.short.set(access);
-        self.long.set(access);
+    /// Returns when no connection is open, after `close`.
+    pub(super) fn wait_until_closed(&self) {
+        self.connections.wait_until_closed();
     }
 }
 
-/// Connections of one kind of queries.
-struct Readers {
+struct Connections {
     file: PathBuf,
     busy_timeout: Duration,
-    /// A permit for each connection.
-    turns: Arc<Semaphore>,
     state: Mutex<State>,
     /// Signals a change of `access`, and the end of a query.
     changed: Condvar,
@@ -102,8 +101,6 @@ struct State {
     idle: Vec<Connection>,
     /// Queries that run or open a connection.
     running: usize,
-    /// Of all open connections; those of closed ones have no effect.
-    handles: Vec<InterruptHandle>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -115,7 +112,7 @@ enum Access {
 }
 
 /// Counts a query that ends, also by a panic. Declared before its connection, which is thus closed earlier.
-struct Running<'a>(&'a Readers);
+struct Running<'a>(&'a Connections);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
@@ -124,17 +121,7 @@ impl Drop for Running<'_> {
     }
 }
 
-impl Readers {
-    fn new(settings: &Settings, connections: usize) -> Arc<Self> {
-        Arc::new(Self {
-            file: settings.file.clone(),
-            busy_timeout: settings.busy_timeout,
-            turns: Arc::new(Semaphore::new(connections)),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-        })
-    }
-
+impl Connections {
     fn run<T>(
         &self,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -151,7 +138,8 @@ impl Readers {
         let idle = state.idle.pop();
         drop(state);
         let _running = Running(self);
-        let connection = match idle.map_or_else(|| self.connect(), Ok) {
+        let open = || connection::open_reader(&self.file, self.busy_timeout);
+        let connection = match idle.map_or_else(open, Ok) {
             Ok(connection) => connection,
             Err(error) => return Ok(Err(error)),
         };
@@ -163,14 +151,7 @@ impl Readers {
         Ok(result)
     }
 
-    fn connect(&self) -> rusqlite::Result<Connection> {
-        let connection = connection::open_reader(&self.file, self.busy_timeout)?;
-        let handle = connection.get_interrupt_handle();
-        lock(&self.state).handles.push(handle);
-        Ok(connection)
-    }
-
-    /// A closed pool stays closed.
+    /// Closed connections stay closed.
     fn set(&self, access: Access) {
         let mut state = lock(&self.state);
         if state.access != Access::Closed {
@@ -179,21 +160,14 @@ impl Readers {
         if state.access != Access::Open {
             state.idle.clear();
         }
-        if state.access == Access::Closed {
-            self.turns.close();
-        }
         self.changed.notify_all();
     }
 
-    fn wait_until_disconnected(&self) {
+    fn wait_until_closed(&self) {
         let mut state = lock(&self.state);
         while state.running > 0 {
-            for handle in &state.handles {
-                handle.interrupt();
-            }
-            let waited = self.changed.wait_timeout(state, INTERRUPT_INTERVAL);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        state.handles.clear();
     }
 }

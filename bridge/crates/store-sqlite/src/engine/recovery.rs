@@ -32,7 +32,7 @@ impl<S: TransactionState> Writer<S> {
                 "new work is refused until it can be written again"
             }
         };
-        let file = self.shared.settings.file.display();
+        let file = self.shared.file.display();
         tracing::error!(%file, "the store failed: {}; {then}", failure.reason);
         let failed_at = Instant::now();
         self.shared.queue.set_unavailable(&failure.reason);
@@ -132,7 +132,7 @@ impl<S: TransactionState> Writer<S> {
             // Without a count all of the WAL would be cut.
             return Err("cannot read the length of the WAL: another process holds it".to_owned());
         }
-        let cut = wal::cut(&self.shared.settings.file, frames.in_wal);
+        let cut = wal::cut(&self.shared.file, frames.in_wal);
         cut.map_err(|error| format!("cannot cut the WAL: {error}"))?;
         self.connection = None;
         Ok(())
@@ -143,10 +143,10 @@ impl<S: TransactionState> Writer<S> {
         if !self.lock.is_in_place() {
             return Err(StoreFailure::moved().reason);
         }
-        let settings = &self.shared.settings;
-        wal::sync(&settings.file).map_err(|error| format!("cannot sync the WAL: {error}"))?;
-        let opened = connection::open(&settings.file).and_then(|connection| {
-            connection::configure(&connection, settings)?;
+        let file = &self.shared.file;
+        wal::sync(file).map_err(|error| format!("cannot sync the WAL: {error}"))?;
+        let opened = connection::open(file).and_then(|connection| {
+            connection::configure(&connection, &self.shared.config)?;
             let frames = wal::checkpoint(&connection, Mode::Noop)?;
             Ok((connection, frames))
         });
@@ -170,7 +170,6 @@ impl<S: TransactionState> Writer<S> {
                 return Err(failure.reason);
             }
         }
-        self.state.committed();
         Ok(())
     }
 }

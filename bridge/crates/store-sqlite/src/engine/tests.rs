@@ -33,22 +33,22 @@ fn count(connection: &Connection) -> rusqlite::Result<u64> {
 
 fn start(folder: &Path) -> Engine<Rows> {
     let mut lock = FolderLock::take(folder).unwrap();
-    let settings = Settings {
-        file: folder.join("db"),
-        readers: 2,
+    let config = Config {
         wal_limit_bytes: 1 << 20,
         busy_timeout: Duration::from_millis(50),
         queue_bytes: 1 << 20,
+        ..Config::default()
     };
-    connection::make_private(&settings.file).unwrap();
-    lock.watch(&settings.file).unwrap();
-    let opened = connection::open(&settings.file).unwrap();
-    connection::configure(&opened, &settings).unwrap();
+    let file = folder.join("db");
+    connection::make_private(&file).unwrap();
+    lock.watch(&file).unwrap();
+    let opened = connection::open(&file).unwrap();
+    connection::configure(&opened, &config).unwrap();
     opened
         .execute_batch("CREATE TABLE IF NOT EXISTS t (n INTEGER PRIMARY KEY, bytes BLOB)")
         .unwrap();
     let rows = Rows(count(&opened).unwrap());
-    Engine::start(settings, lock, opened, rows).unwrap()
+    Engine::start(file, config, lock, opened, rows).unwrap()
 }
 
 async fn insert(engine: &Engine<Rows>) -> Result<u64> {

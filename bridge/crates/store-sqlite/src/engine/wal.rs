@@ -17,7 +17,7 @@ const FRAME_BYTES: u64 = 24 + PAGE_BYTES;
 const REST: u32 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Frames {
+pub(crate) struct Frames {
     /// Committed frames in the WAL.
     pub(super) in_wal: u64,
     /// Frames of the WAL that were copied into the database file.
@@ -27,23 +27,23 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.in_wal * PAGE_BYTES
     }
 
     /// Frames after this one that are not in the database file. Another process can copy some while they are counted.
-    pub(super) fn since(&self, frame: u64) -> u64 {
+    pub(crate) fn since(&self, frame: u64) -> u64 {
         self.in_wal.saturating_sub(self.in_file.max(frame))
     }
 
-    pub(super) fn is_all_in_file(&self) -> bool {
+    pub(crate) fn is_all_in_file(&self) -> bool {
         !self.is_hindered && self.in_wal == self.in_file
     }
 }
 
 /// Mode of a checkpoint, as `PRAGMA wal_checkpoint` calls it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     /// Copies nothing; only counts the frames.
     Noop,
     /// Copies the frames that no reader still needs from the WAL, without waiting for readers.
@@ -52,7 +52,7 @@ pub(super) enum Mode {
     Truncate,
 }
 
-pub(super) fn checkpoint(connection: &Connection, mode: Mode) -> rusqlite::Result<Frames> {
+pub(crate) fn checkpoint(connection: &Connection, mode: Mode) -> rusqlite::Result<Frames> {
     let sql = match mode {
         Mode::Noop => "PRAGMA wal_checkpoint(NOOP)",
         Mode::Passive => "PRAGMA wal_checkpoint(PASSIVE)",
@@ -80,20 +80,10 @@ pub(super) fn checkpoint(connection: &Connection, mode: Mode) -> rusqlite::Resul
     Ok(frames)
 }
 
-/// Ensures that all frames of the WAL survive a power cut before anything is written behind them. A killed process
-/// leaves frames that it never synced; they are only in the page cache of the system.
-pub(crate) fn make_durable(connection: &Connection, file: &Path) -> rusqlite::Result<()> {
-    if checkpoint(connection, Mode::Passive)?.is_all_in_file() {
-        return Ok(());
-    }
-    // A reader of another process still needs some of them.
-    sync(file).map_err(|error| io_failed(&error))
-}
-
 /// Removes everything behind the committed frames, so that a commit that failed in its sync is not found when the
 /// file is recovered. Precondition: no open write transaction in this process. A power cut can restore the frames
 /// until `sync` has returned.
-pub(super) fn cut(file: &Path, committed_frames: u64) -> io::Result<()> {
+pub(crate) fn cut(file: &Path, committed_frames: u64) -> io::Result<()> {
     let length = match committed_frames {
         0 => 0,
         frames => HEADER_BYTES + frames * FRAME_BYTES,
@@ -109,7 +99,7 @@ pub(super) fn cut(file: &Path, committed_frames: u64) -> io::Result<()> {
 }
 
 /// Syncs the WAL and the names of the files.
-pub(super) fn sync(file: &Path) -> io::Result<()> {
+pub(crate) fn sync(file: &Path) -> io::Result<()> {
     match File::open(wal_file(file)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         wal => wal?.sync_all()?,
@@ -122,15 +112,6 @@ pub(super) fn sync(file: &Path) -> io::Result<()> {
 pub(crate) fn sync_folder(file: &Path) -> io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
-}
-
-pub(super) fn io_failed(error: &io::Error) -> rusqlite::Error {
-    let code = match error.kind() {
-        io::ErrorKind::StorageFull => rusqlite::ffi::SQLITE_FULL,
-        _ => rusqlite::ffi::SQLITE_IOERR,
-    };
-    let failed = rusqlite::ffi::Error::new(code);
-    rusqlite::Error::SqliteFailure(failed, Some(error.to_string()))
 }
 
 /// The WAL of a database file.
@@ -147,12 +128,12 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    pub(super) fn is_over(&self, now: Instant) -> bool {
+    pub(crate) fn is_over(&self, now: Instant) -> bool {
         self.until.is_none_or(|until| until <= now)
     }
 
     /// A hindered checkpoint ended at `now`.
-    pub(super) fn after_hindered(&mut self, now: Instant, took: Duration) {
+    pub(crate) fn after_hindered(&mut self, now: Instant, took: Duration) {
         self.until = Some(now + took * REST);
     }
 }

@@ -10,7 +10,7 @@ use rusqlite::Connection;
 
 use super::change::{Failure, QueuedChange};
 use super::checkpointer::Checkpointer;
-use super::failure::{FailureKind, StoreFailure};
+use super::failure::StoreFailure;
 use super::wal::{self, Frames, Mode, Rest};
 use super::write_queue::Next;
 use super::{FolderLock, Shared, TransactionState, connection};
@@ -52,10 +52,23 @@ pub(super) struct Writer<S> {
     rest: Rest,
 }
 
-/// Batch that failed with its transaction. None of it is answered before its end is cut from the WAL.
+/// A failure with the batch whose transaction it ended. None of it is answered before its end is cut from the WAL.
 pub(super) struct FailedBatch<S> {
     pub(super) failure: StoreFailure,
     pub(super) changes: Vec<QueuedChange<S>>,
+}
+
+impl<S> From<StoreFailure> for FailedBatch<S> {
+    fn from(failure: StoreFailure) -> Self {
+        let changes = Vec::new();
+        Self { failure, changes }
+    }
+}
+
+impl<S> From<rusqlite::Error> for FailedBatch<S> {
+    fn from(error: rusqlite::Error) -> Self {
+        StoreFailure::new(&error).into()
+    }
 }
 
 type Outcomes = Vec<Result<(), Error>>;
@@ -68,7 +81,7 @@ impl<S: TransactionState> Writer<S> {
         state: S,
     ) -> io::Result<()> {
         let writer = Self {
-            checkpointer: Checkpointer::new(shared.settings.file.clone()),
+            checkpointer: Checkpointer::new(shared.file.clone()),
             shared,
             lock,
             connection: Some(connection),
@@ -96,7 +109,8 @@ impl<S: TransactionState> Writer<S> {
                         not_before = begun + BATCH_INTERVAL;
                     }
                     self.written_at = Some(begun);
-                    self.write(batch).and_then(|()| self.check_wal_size())
+                    let written = self.write(batch);
+                    written.and_then(|()| Ok(self.check_wal_size()?))
                 }
             };
             if begun >= tick_at {
@@ -115,18 +129,15 @@ impl<S: TransactionState> Writer<S> {
     /// Looks whether the files are in place, and checkpoints the WAL if nothing was written for a while.
     fn tick(&mut self, now: Instant) -> Result<(), FailedBatch<S>> {
         if !self.lock.is_in_place() {
-            return Err(FailedBatch {
-                failure: StoreFailure::moved(),
-                changes: Vec::new(),
-            });
+            return Err(StoreFailure::moved().into());
         }
-        match self.written_at {
-            Some(written_at) if written_at + TICK <= now => {
-                let checkpointed = self.checkpoint_when_idle();
-                checkpointed.map_err(|error| self.failed(&error, Vec::new()))
-            }
-            Some(_) | None => Ok(()),
+        if self
+            .written_at
+            .is_some_and(|written_at| written_at + TICK <= now)
+        {
+            self.checkpoint_when_idle()?;
         }
+        Ok(())
     }
 
     /// Writes and answers a batch.
@@ -147,30 +158,20 @@ impl<S: TransactionState> Writer<S> {
             }
             Err(error) => {
                 self.shared.meters.failures.inc();
-                if connection::is_busy(&error) && self.is_idle() {
-                    return Err(self.locked(batch));
-                }
-                Err(self.failed(&error, batch))
+                // Outside of a transaction nothing of the batch was written.
+                let began = self
+                    .connection
+                    .as_ref()
+                    .is_some_and(|open| !open.is_autocommit());
+                let failure = match connection::is_busy(&error) && !began {
+                    true => StoreFailure::locked(self.shared.config.busy_timeout),
+                    false => StoreFailure::new(&error),
+                };
+                Err(FailedBatch {
+                    failure,
+                    changes: batch,
+                })
             }
-        }
-    }
-
-    /// True if no transaction is open, so that nothing of a batch was written.
-    fn is_idle(&self) -> bool {
-        self.connection
-            .as_ref()
-            .is_some_and(Connection::is_autocommit)
-    }
-
-    fn locked(&self, changes: Vec<QueuedChange<S>>) -> FailedBatch<S> {
-        let reason = format!(
-            "another process holds a write lock on the database file for longer than store.busy_timeout ({:?})",
-            self.shared.settings.busy_timeout
-        );
-        let kind = FailureKind::Lock;
-        FailedBatch {
-            failure: StoreFailure { reason, kind },
-            changes,
         }
     }
 
@@ -180,7 +181,7 @@ impl<S: TransactionState> Writer<S> {
         connection.busy_timeout(Duration::ZERO)?;
         let taken =
             execute(connection, "BEGIN IMMEDIATE").and_then(|()| execute(connection, "ROLLBACK"));
-        connection.busy_timeout(self.shared.settings.busy_timeout)?;
+        connection.busy_timeout(self.shared.config.busy_timeout)?;
         taken
     }
 
@@ -188,54 +189,35 @@ impl<S: TransactionState> Writer<S> {
         self.connection.as_ref().ok_or_else(closed_file)
     }
 
-    pub(super) fn failed(
-        &self,
-        error: &rusqlite::Error,
-        changes: Vec<QueuedChange<S>>,
-    ) -> FailedBatch<S> {
-        FailedBatch {
-            failure: StoreFailure::new(error),
-            changes,
-        }
-    }
-
     /// Runs the batch in one transaction. Changes are refused before they write anything, so they need no savepoint; if
     /// one fails later all the same, the batch is rolled back and run again with a savepoint for each.
     fn commit(&mut self, batch: &mut [QueuedChange<S>]) -> rusqlite::Result<Outcomes> {
         let connection = self.connection.as_ref().ok_or_else(closed_file)?;
         let start = self.state.savepoint();
-        execute(connection, "BEGIN IMMEDIATE")?;
-        let mut outcomes = Vec::with_capacity(batch.len());
-        let run = run_batch(connection, &mut self.state, batch, &mut outcomes);
-        let run = run.and_then(|is_clean| {
-            if !is_clean {
+        let state = &mut self.state;
+        let mut run = || {
+            execute(connection, "BEGIN IMMEDIATE")?;
+            let mut outcomes = run_batch(connection, state, batch, Savepoints::None)?;
+            if outcomes.is_none() {
                 execute(connection, "ROLLBACK")?;
-                self.state.rollback_to(start);
+                state.rollback_to(start);
                 execute(connection, "BEGIN IMMEDIATE")?;
-                outcomes = run_with_savepoints(connection, &mut self.state, batch)?;
+                outcomes = run_batch(connection, state, batch, Savepoints::Each)?;
             }
             failpoint::point("store.commit.before");
-            execute(connection, "COMMIT")
-        });
-        if let Err(error) = run {
-            self.state.rollback_to(start);
-            return Err(error);
-        }
-        failpoint::point("store.commit.after");
-        Ok(outcomes)
+            execute(connection, "COMMIT")?;
+            failpoint::point("store.commit.after");
+            Ok(outcomes.unwrap_or_default())
+        };
+        run().inspect_err(|_| self.state.rollback_to(start))
     }
 
     /// Checkpoints when the WAL has become long.
-    fn check_wal_size(&mut self) -> Result<(), FailedBatch<S>> {
+    fn check_wal_size(&mut self) -> rusqlite::Result<()> {
         if self.unchecked_bytes < CHECK_BYTES {
             return Ok(());
         }
         self.unchecked_bytes = 0;
-        let checked = self.checkpoint_if_long();
-        checked.map_err(|error| self.failed(&error, Vec::new()))
-    }
-
-    fn checkpoint_if_long(&mut self) -> rusqlite::Result<()> {
         if self.checkpointer.is_running()? {
             return Ok(());
         }
@@ -243,7 +225,7 @@ impl<S: TransactionState> Writer<S> {
         if frames.in_wal < self.requested_at {
             self.requested_at = 0;
         }
-        let limit = self.shared.settings.wal_limit_bytes;
+        let limit = self.shared.config.wal_limit_bytes;
         let is_nearly_copied = frames.since(0) < CHECKPOINT_FRAMES;
         let is_above_limit = frames.bytes() > limit;
         let is_to_be_truncated = is_above_limit
@@ -268,7 +250,7 @@ impl<S: TransactionState> Writer<S> {
         let begun = Instant::now();
         self.connection()?.busy_timeout(TRUNCATE_TIMEOUT)?;
         let frames = self.checkpoint(Mode::Truncate)?;
-        let busy_timeout = self.shared.settings.busy_timeout;
+        let busy_timeout = self.shared.config.busy_timeout;
         self.connection()?.busy_timeout(busy_timeout)?;
         if frames.is_hindered {
             let now = Instant::now();
@@ -302,7 +284,7 @@ impl<S: TransactionState> Writer<S> {
     /// the next start to recover.
     fn close(mut self, is_well: bool) {
         self.shared.readers.close();
-        self.shared.readers.wait_until_disconnected();
+        self.shared.readers.wait_until_closed();
         let checkpointed = self.checkpointer.stop();
         if let Some(connection) = self.connection.take()
             && is_well
@@ -320,40 +302,38 @@ impl<S: TransactionState> Writer<S> {
     }
 }
 
-/// Runs every change; false if one failed after it had written something.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Savepoints {
+    None,
+    Each,
+}
+
+/// Runs every change; `None` if one failed after it had written something that only a savepoint takes back.
 fn run_batch<S: TransactionState>(
     connection: &Connection,
     state: &mut S,
     batch: &mut [QueuedChange<S>],
-    outcomes: &mut Outcomes,
-) -> rusqlite::Result<bool> {
+    savepoints: Savepoints,
+) -> rusqlite::Result<Option<Outcomes>> {
+    let mut outcomes = Vec::with_capacity(batch.len());
+    let savepoint = |sql| match savepoints {
+        Savepoints::None => Ok(()),
+        Savepoints::Each => execute(connection, sql),
+    };
     for change in batch {
+        savepoint("SAVEPOINT change")?;
         let written = connection.total_changes();
         let outcome = run_change(connection, state, change)?;
         if outcome.is_err() && connection.total_changes() != written {
-            return Ok(false);
+            if savepoints == Savepoints::None {
+                return Ok(None);
+            }
+            savepoint("ROLLBACK TO change")?;
         }
+        savepoint("RELEASE change")?;
         outcomes.push(outcome);
     }
-    Ok(true)
-}
-
-fn run_with_savepoints<S: TransactionState>(
-    connection: &Connection,
-    state: &mut S,
-    batch: &mut [QueuedChange<S>],
-) -> rusqlite::Result<Outcomes> {
-    let mut outcomes = Vec::with_capacity(batch.len());
-    for change in batch {
-        execute(connection, "SAVEPOINT change")?;
-        let outcome = run_change(connection, state, change)?;
-        if outcome.is_err() {
-            execute(connection, "ROLLBACK TO change")?;
-        }
-        execute(connection, "RELEASE change")?;
-        outcomes.push(outcome);
-    }
-    Ok(outcomes)
+    Ok(Some(outcomes))
 }
 
 /// The outer error means that the transaction is lost.

@@ -3,7 +3,6 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
-use forge_base::event::NewEvent;
 use forge_base::id::DispatchId;
 use forge_store::record::{
     Acceptance, Begun, DispatchRecord, DispatchState, IdempotencyKey, KeySpace, Known, Lease,
@@ -11,7 +10,7 @@ use forge_store::record::{
 };
 use forge_store::roles::Accept;
 use forge_store::transition::{self, AcceptDecision};
-use forge_store::{Error, Result, rules};
+use forge_store::{Result, rules};
 
 use super::rows::{self, nanos, phase, select_dispatch};
 use super::{Tx, deliver, events, queue};
@@ -35,10 +34,7 @@ impl Accept for Sqlite {
 
 /// The dispatch that holds a key, with its row number. The newest dispatch of a task without a header key holds the
 /// task's key.
-pub(crate) fn recall(
-    connection: &Connection,
-    key: &IdempotencyKey,
-) -> rusqlite::Result<Option<(i64, Known)>> {
+fn recall(connection: &Connection, key: &IdempotencyKey) -> rusqlite::Result<Option<(i64, Known)>> {
     let sql = match key.space {
         KeySpace::Header => select_dispatch!(
             ", d.fingerprint FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.header_key = ?1"
@@ -57,29 +53,27 @@ pub(crate) fn recall(
     })
 }
 
-pub(crate) fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, Failure> {
+fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, Failure> {
     let (seq, known) = recall(tx.conn, &new.key)?.unzip();
-    let accept = transition::accept(new, known.as_ref(), tx.counters.counts.queued)?;
-    match (accept, seq.zip(known)) {
-        (AcceptDecision::QueueFull, _) => Ok(Acceptance::QueueFull),
-        (AcceptDecision::Insert { retry_of }, holder) => {
-            if let (Some((seq, _)), Some(_)) = (holder, retry_of) {
-                deliver::supersede(tx, seq, new.accepted_at)?;
+    Ok(
+        match transition::accept(new, known, tx.counters.counts.queued)? {
+            AcceptDecision::QueueFull => Acceptance::QueueFull,
+            AcceptDecision::Conflict(id) => Acceptance::Conflict(id),
+            AcceptDecision::Duplicate { known, redeliver } => {
+                if let Some(seq) = seq.filter(|_| redeliver) {
+                    deliver::redeliver(tx, seq, new.accepted_at)?;
+                }
+                Acceptance::Duplicate(known)
             }
-            let begun = insert(tx, new, retry_of)?.map(Box::new);
-            Ok(Acceptance::Accepted { retry_of, begun })
-        }
-        (AcceptDecision::Duplicate { redeliver }, Some((seq, known))) => {
-            if redeliver {
-                deliver::redeliver(tx, seq, new.accepted_at)?;
+            AcceptDecision::Insert { retry_of } => {
+                if let Some(seq) = seq.filter(|_| retry_of.is_some()) {
+                    deliver::supersede(tx, seq, new.accepted_at)?;
+                }
+                let begun = insert(tx, new, retry_of)?.map(Box::new);
+                Acceptance::Accepted { retry_of, begun }
             }
-            Ok(Acceptance::Duplicate(Box::new(known.dispatch)))
-        }
-        (AcceptDecision::Conflict, Some((_, known))) => Ok(Acceptance::Conflict(known.dispatch.id)),
-        (AcceptDecision::Duplicate { .. } | AcceptDecision::Conflict, None) => {
-            Err(Error::NotFound.into())
-        }
-    }
+        },
+    )
 }
 
 /// Inserts the rows. A dispatch that runs at once is `running` in its first row, as if `begin` had followed.
@@ -130,7 +124,7 @@ fn insert(
             callback.map(|callback| &callback.url),
             callback.map(|callback| &callback.origin),
             start.iter().len(),
-            start.map_or(0, |_| tx.epoch),
+            start.map_or(0, |_| tx.counters.epoch),
             start.map(|started| nanos(started.timestamp)),
         ],
     )?;
@@ -149,15 +143,6 @@ fn insert(
         return Ok(None);
     };
     tx.counters.counts.running += 1;
-    Ok(Some(begun(tx.epoch, new, retry_of, started)))
-}
-
-fn begun(epoch: u64, new: &NewDispatch, retry_of: Option<DispatchId>, started: &NewEvent) -> Begun {
-    let lease = Lease {
-        id: new.id,
-        attempt: 1,
-        epoch,
-    };
     let dispatch = DispatchRecord {
         state: DispatchState::Running {
             attempt: 1,
@@ -167,11 +152,15 @@ fn begun(epoch: u64, new: &NewDispatch, retry_of: Option<DispatchId>, started: &
         first_started_at: Some(started.timestamp),
         ..rules::accepted(new, retry_of)
     };
-    Begun {
-        lease,
+    Ok(Some(Begun {
+        lease: Lease {
+            id: new.id,
+            attempt: 1,
+            epoch: tx.counters.epoch,
+        },
         dispatch,
         secrets: new.secrets.clone(),
         recorded_session: None,
         spent: None,
-    }
+    }))
 }

@@ -1,36 +1,45 @@
 //! Counts and positions that the writer keeps in memory: the next ones it assigns, and how many records are in which
-//! state.
+//! state. After each commit they are published, readable without asking the writer.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::Connection;
+use tokio::sync::watch;
 
+use super::schema::{self, Identity};
+use super::{Tx, rows};
+use crate::engine::TransactionState;
+use forge_base::event::LogName;
 use forge_store::record::{Counts, LogBounds};
 
-/// A point in a transaction that the counters can be rolled back to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Savepoint {
-    bounds: LogBounds,
-    counts: Counts,
-    pending: usize,
+/// Counts and positions as of the last commit.
+pub(crate) struct Published {
+    pub(crate) identity: Identity,
+    totals: Mutex<Totals>,
+    /// Position of the newest committed event; wakes readers.
+    pub(crate) newest: watch::Sender<u64>,
 }
 
-#[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct Totals {
     pub(crate) bounds: LogBounds,
     pub(crate) counts: Counts,
-    /// Queued dispatches of each adapter, as committed.
+    /// Queued dispatches of each adapter.
     pub(crate) queues: BTreeMap<String, u64>,
-    /// True if `queues` differs from the published one.
-    queues_changed: bool,
-    /// Changes to `queues` by the open transaction.
-    pending: Vec<(String, QueueChange)>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum QueueChange {
-    Entered,
-    Left,
+impl Published {
+    pub(crate) fn new(identity: Identity, totals: Totals) -> Self {
+        Self {
+            identity,
+            newest: watch::Sender::new(totals.bounds.issued),
+            totals: Mutex::new(totals),
+        }
+    }
+
+    pub(crate) fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Queued dispatches by adapter. The first two, which can be many, read nothing but their indexes.
@@ -41,23 +50,21 @@ pub(crate) const QUEUED: [&str; 4] = [
     "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_cancelled WHERE phase = 3 GROUP BY provider",
 ];
 
-impl Counters {
+impl Totals {
     /// Counts over the partial indexes; the cost grows with unfinished records, not with history.
     pub(crate) fn load(connection: &Connection) -> rusqlite::Result<Self> {
         let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, u64>(0));
         let mut queues = BTreeMap::new();
         for sql in QUEUED {
-            let mut statement = connection.prepare(sql)?;
-            let mut rows = statement.query([])?;
-            while let Some(row) = rows.next()? {
-                *queues.entry(row.get(0)?).or_insert(0) += row.get::<_, u64>(1)?;
+            let counted: Vec<(String, u64)> = rows::all(connection, sql, [], |row| row.try_into())?;
+            for (provider, count) in counted {
+                *queues.entry(provider).or_insert(0) += count;
             }
         }
         let removed = number("SELECT value FROM meta WHERE name = 'removed'")?;
-        let logged = newest(connection)?;
         Ok(Self {
             bounds: LogBounds {
-                issued: logged.max(removed),
+                issued: newest(connection)?.max(removed),
                 removed,
             },
             counts: Counts {
@@ -67,20 +74,49 @@ impl Counters {
                 deliveries_dead: number("SELECT count(*) FROM dispatch WHERE delivery = 2")?,
             },
             queues,
-            queues_changed: true,
-            pending: Vec::new(),
         })
+    }
+}
+
+/// The writer's own counters.
+pub(crate) struct Counters {
+    pub(crate) log: LogName,
+    pub(crate) epoch: u64,
+    pub(crate) bounds: LogBounds,
+    pub(crate) counts: Counts,
+    /// Changes of the queue of an adapter by the open transaction, by one each.
+    moves: Vec<(String, i64)>,
+    published: Arc<Published>,
+}
+
+impl Counters {
+    pub(crate) fn new(published: Arc<Published>) -> Self {
+        let Totals { bounds, counts, .. } = *published.totals();
+        Self {
+            log: published.identity.log.clone(),
+            epoch: published.identity.epoch,
+            bounds,
+            counts,
+            moves: Vec::new(),
+            published,
+        }
+    }
+
+    pub(crate) fn tx<'a>(&'a mut self, conn: &'a Connection) -> Tx<'a> {
+        Tx {
+            conn,
+            counters: self,
+        }
     }
 
     pub(crate) fn entered_queue(&mut self, provider: &str) {
         self.counts.queued += 1;
-        self.pending
-            .push((provider.to_owned(), QueueChange::Entered));
+        self.moves.push((provider.to_owned(), 1));
     }
 
     pub(crate) fn left_queue(&mut self, provider: &str) {
         self.counts.queued -= 1;
-        self.pending.push((provider.to_owned(), QueueChange::Left));
+        self.moves.push((provider.to_owned(), -1));
     }
 
     /// Assigns the positions of this many events; returns the first of them.
@@ -89,36 +125,48 @@ impl Counters {
         self.bounds.issued += events as u64;
         first
     }
+}
 
-    pub(crate) fn savepoint(&self) -> Savepoint {
-        Savepoint {
-            bounds: self.bounds,
-            counts: self.counts,
-            pending: self.pending.len(),
-        }
+impl TransactionState for Counters {
+    type Savepoint = (LogBounds, Counts, usize);
+
+    fn savepoint(&self) -> Self::Savepoint {
+        (self.bounds, self.counts, self.moves.len())
     }
 
-    pub(crate) fn rollback_to(&mut self, savepoint: Savepoint) {
-        self.bounds = savepoint.bounds;
-        self.counts = savepoint.counts;
-        self.pending.truncate(savepoint.pending);
+    fn rollback_to(&mut self, (bounds, counts, moves): Self::Savepoint) {
+        (self.bounds, self.counts) = (bounds, counts);
+        self.moves.truncate(moves);
     }
 
-    /// Applies the changes of a committed transaction to `queues`; true if the result has to be published.
-    pub(crate) fn apply_pending(&mut self) -> bool {
-        let mut changed = std::mem::take(&mut self.queues_changed);
-        changed |= !self.pending.is_empty();
-        for (provider, change) in self.pending.drain(..) {
-            let count = self.queues.entry(provider).or_insert(0);
-            match change {
-                QueueChange::Entered => *count += 1,
-                QueueChange::Left => *count -= 1,
+    fn committed(&mut self) {
+        let mut totals = self.published.totals();
+        totals.bounds = self.bounds;
+        totals.counts = self.counts;
+        if !self.moves.is_empty() {
+            for (provider, by) in self.moves.drain(..) {
+                let count = totals.queues.entry(provider).or_insert(0);
+                *count = count.saturating_add_signed(by);
             }
+            totals.queues.retain(|_, count| *count > 0);
         }
-        if changed {
-            self.queues.retain(|_, count| *count > 0);
+        drop(totals);
+        let issued = self.bounds.issued;
+        let newest = &self.published.newest;
+        newest.send_if_modified(|seen| std::mem::replace(seen, issued) != issued);
+    }
+
+    fn reload(&mut self, connection: &Connection) -> rusqlite::Result<bool> {
+        if schema::identity(connection)?.as_ref() != Some(&self.published.identity) {
+            return Ok(false);
         }
-        changed
+        schema::try_to_write(connection)?;
+        let totals = Totals::load(connection)?;
+        (self.bounds, self.counts) = (totals.bounds, totals.counts);
+        self.moves.clear();
+        *self.published.totals() = totals;
+        self.committed();
+        Ok(true)
     }
 }
 
@@ -127,5 +175,5 @@ pub(crate) fn newest(connection: &Connection) -> rusqlite::Result<u64> {
     let sql = "SELECT max(
                  coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
                  coalesce((SELECT seq + first_events - 1 FROM dispatch ORDER BY seq DESC LIMIT 1), 0))";
-    Ok(super::rows::one(connection, sql, [], |row| row.get(0))?.unwrap_or(0))
+    Ok(rows::one(connection, sql, [], |row| row.get(0))?.unwrap_or(0))
 }

@@ -11,8 +11,8 @@ use forge_store::record::{DeliveryState, Settlement};
 use forge_store::{Error, Result, rules, transition};
 
 use super::Tx;
-use super::events::{self, Owner};
-use super::rows::{self, nanos, state_code};
+use super::events;
+use super::rows::{self, Current, nanos, state_code};
 use crate::engine::Failure;
 
 pub(crate) fn retention(retention: Duration) -> i64 {
@@ -56,9 +56,9 @@ pub(crate) fn replay(
 }
 
 pub(crate) fn replay_one(tx: &mut Tx<'_>, id: DeliveryId, now: Timestamp) -> Result<u64, Failure> {
-    let sql = "SELECT seq FROM dispatch WHERE id = ? AND delivery IS NOT NULL";
-    let seq = rows::one(tx.conn, sql, [id.as_bytes()], |row| row.get(0))?;
-    redeliver(tx, seq.ok_or(Error::NotFound)?, now)?;
+    let found = Current::find(tx.conn, id.as_bytes())?;
+    let owed = found.filter(|found| found.delivery.is_some());
+    redeliver(tx, owed.ok_or(Error::NotFound)?.seq, now)?;
     Ok(1)
 }
 
@@ -94,32 +94,9 @@ pub(crate) fn settle(
     id: DeliveryId,
     settlement: &Settlement,
 ) -> Result<(), Failure> {
-    struct Found {
-        seq: i64,
-        state: DeliveryState,
-        delivery_attempts: u32,
-        events: u64,
-        provider: String,
-        attempts: u32,
-    }
-    let found = rows::one(
-        tx.conn,
-        "SELECT seq, delivery, delivery_attempts, events, provider, attempts
-         FROM dispatch WHERE id = ? AND delivery IS NOT NULL",
-        [id.as_bytes()],
-        |row| {
-            Ok(Found {
-                seq: row.get(0)?,
-                state: rows::delivery_state(row, 1)?,
-                delivery_attempts: row.get(2)?,
-                events: row.get(3)?,
-                provider: row.get(4)?,
-                attempts: row.get(5)?,
-            })
-        },
-    )?
-    .ok_or(Error::NotFound)?;
-    let settled = transition::settle(found.state, settlement)?;
+    let found = Current::find(tx.conn, id.as_bytes())?.ok_or(Error::NotFound)?;
+    let state = found.delivery.ok_or(Error::NotFound)?;
+    let settled = transition::settle(state, settlement)?;
     let attempt = settlement.attempt.as_ref();
     let attempts = found.delivery_attempts + u32::from(attempt.is_some());
     if attempt.is_some() {
@@ -152,13 +129,7 @@ pub(crate) fn settle(
             found.seq
         ],
     )?;
-    let owner = Owner {
-        seq: found.seq,
-        provider: &found.provider,
-        attempt: found.attempts,
-        events_before: found.events,
-    };
-    events::append(tx, &owner, &settlement.events)?;
+    events::append(tx, &found, &settlement.events)?;
     count(tx, Some(DeliveryState::Pending), Some(settled.state));
     Ok(())
 }

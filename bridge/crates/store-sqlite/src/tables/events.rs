@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -19,10 +20,9 @@ use forge_store::recent_events::{self, PAGE_BYTES};
 use forge_store::record::{EventFilter, EventPage, EventTotals, LogBounds};
 use forge_store::roles::EventLog;
 
-use super::rows::{self, nanos};
+use super::rows::{self, Current, nanos};
 use super::{Tx, counters};
 use crate::Sqlite;
-use crate::engine::Failure;
 
 #[async_trait]
 impl EventLog for Sqlite {
@@ -35,7 +35,7 @@ impl EventLog for Sqlite {
     }
 
     fn log_bounds(&self) -> LogBounds {
-        self.published.bounds()
+        self.published.totals().bounds
     }
 
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
@@ -66,15 +66,20 @@ impl EventLog for Sqlite {
     }
 
     async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
-        let log = self.log().clone();
-        self.read(move |connection| last(connection, &log, id))
-            .await
+        let (log, sql) = (self.log().clone(), format!("{} DESC LIMIT 1", of_one()));
+        self.read(move |connection| {
+            let newest = rows::one(connection, &sql, params![0, id.as_bytes()], |row| {
+                Batch::read(row, &log)?.events(&log, &EventFilter::default())
+            })?;
+            Ok(newest.and_then(|mut events| events.pop()))
+        })
+        .await
     }
 
     async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()> {
         let provider = provider.to_owned();
         let bytes = size(&events);
-        self.write(bytes, move |tx| append_unbound(tx, &provider, &events))
+        self.write(bytes, move |tx| Ok(append_unbound(tx, &provider, &events)?))
             .await
     }
 }
@@ -102,14 +107,7 @@ pub(crate) fn size(events: &[NewEvent]) -> usize {
     events.iter().map(|event| 64 + data(event)).sum()
 }
 
-/// The dispatch that events are appended to, as it was before them.
-pub(crate) struct Owner<'a> {
-    pub(crate) seq: i64,
-    pub(crate) provider: &'a str,
-    pub(crate) attempt: u32,
-    pub(crate) events_before: u64,
-}
-
+/// An event in the body of a row: type, time, data, and the attempt where it differs from the row's.
 #[derive(Serialize, Deserialize)]
 struct Line<'a>(
     Cow<'a, str>,
@@ -124,72 +122,55 @@ fn line(event: &NewEvent, attempt: Option<u32>) -> Line<'_> {
     Line(kind, nanos(event.timestamp), data, attempt)
 }
 
-fn body(lines: &[Line<'_>]) -> Result<String, Failure> {
-    serde_json::to_string(lines)
-        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)).into())
-}
-
-/// The caller raises `dispatch.events`.
-pub(crate) fn append(
-    tx: &mut Tx<'_>,
-    owner: &Owner<'_>,
-    events: &[NewEvent],
-) -> Result<(), Failure> {
-    let lines: Vec<_> = events.iter().map(|event| line(event, None)).collect();
-    insert(tx, owner, &lines)
+fn body<'a>(lines: impl Iterator<Item = Line<'a>>) -> rusqlite::Result<String> {
+    serde_json::to_string(&lines.collect::<Vec<_>>())
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
 /// First events of a dispatch as kept in `body`, with the start of its first attempt if it begins at once.
 pub(crate) fn first_body(
     events: &[NewEvent],
     started: Option<&NewEvent>,
-) -> Result<String, Failure> {
-    let started = started.map(|event| line(event, Some(1)));
+) -> rusqlite::Result<String> {
     let before = events.iter().map(|event| line(event, None));
-    let lines: Vec<_> = before.chain(started).collect();
-    body(&lines)
+    body(before.chain(started.map(|event| line(event, Some(1)))))
 }
 
-fn insert(tx: &mut Tx<'_>, owner: &Owner<'_>, lines: &[Line<'_>]) -> Result<(), Failure> {
-    if lines.is_empty() {
-        return Ok(());
-    }
-    let first = tx.counters.assign_positions(lines.len());
-    tx.execute(
-        "INSERT INTO event (first, last, dispatch, seq, attempt, provider, body)
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
-        params![
-            first,
-            tx.counters.bounds.issued,
-            owner.seq,
-            owner.events_before + 1,
-            owner.attempt,
-            owner.provider,
-            body(lines)?
-        ],
-    )?;
-    Ok(())
+/// Appends events of a dispatch, which is given as it was before them. The caller raises `dispatch.events`.
+pub(crate) fn append(tx: &mut Tx<'_>, of: &Current, events: &[NewEvent]) -> rusqlite::Result<()> {
+    insert(tx, &of.provider, Some(of), events)
 }
 
 pub(crate) fn append_unbound(
     tx: &mut Tx<'_>,
     provider: &str,
     events: &[NewEvent],
-) -> Result<(), Failure> {
+) -> rusqlite::Result<()> {
+    insert(tx, provider, None, events)
+}
+
+fn insert(
+    tx: &mut Tx<'_>,
+    provider: &str,
+    of: Option<&Current>,
+    events: &[NewEvent],
+) -> rusqlite::Result<()> {
     let Some(newest) = events.iter().map(|event| event.timestamp).max() else {
         return Ok(());
     };
-    let lines: Vec<_> = events.iter().map(|event| line(event, None)).collect();
-    let first = tx.counters.assign_positions(lines.len());
+    let first = tx.counters.assign_positions(events.len());
     tx.execute(
-        "INSERT INTO event (first, last, seq, attempt, provider, unbound_at, body)
-         VALUES (?, ?, 0, 0, ?, ?, ?)",
+        "INSERT INTO event (first, last, dispatch, seq, attempt, provider, unbound_at, body)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         params![
             first,
             tx.counters.bounds.issued,
+            of.map(|of| of.seq),
+            of.map_or(0, |of| of.events + 1),
+            of.map_or(0, |of| of.attempts),
             provider,
-            nanos(newest),
-            body(&lines)?
+            of.is_none().then(|| nanos(newest)),
+            body(events.iter().map(|event| line(event, None)))?
         ],
     )?;
     Ok(())
@@ -203,19 +184,15 @@ pub(crate) fn newest_of(connection: &Connection, seq: i64) -> rusqlite::Result<O
     Ok(rows::one(connection, sql, [seq], |row| row.get(0))?.flatten())
 }
 
-/// Totals of the owner after this many more events.
-pub(crate) fn totals_with(
-    tx: &Tx<'_>,
-    owner: &Owner<'_>,
-    more: usize,
-) -> rusqlite::Result<EventTotals> {
+/// Totals of the dispatch after this many more events.
+pub(crate) fn totals_with(tx: &Tx<'_>, of: &Current, more: usize) -> rusqlite::Result<EventTotals> {
     let more = more as u64;
     let last = match more {
-        0 => newest_of(tx.conn, owner.seq)?.unwrap_or(0),
+        0 => newest_of(tx.conn, of.seq)?.unwrap_or(0),
         more => tx.counters.bounds.issued + more,
     };
     Ok(EventTotals {
-        count: owner.events_before + more,
+        count: of.events + more,
         last,
     })
 }
@@ -252,7 +229,7 @@ fn of_one() -> String {
     )
 }
 
-pub(crate) fn read(
+fn read(
     connection: &Connection,
     log: &LogName,
     filter: &EventFilter,
@@ -281,13 +258,13 @@ pub(crate) fn read(
     };
     let (mut looked_at, mut bytes) = (0, 0);
     while let Some(row) = rows.next()? {
-        let batch = Batch::read(row)?;
+        let batch = Batch::read(row, log)?;
         if batch.last <= after {
             continue;
         }
-        let mut lines = batch.lines(log, filter)?;
-        for position in batch.first..=batch.last {
-            let event = lines.next();
+        let mut events = batch.events(log, filter)?.into_iter();
+        for position in batch.first()..=batch.last {
+            let event = events.next();
             if position <= after {
                 continue;
             }
@@ -307,102 +284,65 @@ pub(crate) fn read(
     Ok(page)
 }
 
-pub(crate) fn last(
-    connection: &Connection,
-    log: &LogName,
-    id: DispatchId,
-) -> rusqlite::Result<Option<Event>> {
-    let sql = format!("{} DESC LIMIT 1", of_one());
-    let newest = rows::one(connection, &sql, params![0, id.as_bytes()], |row| {
-        let lines = Batch::read(row)?.lines(log, &EventFilter::default())?;
-        Ok(lines.last())
-    })?;
-    Ok(newest.flatten())
-}
-
 /// One row of the log with the columns of its dispatch.
 struct Batch {
-    first: u64,
+    /// Common part of its events; number and position are those of the first.
+    common: Event,
     last: u64,
-    seq: u64,
-    attempt: u32,
-    provider: String,
     body: String,
-    dispatch: Option<Context>,
-}
-
-struct Context {
-    id: DispatchId,
-    task_id: String,
-    agent_id: String,
-    run_id: Option<String>,
-    trace_id: String,
 }
 
 impl Batch {
-    fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
-        let dispatch = match row.get::<_, Option<[u8; 16]>>(6)? {
-            None => None,
-            Some(id) => Some(Context {
-                id: DispatchId::from_bytes(id),
-                task_id: row.get(7)?,
-                agent_id: row.get(8)?,
-                run_id: row.get(9)?,
-                trace_id: row.get(10)?,
-            }),
+    fn read(row: &Row<'_>, log: &LogName) -> rusqlite::Result<Self> {
+        let dispatch: Option<[u8; 16]> = row.get(6)?;
+        let common = Event {
+            id: log.cursor(row.get(0)?),
+            seq: row.get(2)?,
+            kind: String::new(),
+            task_id: row.get(7)?,
+            agent_id: row.get(8)?,
+            dispatch_id: dispatch.map(DispatchId::from_bytes),
+            provider: row.get(4)?,
+            timestamp: Timestamp::UNIX_EPOCH,
+            run_id: row.get(9)?,
+            trace_id: row.get(10)?,
+            attempt: row.get(3)?,
+            data: None,
+            written: Written::default(),
         };
         Ok(Self {
-            first: row.get(0)?,
+            common,
             last: row.get(1)?,
-            seq: row.get(2)?,
-            attempt: row.get(3)?,
-            provider: row.get(4)?,
             body: row.get(5)?,
-            dispatch,
         })
     }
 
-    /// True if no event of the batch can match, so that its body need not be parsed.
-    fn is_out(&self, filter: &EventFilter) -> bool {
-        let differs = |wanted: &Option<String>, value: Option<&str>| {
-            wanted.is_some() && wanted.as_deref() != value
-        };
-        let dispatch = self.dispatch.as_ref();
-        differs(&filter.provider, Some(&self.provider))
-            || differs(&filter.task_id, dispatch.map(|d| d.task_id.as_str()))
-            || differs(&filter.agent_id, dispatch.map(|d| d.agent_id.as_str()))
+    fn first(&self) -> u64 {
+        self.common.id.position
     }
 
-    /// Events of the batch in their order; none if none can match.
-    fn lines(
-        &self,
-        log: &LogName,
-        filter: &EventFilter,
-    ) -> rusqlite::Result<std::vec::IntoIter<Event>> {
-        if self.is_out(filter) {
-            return Ok(Vec::new().into_iter());
+    /// Events of the batch in their order; none, without parsing its body, if none can match.
+    fn events(&self, log: &LogName, filter: &EventFilter) -> rusqlite::Result<Vec<Event>> {
+        if !filter.matches_source(&self.common) {
+            return Ok(Vec::new());
         }
         let lines: Vec<Line<'static>> = serde_json::from_str(&self.body).map_err(|error| {
             let kind = rusqlite::types::Type::Text;
             rusqlite::Error::FromSqlConversionFailure(5, kind, Box::new(error))
         })?;
-        let dispatch = self.dispatch.as_ref();
-        let event = |(place, Line(kind, at, data, attempt)): (u64, Line<'static>)| Event {
-            id: log.cursor(self.first + place),
-            seq: dispatch.map_or(0, |_| self.seq + place),
+        let events = (0..).zip(lines);
+        let events = events.map(|(place, Line(kind, at, data, attempt))| Event {
+            id: log.cursor(self.first() + place),
+            seq: match self.common.dispatch_id {
+                Some(_) => self.common.seq + place,
+                None => 0,
+            },
             kind: kind.into_owned(),
-            task_id: dispatch.map(|d| d.task_id.clone()),
-            agent_id: dispatch.map(|d| d.agent_id.clone()),
-            dispatch_id: dispatch.map(|d| d.id),
-            provider: Some(self.provider.clone()),
             timestamp: rows::from_nanos(at),
-            run_id: dispatch.and_then(|d| d.run_id.clone()),
-            trace_id: dispatch.map(|d| d.trace_id.clone()),
-            attempt: attempt.unwrap_or(self.attempt),
+            attempt: attempt.unwrap_or(self.common.attempt),
             data: data.map(Cow::into_owned),
-            written: Written::default(),
-        };
-        let events: Vec<Event> = (0..).zip(lines).map(event).collect();
-        Ok(events.into_iter())
+            ..self.common.clone()
+        });
+        Ok(events.collect())
     }
 }

@@ -2,7 +2,6 @@
 //! commits it.
 
 pub(super) mod accept;
-pub(super) mod breaker;
 pub(super) mod counters;
 pub(super) mod deliver;
 pub(super) mod events;
@@ -17,16 +16,12 @@ pub(super) mod seal;
 
 use rusqlite::Connection;
 
-use forge_base::event::LogName;
-
 use counters::Counters;
 
 /// An open transaction, with the counters that change with it.
 pub(super) struct Tx<'a> {
     pub(super) conn: &'a Connection,
     pub(super) counters: &'a mut Counters,
-    pub(super) log: &'a LogName,
-    pub(super) epoch: u64,
 }
 
 impl Tx<'_> {

@@ -1,25 +1,26 @@
-//! Outbox: deliveries that are due or overdue, their content, and the choice of those to replay.
+//! Outbox: deliveries that are due or overdue, their content, and the choice of those to replay. Also open circuit
+//! breakers, kept so that a restart does not begin by calling receivers that are down.
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, params};
 
 use forge_base::id::{DeliveryId, DispatchId};
-use forge_store::destination::{DueQuery, OpenBreaker};
+use forge_store::destination::{DueQuery, MAX_BREAKERS, OpenBreaker};
 use forge_store::record::{
-    Callback, DeliveryFilter, DeliveryPayload, DeliveryRecord, DeliveryState, DueDelivery, Page,
-    Replay, Settlement,
+    Callback, DeliveryAttempt, DeliveryFilter, DeliveryPayload, DeliveryRecord, DeliveryState,
+    DueDelivery, Page, Replay, Settlement,
 };
 use forge_store::roles::Outbox;
 use forge_store::{Error, Result};
 
-use super::events::{self};
-use super::read::{self, AT_HOST};
+use super::read::Range;
 use super::rows::{self, nanos, state_code};
-use super::{breaker, deliver};
+use super::{deliver, events};
 use crate::Sqlite;
 use crate::engine::Urgency;
 
@@ -41,7 +42,20 @@ impl Outbox for Sqlite {
     }
 
     async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload> {
-        let found = self.look_up(move |connection| payload(connection, id));
+        let sql = "SELECT r.body, d.trace_id, b.request, b.secrets FROM dispatch d
+                   JOIN result r ON r.dispatch = d.seq
+                   JOIN body b ON b.dispatch = d.seq
+                   WHERE d.id = ? AND d.delivery IS NOT NULL";
+        let found = self.look_up(move |connection| {
+            rows::one(connection, sql, [id.as_bytes()], |row| {
+                Ok(DeliveryPayload {
+                    body: row.get::<_, String>(0)?.into_bytes(),
+                    trace_id: row.get(1)?,
+                    request: rows::opaque(row, 2)?,
+                    secrets: row.get(3)?,
+                })
+            })
+        });
         found.await?.ok_or(Error::NotFound)
     }
 
@@ -78,38 +92,119 @@ impl Outbox for Sqlite {
         limit: usize,
     ) -> Result<Vec<DueDelivery>> {
         let origin = origin.to_owned();
-        self.read(move |connection| overdue(connection, &origin, now, limit))
-            .await
+        let sql = "SELECT id, callback_url, callback_origin, delivery_attempts, since
+                   FROM (SELECT id, callback_url, callback_origin, delivery_attempts, since, give_up_after
+                         FROM dispatch INDEXED BY delivery_due
+                         WHERE delivery = 0 AND callback_origin = ?1 AND due_at <= ?2
+                         ORDER BY due_at, seq LIMIT ?3)
+                   WHERE give_up_after <= ?2 - since LIMIT ?4";
+        self.read(move |connection| {
+            let (looked_at, limit) = (rows::limit(LOOKED_AT), rows::limit(limit));
+            let params = params![origin, nanos(now), looked_at, limit];
+            rows::all(connection, sql, params, read_due)
+        })
+        .await
     }
 
     async fn open_breakers(&self) -> Result<Vec<OpenBreaker>> {
-        self.look_up(breaker::open).await
+        let sql = "SELECT origin, opened_at, until, times, reason FROM breaker
+                   ORDER BY until DESC, origin DESC LIMIT ?";
+        self.look_up(move |connection| {
+            rows::all(connection, sql, [rows::limit(MAX_BREAKERS)], |row| {
+                Ok(OpenBreaker {
+                    origin: row.get(0)?,
+                    opened_at: rows::time(row, 1)?,
+                    until: rows::time(row, 2)?,
+                    times: row.get(3)?,
+                    reason: row.get(4)?,
+                })
+            })
+        })
+        .await
     }
 
     async fn keep_breakers(&self, open: Vec<OpenBreaker>, closed: Vec<String>) -> Result<()> {
         let bytes = 256 * (open.len() + closed.len());
         self.write_with(Urgency::Soon, bytes, move |tx| {
-            breaker::keep(tx, &open, &closed)
+            for origin in &closed {
+                tx.execute("DELETE FROM breaker WHERE origin = ?", [origin])?;
+            }
+            for breaker in &open {
+                let (opened_at, until) = (nanos(breaker.opened_at), nanos(breaker.until));
+                tx.execute(
+                    "INSERT OR REPLACE INTO breaker (origin, opened_at, until, times, reason)
+                     VALUES (?, ?, ?, ?, ?)",
+                    params![
+                        breaker.origin,
+                        opened_at,
+                        until,
+                        breaker.times,
+                        breaker.reason
+                    ],
+                )?;
+            }
+            tx.execute(
+                "DELETE FROM breaker WHERE origin IN (
+                   SELECT origin FROM breaker ORDER BY until DESC, origin DESC LIMIT -1 OFFSET ?)",
+                [rows::limit(MAX_BREAKERS)],
+            )?;
+            Ok(())
         })
         .await
     }
 
     async fn delivery(&self, id: DeliveryId) -> Result<Option<DeliveryRecord>> {
-        self.look_up(move |connection| read::delivery(connection, id))
-            .await
+        let sql = format!("{DELIVERY} WHERE id = ? AND delivery IS NOT NULL");
+        let attempts = "SELECT number, at, duration_ms, status, error, answer FROM attempt WHERE dispatch = ?1
+             UNION ALL
+             SELECT delivery_attempts, last_at, last_duration_ms, last_status, last_error, last_answer
+             FROM dispatch WHERE seq = ?1 AND last_at IS NOT NULL
+             ORDER BY 1";
+        self.look_up(move |connection| {
+            let transaction = connection.unchecked_transaction()?;
+            let found = rows::one(&transaction, &sql, [id.as_bytes()], |row| {
+                Ok((row.get::<_, i64>(8)?, read_delivery(row)?))
+            })?;
+            let Some((seq, mut delivery)) = found else {
+                return Ok(None);
+            };
+            let read = |row: &Row<'_>| read_attempt(row, 0);
+            delivery.attempts = rows::all(&transaction, attempts, [seq], read)?;
+            Ok(Some(delivery))
+        })
+        .await
     }
 
     async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>> {
-        self.read(move |connection| read::deliveries(connection, &filter))
-            .await
+        let index = match (filter.status, &filter.host) {
+            // In the order of the list, so that a page takes no more steps than it has rows.
+            (Some(DeliveryState::Dead), None) => Some("delivery_dead"),
+            (Some(_) | None, _) => None,
+        };
+        let state = match filter.status {
+            None => "delivery IS NOT NULL".to_owned(),
+            Some(state) => format!("delivery = {}", state_code(state)),
+        };
+        self.read(move |connection| {
+            let range = Range::new(connection, filter.before, index)?;
+            let sql = format!(
+                "{DELIVERY} {} WHERE seq < ?1 AND seq >= ?2 AND {state} AND {AT_HOST}
+                 ORDER BY seq DESC LIMIT ?4",
+                range.hint()
+            );
+            let limit = rows::limit(filter.limit.saturating_add(1));
+            let params = params![range.before, range.floor, filter.host, limit];
+            let found = rows::all(connection, &sql, params, |row| {
+                Ok((row.get(8)?, read_delivery(row)?))
+            })?;
+            Ok(range.page(found, filter.limit))
+        })
+        .await
     }
 
     async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>> {
-        Ok(self
-            .delivery(DeliveryId::of(id))
-            .await?
-            .into_iter()
-            .collect())
+        let found = self.delivery(DeliveryId::of(id)).await?;
+        Ok(found.into_iter().collect())
     }
 }
 
@@ -121,23 +216,25 @@ impl Sqlite {
         &self,
         host: Option<String>,
         since: Option<Timestamp>,
-        status: forge_store::record::DeliveryState,
+        status: DeliveryState,
         now: Timestamp,
     ) -> Result<u64> {
         let (mut after, mut replayed) = (0, 0);
         loop {
             let host = host.clone();
-            let chosen = self
-                .read(move |connection| {
-                    let chosen = Chosen {
-                        status,
-                        host: host.as_deref(),
-                        since,
-                        after,
-                    };
-                    choose(connection, &chosen, REPLAY_STEP)
-                })
-                .await?;
+            let choose = self.read(move |connection| {
+                // The state is spelled out so that the index of the dead is used.
+                let sql = format!(
+                    "SELECT seq FROM dispatch
+                     WHERE delivery = {} AND seq > ?1 AND finished_at >= ?2 AND {AT_HOST}
+                     ORDER BY seq LIMIT ?4",
+                    state_code(status)
+                );
+                let since = since.map_or(i64::MIN, nanos);
+                let params = params![after, since, host, rows::limit(REPLAY_STEP)];
+                rows::all(connection, &sql, params, |row| row.get(0))
+            });
+            let chosen: Vec<i64> = choose.await?;
             let Some(last) = chosen.last() else {
                 return Ok(replayed);
             };
@@ -149,34 +246,9 @@ impl Sqlite {
     }
 }
 
-/// The deliveries of one step of a replay, after the one where the last step ended.
-pub(crate) struct Chosen<'a> {
-    pub(crate) status: DeliveryState,
-    pub(crate) host: Option<&'a str>,
-    pub(crate) since: Option<Timestamp>,
-    pub(crate) after: i64,
-}
-
-pub(crate) fn choose(
-    connection: &Connection,
-    chosen: &Chosen<'_>,
-    limit: usize,
-) -> rusqlite::Result<Vec<i64>> {
-    // The state is spelled out so that the index of the dead is used.
-    let sql = format!(
-        "SELECT seq FROM dispatch
-         WHERE delivery = {} AND seq > ?1 AND finished_at >= ?2 AND {AT_HOST}
-         ORDER BY seq LIMIT ?4",
-        state_code(chosen.status)
-    );
-    let since = chosen.since.map_or(i64::MIN, nanos);
-    let params = params![chosen.after, since, chosen.host, rows::limit(limit)];
-    rows::all(connection, &sql, params, |row| row.get(0))
-}
-
 /// Goes from origin to origin by the index, so that a million due deliveries to one cost the others nothing, and begins
 /// after the origin that was served last.
-pub(crate) fn due(
+fn due(
     connection: &Connection,
     query: &DueQuery,
     served: &mut String,
@@ -184,28 +256,20 @@ pub(crate) fn due(
     let mut found = Vec::new();
     let exclude: HashSet<&String> = query.exclude.iter().collect();
     let begin = served.clone();
-    let mut last = begin.clone();
-    let mut wrapped = false;
-    while found.len() < query.limit {
-        let next = next_origin(connection, &last)?;
-        let origin = match next {
-            Some(origin) if !wrapped || origin <= begin => origin,
-            Some(_) => break,
-            None if wrapped || begin.is_empty() => break,
-            None => {
-                wrapped = true;
-                last.clear();
-                continue;
+    for (mut last, end) in [(begin.clone(), None), (String::new(), Some(&begin))] {
+        while found.len() < query.limit
+            && let Some(origin) = next_origin(connection, &last)?
+            && end.is_none_or(|end| origin <= *end)
+        {
+            if !exclude.contains(&origin) {
+                let before = found.len();
+                due_at(connection, query, &origin, &mut found)?;
+                if found.len() > before {
+                    origin.clone_into(served);
+                }
             }
-        };
-        if !exclude.contains(&origin) {
-            let before = found.len();
-            due_at(connection, query, &origin, &mut found)?;
-            if found.len() > before {
-                origin.clone_into(served);
-            }
+            last = origin;
         }
-        last = origin;
     }
     Ok(found)
 }
@@ -255,10 +319,7 @@ fn read_due(row: &Row<'_>) -> rusqlite::Result<DueDelivery> {
     })
 }
 
-pub(crate) fn next_due(
-    connection: &Connection,
-    exclude: &[String],
-) -> rusqlite::Result<Option<Timestamp>> {
+fn next_due(connection: &Connection, exclude: &[String]) -> rusqlite::Result<Option<Timestamp>> {
     let exclude: HashSet<&String> = exclude.iter().collect();
     let mut earliest = None;
     let mut last = String::new();
@@ -277,45 +338,45 @@ pub(crate) fn next_due(
 /// Rows that one search for overdue deliveries looks at, in the order in which they were due.
 const LOOKED_AT: usize = 10_000;
 
-pub(crate) fn overdue(
-    connection: &Connection,
-    origin: &str,
-    now: Timestamp,
-    limit: usize,
-) -> rusqlite::Result<Vec<DueDelivery>> {
-    let sql = "SELECT id, callback_url, callback_origin, delivery_attempts, since
-         FROM (SELECT id, callback_url, callback_origin, delivery_attempts, since, give_up_after
-               FROM dispatch INDEXED BY delivery_due
-               WHERE delivery = 0 AND callback_origin = ?1 AND due_at <= ?2
-               ORDER BY due_at, seq LIMIT ?3)
-         WHERE give_up_after <= ?2 - since LIMIT ?4";
-    let params = params![
-        origin,
-        nanos(now),
-        rows::limit(LOOKED_AT),
-        rows::limit(limit)
-    ];
-    rows::all(connection, sql, params, read_due)
+const DELIVERY: &str = "
+SELECT id, task_id, callback_url, delivery, delivery_attempts, finished_at, due_at, settled_at,
+       seq, delivery_attempts, last_at, last_duration_ms, last_status, last_error, NULL
+FROM dispatch";
+
+/// Reads a delivery with its last attempt only, and that without the receiver's answer, as lists show it.
+fn read_delivery(row: &Row<'_>) -> rusqlite::Result<DeliveryRecord> {
+    let last = match row.get_ref(10)? {
+        ValueRef::Null => None,
+        _ => Some(read_attempt(row, 9)?),
+    };
+    let dispatch_id = rows::dispatch_id(row, 0)?;
+    Ok(DeliveryRecord {
+        id: DeliveryId::of(dispatch_id),
+        dispatch_id,
+        task_id: row.get(1)?,
+        url: row.get(2)?,
+        status: rows::delivery_state(row, 3)?,
+        attempt_count: row.get(4)?,
+        created_at: rows::time(row, 5)?,
+        due_at: rows::time_option(row, 6)?,
+        settled_at: rows::time_option(row, 7)?,
+        attempts: last.into_iter().collect(),
+    })
 }
 
-pub(crate) fn payload(
-    connection: &Connection,
-    id: DeliveryId,
-) -> rusqlite::Result<Option<DeliveryPayload>> {
-    rows::one(
-        connection,
-        "SELECT r.body, d.trace_id, b.request, b.secrets FROM dispatch d
-         JOIN result r ON r.dispatch = d.seq
-         JOIN body b ON b.dispatch = d.seq
-         WHERE d.id = ? AND d.delivery IS NOT NULL",
-        [id.as_bytes()],
-        |row| {
-            Ok(DeliveryPayload {
-                body: row.get::<_, String>(0)?.into_bytes(),
-                trace_id: row.get(1)?,
-                request: rows::opaque(row, 2)?,
-                secrets: row.get(3)?,
-            })
-        },
-    )
+/// Reads an attempt from six columns, beginning with its number.
+fn read_attempt(row: &Row<'_>, number: usize) -> rusqlite::Result<DeliveryAttempt> {
+    Ok(DeliveryAttempt {
+        number: row.get(number)?,
+        at: rows::time(row, number + 1)?,
+        duration_ms: row.get(number + 2)?,
+        status: row.get(number + 3)?,
+        error: row.get(number + 4)?,
+        answer: row.get(number + 5)?,
+    })
 }
+
+/// True for an origin at the host, with or without a port, in parameter 3.
+const AT_HOST: &str = "(?3 IS NULL
+  OR substr(callback_origin, instr(callback_origin, '://') + 3) = ?3
+  OR substr(callback_origin, instr(callback_origin, '://') + 3, length(?3) + 1) = ?3 || ':')";

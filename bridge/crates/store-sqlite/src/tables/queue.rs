@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::params;
 
 use forge_base::id::DispatchId;
 use forge_store::record::{Ready, Reroute};
@@ -10,7 +10,7 @@ use forge_store::roles::Queue;
 use forge_store::{Error, Result};
 
 use super::Tx;
-use super::rows::{self, nanos, phase};
+use super::rows::{self, Current, nanos, phase};
 use crate::Sqlite;
 use crate::engine::Failure;
 
@@ -18,30 +18,75 @@ use crate::engine::Failure;
 impl Queue for Sqlite {
     async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>> {
         let provider = provider.to_owned();
-        self.look_up(move |connection| ready(connection, &provider, limit))
-            .await
+        let sql = "SELECT id, provider, pinned, attempts FROM dispatch INDEXED BY dispatch_ready
+                   WHERE phase = 0 AND provider = ? ORDER BY priority DESC, seq LIMIT ?";
+        self.look_up(move |connection| {
+            let params = params![provider, rows::limit(limit)];
+            rows::all(connection, sql, params, |row| {
+                Ok(Ready {
+                    id: rows::dispatch_id(row, 0)?,
+                    provider: row.get(1)?,
+                    pinned: row.get(2)?,
+                    attempts: row.get(3)?,
+                })
+            })
+        })
+        .await
     }
 
     async fn queues(&self) -> Result<Vec<(String, u64)>> {
-        Ok(self.published.queues())
+        let queues = self.published.totals().queues.clone();
+        Ok(queues.into_iter().collect())
     }
 
     async fn promote(&self, now: Timestamp, limit: usize) -> Result<usize> {
-        self.write(0, move |tx| promote(tx, now, limit)).await
+        let due = "SELECT seq, provider, session FROM dispatch INDEXED BY dispatch_delayed
+                   WHERE phase = 1 AND not_before <= ? ORDER BY not_before, seq LIMIT ?";
+        self.write(0, move |tx| {
+            let params = params![nanos(now), rows::limit(limit)];
+            let due: Vec<(i64, String, Option<String>)> =
+                rows::all(tx.conn, due, params, |row| row.try_into())?;
+            for (seq, provider, session) in &due {
+                let (phase, turn) = turn(tx, provider, session.as_deref())?;
+                let sql = "UPDATE dispatch SET phase = ?, turn = ? WHERE seq = ?";
+                tx.execute(sql, params![phase, turn, seq])?;
+            }
+            Ok(due.len())
+        })
+        .await
     }
 
     async fn overdue(&self, now: Timestamp, limit: usize) -> Result<Vec<DispatchId>> {
-        self.look_up(move |connection| overdue(connection, now, limit))
-            .await
+        let sql = "SELECT id FROM dispatch INDEXED BY dispatch_start_by
+                   WHERE phase < 3 AND start_by <= ? ORDER BY start_by, seq LIMIT ?";
+        self.look_up(move |connection| {
+            let params = params![nanos(now), rows::limit(limit)];
+            rows::all(connection, sql, params, |row| rows::dispatch_id(row, 0))
+        })
+        .await
     }
 
     async fn cancelled_in_queue(&self, limit: usize) -> Result<Vec<DispatchId>> {
-        self.look_up(move |connection| cancelled(connection, limit))
-            .await
+        let sql = "SELECT id FROM dispatch INDEXED BY dispatch_cancelled
+                   WHERE phase = 3 ORDER BY seq LIMIT ?";
+        self.look_up(move |connection| {
+            rows::all(connection, sql, [rows::limit(limit)], |row| {
+                rows::dispatch_id(row, 0)
+            })
+        })
+        .await
     }
 
     async fn next_queue_event(&self) -> Result<Option<Timestamp>> {
-        self.look_up(next_event).await
+        let sql = "SELECT min(time) FROM (
+                     SELECT min(start_by) AS time FROM dispatch INDEXED BY dispatch_start_by WHERE phase < 3
+                     UNION ALL
+                     SELECT min(not_before) FROM dispatch INDEXED BY dispatch_delayed WHERE phase = 1)";
+        self.look_up(move |connection| {
+            let time = rows::one(connection, sql, [], |row| rows::time_option(row, 0))?;
+            Ok(time.flatten())
+        })
+        .await
     }
 
     async fn reroute(&self, reroute: Reroute) -> Result<()> {
@@ -87,108 +132,9 @@ pub(crate) fn unblock(tx: &Tx<'_>, provider: &str, session: Option<&str>) -> rus
     Ok(())
 }
 
-pub(crate) fn ready(
-    connection: &Connection,
-    provider: &str,
-    limit: usize,
-) -> rusqlite::Result<Vec<Ready>> {
-    rows::all(
-        connection,
-        "SELECT id, provider, pinned, attempts FROM dispatch INDEXED BY dispatch_ready
-         WHERE phase = 0 AND provider = ? ORDER BY priority DESC, seq LIMIT ?",
-        params![provider, rows::limit(limit)],
-        |row| {
-            Ok(Ready {
-                id: rows::dispatch_id(row, 0)?,
-                provider: row.get(1)?,
-                pinned: row.get(2)?,
-                attempts: row.get(3)?,
-            })
-        },
-    )
-}
-
-pub(crate) fn promote(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<usize, Failure> {
-    let due: Vec<(i64, String, Option<String>)> = rows::all(
-        tx.conn,
-        "SELECT seq, provider, session FROM dispatch INDEXED BY dispatch_delayed
-         WHERE phase = 1 AND not_before <= ? ORDER BY not_before, seq LIMIT ?",
-        params![nanos(now), rows::limit(limit)],
-        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
-    )?;
-    for (seq, provider, session) in &due {
-        let (phase, turn) = turn(tx, provider, session.as_deref())?;
-        tx.execute(
-            "UPDATE dispatch SET phase = ?, turn = ? WHERE seq = ?",
-            params![phase, turn, seq],
-        )?;
-    }
-    Ok(due.len())
-}
-
-pub(crate) fn overdue(
-    connection: &Connection,
-    now: Timestamp,
-    limit: usize,
-) -> rusqlite::Result<Vec<DispatchId>> {
-    rows::all(
-        connection,
-        "SELECT id FROM dispatch INDEXED BY dispatch_start_by
-         WHERE phase < 3 AND start_by <= ? ORDER BY start_by, seq LIMIT ?",
-        params![nanos(now), rows::limit(limit)],
-        |row| rows::dispatch_id(row, 0),
-    )
-}
-
-pub(crate) fn cancelled(
-    connection: &Connection,
-    limit: usize,
-) -> rusqlite::Result<Vec<DispatchId>> {
-    rows::all(
-        connection,
-        "SELECT id FROM dispatch INDEXED BY dispatch_cancelled
-         WHERE phase = 3 ORDER BY seq LIMIT ?",
-        [rows::limit(limit)],
-        |row| rows::dispatch_id(row, 0),
-    )
-}
-
-pub(crate) fn next_event(connection: &Connection) -> rusqlite::Result<Option<Timestamp>> {
-    let first = |sql| {
-        let time = rows::one(connection, sql, [], |row| rows::time_option(row, 0))?;
-        Ok::<_, rusqlite::Error>(time.flatten())
-    };
-    let start_by =
-        first("SELECT min(start_by) FROM dispatch INDEXED BY dispatch_start_by WHERE phase < 3")?;
-    let not_before =
-        first("SELECT min(not_before) FROM dispatch INDEXED BY dispatch_delayed WHERE phase = 1")?;
-    Ok([start_by, not_before].into_iter().flatten().min())
-}
-
-pub(crate) fn reroute(tx: &mut Tx<'_>, reroute: &Reroute) -> Result<(), Failure> {
-    struct Place {
-        seq: i64,
-        phase: i64,
-        attempts: u32,
-        provider: String,
-        session: Option<String>,
-    }
-    let old = rows::one(
-        tx.conn,
-        "SELECT seq, phase, attempts, provider, session FROM dispatch WHERE id = ?",
-        [reroute.id.as_bytes()],
-        |row| {
-            Ok(Place {
-                seq: row.get(0)?,
-                phase: row.get(1)?,
-                attempts: row.get(2)?,
-                provider: row.get(3)?,
-                session: row.get(4)?,
-            })
-        },
-    )?
-    .ok_or(Error::NotFound)?;
-    if !phase::is_queued(old.phase) || old.phase == phase::CANCELLED || old.attempts > 0 {
+fn reroute(tx: &mut Tx<'_>, reroute: &Reroute) -> Result<(), Failure> {
+    let old = Current::find(tx.conn, reroute.id.as_bytes())?.ok_or(Error::NotFound)?;
+    if old.phase >= phase::CANCELLED || old.attempts > 0 {
         return Err(Error::Stale(reroute.id).into());
     }
     tx.execute(

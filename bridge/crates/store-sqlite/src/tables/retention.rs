@@ -51,7 +51,7 @@ const STEP_ROWS: usize = 2_000;
 /// and after this long: other changes wait for it.
 const STEP_TIME: Duration = Duration::from_millis(5);
 
-pub(crate) fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swept, Failure> {
+fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swept, Failure> {
     let begun = Instant::now();
     let mut swept = Swept::default();
     let mut removed_rows = 0;
@@ -61,7 +61,7 @@ pub(crate) fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swe
          WHERE expires_at IS NOT NULL AND expires_at <= ?
          ORDER BY expires_at, seq LIMIT ?",
         params![nanos(now), rows::limit(limit.saturating_add(1))],
-        |row| Ok((row.get(0)?, row.get(1)?)),
+        |row| row.try_into(),
     )?;
     for (place, (seq, is_dead)) in expired.into_iter().enumerate() {
         let is_long = removed_rows > STEP_ROWS || begun.elapsed() > STEP_TIME;
@@ -96,7 +96,7 @@ fn sweep_unbound(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<(), Fa
         "SELECT first, last FROM event INDEXED BY event_unbound
          WHERE unbound_at IS NOT NULL AND unbound_at < ? ORDER BY unbound_at LIMIT ?",
         params![nanos(oldest), rows::limit(limit)],
-        |row| Ok((row.get(0)?, row.get(1)?)),
+        |row| row.try_into(),
     )?;
     for (first, last) in old {
         removed(tx, Some(last));

@@ -1,13 +1,15 @@
 //! Conversion between columns and records.
 
 use jiff::Timestamp;
-use rusqlite::types::Type;
+use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 use serde_json::value::RawValue;
 
+use crate::engine::Failure;
 use forge_base::id::DispatchId;
 use forge_store::Error;
 use forge_store::record::{Callback, DeliveryState, DispatchRecord, DispatchState};
+use forge_store::transition::{Stage, Standing};
 
 /// `dispatch.phase`. Queries that use a partial index spell the number, as the index does.
 pub(crate) mod phase {
@@ -17,10 +19,6 @@ pub(crate) mod phase {
     pub(crate) const CANCELLED: i64 = 3;
     pub(crate) const RUNNING: i64 = 4;
     pub(crate) const FINISHED: i64 = 5;
-
-    pub(crate) fn is_queued(phase: i64) -> bool {
-        phase < RUNNING
-    }
 }
 
 pub(crate) fn state_code(state: DeliveryState) -> i64 {
@@ -33,7 +31,7 @@ pub(crate) fn state_code(state: DeliveryState) -> i64 {
 }
 
 pub(crate) fn delivery_state(row: &Row<'_>, column: usize) -> rusqlite::Result<DeliveryState> {
-    match row.get::<_, i64>(column)? {
+    match row.get(column)? {
         0 => Ok(DeliveryState::Pending),
         1 => Ok(DeliveryState::Delivered),
         2 => Ok(DeliveryState::Dead),
@@ -62,13 +60,6 @@ pub(crate) fn from_nanos(nanos: i64) -> Timestamp {
     Timestamp::from_nanosecond(nanos.into()).expect("jiff reaches further than 64 bits")
 }
 
-pub(crate) fn json(row: &Row<'_>, column: usize) -> rusqlite::Result<Box<RawValue>> {
-    let text: String = row.get(column)?;
-    RawValue::from_string(text).map_err(|error| {
-        rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error))
-    })
-}
-
 /// JSON that is opaque here. A text that is not JSON comes out as `null`, so that one damaged row does not hide those
 /// beside it.
 pub(crate) fn opaque(row: &Row<'_>, column: usize) -> rusqlite::Result<Box<RawValue>> {
@@ -89,10 +80,11 @@ pub(crate) fn opaque_option(
 }
 
 pub(crate) fn json_option(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Box<RawValue>>> {
-    match row.get_ref(column)? {
-        rusqlite::types::ValueRef::Null => Ok(None),
-        _ => json(row, column).map(Some),
-    }
+    let text: Option<String> = row.get(column)?;
+    let json = text.map(RawValue::from_string).transpose();
+    json.map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error))
+    })
 }
 
 pub(crate) fn dispatch_id(row: &Row<'_>, column: usize) -> rusqlite::Result<DispatchId> {
@@ -162,6 +154,61 @@ pub(crate) fn dispatch(row: &Row<'_>) -> rusqlite::Result<DispatchRecord> {
     })
 }
 
+/// A dispatch and its delivery as changes see them.
+pub(crate) struct Current {
+    pub(crate) seq: i64,
+    pub(crate) phase: i64,
+    pub(crate) attempts: u32,
+    pub(crate) epoch: u64,
+    pub(crate) cancel_requested: bool,
+    /// Number of its events.
+    pub(crate) events: u64,
+    pub(crate) provider: String,
+    pub(crate) session: Option<String>,
+    pub(crate) has_callback: bool,
+    pub(crate) delivery: Option<DeliveryState>,
+    pub(crate) delivery_attempts: u32,
+}
+
+impl Current {
+    pub(crate) fn find(connection: &Connection, id: &[u8; 16]) -> rusqlite::Result<Option<Self>> {
+        let sql = "SELECT seq, phase, attempts, epoch, cancel_requested, events, provider, session,
+                     callback_url IS NOT NULL, delivery, delivery_attempts FROM dispatch WHERE id = ?";
+        one(connection, sql, [id], |row| {
+            Ok(Self {
+                seq: row.get(0)?,
+                phase: row.get(1)?,
+                attempts: row.get(2)?,
+                epoch: row.get(3)?,
+                cancel_requested: row.get(4)?,
+                events: row.get(5)?,
+                provider: row.get(6)?,
+                session: row.get(7)?,
+                has_callback: row.get(8)?,
+                delivery: match row.get_ref(9)? {
+                    ValueRef::Null => None,
+                    _ => Some(delivery_state(row, 9)?),
+                },
+                delivery_attempts: row.get(10)?,
+            })
+        })
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        let stage = match self.phase {
+            phase::RUNNING => Stage::Running { epoch: self.epoch },
+            phase::FINISHED => Stage::Finished,
+            _ => Stage::Queued,
+        };
+        Standing {
+            stage,
+            attempts: self.attempts,
+            cancel_requested: self.cancel_requested,
+            has_callback: self.has_callback,
+        }
+    }
+}
+
 /// The error as the domain names it: a value that its column should not hold concerns one record, everything else the
 /// whole store.
 pub(crate) fn refused(error: &rusqlite::Error) -> Error {
@@ -172,6 +219,17 @@ pub(crate) fn refused(error: &rusqlite::Error) -> Error {
         | rusqlite::Error::InvalidColumnType(..)
         | rusqlite::Error::Utf8Error(..) => Error::Unreadable(text),
         _ => Error::Unavailable(text),
+    }
+}
+
+/// A change that met a row which cannot be read is refused as a query of it is.
+pub(crate) fn failure(failure: Failure) -> Failure {
+    match failure {
+        Failure::Sql(error) => match refused(&error) {
+            unreadable @ Error::Unreadable(_) => Failure::Refused(unreadable),
+            _ => Failure::Sql(error),
+        },
+        Failure::Refused(error) => Failure::Refused(error),
     }
 }
 

@@ -10,9 +10,8 @@ use forge_store::record::Page;
 use forge_store::roles::Secrets;
 use forge_store::sealed::{Place, Resealed, Sealed};
 
-use super::{Tx, rows};
+use super::rows;
 use crate::Sqlite;
-use crate::engine::Failure;
 
 #[async_trait]
 impl Secrets for Sqlite {
@@ -24,8 +23,12 @@ impl Secrets for Sqlite {
 
     async fn seal_once(&self, name: &str, value: Vec<u8>) -> Result<Vec<u8>> {
         let name = name.to_owned();
-        self.write(value.len(), move |tx| seal_once(tx, &name, &value))
-            .await
+        self.write(value.len(), move |tx| {
+            let sql = "INSERT INTO sealed (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING";
+            tx.execute(sql, params![name, value])?;
+            Ok(named(tx.conn, &name)?.unwrap_or_default())
+        })
+        .await
     }
 
     async fn sealed_page(&self, after: u64, limit: usize) -> Result<Page<Sealed>> {
@@ -35,20 +38,29 @@ impl Secrets for Sqlite {
 
     async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64> {
         let bytes = changes.iter().map(|change| change.to.len()).sum();
-        self.write(bytes, move |tx| reseal(tx, &changes)).await
+        self.write(bytes, move |tx| {
+            let mut changed = 0;
+            for Resealed { place, from, to } in &changes {
+                changed += match place {
+                    Place::Named(name) => tx.execute(
+                        "UPDATE sealed SET value = ? WHERE name = ? AND value = ?",
+                        params![to, name, from],
+                    )?,
+                    Place::Dispatch(id) => tx.execute(
+                        "UPDATE body SET secrets = ?
+                         WHERE dispatch = (SELECT seq FROM dispatch WHERE id = ?) AND secrets = ?",
+                        params![to, id.as_bytes(), from],
+                    )?,
+                };
+            }
+            Ok(changed as u64)
+        })
+        .await
     }
 }
 
 /// Length of the beginning of a sealed value that identifies its key.
 const HEAD_BYTES: usize = 5;
-
-pub(crate) fn seal_once(tx: &mut Tx<'_>, name: &str, value: &[u8]) -> Result<Vec<u8>, Failure> {
-    tx.execute(
-        "INSERT INTO sealed (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
-        params![name, value],
-    )?;
-    Ok(named(tx.conn, name)?.unwrap_or_default())
-}
 
 pub(crate) fn named(connection: &Connection, name: &str) -> rusqlite::Result<Option<Vec<u8>>> {
     let sql = "SELECT value FROM sealed WHERE name = ?";
@@ -56,11 +68,7 @@ pub(crate) fn named(connection: &Connection, name: &str) -> rusqlite::Result<Opt
 }
 
 /// Page of sealed values, named ones first. Looks at `limit` dispatches, including those without secrets.
-pub(crate) fn page(
-    connection: &Connection,
-    after: u64,
-    limit: usize,
-) -> rusqlite::Result<Page<Sealed>> {
+fn page(connection: &Connection, after: u64, limit: usize) -> rusqlite::Result<Page<Sealed>> {
     let mut items = Vec::new();
     if after == 0 {
         let sql = "SELECT name, value FROM sealed ORDER BY name";
@@ -88,24 +96,6 @@ pub(crate) fn page(
     Ok(Page { items, next })
 }
 
-pub(crate) fn reseal(tx: &mut Tx<'_>, changes: &[Resealed]) -> Result<u64, Failure> {
-    let mut changed = 0;
-    for Resealed { place, from, to } in changes {
-        changed += match place {
-            Place::Named(name) => tx.execute(
-                "UPDATE sealed SET value = ? WHERE name = ? AND value = ?",
-                params![to, name, from],
-            )?,
-            Place::Dispatch(id) => tx.execute(
-                "UPDATE body SET secrets = ?
-                 WHERE dispatch = (SELECT seq FROM dispatch WHERE id = ?) AND secrets = ?",
-                params![to, id.as_bytes(), from],
-            )?,
-        };
-    }
-    Ok(changed as u64)
-}
-
 /// Number of sealed values by the first bytes, which identify their key. Scans all dispatches.
 pub(crate) fn heads(connection: &Connection) -> rusqlite::Result<BTreeMap<Vec<u8>, u64>> {
     let sql = format!(
@@ -114,6 +104,6 @@ pub(crate) fn heads(connection: &Connection) -> rusqlite::Result<BTreeMap<Vec<u8
             UNION ALL SELECT substr(value, 1, {HEAD_BYTES}) FROM sealed)
          GROUP BY head"
     );
-    let rows = rows::all(connection, &sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let rows: Vec<(Vec<u8>, u64)> = rows::all(connection, &sql, [], |row| row.try_into())?;
     Ok(rows.into_iter().collect())
 }

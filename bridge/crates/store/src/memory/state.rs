@@ -166,26 +166,21 @@ impl State {
     pub(super) fn accept(&mut self, new: NewDispatch) -> Result<Acceptance> {
         let holder = self.holder(&new.key).map(|(seq, _)| seq);
         let known = self.recall(&new.key);
-        let accept = transition::accept(&new, known.as_ref(), self.counts().queued)?;
-        let retry_of = match (accept, holder.zip(known)) {
-            (AcceptDecision::QueueFull, _) => return Ok(Acceptance::QueueFull),
-            (AcceptDecision::Duplicate { redeliver }, Some((seq, known))) => {
-                if redeliver {
+        let accept = transition::accept(&new, known, self.counts().queued)?;
+        let retry_of = match accept {
+            AcceptDecision::QueueFull => return Ok(Acceptance::QueueFull),
+            AcceptDecision::Conflict(id) => return Ok(Acceptance::Conflict(id)),
+            AcceptDecision::Duplicate { known, redeliver } => {
+                if let Some(seq) = holder.filter(|_| redeliver) {
                     self.redeliver(seq, new.accepted_at);
                 }
-                return Ok(Acceptance::Duplicate(Box::new(known.dispatch)));
+                return Ok(Acceptance::Duplicate(known));
             }
-            (AcceptDecision::Conflict, Some((_, known))) => {
-                return Ok(Acceptance::Conflict(known.dispatch.id));
-            }
-            (AcceptDecision::Insert { retry_of }, holder) => {
-                if let (Some((seq, _)), Some(_)) = (holder, retry_of) {
+            AcceptDecision::Insert { retry_of } => {
+                if let Some(seq) = holder.filter(|_| retry_of.is_some()) {
                     self.supersede(seq, new.accepted_at);
                 }
                 retry_of
-            }
-            (AcceptDecision::Duplicate { .. } | AcceptDecision::Conflict, None) => {
-                return Err(Error::NotFound);
             }
         };
         let (id, start) = (new.id, new.start.clone());
