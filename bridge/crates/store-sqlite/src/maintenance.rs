@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags};
 use tempfile::NamedTempFile;
@@ -18,6 +20,13 @@ use forge_store::Config;
 
 /// Findings of SQLite that are reported; one page often has many.
 const MAX_DAMAGES: usize = 20;
+
+/// A backup works for at least this long and then rests for `REST` times as long as it took. It thus takes a quarter of
+/// one processor at most, and less when a busy bridge delays it.
+const WORK: Duration = Duration::from_millis(10);
+const REST: u32 = 3;
+/// Operations of SQLite between two looks at the time.
+const OPERATIONS: i32 = 1_000;
 
 /// Rows that contradict each other, each query with its meaning.
 const IMPOSSIBLE: [(&str, &str); 7] = [
@@ -121,7 +130,7 @@ impl Sqlite {
     /// Copies the store in this folder, as one snapshot, to a new file. Opened as a store, the copy begins another
     /// event history, which refuses cursors of this one.
     pub fn backup(data_dir: &Path, to: &Path) -> Result<(), BackupError> {
-        let (_, connection) = open_present(data_dir)?;
+        let (_, mut connection) = open_present(data_dir)?;
         let failed = |source| BackupError::Write {
             file: to.to_owned(),
             source,
@@ -145,11 +154,13 @@ impl Sqlite {
         connection
             .pragma_update(None, "query_only", false)
             .map_err(copying)?;
+        pace(&mut connection).map_err(copying)?;
         connection
             .execute("VACUUM INTO ?", [&path])
             .map_err(copying)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let copy = Connection::open_with_flags(draft.path(), flags).map_err(copying)?;
+        let mut copy = Connection::open_with_flags(draft.path(), flags).map_err(copying)?;
+        pace(&mut copy).map_err(copying)?;
         let damages = damages(&copy, "quick_check").map_err(copying)?;
         if let Some(first) = damages.into_iter().next() {
             return Err(BackupError::NotWhole(first));
@@ -180,6 +191,20 @@ fn open(data_dir: &Path) -> Result<Option<(PathBuf, Connection)>, OpenError> {
 fn open_present(data_dir: &Path) -> Result<(PathBuf, Connection), OpenError> {
     let folder = data_dir.to_owned();
     open(data_dir)?.ok_or(OpenError::Missing { folder })
+}
+
+/// Makes the connection rest between pieces of its work.
+fn pace(connection: &mut Connection) -> rusqlite::Result<()> {
+    let mut begun = Instant::now();
+    let rest = move || {
+        let worked = begun.elapsed();
+        if worked >= WORK {
+            thread::sleep(worked * REST);
+            begun = Instant::now();
+        }
+        false
+    };
+    connection.progress_handler(OPERATIONS, Some(rest))
 }
 
 fn inspect_rows(connection: &Connection, file: &Path) -> rusqlite::Result<Checked> {
