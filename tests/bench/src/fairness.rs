@@ -1,5 +1,5 @@
-//! Fairness: cost of one receiver that is down to the others. Sends dispatches for many receivers at a fixed
-//! rate to two bridges at the same time, one with a receiver down and one without, so that other load on the
+//! Fairness: cost of receivers that are down to the others. Sends dispatches for many receivers at a fixed
+//! rate to two bridges at the same time, one with receivers down and one without, so that other load on the
 //! machine affects both. All on loopback. Times are those of working receivers, from the planned send time,
 //! so that waiting to send counts as well.
 
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Args)]
 pub(crate) struct Plan {
-    /// Number of measurements with one receiver down and without.
+    /// Number of measurements with receivers down and without.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Duration of each measurement, in seconds.
@@ -47,10 +47,13 @@ pub(crate) struct Plan {
     rate: f64,
     #[arg(long, default_value_t = 1000)]
     destinations: usize,
-    /// Every Nth dispatch goes to the receiver that is down; the others share the rest round-robin.
+    /// Receivers that are down.
+    #[arg(long, default_value_t = 1)]
+    down: usize,
+    /// Every Nth dispatch goes to a receiver that is down, round-robin; the others share the rest.
     #[arg(long, default_value_t = 10)]
     every: usize,
-    /// Failure mode of the receiver that is down.
+    /// Failure mode of the receivers that are down.
     #[arg(long, value_enum, default_value_t = Manner::Hang)]
     manner: Manner,
 }
@@ -91,6 +94,10 @@ type Http = Client<HttpConnector, Full<Bytes>>;
 
 #[expect(clippy::print_stdout, reason = "its output is what it is for")]
 pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> anyhow::Result<()> {
+    ensure!(
+        (1..plan.destinations).contains(&plan.down),
+        "--down must be from 1 to --destinations less 1"
+    );
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for round in 0..plan.rounds {
         // Reverse the order in every second round, so that neither bridge always starts first.
@@ -111,7 +118,7 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
         })?;
         for (down, sample) in order.into_iter().zip(samples) {
             let name = down.map_or("all up".to_owned(), |manner| {
-                format!("one down ({manner:?})")
+                format!("{} down ({manner:?})", plan.down)
             });
             println!(
                 "{name:18}  p50 {:7.0} µs  p99 {:7.0} µs  of {} callbacks to the others",
@@ -129,8 +136,8 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
 #[expect(clippy::print_stdout, reason = "its output is what it is for")]
 fn report(plan: &Plan, without: &[Sample], with: &[Sample]) -> anyhow::Result<()> {
     println!(
-        "\n| figure (median of {}) | all up | one down | ratio of the medians | median of the ratios | limit |",
-        plan.rounds
+        "\n| figure (median of {}) | all up | {} down | ratio of the medians | median of the ratios | limit |",
+        plan.rounds, plan.down
     );
     println!("|---|---|---|---|---|---|");
     type Figure = fn(&Sample) -> f64;
@@ -147,7 +154,7 @@ fn report(plan: &Plan, without: &[Sample], with: &[Sample]) -> anyhow::Result<()
     }
     ensure!(
         fair,
-        "the cost of one receiver that is down exceeds a limit"
+        "the cost of the receivers that are down exceeds a limit"
     );
     Ok(())
 }
@@ -159,10 +166,10 @@ impl Side {
         for number in 0..plan.destinations {
             let listener = TcpListener::bind("127.0.0.1:0").await?;
             urls.push(format!("http://{}/callback", listener.local_addr()?));
-            match (number, down) {
-                (0, Some(Manner::Refuse)) => drop(listener),
-                (0, down) => drop(spawn_local(receive(listener, Rc::clone(&board), down))),
-                (_, _) => drop(spawn_local(receive(listener, Rc::clone(&board), None))),
+            let down = down.filter(|_| number < plan.down);
+            match down {
+                Some(Manner::Refuse) => drop(listener),
+                down => drop(spawn_local(receive(listener, Rc::clone(&board), down))),
             }
         }
         Ok(Self {
@@ -241,18 +248,19 @@ async fn measure(plan: &Plan, sides: &[Side]) -> anyhow::Result<Vec<Sample>> {
     let all = (plan.rate * (plan.warm_up + plan.seconds)) as usize;
     let warm_up = (plan.rate * plan.warm_up) as usize;
     let begun = Instant::now();
-    let mut next = 1;
+    let (mut up, mut down) = (
+        (plan.down..plan.destinations).cycle(),
+        (0..plan.down).cycle(),
+    );
     for number in 0..all {
         let at = begun + Duration::from_secs_f64(number as f64 / plan.rate);
         tokio::time::sleep_until(at.into()).await;
-        let to = match number % plan.every {
-            0 => 0,
-            _ => {
-                next = next % (plan.destinations - 1) + 1;
-                next
-            }
+        let receivers = match number % plan.every {
+            0 => &mut down,
+            _ => &mut up,
         };
-        let counted_from = (number >= warm_up && to != 0).then_some(at);
+        let to = receivers.next().context("there is no receiver")?;
+        let counted_from = (number >= warm_up && to >= plan.down).then_some(at);
         for side in sides {
             side.send(&client, format!("fair-{number}"), to, counted_from)?;
         }

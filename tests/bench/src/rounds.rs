@@ -35,7 +35,7 @@ struct Arguments {
 enum Command {
     /// Run the floor server until it is killed.
     Floor(floor::Plan),
-    /// Measure the cost of one receiver that is down to the others.
+    /// Measure the cost of receivers that are down to the others.
     Fairness(fairness::Plan),
     /// Measure the cost of many queued or running dispatches and event readers.
     Loaded(loaded::Plan),

@@ -5,17 +5,21 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use jiff::Timestamp;
+use smallvec::SmallVec;
 use tokio::sync::watch;
 
 use forge_base::id::DeliveryId;
+use forge_base::time;
 use forge_store::destination::DueQuery;
 use forge_store::record::DueDelivery;
 
 use super::breaker::{Change, Health};
 use super::destinations::{Destination, Destinations};
 use super::send::CallbackPayload;
+use super::slots::Slots;
 use super::{Config, Deliverer};
 
 /// Maximum number of attempts whose outcome is being written; at this number no new attempt starts.
@@ -23,8 +27,8 @@ const SETTLING: usize = 256;
 /// Maximum length of one origin's queue while there is room for many; below half of it, more are loaded from
 /// the store.
 const LINE: usize = 64;
-/// An origin's queue gets at most 1/SHARE of the room left, so blocked origins always leave room for the next
-/// one.
+/// An origin's queue gets at most 1/SHARE of the room left, and never more than one place of the last 1/SHARE of the
+/// room, so blocked origins always leave room for the next one.
 const SHARE: usize = 4;
 /// Maximum number of waiting deliveries.
 const WAITING: usize = 1024;
@@ -41,8 +45,8 @@ pub(super) struct InFlight {
 
 struct Table {
     phases: HashMap<DeliveryId, Phase>,
-    /// Number of attempts being sent, by origin; no zero entries.
-    sending: HashMap<String, usize>,
+    /// Start times of the attempts being sent, oldest first, by origin; no empty entries.
+    sending: HashMap<String, SmallVec<[Timestamp; 4]>>,
     sending_in_all: usize,
     /// Waiting deliveries by origin; no empty queues.
     waiting: BTreeMap<String, VecDeque<Waiting>>,
@@ -76,6 +80,8 @@ pub(super) struct InFlightDelivery {
     deliverer: Deliverer,
     id: DeliveryId,
     origin: String,
+    /// Time at which the attempt began.
+    began: Timestamp,
     /// Phase number of the origin's breaker when the attempt began.
     turn: u64,
     settled: bool,
@@ -182,21 +188,27 @@ impl InFlight {
     /// Next delivery with a free slot, round-robin over the origins.
     pub(super) fn next(&self, deliverer: &Deliverer) -> Option<(Waiting, InFlightDelivery)> {
         let mut table = self.table();
-        table.destinations.pass(deliverer.shared.setup.clock.now());
+        let now = deliverer.shared.setup.clock.now();
+        table.destinations.pass(now);
         let settling = table.phases.len() - table.sending_in_all - table.waiting_in_all;
-        if table.sending_in_all >= self.concurrency || settling >= SETTLING {
+        if settling >= SETTLING {
             return None;
         }
-        let origin = table.next_origin(self.per_origin)?;
+        let slots = Slots {
+            total: self.concurrency,
+            taken: table.sending_in_all,
+        };
+        let origin = table.next_origin(slots, self.per_origin, now)?;
         let waiting = table.dequeue(&origin)?;
         let id = waiting.due.id;
         table.phases.insert(id, Phase::Sending);
-        *table.sending.entry(origin.clone()).or_insert(0) += 1;
+        table.sending.entry(origin.clone()).or_default().push(now);
         table.sending_in_all += 1;
         origin.clone_into(&mut table.served);
         let flight = InFlightDelivery {
             deliverer: deliverer.clone(),
             id,
+            began: now,
             turn: table.destinations.turn(&origin),
             origin,
             settled: false,
@@ -275,7 +287,7 @@ impl Table {
 
     /// Maximum number of deliveries that wait for one origin.
     fn line_limit(&self) -> usize {
-        let left = WAITING.saturating_sub(self.waiting_in_all);
+        let left = (WAITING - WAITING / SHARE).saturating_sub(self.waiting_in_all);
         (left / SHARE).clamp(1, LINE)
     }
 
@@ -322,22 +334,28 @@ impl Table {
         Some(waiting)
     }
 
-    fn next_origin(&self, per_origin: usize) -> Option<String> {
+    fn next_origin(&self, slots: Slots, per_origin: usize, now: Timestamp) -> Option<String> {
         let after = (Bound::Excluded(self.served.as_str()), Bound::Unbounded);
         let rest = self.waiting.range::<str, _>(after);
         let mut turns = rest.chain(&self.waiting).map(|(origin, _)| origin);
         let has_room = |origin: &&String| {
-            let sending = self.sending.get(origin.as_str()).copied().unwrap_or(0);
-            sending < self.destinations.room(origin, per_origin)
+            let sending = self.sending.get(origin.as_str());
+            let oldest = sending.and_then(|sending| sending.first());
+            let age = oldest.map_or(Duration::ZERO, |oldest| time::between(*oldest, now));
+            let most = self.destinations.room(origin, per_origin);
+            slots.permit(sending.map_or(0, SmallVec::len), age, most)
         };
         turns.find(has_room).cloned()
     }
 
-    fn free_slot(&mut self, origin: &str) {
+    /// Frees the slot of an attempt that began at this time.
+    fn free_slot(&mut self, origin: &str, began: Timestamp) {
         self.sending_in_all -= 1;
         if let Some(sending) = self.sending.get_mut(origin) {
-            *sending -= 1;
-            if *sending == 0 {
+            if let Some(place) = sending.iter().position(|other| *other == began) {
+                sending.remove(place);
+            }
+            if sending.is_empty() {
                 self.sending.remove(origin);
             }
         }
@@ -360,7 +378,7 @@ impl InFlightDelivery {
         let in_flight = &self.deliverer.shared.in_flight;
         let mut table = in_flight.table();
         if table.phases.insert(self.id, Phase::Settling) == Some(Phase::Sending) {
-            table.free_slot(&self.origin);
+            table.free_slot(&self.origin, self.began);
         }
         let (origin, turn) = (self.origin.as_str(), self.turn);
         let change = report.and_then(|Report { sign, reason, now }| {
@@ -393,7 +411,7 @@ impl Drop for InFlightDelivery {
         let shared = &self.deliverer.shared;
         let mut table = shared.in_flight.table();
         if table.phases.remove(&self.id) == Some(Phase::Sending) {
-            table.free_slot(&self.origin);
+            table.free_slot(&self.origin, self.began);
         }
         shared.in_flight.count.send_replace(table.phases.len());
         let others_wait = table.waiting_in_all > 0;

@@ -12,6 +12,7 @@ pub mod meters;
 mod redact;
 pub mod send;
 pub mod sign;
+mod slots;
 #[cfg(test)]
 pub(crate) mod tests;
 mod trace;

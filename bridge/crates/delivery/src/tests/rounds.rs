@@ -54,6 +54,35 @@ async fn a_dead_receiver_delays_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn ten_receivers_that_hang_delay_no_eleventh() {
+    let rig = Rig::new().await;
+    let mut hanging = Vec::new();
+    for _ in 0..10 {
+        let sink = CallbackSink::start().await;
+        sink.answer(Answer::hang());
+        for _ in 0..40 {
+            rig.owe(&sink.url("/"), json!({})).await;
+        }
+        hanging.push(sink);
+    }
+    let shutdown = CancellationToken::new();
+    let worker = rig.deliverer.clone();
+    rig.tracker
+        .spawn(worker.run(shutdown.clone(), rig.tracker.clone()));
+    for sink in &hanging {
+        held(sink.until(1)).await;
+    }
+    let alive = CallbackSink::start().await;
+    rig.owe(&alive.url("/"), json!({})).await;
+    let now = rig.clock.now();
+    rig.deliverer.wake();
+    held(alive.until(1)).await;
+    assert_eq!(rig.clock.now(), now, "before any of the attempts timed out");
+    shutdown.cancel();
+    rig.deliverer.drain(Instant::now()).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_attempt_that_the_shutdown_cuts_off_is_made_again() {
     let sink = CallbackSink::start().await;
     sink.script(vec![Answer::hang(), Answer::status(200)]);
