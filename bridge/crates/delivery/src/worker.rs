@@ -367,7 +367,7 @@ impl Deliverer {
         let mut delays = RetryDelays::default();
         loop {
             let settlement = Settlement {
-                at: record.at,
+                at: time::after(record.at, made.took),
                 events: attempt::events(due, record, verdict, setup.clock.now()),
                 attempt: Some(record.clone()),
                 next: verdict.next(),

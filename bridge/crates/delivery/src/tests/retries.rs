@@ -61,6 +61,23 @@ async fn it_is_tried_until_it_is_taken_with_one_id_and_fresh_timestamps() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_delivery_is_settled_at_the_end_of_its_last_attempt() {
+    let sink = CallbackSink::start().await;
+    sink.answer(Answer::status(200).after(Duration::from_secs(5)));
+    let rig = Rig::new().await;
+    let id = rig.owe(&sink.url("/"), json!({})).await;
+    rig.deliverer.tick(&rig.tracker).await.unwrap();
+    held(sink.until(1)).await;
+    tokio::time::advance(Duration::from_secs(5)).await;
+    held(rig.deliverer.shared.in_flight.none_left()).await;
+    let delivery = rig.delivery(id).await;
+    let attempt = &delivery.attempts[0];
+    assert!(attempt.duration_ms >= 5000, "{attempt:?}");
+    let took = time::between(attempt.at, delivery.settled_at.unwrap());
+    assert_eq!(took.as_millis(), u128::from(attempt.duration_ms));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_receiver_rules_out_is_a_dead_letter_at_once() {
     let sink = CallbackSink::start().await;
     let elsewhere = sink.url("/elsewhere");
