@@ -74,6 +74,13 @@ async fn killed_during_the_execution_each_policy_does_what_it_says() {
         let result = &record["result"];
         assert_eq!(result["errorCode"], code, "{policy}: {record}");
         assert_eq!(result["attempt"], attempt, "{policy}: {record}");
+        let attempts = record["attempts"].as_array().unwrap();
+        assert_eq!(attempts.len(), attempt, "{policy}: {record}");
+        let (first, last) = (&attempts[0], &attempts[attempt - 1]);
+        assert_eq!(first["startedAt"], record["startedAt"], "{record}");
+        assert_eq!(last["endedAt"], record["finishedAt"], "{record}");
+        let reason = first["retriedBecause"].as_str();
+        assert_eq!(reason.is_some(), attempt == 2, "{policy}: {record}");
     }
     sink.until(3).await;
     assert_eq!(results(&sink).len(), 3);

@@ -21,10 +21,11 @@ export interface BridgeOptions {
 }
 
 export interface DispatchFilter {
-  status?: "accepted" | "queued" | "running" | "ok" | "error";
+  status?: "accepted" | "queued" | "running" | "finished" | "ok" | "error";
   provider?: string;
   agentId?: string;
   runId?: string;
+  /** RFC 3339, or an age such as `30m`, `1h` or `7d`. */
   since?: string;
   limit?: number;
   cursor?: string;
@@ -33,6 +34,8 @@ export interface DispatchFilter {
 export interface DeliveryFilter {
   status?: "pending" | "delivered" | "dead" | "superseded";
   host?: string;
+  /** RFC 3339, or an age such as `30m`, `1h` or `7d`. */
+  since?: string;
   limit?: number;
   cursor?: string;
 }

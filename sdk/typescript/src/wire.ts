@@ -83,6 +83,8 @@ export interface Dispatch {
   cancelRequested: boolean;
   priority: number;
   attempt: number;
+  /** Attempts begun so far; not in a list. */
+  attempts?: { number: number; startedAt: string; endedAt?: string; retriedBecause?: string }[];
   acceptedAt: string;
   notBefore?: string;
   startBy: string;

@@ -33,6 +33,7 @@ pub(super) async fn list(
     let filter = DeliveryFilter {
         status: query.choice("status", &STATUSES),
         host: query.text("host"),
+        since: query.time("since"),
         before: query.page(),
         limit: query.number("limit", 1..=MAX_LISTED).unwrap_or(50) as usize,
     };

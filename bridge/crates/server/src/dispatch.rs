@@ -168,6 +168,7 @@ fn filter(mut query: Query) -> Result<DispatchFilter, Failure> {
         ("accepted", Status::Queued),
         ("queued", Status::Queued),
         ("running", Status::Running),
+        ("finished", Status::Finished),
         ("ok", Status::Ok),
         ("error", Status::Error),
     ];

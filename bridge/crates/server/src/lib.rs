@@ -14,6 +14,7 @@ pub mod serve;
 pub mod tls;
 
 mod adapters;
+mod attempts;
 mod body;
 mod console;
 mod deliveries;

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::error::{Failure, problem};
+use forge_base::duration;
 
 /// Parameters of a request: read each one, then call [`Query::finish`].
 #[derive(Debug)]
@@ -57,12 +58,16 @@ impl Query {
         }
     }
 
-    /// Value as an RFC 3339 time.
+    /// Value as an RFC 3339 time, or as an age, which is subtracted from the present time.
     pub(super) fn time(&mut self, name: &str) -> Option<Timestamp> {
         let text = self.text(name)?;
-        let time = text.parse().ok();
+        let of_age = || Timestamp::now().checked_sub(duration::parse(&text)?).ok();
+        let time = text.parse().ok().or_else(of_age);
         if time.is_none() {
-            self.refuse(name, "must be a time such as 2026-11-21T02:41:12Z");
+            self.refuse(
+                name,
+                "must be a time such as 2026-11-21T02:41:12Z, or an age such as 30m, 1h or 7d",
+            );
         }
         time
     }
@@ -169,6 +174,26 @@ mod tests {
         assert_eq!(query.page(), None);
         assert!(!query.flag("all"));
         assert_eq!(query.problems.len(), 5);
+    }
+
+    #[test]
+    fn a_time_is_a_date_or_an_age() {
+        let time = |text: &str| Query::parse(&format!("since={text}")).time("since");
+        let date = "2026-11-21T02:41:12Z";
+        assert_eq!(time(date), Some(date.parse().unwrap()));
+        for (age, seconds) in [
+            ("30m", 1_800),
+            ("1h", 3_600),
+            ("1h30m", 5_400),
+            ("7d", 604_800),
+        ] {
+            let before = Timestamp::now();
+            let ago = before.duration_since(time(age).unwrap()).as_secs();
+            assert!((seconds - 60..=seconds).contains(&ago), "{age}: {ago}");
+        }
+        for wrong in ["1", "h", "-1h", "1y", "99999999999d", "yesterday"] {
+            assert_eq!(time(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

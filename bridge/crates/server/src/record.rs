@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::attempts::{self, AttemptLine};
 use super::error::{Code, Failure};
 use forge_base::id::DispatchId;
 use forge_dispatch::route;
@@ -59,6 +60,8 @@ pub(super) struct View {
     routing: Box<RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<Vec<AttemptLine>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     deliveries: Option<Vec<DeliveryLine>>,
     links: Links,
@@ -116,7 +119,7 @@ impl Links {
 }
 
 impl View {
-    /// Dispatch in a list, without its deliveries.
+    /// Dispatch in a list, without its attempts and deliveries.
     pub(super) fn brief(dispatch: DispatchRecord, now: Timestamp) -> Self {
         let status = match &dispatch.state {
             // Before `notBefore` a dispatch is accepted and in no queue.
@@ -161,12 +164,13 @@ impl View {
             callback_url: dispatch.callback.map(|callback| callback.url),
             routing: route::told(dispatch.routing),
             result: dispatch.result,
+            attempts: None,
             deliveries: None,
             links: Links::of(dispatch.id),
         }
     }
 
-    /// Dispatch with its deliveries.
+    /// Dispatch with its attempts and deliveries.
     pub(super) async fn whole(
         store: &dyn Store,
         dispatch: DispatchRecord,
@@ -176,7 +180,9 @@ impl View {
             DispatchState::Queued | DispatchState::Running { .. } => Vec::new(),
             DispatchState::Finished { .. } => store.deliveries_of(dispatch.id).await?,
         };
+        let attempts = attempts::of(store, &dispatch).await?;
         let mut view = Self::brief(dispatch, Timestamp::now());
+        view.attempts = Some(attempts);
         view.deliveries = Some(deliveries.iter().map(DeliveryLine::of).collect());
         Ok(view)
     }

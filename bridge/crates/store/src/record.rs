@@ -413,6 +413,8 @@ pub struct Output {
 pub enum Status {
     Queued,
     Running,
+    /// `Ok` and `Error`.
+    Finished,
     Ok,
     Error,
 }
@@ -435,6 +437,8 @@ pub struct DeliveryFilter {
     pub status: Option<DeliveryState>,
     /// `host` or `host:port`.
     pub host: Option<String>,
+    /// Created at or after this time.
+    pub since: Option<Timestamp>,
     pub before: Option<u64>,
     pub limit: usize,
 }

@@ -116,6 +116,15 @@ pub fn start_again_by(dispatch: &DispatchRecord, now: Timestamp) -> Timestamp {
     again.max(dispatch.start_by)
 }
 
+/// True if an origin such as `https://example.org:443` is at this `host` or `host:port`.
+pub fn at_host(origin: &str, host: Option<&str>) -> bool {
+    let Some(host) = host else { return true };
+    let authority = origin.split_once("://").map_or(origin, |(_, rest)| rest);
+    authority
+        .strip_prefix(host)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
 pub fn later(time: Timestamp, by: Duration) -> Timestamp {
     time.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
@@ -188,6 +197,24 @@ mod tests {
                 "{state:?} {space:?} same body: {same_body}"
             );
         }
+    }
+
+    #[test]
+    fn a_host_is_named_with_or_without_its_port() {
+        for (host, expected) in [
+            ("example.org", true),
+            ("example.org:443", true),
+            ("example.org:44", false),
+            ("example", false),
+            ("ample.org", false),
+        ] {
+            assert_eq!(
+                at_host("https://example.org:443", Some(host)),
+                expected,
+                "{host}"
+            );
+        }
+        assert!(at_host("http://[::1]:80", Some("[::1]")));
     }
 
     #[test]

@@ -189,11 +189,13 @@ impl Outbox for Sqlite {
             let range = Range::new(connection, filter.before, index)?;
             let sql = format!(
                 "{DELIVERY} {} WHERE seq < ?1 AND seq >= ?2 AND {state} AND {AT_HOST}
+                   AND finished_at >= ?5
                  ORDER BY seq DESC LIMIT ?4",
                 range.hint()
             );
             let limit = rows::limit(filter.limit.saturating_add(1));
-            let params = params![range.before, range.floor, filter.host, limit];
+            let since = filter.since.map_or(i64::MIN, nanos);
+            let params = params![range.before, range.floor, filter.host, limit, since];
             let found = rows::all(connection, &sql, params, |row| {
                 Ok((row.get(8)?, read_delivery(row)?))
             })?;

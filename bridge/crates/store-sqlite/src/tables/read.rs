@@ -91,12 +91,13 @@ fn dispatches(
     let index = match (&filter.run_id, filter.status) {
         (Some(_), _) => Some("dispatch_run"),
         (None, Some(Status::Running)) => Some("dispatch_running"),
-        (None, Some(Status::Queued | Status::Ok | Status::Error) | None) => None,
+        (None, Some(Status::Queued | Status::Finished | Status::Ok | Status::Error) | None) => None,
     };
     let status = match filter.status {
         None => "1",
         Some(Status::Queued) => "d.phase < 4",
         Some(Status::Running) => "d.phase = 4",
+        Some(Status::Finished) => "d.phase = 5",
         Some(Status::Ok) => "d.phase = 5 AND d.error_code IS NULL",
         Some(Status::Error) => "d.phase = 5 AND d.error_code IS NOT NULL",
     };

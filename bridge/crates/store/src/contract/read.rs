@@ -64,6 +64,13 @@ pub async fn a_list_of_dispatches_is_filtered(subject: impl Subject) {
         ),
         (
             DispatchFilter {
+                status: Some(Status::Finished),
+                ..any()
+            },
+            vec!["error", "ok"],
+        ),
+        (
+            DispatchFilter {
                 status: Some(Status::Error),
                 ..any()
             },
@@ -199,6 +206,13 @@ pub async fn deliveries_are_listed_newest_first_and_filtered(subject: impl Subje
                 ..any()
             },
             vec![],
+        ),
+        (
+            DeliveryFilter {
+                since: Some(at(1)),
+                ..any()
+            },
+            vec![2, 1],
         ),
     ] {
         let page = store.deliveries(filter.clone()).await.unwrap();

@@ -248,7 +248,7 @@ impl State {
                 owed.filter(|owed| {
                     owed.record.status == *status
                         && since.is_none_or(|since| owed.record.created_at >= since)
-                        && at_host(&owed.origin, host.as_deref())
+                        && rules::at_host(&owed.origin, host.as_deref())
                 })
                 .map(|owed| owed.dispatch)
                 .collect()
@@ -271,7 +271,10 @@ impl State {
             filter
                 .status
                 .is_none_or(|status| owed.record.status == status)
-                && at_host(&owed.origin, filter.host.as_deref())
+                && filter
+                    .since
+                    .is_none_or(|since| owed.record.created_at >= since)
+                && rules::at_host(&owed.origin, filter.host.as_deref())
         });
         let page: Vec<_> = found.by_ref().take(filter.limit).collect();
         let next = found.next().and(page.last()).map(|(key, _)| **key);
@@ -296,31 +299,4 @@ impl State {
             .map(|owed| owed.record.clone())
             .collect()
     }
-}
-
-/// True if an origin such as `https://example.org:443` is at this `host` or `host:port`.
-fn at_host(origin: &str, host: Option<&str>) -> bool {
-    let Some(host) = host else { return true };
-    let authority = origin.split_once("://").map_or(origin, |(_, rest)| rest);
-    authority
-        .strip_prefix(host)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-}
-
-#[test]
-fn a_host_is_named_with_or_without_its_port() {
-    for (host, expected) in [
-        ("example.org", true),
-        ("example.org:443", true),
-        ("example.org:44", false),
-        ("example", false),
-        ("ample.org", false),
-    ] {
-        assert_eq!(
-            at_host("https://example.org:443", Some(host)),
-            expected,
-            "{host}"
-        );
-    }
-    assert!(at_host("http://[::1]:80", Some("[::1]")));
 }

@@ -252,7 +252,11 @@ impl State {
         };
         let mut found = self.dispatches.range(..before).rev().filter(|(_, kept)| {
             let record = &kept.record;
-            filter.status.is_none_or(|status| kept.status() == status)
+            let is = |wanted| match (wanted, kept.status()) {
+                (Status::Finished, status) => matches!(status, Status::Ok | Status::Error),
+                (wanted, status) => wanted == status,
+            };
+            filter.status.is_none_or(is)
                 && same(&filter.provider, Some(&record.provider))
                 && same(&filter.agent_id, Some(&record.agent_id))
                 && same(&filter.run_id, record.run_id.as_deref())
