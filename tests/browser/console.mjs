@@ -1,7 +1,7 @@
 // Tests the console in a browser: every page and every action, in light and dark, with an accessibility checker.
 // Arguments: the folder with playwright-core and axe-core, the URL of a bridge with the echo adapter, its token, the URL
-// of a receiver that answers 410 until it receives a request with `?again`, and again after one with `?refuse`, and the
-// URL of a bridge whose echo adapter is in quarantine.
+// of a receiver that answers 410, and after a request with a status as its query that status, and the URL of a bridge
+// whose echo adapter is in quarantine.
 // Writes screenshots to the folder named by `SCREENSHOTS`, if set.
 
 import assert from "node:assert/strict";
@@ -163,7 +163,7 @@ await step("a running dispatch is cancelled", async () => {
 });
 
 await step("a dead letter shows its reason, and is sent again", async () => {
-  await fetch(`${receiver}?refuse`, { method: "POST" });
+  await fetch(`${receiver}?410`, { method: "POST" });
   await send(`${task}-dead`, "ok", receiver);
   await main.getByText("dead", { exact: true }).waitFor();
   await open("Deliveries");
@@ -171,7 +171,7 @@ await step("a dead letter shows its reason, and is sent again", async () => {
   const host = new URL(receiver).host;
   const trouble = page.getByRole("table", { name: "By destination" }).getByRole("row").filter({ hasText: host });
   await trouble.getByText("HTTP 410").waitFor();
-  await fetch(`${receiver}?again`, { method: "POST" });
+  await fetch(`${receiver}?200`, { method: "POST" });
   await page.getByRole("button", { name: `Send again: ${task}-dead` }).click();
   await page.getByText("1 will be sent again.").waitFor();
   await page.getByLabel("State").selectOption("delivered");
@@ -182,7 +182,7 @@ await step("a dead letter shows its reason, and is sent again", async () => {
 });
 
 await step("dead letters are sent again together, to one receiver and since a time", async () => {
-  await fetch(`${receiver}?refuse`, { method: "POST" });
+  await fetch(`${receiver}?410`, { method: "POST" });
   for (const name of ["many-1", "many-2"]) {
     await send(`${task}-${name}`, "ok", receiver);
     await main.getByText("dead", { exact: true }).waitFor();
@@ -194,10 +194,32 @@ await step("dead letters are sent again together, to one receiver and since a ti
   await page.getByLabel("Finished since").fill("2999-01-01T00:00");
   await sure(`Send all dead letters again to ${host}`, "Send them");
   await page.getByText("0 will be sent again.").waitFor();
-  await fetch(`${receiver}?again`, { method: "POST" });
+  await fetch(`${receiver}?200`, { method: "POST" });
   await sure(`Send all again: ${host}`, "Send them");
   await page.getByText("2 will be sent again.").waitFor();
   await page.getByText("No dead letters.").or(page.getByText("No matches.")).waitFor();
+});
+
+await step("a receiver whose circuit is open is tried now", async () => {
+  await fetch(`${receiver}?503`, { method: "POST" });
+  // Another origin, without the successes of the other steps.
+  const down = receiver.replace("127.0.0.1", "localhost");
+  await page.evaluate(async ([id, token, callbackUrl]) => {
+    const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
+    for (let number = 0; number < 10; number += 1) {
+      const body = JSON.stringify({ taskId: `${id}-${number}`, agentId: "console", message: "m", model: "ok", callbackUrl });
+      await fetch("/api/v2/dispatch", { method: "POST", headers, body });
+    }
+  }, [`${task}-down`, token, down]);
+  await open("Deliveries");
+  const host = new URL(down).host;
+  const trouble = page.getByRole("table", { name: "By destination" }).getByRole("row").filter({ hasText: host });
+  await trouble.getByText("circuit open, next try").waitFor();
+  await page.getByRole("table", { name: "Deliveries" }).getByText("circuit open, next try").first().waitFor();
+  await fetch(`${receiver}?200`, { method: "POST" });
+  await page.getByRole("button", { name: `Try now: ${host}` }).click();
+  await page.getByText("is sent now.").waitFor();
+  await trouble.waitFor({ state: "detached" });
 });
 
 await step("dispatches are filtered and found", async () => {

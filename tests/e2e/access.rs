@@ -16,7 +16,7 @@ const ADMIN: &str = "admin";
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 50] = [
+const ROUTES: [(&str, &str, &str); 51] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/output", READ),
@@ -27,6 +27,11 @@ const ROUTES: [(&str, &str, &str); 50] = [
     ("POST", "/api/v2/stream-tickets", READ),
     ("GET", "/api/v2/deliveries", READ),
     ("GET", "/api/v2/deliveries/destinations", READ),
+    (
+        "POST",
+        "/api/v2/deliveries/destinations/{origin}/close",
+        ADMIN,
+    ),
     ("GET", "/api/v2/deliveries/{id}", READ),
     ("POST", "/api/v2/deliveries/{id}/retry", DISPATCH),
     ("POST", "/api/v2/deliveries/retry", ADMIN),

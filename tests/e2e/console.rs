@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use tokio::process::Command;
 
@@ -36,22 +36,21 @@ async fn quarantined() -> Bridge {
 #[tokio::test]
 async fn an_operator_can_do_everything_in_the_console() {
     let sink = CallbackSink::start().await;
-    let again = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&again);
+    let answer = Arc::new(AtomicU16::new(410));
     sink.answer_with(move |request| {
-        if request.path.ends_with("?again") {
-            told.store(true, Ordering::Relaxed);
+        let asked = request.path.split_once('?');
+        let asked = asked.and_then(|(_, query)| query.parse().ok());
+        if let Some(status) = asked {
+            answer.store(status, Ordering::Relaxed);
         }
-        if request.path.ends_with("?refuse") {
-            told.store(false, Ordering::Relaxed);
-        }
-        Answer::status(if told.load(Ordering::Relaxed) {
-            200
-        } else {
-            410
-        })
+        Answer::status(answer.load(Ordering::Relaxed))
     });
-    let bridge = Bridge::with(&[("BRIDGE_TOKENS", TOKEN)]).await;
+    let bridge = Bridge::with(&[
+        ("BRIDGE_TOKENS", TOKEN),
+        // The script closes the breaker itself.
+        ("BRIDGE_CALLBACK_BREAKER_OPEN", "5m"),
+    ])
+    .await;
     let shaky = quarantined().await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/browser/console.mjs");
     let output = Command::new(forge_test_runtimes::node())

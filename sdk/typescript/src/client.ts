@@ -108,6 +108,11 @@ export class Bridge {
     return (await this.#json<{ destinations: Destination[] }>("/api/v2/deliveries/destinations")).destinations;
   }
 
+  /** Closes the circuit breaker of a receiver, so that everything due there is sent at once. */
+  async closeDestination(origin: string): Promise<void> {
+    await this.#json(`/api/v2/deliveries/destinations/${encodeURIComponent(origin)}/close`, { method: "POST" });
+  }
+
   async adapters(): Promise<{ adapters: Adapter[]; default: string | null }> {
     return this.#json("/api/v2/adapters");
   }

@@ -121,6 +121,8 @@ export interface Delivery {
   createdAt: string;
   dueAt?: string;
   settledAt?: string;
+  /** Circuit breaker that a pending delivery waits for; absent if it is closed. */
+  destination?: Destination;
   [field: string]: unknown;
 }
 

@@ -8,7 +8,7 @@ import { Badge } from "../parts/badge";
 import { Field } from "../parts/field";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Pager } from "../parts/pager";
-import { answer, DeliveryTable } from "../parts/tables";
+import { answer, circuit, DeliveryTable } from "../parts/tables";
 import { link, type Route, setQuery } from "../router";
 import { bridge } from "../session";
 
@@ -28,10 +28,15 @@ export function Deliveries({ route }: { route: Route }) {
     if (!filter.cursor) page.reload();
     trouble.reload();
   });
-  const act = (action: () => Promise<number>) => {
+  const run = (action: () => Promise<string>) => {
     setProblem(undefined);
-    action().then((count) => { setSaid(`${number(count)} will be sent again.`); page.reload(); trouble.reload(); health.reload(); }, setProblem);
+    action().then((text) => { setSaid(text); page.reload(); trouble.reload(); health.reload(); }, setProblem);
   };
+  const act = (action: () => Promise<number>) => run(async () => `${number(await action())} will be sent again.`);
+  const close = (origin: string) => run(async () => {
+    await bridge.closeDestination(origin);
+    return `Everything due to ${origin} is sent now.`;
+  });
   const put = (name: string) => (text: string) => setQuery(route, { [name]: text, cursor: undefined });
   const set = (name: string) => (event: Event) => put(name)((event.currentTarget as HTMLSelectElement).value);
   const counts: Record<string, number | undefined> = { ...health.data?.deliveries };
@@ -54,7 +59,7 @@ export function Deliveries({ route }: { route: Route }) {
       </form>
       <p role="status" class={said ? "notice good" : "hidden"}>{said}</p>
       <Problem error={problem ?? page.error ?? trouble.error} />
-      {trouble.data && <Destinations {...trouble.data} act={act} dead={counts["dead"] ?? 0} />}
+      {trouble.data && <Destinations {...trouble.data} act={act} close={close} dead={counts["dead"] ?? 0} />}
       {filter.status === "dead" && counts["dead"] !== 0 && <RetryAll host={filter.host} act={act} />}
       {!ready && !page.error && <Skeleton lines={12} />}
       {ready && page.data?.items.length ? <DeliveryTable items={page.data.items} retry={(id) => act(() => bridge.retry(id))} /> : null}
@@ -102,7 +107,7 @@ function useTrouble(wanted: boolean): Loaded<Trouble> {
 }
 
 /** Failing receivers: number of dead letters, their answers, and the state of the circuit breaker. */
-function Destinations({ letters, breakers, act, dead }: Trouble & { act: (action: () => Promise<number>) => void; dead: number }) {
+function Destinations({ letters, breakers, act, close, dead }: Trouble & { act: (action: () => Promise<number>) => void; close: (origin: string) => void; dead: number }) {
   const groups = group(letters, breakers);
   if (groups.length === 0) return null;
   return (
@@ -125,9 +130,10 @@ function Destinations({ letters, breakers, act, dead }: Trouble & { act: (action
                 <td class="number right">{number(count)}</td>
                 <td class="free">
                   {[...reasons].map(([reason, times]) => `${reason}${times > 1 ? ` (${number(times)})` : ""}`).join(", ")}
-                  {breaker && <div><Badge state="retrying" label={breaker.state === "open" ? "circuit open" : "circuit half-open"} /> <span class="dim">{breaker.reason}; next try {time(breaker.probeAt)}</span></div>}
+                  {breaker && <div><Badge state="retrying" label={circuit(breaker)} /> <span class="dim">{breaker.reason}</span></div>}
                 </td>
                 <td class="right">
+                  {breaker && <button type="button" class="small" onClick={() => close(breaker.origin)} aria-label={`Try now: ${host}`}>Try now</button>}
                   {count > 0 && (
                     <Ask small label="Send all again" name={`Send all again: ${host}`} title={`Send all dead letters to ${host} again?`} yes="Send them" act={() => act(() => bridge.retryAll({ host }))}>
                       All dead letters of any age, each with the same <code>webhook-id</code> as before.

@@ -1,13 +1,14 @@
 import type { BridgeEvent, Delivery, Dispatch } from "@forge-bridge/client";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useNow } from "../clock";
-import { duration, millis, rough, time } from "../format";
+import { duration, millis, rough } from "../format";
 import { useLoad } from "../load";
 import { Ask } from "../parts/ask";
 import { DispatchBadge } from "../parts/badge";
 import { Deliveries } from "../parts/callback";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Facts, Outcome, Routing } from "../parts/record";
+import { next } from "../parts/tables";
 import { grow, type History, Timeline } from "../parts/timeline";
 import { link } from "../router";
 import { bridge } from "../session";
@@ -137,7 +138,7 @@ function Life({ dispatch, deliveries }: { dispatch: Dispatch; deliveries: Delive
     const took = millis(dispatch.finishedAt, delivered);
     if (took !== undefined) stages.push({ name: "delivered after", tone: "good", ms: took, said: duration(took) });
     else if (delivery.status === "dead") stages.push({ name: "not delivered:", tone: "bad", ms: 0, said: "dead letter" });
-    else if (delivery.status === "pending") stages.push({ name: "delivery:", tone: "wait", ms: 0, said: `next try ${time(delivery.dueAt)}` });
+    else if (delivery.status === "pending") stages.push({ name: "delivery:", tone: "wait", ms: 0, said: next(delivery) });
   }
   const all = stages.reduce((sum, stage) => sum + (stage.ms ?? 0), 0) || 1;
   return (

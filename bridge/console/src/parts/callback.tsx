@@ -4,6 +4,7 @@ import { link } from "../router";
 import { Badge } from "./badge";
 import { Id } from "./copy";
 import { Empty } from "./notice";
+import { circuit } from "./tables";
 import { Time } from "./time";
 
 /** Deliveries of one dispatch, with their attempts and the receiver's answers. */
@@ -22,7 +23,7 @@ function One({ delivery, retry }: { delivery: Delivery; retry: () => void }) {
       </div>
       <p class="dim">
         {plural(delivery.attemptCount, "attempt")}
-        {delivery.settledAt ? <>, settled <Time at={delivery.settledAt} /></> : delivery.dueAt && <>, next try <Time at={delivery.dueAt} /></>}
+        {delivery.settledAt ? <>, settled <Time at={delivery.settledAt} /></> : delivery.destination ? `, ${circuit(delivery.destination)}` : delivery.dueAt && <>, next try <Time at={delivery.dueAt} /></>}
         {delivery.status === "dead" && <> · <a href={link("deliveries", undefined, { status: "dead", host: new URL(delivery.url).host })}>dead letters of this receiver</a></>}
       </p>
       <ol class="attempts" aria-label="Attempts">

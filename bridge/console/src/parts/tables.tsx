@@ -1,4 +1,4 @@
-import type { Delivery, Dispatch } from "@forge-bridge/client";
+import type { Delivery, Destination, Dispatch } from "@forge-bridge/client";
 import { useNow } from "../clock";
 import { duration, millis, rough, time } from "../format";
 import { link } from "../router";
@@ -91,7 +91,17 @@ export function DeliveryTable({ items, retry }: { items: Delivery[]; retry: (id:
 
 function settled(delivery: Delivery): string {
   if (delivery.settledAt) return time(delivery.settledAt);
-  return delivery.dueAt ? `next try ${time(delivery.dueAt)}` : "";
+  return next(delivery);
+}
+
+/** Next attempt of a delivery, and the circuit breaker that it waits for. */
+export function next({ dueAt, destination }: Delivery): string {
+  if (destination) return circuit(destination);
+  return dueAt ? `next try ${time(dueAt)}` : "";
+}
+
+export function circuit({ state, probeAt }: Destination): string {
+  return state === "open" ? `circuit open, next try ${time(probeAt)}` : "circuit half-open, tried now";
 }
 
 export function answer(delivery: Delivery): string {

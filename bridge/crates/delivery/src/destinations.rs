@@ -108,6 +108,29 @@ impl Destinations {
         self.next_probe = self.first_probe();
     }
 
+    /// Lets an open breaker try its receiver now.
+    pub(super) fn probe(&mut self, origin: &str, now: Timestamp) {
+        let breaker = self.known.get_mut(origin);
+        if breaker.is_some_and(|breaker| breaker.probe(now)) {
+            self.changed.insert(origin.to_owned());
+            self.next_probe = self.first_probe();
+        }
+    }
+
+    /// Closes an open or half-open breaker; returns false if there is none.
+    pub(super) fn close(&mut self, origin: &str) -> bool {
+        if self.tripped.remove(origin).is_none() {
+            return false;
+        }
+        if let Some(breaker) = self.known.get_mut(origin) {
+            breaker.close();
+        }
+        self.overdue.remove(origin);
+        self.changed.insert(origin.to_owned());
+        self.next_probe = self.first_probe();
+        true
+    }
+
     /// Drops breakers that have been half open for a day.
     pub(super) fn forget_idle(&mut self, now: Timestamp) {
         let Self { config, known, .. } = self;
@@ -247,7 +270,8 @@ impl Destinations {
         tripped.filter_map(|origin| self.describe(origin)).collect()
     }
 
-    fn describe(&self, origin: &str) -> Option<Destination> {
+    /// Breaker of this origin, if it is open or half open.
+    pub(super) fn describe(&self, origin: &str) -> Option<Destination> {
         let (trip, state) = match self.known.get(origin)?.phase() {
             Phase::Closed => return None,
             Phase::Open(trip) => (trip, State::Open),

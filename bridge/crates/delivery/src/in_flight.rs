@@ -185,6 +185,24 @@ impl InFlight {
         self.count.send_replace(table.phases.len());
     }
 
+    /// Puts a delivery that an operator made due in front of its origin's queue, and lets an open breaker try it now.
+    pub(super) fn put_first(&self, due: DueDelivery, now: Timestamp) {
+        let mut table = self.table();
+        table.destinations.probe(&due.callback.origin, now);
+        if table.waiting_in_all >= WAITING {
+            // Loaded from the store when there is room.
+            return;
+        }
+        let origin = due.callback.origin.clone();
+        let payload = None;
+        if table.enqueue(Waiting { due, payload })
+            && let Some(line) = table.waiting.get_mut(&origin)
+        {
+            line.rotate_right(1);
+        }
+        self.count.send_replace(table.phases.len());
+    }
+
     /// Next delivery with a free slot, round-robin over the origins.
     pub(super) fn next(&self, deliverer: &Deliverer) -> Option<(Waiting, InFlightDelivery)> {
         let mut table = self.table();

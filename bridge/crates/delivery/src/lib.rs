@@ -9,6 +9,7 @@ mod destinations;
 mod expiry;
 mod in_flight;
 pub mod meters;
+mod operator;
 mod redact;
 pub mod send;
 pub mod sign;

@@ -1,4 +1,4 @@
-//! Delivery routes: list and show deliveries with their attempts, list circuit breakers, replay.
+//! Delivery routes: list and show deliveries with their attempts, list and close circuit breakers, replay.
 
 use std::sync::Arc;
 
@@ -6,14 +6,17 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Value, json};
+use url::Url;
 
 use super::auth::{Admin, Reader, Sender};
 use super::error::{Code, Failure};
 use super::query::{Query, page_cursor};
 use forge_base::failpoint;
 use forge_base::id::DeliveryId;
-use forge_delivery::Deliverer;
+use forge_delivery::{Deliverer, Destination};
+use forge_store as store;
 use forge_store::record::{DeliveryFilter, DeliveryRecord, DeliveryState, Replay};
 use forge_store::roles::Outbox;
 
@@ -25,9 +28,33 @@ const STATUSES: [(&str, DeliveryState); 4] = [
 ];
 const MAX_LISTED: u64 = 200;
 
+/// Delivery with the circuit breaker that it waits for.
+#[derive(Serialize)]
+pub(super) struct DeliveryView {
+    #[serde(flatten)]
+    delivery: DeliveryRecord,
+    /// Receiver of a pending delivery, unless its breaker is closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    destination: Option<Destination>,
+}
+
+impl DeliveryView {
+    fn of(deliverer: &Deliverer, delivery: DeliveryRecord) -> Self {
+        let destination = match delivery.status {
+            DeliveryState::Pending => deliverer.destination(&delivery.url),
+            DeliveryState::Delivered | DeliveryState::Dead | DeliveryState::Superseded => None,
+        };
+        Self {
+            delivery,
+            destination,
+        }
+    }
+}
+
 pub(super) async fn list(
     _: Reader,
     State(store): State<Arc<dyn Outbox>>,
+    State(deliverer): State<Deliverer>,
     mut query: Query,
 ) -> Result<Json<Value>, Failure> {
     let filter = DeliveryFilter {
@@ -39,8 +66,10 @@ pub(super) async fn list(
     };
     query.finish()?;
     let page = store.deliveries(filter).await?;
+    let items = page.items.into_iter();
+    let views: Vec<_> = items.map(|one| DeliveryView::of(&deliverer, one)).collect();
     Ok(Json(
-        json!({ "deliveries": page.items, "nextCursor": page_cursor(page.next) }),
+        json!({ "deliveries": views, "nextCursor": page_cursor(page.next) }),
     ))
 }
 
@@ -54,13 +83,33 @@ pub(super) async fn destinations(
     Ok(Json(json!({ "destinations": deliverer.snapshot() })))
 }
 
+/// Closes a breaker, so that everything due to its receiver is sent at once.
+pub(super) async fn close(
+    _: Admin,
+    State(deliverer): State<Deliverer>,
+    Path(origin): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    let closed = Url::parse(&origin).is_ok_and(|url| deliverer.close(&url));
+    match closed {
+        true => Ok(Json(json!({ "closed": true }))),
+        false => {
+            let message = format!(
+                "no circuit breaker is open for {origin:?}; GET /api/v2/deliveries/destinations lists those that are"
+            );
+            Err(Failure::new(Code::NotFound, message))
+        }
+    }
+}
+
 pub(super) async fn show(
     _: Reader,
     State(store): State<Arc<dyn Outbox>>,
+    State(deliverer): State<Deliverer>,
     Path(id): Path<String>,
-) -> Result<Json<DeliveryRecord>, Failure> {
+) -> Result<Json<DeliveryView>, Failure> {
     let delivery = store.delivery(parse(&id)?).await?;
-    delivery.map(Json).ok_or_else(|| unknown(&id))
+    let delivery = delivery.ok_or_else(|| unknown(&id))?;
+    Ok(Json(DeliveryView::of(&deliverer, delivery)))
 }
 
 pub(super) async fn retry(
@@ -70,12 +119,15 @@ pub(super) async fn retry(
     Path(id): Path<String>,
 ) -> Result<(StatusCode, Json<Value>), Failure> {
     let known = parse(&id)?;
-    store.delivery(known).await?.ok_or_else(|| unknown(&id))?;
     failpoint::point("replay.before");
-    let retried = store.replay(Replay::One(known), Timestamp::now()).await?;
+    let replayed = store.replay(Replay::One(known), Timestamp::now()).await;
     failpoint::point("replay.after");
-    deliverer.wake();
-    Ok((StatusCode::ACCEPTED, Json(json!({ "retried": retried }))))
+    let retried = match replayed {
+        Err(store::Error::NotFound) => return Err(unknown(&id)),
+        replayed => replayed?,
+    };
+    let delivery = store.delivery(known).await?.ok_or_else(|| unknown(&id))?;
+    Ok(accepted(retried, deliverer.retry(&delivery)))
 }
 
 pub(super) async fn retry_many(
@@ -84,8 +136,9 @@ pub(super) async fn retry_many(
     State(deliverer): State<Deliverer>,
     mut query: Query,
 ) -> Result<(StatusCode, Json<Value>), Failure> {
+    let host = query.text("host");
     let replay = Replay::Many {
-        host: query.text("host"),
+        host: host.clone(),
         since: query.time("since"),
         status: query
             .choice("status", &STATUSES)
@@ -93,8 +146,21 @@ pub(super) async fn retry_many(
     };
     query.finish()?;
     let retried = store.replay(replay, Timestamp::now()).await?;
-    deliverer.wake();
-    Ok((StatusCode::ACCEPTED, Json(json!({ "retried": retried }))))
+    let tripped = match retried {
+        0 => Vec::new(),
+        _ => deliverer.retry_many(host.as_deref()),
+    };
+    Ok(accepted(retried, tripped))
+}
+
+/// Answer to a retry; `tripped` are the receivers whose breaker is not closed.
+fn accepted(
+    retried: u64,
+    tripped: impl IntoIterator<Item = Destination>,
+) -> (StatusCode, Json<Value>) {
+    let destinations: Vec<_> = tripped.into_iter().collect();
+    let body = json!({ "retried": retried, "destinations": destinations });
+    (StatusCode::ACCEPTED, Json(body))
 }
 
 fn parse(id: &str) -> Result<DeliveryId, Failure> {
@@ -120,8 +186,19 @@ mod tests {
             .json();
         assert_eq!(list["deliveries"][0]["id"], id.to_string());
         assert_eq!(list["deliveries"][0]["dispatchId"], dispatch.to_string());
-        let none = edge.get("/api/v2/deliveries?status=dead").await.json();
-        assert_eq!(none["deliveries"].as_array().unwrap().len(), 0);
+        for (filter, count) in [
+            ("status=dead", 0),
+            ("since=1h", 1),
+            ("since=2100-01-01T00:00:00Z", 0),
+        ] {
+            let path = format!("/api/v2/deliveries?{filter}");
+            let listed = edge.get(&path).await.json();
+            assert_eq!(
+                listed["deliveries"].as_array().unwrap().len(),
+                count,
+                "{filter}"
+            );
+        }
         let one = edge.get(&format!("/api/v2/deliveries/{id}")).await.json();
         assert_eq!(one["url"], "https://example.org/hook");
         let retried = edge
@@ -144,6 +221,11 @@ mod tests {
                 404,
                 "{path}"
             );
+        }
+        let origin = "https:%2F%2Fexample.org";
+        for unknown in [origin, "x"] {
+            let path = format!("/api/v2/deliveries/destinations/{unknown}/close");
+            assert_eq!(edge.post(&path, "").await.status, 404, "{path}");
         }
         assert_eq!(
             edge.post("/api/v2/deliveries/retry?status=x", "")

@@ -171,6 +171,10 @@ pub fn router(state: Components) -> Router {
             "/api/v2/deliveries/destinations",
             get(deliveries::destinations),
         )
+        .route(
+            "/api/v2/deliveries/destinations/{origin}/close",
+            post(deliveries::close),
+        )
         .route("/api/v2/deliveries/retry", post(deliveries::retry_many))
         .route("/api/v2/deliveries/{id}", get(deliveries::show))
         .route("/api/v2/deliveries/{id}/retry", post(deliveries::retry))

@@ -155,6 +155,21 @@ impl Breaker {
         }
     }
 
+    /// Moves an open breaker to half open before its wait is over. Returns false if it is not open.
+    pub fn probe(&mut self, now: Timestamp) -> bool {
+        let Phase::Open(trip) = self.phase else {
+            return false;
+        };
+        let until = trip.until.min(now);
+        self.enter(Phase::HalfOpen(Trip { until, ..trip }, 0));
+        true
+    }
+
+    /// Closes the breaker without a successful probe.
+    pub fn close(&mut self) {
+        self.enter(Phase::Closed);
+    }
+
     /// True if the state can be dropped without losing information.
     pub fn is_idle(&self, now: Timestamp, config: &Config) -> bool {
         match self.phase {

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
-use super::{Rig, held};
+use super::{Rig, header, held};
 use crate::State;
 use forge_base::event::kind;
 use forge_base::id::DeliveryId;
-use forge_store::record::DeliveryState;
+use forge_store::record::{DeliveryState, Replay};
 use forge_store::roles::Outbox;
 use forge_test_support::callback::{Answer, CallbackSink};
 
@@ -144,6 +145,57 @@ async fn a_restart_does_not_begin_with_those_that_are_down() {
         rig.store.counts().deliveries_pending == 0
     })
     .await;
+    drop(worker);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_does_not_wait_for_an_open_breaker() {
+    let sink = CallbackSink::start().await;
+    let rig = Rig::new().await;
+    let worker = Worker::start(&rig);
+    let owed = give_up_on(&rig, &sink).await;
+    let tried = sink.received().len();
+
+    // A retry of one is sent before the others that are due, which the probes would otherwise be taken from.
+    sink.answer(Answer::hang());
+    let last = *owed.last().unwrap();
+    let delivery = rig.delivery(last).await;
+    let now = rig.clock.now();
+    rig.store.replay(Replay::One(last), now).await.unwrap();
+    let destination = rig.deliverer.retry(&delivery).unwrap();
+    assert_eq!(destination.state, State::HalfOpen);
+    held(sink.until(tried + 1)).await;
+    assert_eq!(
+        header(&sink.received()[tried], "webhook-id"),
+        last.to_string()
+    );
+    assert_eq!(rig.clock.now(), now, "no wait");
+
+    // A closed breaker lets all go that are due.
+    sink.answer(Answer::status(200));
+    let url = Url::parse(&sink.url("/anything")).unwrap();
+    assert!(rig.deliverer.close(&url) && !rig.deliverer.close(&url));
+    assert_eq!(rig.deliverer.destination(&sink.url("/")), None);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    until("the others are delivered", async || {
+        rig.store.counts().deliveries_pending == 1
+    })
+    .await;
+    until("the change is stored", async || is_stored(&rig, 0).await).await;
+    drop(worker);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_of_many_probes_the_receivers_that_it_means() {
+    let sink = CallbackSink::start().await;
+    let rig = Rig::new().await;
+    let worker = Worker::start(&rig);
+    give_up_on(&rig, &sink).await;
+    assert_eq!(rig.deliverer.retry_many(Some("other.example")), []);
+    assert_eq!(state(&rig), Some(State::Open));
+    let probed = rig.deliverer.retry_many(Some("127.0.0.1"));
+    assert_eq!(probed.len(), 1);
+    assert_eq!(probed[0].state, State::HalfOpen);
     drop(worker);
 }
 
