@@ -1,8 +1,11 @@
-//! `dispatch` and `tail` on a terminal and in a pipe: colour, progress, streamed text.
+//! Commands on a terminal and in a pipe: colour, progress, streamed text, and no control characters of others.
 
 use std::process::{Command, Output, Stdio};
 
+use serde_json::{Value, json};
+
 use super::harness::process::{Home, Process};
+use super::harness::{Answer, CallbackSink};
 
 /// Python program that runs its arguments on a new terminal and prints their output.
 const ON_A_TERMINAL: &str = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
@@ -101,4 +104,78 @@ fn a_terminal_gets_colour_unless_it_is_not_wanted_and_no_orders_of_agents() {
     );
     let (out, _) = said(on_a_terminal(&dispatch("ok")).env("TERM", "dumb"));
     assert!(out.contains("ok in ") && !out.contains('\x1b'), "{out:?}");
+}
+
+/// Title, clipboard, cursor and colour, by the seven-bit and the eight-bit introducer.
+const ORDERS: &str = "\x1b]0;mine\x07\x1b]52;c;aGk=\x07\u{9b}2J\x1b[31m\r\x7f";
+
+/// Answer of a bridge with orders to the terminal in every text.
+fn hostile(path: &str) -> Value {
+    let adapter = json!({
+        "provider": ORDERS, "version": ORDERS, "path": ORDERS, "digest": ORDERS, "pausedAt": ORDERS,
+        "health": {"status": ORDERS, "message": ORDERS}, "running": 1, "queued": 2,
+        "profile": {"capabilities": [ORDERS]}, "leaving": [{"version": ORDERS, "digest": ORDERS}],
+    });
+    let attempt = json!({"number": 1, "at": ORDERS, "error": ORDERS, "answer": ORDERS});
+    let delivery = json!({
+        "id": ORDERS, "status": ORDERS, "taskId": ORDERS, "url": ORDERS, "dueAt": ORDERS,
+        "attempts": [attempt],
+    });
+    let destination =
+        json!({"origin": ORDERS, "state": "open", "probeAt": ORDERS, "reason": ORDERS});
+    match path.trim_start_matches("/api/").split('?').next().unwrap() {
+        "health/ready" => json!({"status": ORDERS}),
+        "health" => {
+            json!({"status": ORDERS, "adapters": {ORDERS: {"status": ORDERS, "message": ORDERS}}})
+        }
+        "v2/adapters" => json!({"adapters": [adapter]}),
+        "v2/deliveries" => json!({"deliveries": [delivery], "nextCursor": ORDERS}),
+        "v2/deliveries/destinations" => json!({"destinations": [destination]}),
+        "v2/deliveries/one" => delivery,
+        "v2/deliveries/one/retry" => json!({"retried": 1, "destinations": [destination]}),
+        "v2/dispatch" => json!({"dispatchId": ORDERS}),
+        _ => adapter,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_command_passes_on_control_characters_of_others() {
+    let home = Home::new(&[]);
+    let fake = CallbackSink::start().await;
+    fake.answer_with(|request| {
+        let body = hostile(&request.path).to_string();
+        Answer::status(200)
+            .header("content-type", "application/json")
+            .body(body)
+    });
+    let refusing = CallbackSink::start().await;
+    let refusal =
+        json!({"error": ORDERS, "code": ORDERS, "details": [{"field": ORDERS, "message": ORDERS}]});
+    refusing.answer(Answer::status(400).body(refusal.to_string()));
+    for arguments in [
+        ["health"].as_slice(),
+        &["adapters"],
+        &["adapters", "inspect", "one"],
+        &["adapters", "reload", "one"],
+        &["adapters", "pause", "one"],
+        &["adapters", "resume", "one"],
+        &["deliveries"],
+        &["deliveries", "show", "one"],
+        &["deliveries", "destinations"],
+        &["deliveries", "retry", "one"],
+        &["dispatch", "hello", "--no-wait"],
+    ] {
+        for (sink, json) in [(&fake, false), (&fake, true), (&refusing, false)] {
+            let mut command = home.command();
+            command.args(arguments).args(["--url", &sink.url("")]);
+            command.args(json.then_some("--json"));
+            let Output { stdout, stderr, .. } = command.output().unwrap();
+            let said = String::from_utf8([stdout, stderr].concat()).unwrap();
+            let order = said
+                .chars()
+                .find(|c| c.is_control() && !['\n', '\t'].contains(c));
+            assert_eq!(order, None, "{arguments:?}: {said:?}");
+            assert!(said.contains("mine"), "{arguments:?}: {said:?}");
+        }
+    }
 }

@@ -25,7 +25,7 @@ mod template;
 mod top;
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -207,8 +207,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         // The reader closed the pipe, so it has read what it needs.
         return ExitCode::SUCCESS;
     }
-    // A closed standard error leaves no way to report.
-    let _ = writeln!(io::stderr(), "error: {error:#}");
+    screen::error(error);
     let code = match error.downcast_ref::<client::Error>() {
         Some(client::Error::Unreachable { .. }) => UNREACHABLE,
         Some(client::Error::Refused { .. } | client::Error::Unreadable { .. }) => REFUSED,

@@ -1,5 +1,6 @@
-//! Standard output and standard error for people: colour and progress only on a terminal. A broken pipe is returned
-//! as an error, which the command line treats as success.
+//! Standard output and standard error of every command: colour and progress only on a terminal, and no control
+//! characters but its own, since most text comes from agents and receivers. A broken pipe is returned as an error, which
+//! the command line treats as success.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -12,6 +13,8 @@ use super::Environment;
 pub(super) struct Screen {
     answers: Stream,
     asides: Stream,
+    /// Stands for the start of an escape sequence until the text is written; random, so that no other text contains it.
+    mark: String,
 }
 
 /// Capabilities of one of the two streams.
@@ -55,17 +58,18 @@ impl Screen {
         Self {
             answers: stream(answers),
             asides: stream(asides),
+            mark: format!("\x1b{:016x}", rand::random::<u64>()),
         }
     }
 
-    /// Colours text for standard output, if colour is enabled there.
+    /// Colours text for [`Screen::line`], if colour is enabled there.
     pub(super) fn paint(&self, tone: Tone, text: impl Display) -> String {
-        self.answers.paint(tone, text)
+        self.answers.paint(&self.mark, tone, text)
     }
 
     /// Colours text for [`Screen::aside`], if colour is enabled there.
     pub(super) fn paint_aside(&self, tone: Tone, text: impl Display) -> String {
-        self.asides.paint(tone, text)
+        self.asides.paint(&self.mark, tone, text)
     }
 
     /// Creates a progress line, which does not mix with the answer.
@@ -86,8 +90,9 @@ impl Screen {
             .filter(|width| *width > 0)
     }
 
+    /// Writes a line on standard output.
     pub(super) fn line(&self, text: impl Display) -> io::Result<()> {
-        writeln!(io::stdout(), "{text}")
+        writeln!(io::stdout(), "{}", self.written(text))
     }
 
     /// Writes agent text without a line end and flushes: unchanged into a pipe or file, without control characters
@@ -103,22 +108,31 @@ impl Screen {
 
     /// Writes a remark, which is not part of the answer, as a line on standard error.
     pub(super) fn aside(&self, text: impl Display) -> io::Result<()> {
-        writeln!(io::stderr(), "{text}")
+        writeln!(io::stderr(), "{}", self.written(text))
     }
 
     /// Writes a value as indented JSON.
     pub(super) fn value(&self, value: &Value) -> io::Result<()> {
-        writeln!(io::stdout(), "{value:#}")
+        writeln!(io::stdout(), "{}", escaped(&format!("{value:#}")))
     }
 
     /// Writes a value as one line of JSON.
     pub(super) fn value_line(&self, value: &Value) -> io::Result<()> {
-        writeln!(io::stdout(), "{value}")
+        writeln!(io::stdout(), "{}", escaped(&value.to_string()))
+    }
+
+    /// Text as it is written: painted parts get their escape sequences, all other control characters are replaced.
+    fn written(&self, text: impl Display) -> String {
+        let text = text.to_string();
+        let parts: Vec<_> = text.split(&self.mark).map(harmless).collect();
+        parts.join("\x1b[")
     }
 
     /// Writes aligned columns; the first row is the heading.
     pub(super) fn table(&self, rows: &[Vec<String>]) -> io::Result<()> {
         for (number, line) in aligned(rows).into_iter().enumerate() {
+            // A cell with several lines would look like several rows.
+            let line = line.replace('\n', " ");
             match number {
                 0 => self.line(self.paint(Tone::Quiet, line))?,
                 _ => self.line(line)?,
@@ -129,7 +143,8 @@ impl Screen {
 }
 
 impl Stream {
-    fn paint(self, tone: Tone, text: impl Display) -> String {
+    /// Colours text; `mark` begins each escape sequence.
+    fn paint(self, mark: &str, tone: Tone, text: impl Display) -> String {
         let code = match tone {
             Tone::Strong => "1",
             Tone::Quiet => "2",
@@ -138,7 +153,7 @@ impl Stream {
             Tone::Name => "36",
         };
         match self.colour {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            true => format!("{mark}{code}m{text}{mark}0m"),
             false => text.to_string(),
         }
     }
@@ -159,7 +174,8 @@ impl Progress {
             return Ok(());
         }
         self.shown = true;
-        let text = self.stream.paint(Tone::Quiet, text);
+        let text = harmless(&text.to_string());
+        let text = self.stream.paint("\x1b[", Tone::Quiet, text);
         write!(io::stderr(), "\r\x1b[K{text}")?;
         io::stderr().flush()
     }
@@ -172,6 +188,24 @@ impl Progress {
         }
         Ok(())
     }
+}
+
+/// Writes an error on standard error, which can be closed.
+pub(super) fn error(error: &anyhow::Error) {
+    let _ = writeln!(io::stderr(), "error: {}", harmless(&format!("{error:#}")));
+}
+
+/// JSON with the control characters escaped that JSON allows inside of text.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for letter in json.chars() {
+        match letter {
+            '\n' => out.push(letter),
+            letter if letter.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(letter))),
+            letter => out.push(letter),
+        }
+    }
+    out
 }
 
 /// Replaces control characters other than newline and tab, so that text cannot move the cursor, set colours or
@@ -243,9 +277,11 @@ mod tests {
             (on("TERM", "dumb"), true, "ok"),
         ] {
             let screen = Screen::seen(&environment, terminal, !terminal);
-            assert_eq!(screen.paint(Tone::Good, "ok"), expected, "{environment:?}");
+            let painted = screen.written(screen.paint(Tone::Good, "ok"));
+            assert_eq!(painted, expected, "{environment:?}");
             let screen = Screen::seen(&environment, !terminal, terminal);
-            assert_eq!(screen.paint_aside(Tone::Good, "ok"), expected);
+            let painted = screen.written(screen.paint_aside(Tone::Good, "ok"));
+            assert_eq!(painted, expected);
         }
     }
 
@@ -256,6 +292,29 @@ mod tests {
             harmless(text),
             "a\tb\n\u{fffd}]52;c;aGk=\u{fffd}\u{fffd}2J\u{fffd}\u{fffd}"
         );
+    }
+
+    #[test]
+    fn only_painted_text_has_escape_sequences() {
+        let screen = Screen::seen(&Environment::new(), true, true);
+        let foreign = "\x1b[31mred\x1b[0m";
+        let written = screen.written(format_args!(
+            "{foreign} {}",
+            screen.paint(Tone::Bad, foreign)
+        ));
+        let shown = "\u{fffd}[31mred\u{fffd}[0m";
+        assert_eq!(written, format!("{shown} \x1b[31m{shown}\x1b[0m"));
+    }
+
+    #[test]
+    fn json_on_a_terminal_is_the_same_json_without_control_characters() {
+        let value = json!({"a": "\u{9b}2J\x7f\x1b\n", "b": ["ü"]});
+        let text = escaped(&format!("{value:#}"));
+        assert!(
+            !text.contains(|c: char| c.is_control() && c != '\n'),
+            "{text:?}"
+        );
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
     }
 
     #[test]
