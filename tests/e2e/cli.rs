@@ -152,6 +152,24 @@ fn the_demo() {
 }
 
 #[test]
+fn without_a_url_the_bridge_is_where_the_configuration_says() {
+    let home = tempfile::tempdir().unwrap();
+    let closed = Reserved::new();
+    let listen = format!("listen = \"{}\"\n", closed.address());
+    fs::write(home.path().join("bridge.toml"), listen).unwrap();
+    let arguments = ["deliveries", "--config", "bridge.toml"];
+    let (code, _, err) = run(bridge(home.path()).args(arguments));
+    let wanted = format!("cannot reach the bridge at http://{}/", closed.address());
+    assert!(code == 3 && err.contains(&wanted), "{err}");
+    let url = ["--url", "http://127.0.0.1:1"];
+    let (_, _, err) = run(bridge(home.path()).args(arguments).args(url));
+    assert!(err.contains("http://127.0.0.1:1/"), "{err}");
+    let mut unreadable = bridge(home.path());
+    let (code, _, err) = run(unreadable.env("BRIDGE_LISTEN", "here").arg("health"));
+    assert!(code == 1 && err.contains("unless --url"), "{err}");
+}
+
+#[test]
 fn secrets_shows_the_configured_and_says_when_there_is_none() {
     let home = tempfile::tempdir().unwrap();
     let (code, out, err) = run(bridge(home.path()).arg("secrets"));

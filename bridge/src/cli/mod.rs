@@ -29,6 +29,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{File, Sources};
@@ -81,14 +82,9 @@ struct Global {
     /// Print machine-readable JSON
     #[arg(long, global = true)]
     json: bool,
-    /// Address of the bridge
-    #[arg(
-        long,
-        global = true,
-        env = "BRIDGE_URL",
-        default_value = "http://127.0.0.1:7420"
-    )]
-    url: String,
+    /// Address of the bridge; defaults to `listen` of the configuration, http://127.0.0.1:7420 without one
+    #[arg(long, global = true, env = "BRIDGE_URL")]
+    url: Option<String>,
     /// Bearer token for the bridge
     #[arg(long, global = true, env = "BRIDGE_TOKEN", hide_env_values = true)]
     token: Option<String>,
@@ -150,12 +146,24 @@ impl Context {
         }
     }
 
-    fn client(&self) -> Result<client::Client, client::Error> {
-        client::Client::trusting(
-            &self.global.url,
+    fn client(&self) -> anyhow::Result<client::Client> {
+        let client = client::Client::trusting(
+            &self.url()?,
             self.global.token.clone(),
             self.global.ca.as_deref(),
-        )
+        )?;
+        Ok(client)
+    }
+
+    /// Address of the bridge: as given, or that of a bridge on this machine with the same configuration.
+    fn url(&self) -> anyhow::Result<String> {
+        if let Some(url) = &self.global.url {
+            return Ok(url.clone());
+        }
+        let loaded = self.sources().load().context(
+            "the bridge's address is `listen` of the configuration unless --url or BRIDGE_URL is given",
+        )?;
+        Ok(loaded.config.local_url())
     }
 
     fn screen(&self) -> screen::Screen {

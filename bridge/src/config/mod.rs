@@ -11,7 +11,7 @@ mod layers;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -95,6 +95,22 @@ impl Default for Config {
             metrics: metrics::Config::default(),
             otlp: otlp::Config::default(),
         }
+    }
+}
+
+impl Config {
+    /// URL at which a client on the same machine reaches the listener.
+    pub fn local_url(&self) -> String {
+        let scheme = match self.tls.cert {
+            Some(_) => "https",
+            None => "http",
+        };
+        let ip = match self.listen.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        format!("{scheme}://{}", SocketAddr::new(ip, self.listen.port()))
     }
 }
 

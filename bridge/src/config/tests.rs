@@ -105,6 +105,23 @@ fn a_variable_is_read_as_what_its_key_wants() {
 }
 
 #[test]
+fn a_client_on_the_same_machine_finds_the_listener() {
+    for (listen, cert, expected) in [
+        ("127.0.0.1:7420", None, "http://127.0.0.1:7420"),
+        ("0.0.0.0:80", None, "http://127.0.0.1:80"),
+        ("[::]:443", Some("cert.pem"), "https://[::1]:443"),
+        ("192.0.2.7:7420", None, "http://192.0.2.7:7420"),
+    ] {
+        let mut config = Config {
+            listen: listen.parse().unwrap(),
+            ..Config::default()
+        };
+        config.tls.cert = cert.map(PathBuf::from);
+        assert_eq!(config.local_url(), expected);
+    }
+}
+
+#[test]
 fn the_gateway_provider_alone_is_the_only_adapter() {
     let alone = [("GATEWAY_PROVIDER", "acme-ai")];
     let (config, _) = small("", &alone).unwrap();

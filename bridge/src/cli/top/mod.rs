@@ -43,7 +43,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     let palette = view::Palette::of(&context.environment);
     let mut now = Now {
-        url: context.global.url.clone(),
+        url: context.url()?,
         finished: VecDeque::from(vec![0; KEPT]),
         ..Now::default()
     };
