@@ -152,6 +152,22 @@ fn the_demo() {
 }
 
 #[test]
+fn a_demo_that_fails_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    let mut demo = bridge(home.path());
+    let demo = demo.env("BRIDGE_PLUGIN_PATH", plugins()).arg("demo");
+    // Neither PATH nor HOME has the program.
+    let (code, out, err) = run(demo.args(["--adapter", "claude-agent-sdk"]));
+    assert_eq!(code, 1, "{out}\n{err}");
+    assert!(
+        out.contains("The dispatch failed: ") && !out.contains("Done in"),
+        "{out}"
+    );
+    let (code, out, _) = run(demo.arg("--json"));
+    assert_eq!(code, 1, "{out}");
+}
+
+#[test]
 fn without_a_url_the_bridge_is_where_the_configuration_says() {
     let home = tempfile::tempdir().unwrap();
     let closed = Reserved::new();

@@ -17,7 +17,7 @@ use super::client::{Client, Target};
 use super::screen::{Screen, Tone, text};
 use super::sink::{Callback, Sink};
 use super::stream::{Events, Query};
-use super::{Context, Environment, tail};
+use super::{Context, Environment, FAILED, tail};
 use crate::app;
 use crate::config::{Config, File, Sources};
 use crate::telemetry;
@@ -179,8 +179,18 @@ async fn show(
     tracker.close();
     tracker.wait().await;
     let record = played?;
+    let result = &record["callback"]["body"];
+    let succeeded = result["status"] == "ok";
     if stage.json {
         stage.screen.value(&record)?;
+    } else if !succeeded {
+        stage.say("")?;
+        stage.say(format_args!(
+            "{}: {} ({})",
+            stage.screen.paint(Tone::Bad, "The dispatch failed"),
+            text(result, "/error"),
+            text(result, "/errorCode"),
+        ))?;
     } else {
         // Shown as it was called, since it might not be in PATH.
         let program = std::env::args().next();
@@ -194,7 +204,10 @@ async fn show(
                 .paint(Tone::Strong, format_args!("{program} dev")),
         ))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(match succeeded {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(FAILED),
+    })
 }
 
 /// Output of the demo and address of its bridge.

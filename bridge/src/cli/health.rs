@@ -1,4 +1,4 @@
-//! `forge-bridge health`: readiness of a bridge and health of its adapters. Needs no token.
+//! `forge-bridge health`: readiness of a bridge, its callbacks, and health of its adapters. Needs no token.
 
 use std::process::ExitCode;
 
@@ -22,6 +22,11 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
             "{}, {}",
             screen.paint(Tone::Good, text(&ready, "/status")),
             text(&health, "/status"),
+        ))?;
+        screen.line(format_args!(
+            "callbacks: {} pending, {} dead",
+            text(&health, "/deliveries/pending"),
+            text(&health, "/deliveries/dead"),
         ))?;
         let mut rows = vec![
             ["adapter", "status", "running", "queued", "message"]
