@@ -117,8 +117,8 @@ async fn callers_submit_follow_and_read() {
     ] {
         let said = output(&mut call(&bridge, path));
         for part in ["dsp_", "on echo", "execution.completed", "Hello 3"] {
-            let missing = !said.contains(part) && !(part == "on echo" && path.ends_with("sh"));
-            assert!(!missing, "{path}: {part}: {said}");
+            let left_out = part == "on echo" && path.ends_with("sh");
+            assert!(left_out || said.contains(part), "{path}: {part}: {said}");
         }
     }
 }
