@@ -7,6 +7,7 @@ use reqwest::StatusCode;
 
 use super::super::harness::process::{Home, Process};
 use super::super::harness::until;
+use super::disk::{Disk, WELL, WRITES_FAIL};
 use super::is_whole;
 use super::load::Load;
 
@@ -23,6 +24,19 @@ fn copy(from: &Path, to: &Path) {
             fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
         }
     }
+}
+
+/// Waits for the end of a bridge that is strict, and asserts that it is explained.
+async fn ends_by_itself(home: &Home, bridge: Process) {
+    let status = bridge.ended().await;
+    assert_eq!(status.code(), Some(1));
+    // Its last lines are copied to the log when it has ended.
+    until("the reason in the log", async || {
+        let log = home.log();
+        let is_said = log.contains(REASON) && log.contains("`strict` is set");
+        is_said.then_some(())
+    })
+    .await;
 }
 
 /// A bridge that has worked, in a home that outlives it.
@@ -45,11 +59,12 @@ async fn stops_accepting(home: &Home, bridge: &Process, load: &mut Load) {
     let (status, health) = bridge.api.get("/api/health").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{health}");
     assert_eq!(health["store"]["status"], "offline", "{health}");
-    let log = home.log();
-    let lines = log.lines().filter(|line| line.contains("the store failed"));
-    let lines: Vec<_> = lines.collect();
-    assert_eq!(lines.len(), 1, "{log}");
-    assert!(lines[0].contains(REASON), "{log}");
+    // Its lines are copied to the log a little later.
+    let log = until("the reason in the log", async || {
+        Some(home.log()).filter(|log| log.contains(REASON))
+    })
+    .await;
+    assert_eq!(log.matches("the store failed").count(), 1, "{log}");
 }
 
 #[tokio::test]
@@ -99,13 +114,23 @@ async fn with_strict_a_bridge_whose_folder_is_removed_ends() {
     let home = Home::new(&[("BRIDGE_STRICT", "true")]);
     let bridge = home.start();
     fs::remove_dir_all(data(&home)).unwrap();
-    let status = bridge.ended().await;
-    assert_eq!(status.code(), Some(1));
-    // Its last lines are copied to the log when it has ended.
-    until("the reason in the log", async || {
-        let log = home.log();
-        let is_said = log.contains(REASON) && log.contains("`strict` is set");
-        is_said.then_some(())
-    })
-    .await;
+    ends_by_itself(&home, bridge).await;
+}
+
+/// The files are looked at before they are opened again, too.
+#[tokio::test]
+async fn with_strict_a_bridge_ends_whose_folder_is_removed_while_the_disk_fails() {
+    let mut home = Home::new(&[("BRIDGE_STRICT", "true")]);
+    let disk = Disk::below(&mut home);
+    let mut load = Load::start().await;
+    let bridge = home.start();
+    load.send(&bridge.api, 6).await;
+    load.verify(&bridge.api).await;
+    disk.is(WRITES_FAIL);
+    while load.refused() == 0 {
+        load.send(&bridge.api, 1).await;
+    }
+    fs::remove_dir_all(data(&home)).unwrap();
+    disk.is(WELL);
+    ends_by_itself(&home, bridge).await;
 }

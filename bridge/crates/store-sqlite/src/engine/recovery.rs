@@ -88,6 +88,9 @@ impl<S: TransactionState> Writer<S> {
                     self.shared.readers.resume();
                 }
             }
+            if is_cut && !self.lock.is_in_place() {
+                return self.recover(StoreFailure::moved().into());
+            }
             let done = done.and_then(|()| self.reconnect(&mut needs_full_recovery));
             let Err(reason) = done else {
                 return true;
@@ -140,9 +143,6 @@ impl<S: TransactionState> Writer<S> {
 
     /// Opens the file, which recovers it, and makes a trial write.
     fn reconnect(&mut self, needs_full_recovery: &mut bool) -> Result<(), String> {
-        if !self.lock.is_in_place() {
-            return Err(StoreFailure::moved().reason);
-        }
         let file = &self.shared.file;
         wal::sync(file).map_err(|error| format!("cannot sync the WAL: {error}"))?;
         let opened = connection::open(file).and_then(|connection| {
