@@ -46,15 +46,12 @@ impl Maintenance for Sqlite {
     }
 }
 
-/// One step ends after this many rows, however few dispatches they belong to,
-const STEP_ROWS: usize = 2_000;
-/// and after this long: other changes wait for it.
+/// One step ends after this long, however few dispatches it has removed: other changes wait for it.
 const STEP_TIME: Duration = Duration::from_millis(5);
 
 fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swept, Failure> {
     let begun = Instant::now();
     let mut swept = Swept::default();
-    let mut removed_rows = 0;
     let expired: Vec<(i64, bool)> = rows::all(
         tx.conn,
         "SELECT seq, coalesce(delivery = 2, 0) FROM dispatch INDEXED BY dispatch_expires
@@ -64,16 +61,15 @@ fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swept, Failure
         |row| row.try_into(),
     )?;
     for (place, (seq, is_dead)) in expired.into_iter().enumerate() {
-        let is_long = removed_rows > STEP_ROWS || begun.elapsed() > STEP_TIME;
         // A step removes at least one dispatch, however slow the disk is.
-        if place == limit || place > 0 && is_long {
+        if place == limit || place > 0 && begun.elapsed() > STEP_TIME {
             swept.more = true;
             break;
         }
         removed(tx, events::newest_of(tx.conn, seq)?);
-        removed_rows += tx.execute("DELETE FROM event WHERE dispatch = ?", [seq])?;
+        tx.execute("DELETE FROM event WHERE dispatch = ?", [seq])?;
         // Its other rows are deleted with it.
-        removed_rows += tx.execute("DELETE FROM dispatch WHERE seq = ?", [seq])?;
+        tx.execute("DELETE FROM dispatch WHERE seq = ?", [seq])?;
         if is_dead {
             deliver::count(tx, Some(DeliveryState::Dead), None);
         }
@@ -91,17 +87,16 @@ fn sweep_unbound(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<(), Fa
     let oldest = now
         .saturating_sub(rules::UNBOUND_RETENTION)
         .unwrap_or(Timestamp::MIN);
-    let old: Vec<(i64, u64)> = rows::all(
+    let last: Vec<u64> = rows::all(
         tx.conn,
-        "SELECT first, last FROM event INDEXED BY event_unbound
-         WHERE unbound_at IS NOT NULL AND unbound_at < ? ORDER BY unbound_at LIMIT ?",
+        "DELETE FROM event WHERE first IN (
+           SELECT first FROM event INDEXED BY event_unbound
+           WHERE unbound_at IS NOT NULL AND unbound_at < ? ORDER BY unbound_at LIMIT ?)
+         RETURNING last",
         params![nanos(oldest), rows::limit(limit)],
-        |row| row.try_into(),
+        |row| row.get(0),
     )?;
-    for (first, last) in old {
-        removed(tx, Some(last));
-        tx.execute("DELETE FROM event WHERE first = ?", [first])?;
-    }
+    removed(tx, last.into_iter().max());
     Ok(())
 }
 
