@@ -1,5 +1,6 @@
 //! Services of the bridge for an adapter.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -36,12 +37,29 @@ pub struct Create {
     /// A command that connects its stdin and stdout to the Unix socket named by a further argument, for
     /// programs that want to start a server of the adapter. Empty: not available.
     pub relay: Vec<String>,
+    /// User of the programs that the adapter starts, if not the bridge's; the supervisor switches to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<User>,
     /// The bridge's size limits.
     pub limits: Limits,
     /// The most verbose level that the bridge logs: `error`, `warn`, `info`, `debug` or `trace`. Default:
     /// `info`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_level: Option<String>,
+}
+
+/// A user of the system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct User {
+    /// Name.
+    pub name: String,
+    /// User id.
+    pub uid: u32,
+    /// Id of its primary group.
+    pub gid: u32,
+    /// Home directory.
+    pub home: PathBuf,
 }
 
 /// Size limits in bytes.
@@ -99,6 +117,12 @@ impl Host {
     /// if not available.
     pub fn relay(&self) -> &[String] {
         &self.0.create.relay
+    }
+
+    /// The user of the programs that the adapter starts; `None` for that of the bridge. Files made for them must
+    /// belong to it: [`Program::folder`](crate::child::Program::folder).
+    pub fn user(&self) -> Option<&User> {
+        self.0.create.user.as_ref()
     }
 
     /// The bridge's size limits.

@@ -31,7 +31,7 @@ pub use config::Config;
 pub use error::AdapterError;
 pub use event::AdapterEvent;
 pub use events::{Events, Sent};
-pub use host::Host;
+pub use host::{Host, User};
 pub use instance::{CancelAnswer, CancelRequest};
 pub use listeners::{EventListeners, ListenerId};
 pub use profile::{

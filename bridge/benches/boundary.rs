@@ -33,6 +33,8 @@ fn main() {
         state_dir: folder.path().join("state"),
         supervisor: Vec::new(),
         relay: Vec::new(),
+        user: None,
+        users: BTreeMap::new(),
         tracker: Tasks::here(),
     };
     let request: ExecutionRequest = serde_json::from_value(json!({

@@ -17,9 +17,11 @@ fn main() -> ExitCode {
     let first = args.nth(1);
     match first.as_ref().and_then(|first| first.to_str()) {
         Some("exec") => return process::exec::run(args),
-        Some("adapter-host") => return plugin::child::run(args),
         Some("relay") => return process::relay::run(args),
-        Some(_) | None => {}
+        Some(_) | None => process::close_memory(),
+    }
+    if first.is_some_and(|first| first == "adapter-host") {
+        return plugin::child::run(args);
     }
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

@@ -23,6 +23,7 @@ const TREE: &str = "
 const TREE_SIZE: usize = 4;
 
 const ROLE: &str = "FORGE_E2E_TREES";
+const ALONE: &str = "FORGE_E2E_ALONE";
 
 #[test]
 fn trees_live_while_their_spawning_threads_end_and_die_with_the_bridge() {
@@ -88,8 +89,20 @@ fn the_tree_of_a_killed_supervisor_is_swept_at_once_and_no_other() {
 
 #[test]
 fn what_outlived_bridge_and_supervisors_is_killed_at_the_next_boot() {
+    // In a process of its own: what is left becomes a child of the nearest subreaper, and this process has bridges of
+    // other tests, which kill orphans at once.
+    alone("children::role_of_a_next_boot");
+}
+
+/// The test above, without a running bridge in the process. Does nothing outside of it.
+#[test]
+fn role_of_a_next_boot() {
+    if std::env::var_os(ALONE).is_none() {
+        return;
+    }
     let store = Store::new("boot");
     let other = Store::new("other");
+    let children = Children::new(&config(), &store.id).unwrap();
     let mut bridge = Bridge::start(&store, 5);
     let mut foreign = Bridge::start(&other, 1);
     store.until_living(5 * TREE_SIZE, Duration::from_secs(20));
@@ -105,7 +118,6 @@ fn what_outlived_bridge_and_supervisors_is_killed_at_the_next_boot() {
     // No process is left to kill them.
     store.until_living(5 * TREE_SIZE, Duration::from_secs(2));
 
-    let children = Children::new(&config(), &store.id).unwrap();
     assert_eq!(children.living(), 5 * TREE_SIZE);
     let swept = children.reap_leftovers();
 
@@ -120,6 +132,53 @@ fn what_outlived_bridge_and_supervisors_is_killed_at_the_next_boot() {
     );
     foreign.kill();
     other.until_living(0, Duration::from_secs(2));
+}
+
+#[test]
+fn what_is_left_without_a_supervisor_at_the_end_is_killed() {
+    alone("children::role_of_an_end");
+}
+
+/// The test above. Does nothing outside of it.
+#[test]
+fn role_of_an_end() {
+    if std::env::var_os(ALONE).is_none() {
+        return;
+    }
+    let store = Store::new("end");
+    let children = Children::new(&config(), &store.id).unwrap();
+    let mut supervised: Vec<Child> = (0..5).map(|n| supervise(&store, n)).collect();
+    store.until_living(5 * TREE_SIZE, Duration::from_secs(20));
+    for child in &mut supervised {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert_eq!(store.living(), 5 * TREE_SIZE);
+    let mut stranger = Command::new("sleep").arg("300").spawn().unwrap();
+
+    let swept = children.end();
+
+    assert!(
+        swept.killed >= 5 * TREE_SIZE && swept.left == 0,
+        "{swept:?}"
+    );
+    assert_eq!(store.living(), 0);
+    assert_eq!(
+        stranger.try_wait().unwrap(),
+        None,
+        "started by this process itself"
+    );
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+/// Runs one test of this binary in a process of its own.
+fn alone(test: &str) {
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(ALONE, "1")
+        .status();
+    assert!(status.unwrap().success());
 }
 
 #[test]
@@ -209,6 +268,7 @@ fn config() -> Config {
     Config {
         supervisor: Some(PathBuf::from(env!("CARGO_BIN_EXE_forge-bridge"))),
         grace: Duration::from_millis(200),
+        ..Config::default()
     }
 }
 

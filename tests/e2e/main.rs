@@ -14,6 +14,7 @@ mod cli;
 mod command;
 mod compatible;
 mod config;
+mod confinement;
 mod conform;
 mod console;
 mod dashboard;

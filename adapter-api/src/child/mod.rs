@@ -18,10 +18,11 @@ use crate::Host;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod ownership;
 mod program;
 mod streams;
 
-pub use self::program::{INHERITED, Program};
+pub use self::program::{INHERITED, Program, inherited};
 pub use self::streams::Line;
 
 /// Time limit for the output of a program to end after the program has ended.
@@ -76,7 +77,7 @@ impl Child {
             [] => Command::new(&path),
             [supervisor, rest @ ..] => {
                 let mut command = Command::new(supervisor);
-                // The supervisor's path is a link into /proc, which is meaningless in a process list.
+                // The supervisor's path is a descriptor in /proc, which is meaningless in a process list.
                 command.arg0("forge-bridge").args(rest).arg(&path);
                 command
             }
@@ -84,11 +85,7 @@ impl Child {
         command
             .args(&program.args)
             .env_clear()
-            .envs(
-                INHERITED
-                    .iter()
-                    .filter_map(|name| Some((name, std::env::var_os(name)?))),
-            )
+            .envs(inherited(host.user()))
             .envs(&program.env)
             .env("FORGE_BRIDGE_STORE", host.store_id())
             .stdin(Stdio::piped())
@@ -105,6 +102,14 @@ impl Child {
         }
         if let Some(dir) = &program.dir {
             command.current_dir(dir);
+        } else if host.user().is_some() {
+            command.current_dir("/");
+        }
+        if let (Some(user), Some(folder)) = (host.user(), &program.folder) {
+            ownership::hand_over(folder, user).map_err(|source| StartError::Start {
+                path: path.clone(),
+                source,
+            })?;
         }
         let mut process = command
             .spawn()

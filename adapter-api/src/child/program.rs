@@ -6,6 +6,8 @@ use std::fmt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::User;
+
 /// The only variables of the adapter's own environment that a program inherits; others must be named in
 /// [`Program::env`].
 pub const INHERITED: [&str; 20] = [
@@ -31,6 +33,20 @@ pub const INHERITED: [&str; 20] = [
     "XDG_RUNTIME_DIR",
 ];
 
+/// The variables that a program inherits, with those that name a user and its home replaced by this user's.
+pub fn inherited(user: Option<&User>) -> impl Iterator<Item = (&'static str, OsString)> {
+    INHERITED.into_iter().filter_map(move |name| {
+        let value = match (name, user) {
+            ("HOME", Some(user)) => Some(user.home.clone().into_os_string()),
+            ("USER" | "LOGNAME", Some(user)) => Some(OsString::from(&user.name)),
+            // These folders belong to the bridge's user.
+            ("TMPDIR" | "XDG_RUNTIME_DIR", Some(_)) => None,
+            (_, _) => std::env::var_os(name),
+        };
+        Some((name, value?))
+    })
+}
+
 /// A program to start.
 #[derive(Clone)]
 pub struct Program {
@@ -38,8 +54,11 @@ pub struct Program {
     pub path: PathBuf,
     /// Arguments, without the program's name.
     pub args: Vec<OsString>,
-    /// Working directory; default: that of the bridge.
+    /// Working directory; default: that of the bridge, or `/` if the program runs as another user.
     pub dir: Option<PathBuf>,
+    /// Folder made for this program alone. If the program runs as another user, the folder and everything in it
+    /// belong to that user from the start on.
+    pub folder: Option<PathBuf>,
     /// Variables besides [`INHERITED`]; these win over inherited ones of the same name.
     pub env: BTreeMap<String, String>,
     /// Line limit; a longer line of output is reported as [`Line::TooLong`](super::Line::TooLong).
@@ -55,6 +74,7 @@ impl Program {
             path: path.into(),
             args: Vec::new(),
             dir: None,
+            folder: None,
             env: BTreeMap::new(),
             line_bytes: 16 << 20,
             stderr_bytes: 16 << 10,

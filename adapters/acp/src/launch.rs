@@ -32,6 +32,7 @@ pub(crate) fn program(
     let mut program = Program::new(path);
     program.args = settings.table.args.iter().map(Into::into).collect();
     program.dir = Some(work.to_owned());
+    program.folder = Some(folder.to_owned());
     // Kept for error texts.
     program.stderr_bytes = 2 << 10;
     // Temporary files of the agent are removed with the run's directory.

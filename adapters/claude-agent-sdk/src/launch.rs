@@ -113,6 +113,7 @@ pub(crate) fn program(
     let mut program = Program::new(&table.program);
     program.args = args.0.into_iter().map(Into::into).collect();
     program.dir = Some(dir);
+    program.folder = Some(folder.to_owned());
     // Temporary files of the program are removed with the run's directory.
     let temporary = folder.join("tmp");
     fs::create_dir(&temporary)?;

@@ -237,6 +237,7 @@ fn program(
     let mut program = Program::new(path);
     program.args = args.into_iter().map(Into::into).collect();
     program.dir = Some(dir);
+    program.folder = Some(folder.path().to_owned());
     program.line_bytes = settings.table.line_bytes;
     program
         .env

@@ -1,5 +1,7 @@
 //! Checks without serving: all problems of a configuration, and the signing secrets.
 
+use std::collections::BTreeMap;
+
 use forge_adapter_api::HealthStatus;
 
 use crate::config::Config;
@@ -17,6 +19,7 @@ use forge_server::tls::Tls;
 use forge_store_sqlite::Sqlite;
 
 use super::secrets::open_vault;
+use super::users::Users;
 use super::{HALT, Options};
 
 /// Store id of processes started by a check, which belong to no store.
@@ -64,6 +67,8 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
     let exporter = Exporter::open(&config.otlp, &config.net, "check");
     note(exporter.map(drop).map_err(Into::into));
     let state = tempfile::tempdir()?;
+    let children = Children::new(&config.process, CHECK)?;
+    note(Users::find(config, &children).map(drop));
     let tracker = Tasks::here();
     let started = Registry::start(plugin::Setup {
         config: plugin::Config {
@@ -75,8 +80,10 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
         store_id: CHECK.to_owned(),
         epoch: 0,
         state_dir: state.path().to_owned(),
-        supervisor: Children::new(&config.process, CHECK)?.supervisor().to_vec(),
+        supervisor: children.supervisor().to_vec(),
         relay: Vec::new(),
+        user: None,
+        users: BTreeMap::new(),
         tracker: tracker.clone(),
     });
     match started.await {

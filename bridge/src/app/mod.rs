@@ -10,6 +10,7 @@ mod reseal;
 pub mod secrets;
 mod sweep;
 pub mod upkeep;
+mod users;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -41,7 +42,7 @@ use forge_dispatch::{self as dispatch, Dispatcher};
 use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Adapter, Registry, Relayed, Trust};
-use forge_process::Children;
+use forge_process::{Children, Swept};
 use forge_server::auth::Auth;
 use forge_server::tls::Tls;
 use forge_server::{self as http, Phase, ProcessState};
@@ -52,6 +53,7 @@ use relay::Relay;
 use reseal::Resealer;
 use secrets::open_vault;
 use sweep::sweep;
+use users::Users;
 
 /// Interval of background health checks of adapters.
 const HEALTH_EVERY: Duration = Duration::from_secs(15);
@@ -128,6 +130,7 @@ impl Bridge {
         let vault = open_vault(&config).await?;
         reseal::fit(&*store, &vault).await?;
         let children = Children::new(&config.process, store.store_id())?;
+        let users = Users::find(&config, &children)?;
         reap(&children).await?;
         let clock = Clock::System;
         let kept = Reloadable::from(config.retention.records);
@@ -155,6 +158,8 @@ impl Bridge {
             state_dir: config.data_dir.join("state"),
             supervisor: children.supervisor().to_vec(),
             relay: children.relay().to_vec(),
+            user: users.default.clone(),
+            users: users.of_adapters,
             tracker: tracker.clone(),
         })
         .await?;
@@ -162,7 +167,11 @@ impl Bridge {
         let mcp = Servers::new(mcp::Setup {
             config: config.mcp.clone(),
             client: client.clone(),
-            supervisor: children.supervisor().to_vec(),
+            supervisor: match &users.default {
+                Some(user) => user.supervisor.clone(),
+                None => children.supervisor().to_vec(),
+            },
+            user: users.default.map(|user| user.user),
             store_id: store.store_id().to_owned(),
             tracker: tracker.clone(),
         })?;
@@ -382,6 +391,12 @@ impl Bridge {
             .drain(grace.max(Instant::now() + Duration::from_millis(100)))
             .await;
         self.registry.shutdown(HALT).await;
+        let children = self.children.clone();
+        // Everything that was started has ended; what is left has escaped from its supervisor.
+        let swept = tokio::task::spawn_blocking(move || children.end()).await;
+        if let Ok(Swept { killed: 1.., .. } | Swept { left: 1.., .. }) = swept {
+            tracing::warn!("processes without a supervisor were killed: {swept:?}");
+        }
         self.last.cancel();
         self.tracker.close();
         if timeout_at(Instant::now() + HALT, self.tracker.wait())

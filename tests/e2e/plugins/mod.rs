@@ -83,6 +83,8 @@ impl Place {
             state_dir: self.folder.path().join("state"),
             supervisor: Vec::new(),
             relay: Vec::new(),
+            user: None,
+            users: BTreeMap::new(),
             tracker: Tasks::here(),
         }
     }

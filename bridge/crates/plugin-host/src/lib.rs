@@ -25,4 +25,4 @@ pub use registry::error::Error;
 pub use registry::generation::Permit;
 pub use registry::reload::ReloadError;
 pub use registry::settings::AdapterTable;
-pub use registry::{Registry, Setup};
+pub use registry::{ProgramUser, Registry, Setup};

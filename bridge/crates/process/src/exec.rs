@@ -1,6 +1,7 @@
-//! Supervisor: `forge-bridge exec [--bridge=<pid>:<start>] [--store=<id>] [--grace-ms=<n>] -- program args…`. It runs
-//! one program and ends with it or with the bridge, whichever ends first; no descendant outlives the supervisor, in
-//! any process group or session. Independent of the program.
+//! Supervisor: `forge-bridge exec [--bridge=<pid>:<start>] [--store=<id>] [--grace-ms=<n>] [--user=<uid>:<gid>] --
+//! program args…`. It runs one program and ends with it or with the bridge, whichever ends first; no descendant
+//! outlives the supervisor, in any process group or session. Independent of the program. With `--user` the program
+//! runs as that user, which cannot signal the supervisor.
 //!
 //! SIGTERM is sent to the process group of the program; whatever is left after the grace period is killed. A second
 //! SIGTERM, SIGINT or SIGQUIT kills at once. Exit code: that of the program, 128 plus the signal that ended it, 127
@@ -17,14 +18,16 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, getppid,
-    kill_process, kill_process_group, pidfd_open, set_child_subreaper, wait, waitid, waitpid,
+    Gid, Pid, PidfdFlags, Signal, Uid, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid,
+    getppid, kill_process, kill_process_group, pidfd_open, set_child_subreaper, wait, waitid,
+    waitpid,
 };
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::{STORE_VARIABLE, proc};
+use super::reaper::{self, Executable};
+use super::{ORPHANS_EVERY, STORE_VARIABLE, depth, proc, user};
 
 /// Longest time that the rest of a process tree can survive SIGKILL (a process stuck in the kernel does) before the
 /// supervisor leaves it to the bridge's sweep.
@@ -56,6 +59,8 @@ struct Order {
     bridge: Option<Bridge>,
     store: Option<String>,
     grace: Duration,
+    /// Uid and gid of the program.
+    user: Option<(u32, u32)>,
     program: OsString,
     args: Vec<OsString>,
 }
@@ -75,7 +80,8 @@ fn failure(message: impl Into<String>) -> Failure {
 
 fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Order, Failure> {
     let mut args = args.into_iter();
-    let (mut bridge, mut store, mut grace) = (None, None, super::Config::default().grace);
+    let (mut bridge, mut store, mut user) = (None, None, None);
+    let mut grace = super::Config::default().grace;
     let program = loop {
         let Some(arg) = args.next() else {
             return Err(failure("no program given; usage: exec -- program args…"));
@@ -90,6 +96,12 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Order, Failure> {
                         .map_err(|_| failure(format!("--grace-ms={value} is not a number")))?,
                 );
             }
+            Some(("--user", value)) => {
+                let numbers = value.split_once(':');
+                let numbers = numbers.and_then(|(uid, gid)| user::numbers(uid, gid));
+                let wrong = || failure(format!("--user={value} is not <uid>:<gid>"));
+                user = Some(numbers.ok_or_else(wrong)?);
+            }
             _ if arg == "--" => match args.next() {
                 Some(program) => break program,
                 None => return Err(failure("no program given after --")),
@@ -101,6 +113,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Order, Failure> {
         bridge,
         store,
         grace,
+        user,
         program,
         args: args.collect(),
     })
@@ -135,17 +148,27 @@ async fn supervise(order: &Order) -> Result<u8, Failure> {
     guardians.extend(order.bridge.map(open_bridge).transpose()?);
     let mut abandoned = watch(guardians)?;
 
+    // Under a filter of system calls that refuses this, orphans below are found at the end only.
+    let _ = depth::descend();
     let leader = spawn(order)?;
     let_go_of_stdio();
 
+    let executable = Executable::running();
+    let mut orphans = interval(ORPHANS_EVERY);
+    orphans.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut deadline: Option<Instant> = None;
     loop {
         tokio::select! {
             _ = &mut abandoned => break,
             () = at(deadline) => break,
+            // Adopted when a supervisor further down was killed, which sends no signal to this process.
+            _ = orphans.tick() => reaper::kill_orphans(&executable, None),
             request = signals.next() => match request {
                 Request::ChildEnded if has_ended(leader) => break,
-                Request::ChildEnded => bury_others(leader),
+                Request::ChildEnded => {
+                    bury_others(leader);
+                    reaper::kill_orphans(&executable, None);
+                }
                 Request::End if deadline.is_none() => {
                     // An error means that the group is gone; its SIGCHLD follows.
                     let _ = kill_process_group(leader, Signal::TERM);
@@ -165,6 +188,11 @@ fn spawn(order: &Order) -> Result<Pid, Failure> {
     if let Some(store) = &order.store {
         command.env(STORE_VARIABLE, store);
     }
+    if let Some((uid, gid)) = order.user {
+        switch(uid, gid)
+            .map_err(|error| failure(format!("cannot start a program as user {uid}: {error}")))?;
+        command.uid(uid).gid(gid);
+    }
     let child = command.spawn().map_err(|error| Failure {
         code: if error.kind() == io::ErrorKind::NotFound {
             127
@@ -174,6 +202,12 @@ fn spawn(order: &Order) -> Result<Pid, Failure> {
         message: format!("cannot start {}: {error}", order.program.display()),
     })?;
     Ok(Pid::from_child(&child))
+}
+
+fn switch(uid: u32, gid: u32) -> rustix::io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    user::hand_over_pipes(uid, gid)?;
+    user::give_up_rights(gid)
 }
 
 /// Closes the pipes: readers must see EOF when the program ends, not when the supervisor does.
@@ -200,7 +234,9 @@ fn open_parent() -> Result<OwnedFd, Failure> {
 fn open_bridge(bridge: Bridge) -> Result<OwnedFd, Failure> {
     let gone = || failure(format!("the bridge (pid {}) is gone", bridge.pid));
     let pidfd = pidfd_open(bridge.pid, PidfdFlags::empty()).map_err(|_| gone())?;
-    if proc::stat(bridge.pid).is_none_or(|stat| stat.start != bridge.start) {
+    // Where `/proc` is mounted with `hidepid`, the bridge is not visible, because its memory is closed. It runs all
+    // the same; only a reuse of its pid then goes unnoticed.
+    if proc::stat(bridge.pid).is_some_and(|stat| stat.start != bridge.start) {
         return Err(gone());
     }
     Ok(pidfd)
@@ -351,6 +387,7 @@ mod tests {
             "--bridge=12:900",
             "--store=s",
             "--grace-ms=5",
+            "--user=7:8",
             "--",
             "sh",
             "--store=x",
@@ -365,6 +402,7 @@ mod tests {
                 }),
                 store: Some("s".to_owned()),
                 grace: Duration::from_millis(5),
+                user: Some((7, 8)),
                 program: "sh".into(),
                 args: vec!["--store=x".into()],
             }
@@ -379,6 +417,8 @@ mod tests {
             (&["--"][..], "no program"),
             (&["--bridge=12", "sh"][..], "--bridge=12"),
             (&["--grace-ms=soon", "sh"][..], "--grace-ms=soon"),
+            (&["--user=root", "sh"][..], "--user=root"),
+            (&["--user=7:-1", "sh"][..], "--user=7:-1"),
         ] {
             let failure = order(args).unwrap_err();
             assert!(failure.message.contains(wanted), "{}", failure.message);

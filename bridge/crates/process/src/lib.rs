@@ -2,6 +2,7 @@
 //! kills what a crash left behind. Independent of the programs and of the callers that start them.
 #![forbid(unsafe_code)]
 
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,15 +12,20 @@ use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use self::reaper::{Orphanage, Tag};
+use self::reaper::{Dead, Executable};
 use forge_base::metrics::Counter;
 
+mod depth;
 pub mod exec;
 mod proc;
 mod reaper;
 pub mod relay;
+mod secrecy;
+mod user;
 
 pub use self::reaper::Swept;
+pub use self::secrecy::close_memory;
+pub use self::user::{User, UserError};
 
 /// Id of the store that a process belongs to; in the environment of every child.
 pub const STORE_VARIABLE: &str = "FORGE_BRIDGE_STORE";
@@ -28,6 +34,8 @@ pub const EXECUTION_VARIABLE: &str = "FORGE_EXECUTION";
 
 /// Longest wait of a sweep for killed processes to end.
 const SWEEP_LIMIT: Duration = Duration::from_secs(5);
+/// Interval at which adopted children are looked for, which no signal announces.
+const ORPHANS_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -37,6 +45,8 @@ pub struct Config {
     /// Time between SIGTERM and SIGKILL.
     #[serde(with = "forge_base::duration")]
     pub grace: Duration,
+    /// User of the programs that adapters start, by name or as `uid:gid`; default: that of the bridge.
+    pub user: Option<String>,
 }
 
 impl Default for Config {
@@ -44,6 +54,7 @@ impl Default for Config {
         Self {
             supervisor: None,
             grace: Duration::from_secs(2),
+            user: None,
         }
     }
 }
@@ -52,6 +63,8 @@ impl Default for Config {
 pub enum Error {
     #[error("cannot read /proc/self/stat; is /proc mounted?")]
     NoProc,
+    #[error("cannot open the program of this process, which supervises others")]
+    Program(#[source] std::io::Error),
     #[error("cannot become a child subreaper")]
     Adopt(#[source] rustix::io::Errno),
     #[error("cannot handle SIGCHLD")]
@@ -69,6 +82,9 @@ struct Inner {
     store_id: String,
     supervisor: Vec<String>,
     relay: Vec<String>,
+    executable: Executable,
+    /// Descriptor that the supervisor's path names.
+    _opened: Option<OwnedFd>,
     meters: Meters,
 }
 
@@ -87,34 +103,48 @@ impl Children {
         let us = getpid();
         let start = proc::stat(us).ok_or(Error::NoProc)?.start;
         set_child_subreaper(Some(us)).map_err(Error::Adopt)?;
-        // The link refers to the running file even if its path has been replaced.
-        let program = match &config.supervisor {
-            Some(path) => path.display().to_string(),
-            None => format!("/proc/{us}/exe"),
+        let (supervisor, program, opened) = match &config.supervisor {
+            Some(path) => (path.clone(), path.clone(), None),
+            None => {
+                let (opened, path) = open_own_program().map_err(Error::Program)?;
+                let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
+                (link.into(), path, Some(opened))
+            }
         };
         Ok(Self {
             inner: Arc::new(Inner {
                 store_id: store_id.to_owned(),
-                relay: vec![program.clone(), "relay".to_owned()],
+                relay: vec![program.display().to_string(), "relay".to_owned()],
+                executable: Executable::of(&supervisor),
                 supervisor: vec![
-                    program,
+                    supervisor.display().to_string(),
                     "exec".to_owned(),
                     format!("--bridge={us}:{start}"),
                     format!("--store={store_id}"),
                     format!("--grace-ms={}", config.grace.as_millis()),
                     "--".to_owned(),
                 ],
+                _opened: opened,
                 meters: Meters::default(),
             }),
         })
     }
 
-    /// Command prefix that runs a program under a supervisor.
+    /// Command prefix that runs a program under a supervisor. For this process, while this object lives.
     pub fn supervisor(&self) -> &[String] {
         &self.inner.supervisor
     }
 
-    /// Command prefix that joins stdin and stdout with a socket; the path of the socket follows.
+    /// Command prefix that runs a program under a supervisor, as this user.
+    pub fn supervisor_as(&self, user: &User) -> Vec<String> {
+        let mut prefix = self.inner.supervisor.clone();
+        let last = prefix.len() - 1;
+        prefix.insert(last, format!("--user={}:{}", user.uid, user.gid));
+        prefix
+    }
+
+    /// Command prefix that joins stdin and stdout with a socket; the path of the socket follows. Its program has a
+    /// path, since other processes start it, too.
     pub fn relay(&self) -> &[String] {
         &self.inner.relay
     }
@@ -126,65 +156,72 @@ impl Children {
     /// Kills processes that earlier bridges on this store left behind. Blocks. Runs at boot, with the store locked
     /// and before recovery.
     pub fn reap_leftovers(&self) -> Swept {
-        self.sweep_tag(None)
+        self.record(reaper::sweep(&self.inner.store_id, SWEEP_LIMIT))
     }
 
-    /// Kills the remaining processes of one execution. Blocks.
-    pub fn sweep(&self, execution: &str) -> Swept {
-        self.sweep_tag(Some(execution))
+    /// Kills what is left of this store below this process. Blocks. Runs at the end, when nothing is started any more.
+    pub fn end(&self) -> Swept {
+        let store = Some(self.inner.store_id.as_str());
+        self.record(reaper::sweep_orphans(
+            &self.inner.executable,
+            store,
+            SWEEP_LIMIT,
+        ))
     }
 
     /// Number of live processes of this store, without supervisors and adapter hosts. Reads all of `/proc`.
     pub fn living(&self) -> usize {
-        reaper::count(Tag {
-            store: &self.inner.store_id,
-            execution: None,
-        })
+        reaper::count(&self.inner.store_id)
     }
 
-    /// Sweeps the execution of every supervisor that dies, and reaps adopted zombies, until `shutdown`.
+    /// Kills orphans, as those of a supervisor that was killed, and reaps adopted zombies, until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let mut ended = signal(SignalKind::child()).map_err(Error::Signals)?;
-        // For supervisors started by an adapter in its own process: the death of those sends no SIGCHLD to the
-        // bridge.
-        let mut tick = tokio::time::interval(Duration::from_secs(1));
-        let mut orphanage = Orphanage::default();
+        // For orphans that are adopted later than their supervisor ends.
+        let mut tick = tokio::time::interval(ORPHANS_EVERY);
+        let mut dead = Dead::default();
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
                 _ = ended.recv() => {}
                 _ = tick.tick() => {}
             }
-            orphanage = self.round(orphanage).await;
+            dead = self.round(dead).await;
         }
     }
 
-    async fn round(&self, mut orphanage: Orphanage) -> Orphanage {
+    async fn round(&self, mut dead: Dead) -> Dead {
         let children = self.clone();
         let round = tokio::task::spawn_blocking(move || {
-            for execution in orphanage.round(&children.inner.store_id, Instant::now()) {
-                let swept = children.sweep(&execution);
+            let swept = reaper::sweep_orphans(&children.inner.executable, None, SWEEP_LIMIT);
+            if swept != Swept::default() {
+                let Swept { killed, left } = children.record(swept);
                 tracing::warn!(
-                    execution.id = execution,
-                    swept.killed,
-                    swept.left,
-                    "the supervisor of {execution} died; its processes were killed"
+                    swept.killed = killed,
+                    swept.left = left,
+                    "a supervisor was killed; {killed} of its processes were killed, too"
                 );
             }
-            orphanage
+            dead.reap(Instant::now());
+            dead
         });
         // Reached only by a panic or when the runtime ends; the times of zombies then start again.
         round.await.unwrap_or_default()
     }
 
-    fn sweep_tag(&self, execution: Option<&str>) -> Swept {
-        let tag = Tag {
-            store: &self.inner.store_id,
-            execution,
-        };
-        let swept = reaper::sweep(tag, SWEEP_LIMIT);
+    fn record(&self, swept: Swept) -> Swept {
         self.inner.meters.reaped.add(swept.killed as u64);
         self.inner.meters.escaped.add(swept.left as u64);
         swept
     }
+}
+
+/// Opens the file that this process runs; returns its path, too. The descriptor refers to that file even if another
+/// one has its path now, and a child of this process can execute it by its number. `/proc/<pid>/exe` would do the same,
+/// but is closed to other processes, as the memory is.
+fn open_own_program() -> std::io::Result<(OwnedFd, PathBuf)> {
+    use rustix::fs::{Mode, OFlags, open};
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = open("/proc/self/exe", flags, Mode::empty())?;
+    Ok((opened, std::env::current_exe()?))
 }

@@ -3,10 +3,9 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use rustix::process::{Pid, geteuid};
+use rustix::process::Pid;
 
 /// Limit for reading an environment; tags beyond it are not found.
 const ENVIRON_BYTES: u64 = 4 * 1024 * 1024;
@@ -30,26 +29,33 @@ pub(super) fn environ(pid: Pid) -> Variables {
     Variables(read(path(pid, "environ")))
 }
 
-/// Arguments a process was started with.
+/// Arguments a process was started with; none if it is ending or has ended.
 pub(super) fn arguments(pid: Pid) -> Vec<String> {
-    read(path(pid, "cmdline"))
-        .split(|byte| *byte == 0)
+    let line = read(path(pid, "cmdline"));
+    line.split_inclusive(|byte| *byte == 0)
+        .map(|argument| argument.strip_suffix(b"\0").unwrap_or(argument))
         .map(|argument| String::from_utf8_lossy(argument).into_owned())
         .collect()
 }
 
-/// All processes of this user.
-pub(super) fn ours() -> Vec<Pid> {
-    let user = geteuid().as_raw();
+/// Limits of a process; `None` if it has ended.
+pub(super) fn limits(pid: Pid) -> Option<String> {
+    fs::read_to_string(path(pid, "limits")).ok()
+}
+
+/// Executable file of a process; `None` if it has ended or is closed to this one.
+pub(super) fn executable(pid: Pid) -> Option<fs::Metadata> {
+    fs::metadata(path(pid, "exe")).ok()
+}
+
+/// All processes that are visible here. Those of other users count, since programs can run as another one.
+pub(super) fn all() -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
     entries
         .flatten()
-        .filter_map(|entry| {
-            let pid = entry.file_name().to_str().and_then(parse_pid)?;
-            (entry.metadata().ok()?.uid() == user).then_some(pid)
-        })
+        .filter_map(|entry| entry.file_name().to_str().and_then(parse_pid))
         .collect()
 }
 
@@ -57,7 +63,7 @@ pub(super) fn ours() -> Vec<Pid> {
 pub(super) fn children() -> Vec<Pid> {
     children_by_task().unwrap_or_else(|| {
         let us = rustix::process::getpid().as_raw_nonzero().get();
-        ours()
+        all()
             .into_iter()
             .filter(|pid| stat(*pid).is_some_and(|stat| stat.parent == us))
             .collect()

@@ -1,8 +1,11 @@
-//! Finds processes by the tags in their environment and kills them; reaps ended children that no caller waits for.
-//! Never kills itself or an ancestor. A program that clears its environment and outlives its supervisor is not found.
+//! Kills what is left without a supervisor: at the start by the store's id in the environment, while running by the
+//! depth of adopted children. Reaps ended children that no caller waits for. Never kills itself or an ancestor.
 
 use std::collections::HashMap;
+use std::fs::{self, Metadata};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,34 +13,44 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid,
 };
 
-use super::{EXECUTION_VARIABLE, STORE_VARIABLE, proc};
+use super::{STORE_VARIABLE, depth, proc};
 
-/// Processes to find.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tag<'a> {
-    pub(super) store: &'a str,
-    /// `None` matches every execution.
-    pub(super) execution: Option<&'a str>,
-}
-
-impl Tag<'_> {
-    fn is_on(&self, pid: Pid) -> bool {
-        let variables = proc::environ(pid);
-        variables.get(STORE_VARIABLE) == Some(self.store)
-            && self
-                .execution
-                .is_none_or(|execution| variables.get(EXECUTION_VARIABLE) == Some(execution))
-    }
-}
-
-/// Number of tagged processes, without supervisors and adapter hosts.
-pub(super) fn count(tag: Tag<'_>) -> usize {
+/// Number of processes of a store, without supervisors and adapter hosts.
+pub(super) fn count(store: &str) -> usize {
     let spared = proc::ancestry();
-    proc::ours()
+    proc::all()
         .into_iter()
-        .filter(|pid| !spared.contains(pid) && tag.is_on(*pid))
-        .filter(|pid| !is_supervisor(*pid) && !holds_adapter(*pid))
+        .filter(|pid| !spared.contains(pid) && belongs(*pid, store))
+        .filter(|pid| {
+            let arguments = proc::arguments(*pid);
+            let mut words = arguments.iter().skip(1).map(String::as_str);
+            match (words.next(), words.next()) {
+                (Some(SUPERVISOR), Some(next)) => !next.starts_with("--bridge="),
+                (Some(ADAPTER_HOST), _) => false,
+                (_, _) => true,
+            }
+        })
         .count()
+}
+
+/// True for processes with the id of the store in their environment, and for adapter hosts, which close theirs and
+/// have it in their arguments.
+fn belongs(pid: Pid, store: &str) -> bool {
+    let arguments = proc::arguments(pid);
+    proc::environ(pid).get(STORE_VARIABLE) == Some(store)
+        || is_command(&arguments, ADAPTER_HOST) && has_store(&arguments, store)
+}
+
+fn has_store(arguments: &[String], store: &str) -> bool {
+    let mut stores = (arguments.iter()).filter_map(|word| word.strip_prefix("--store="));
+    stores.next() == Some(store)
+}
+
+const SUPERVISOR: &str = "exec";
+const ADAPTER_HOST: &str = "adapter-host";
+
+fn is_command(arguments: &[String], command: &str) -> bool {
+    arguments.get(1).map(String::as_str) == Some(command)
 }
 
 /// Result of a sweep.
@@ -48,22 +61,63 @@ pub struct Swept {
     pub left: usize,
 }
 
-/// Kills every process with the tag, including those that start meanwhile. Returns when all are gone, or after
+/// Kills every process of a store, including those that start meanwhile. Returns when all are gone, or after
 /// `limit`.
-pub(super) fn sweep(tag: Tag<'_>, limit: Duration) -> Swept {
-    let until = Instant::now() + limit;
+pub(super) fn sweep(store: &str, limit: Duration) -> Swept {
     let spared = proc::ancestry();
+    kill_until_none(limit, || {
+        select(proc::all(), |pid| {
+            !spared.contains(&pid) && belongs(pid, store)
+        })
+    })
+}
+
+/// Kills the orphans among the children of this process, and what becomes its child by that. Returns when none is
+/// left, or after `limit`.
+pub(super) fn sweep_orphans(
+    executable: &Executable,
+    store: Option<&str>,
+    limit: Duration,
+) -> Swept {
+    kill_until_none(limit, || orphans(executable, store))
+}
+
+/// Kills the orphans that are children of this process now; does not wait for their end.
+pub(super) fn kill_orphans(executable: &Executable, store: Option<&str>) {
+    for orphan in orphans(executable, store) {
+        // The process can have ended by itself.
+        let _ = pidfd_send_signal(&orphan, Signal::KILL);
+    }
+}
+
+/// Children of this process that were started by a supervisor further down, and adopted when it was killed. They are
+/// recognised by their depth; the supervisors that this process started are spared, except those of `store`.
+fn orphans(executable: &Executable, store: Option<&str>) -> Vec<OwnedFd> {
+    let own = depth::own();
+    select(proc::children(), |pid| {
+        let arguments = proc::arguments(pid);
+        let is_supervisor = is_command(&arguments, SUPERVISOR) && executable.runs(pid);
+        let is_spared = is_supervisor && !store.is_some_and(|store| has_store(&arguments, store));
+        // Without arguments it is ending.
+        !arguments.is_empty() && !is_spared && depth::of(pid).is_some_and(|depth| depth < own)
+    })
+}
+
+/// Opens those of the processes that the rule names. The pidfd is opened before the rule is applied: if the pid was
+/// reused in between, a signal goes to a process that has ended.
+fn select(pids: Vec<Pid>, rule: impl Fn(Pid) -> bool) -> Vec<OwnedFd> {
+    pids.into_iter()
+        .filter_map(|pid| Some((pidfd_open(pid, PidfdFlags::empty()).ok()?, pid)))
+        .filter(|(_, pid)| rule(*pid))
+        .map(|(pidfd, _)| pidfd)
+        .collect()
+}
+
+fn kill_until_none(limit: Duration, find: impl Fn() -> Vec<OwnedFd>) -> Swept {
+    let until = Instant::now() + limit;
     let mut killed = 0;
     loop {
-        let victims: Vec<OwnedFd> = proc::ours()
-            .into_iter()
-            .filter(|pid| !spared.contains(pid))
-            // The pidfd is opened before the tag is read: if the pid was reused in between, the signal goes to a
-            // process that has ended.
-            .filter_map(|pid| Some((pidfd_open(pid, PidfdFlags::empty()).ok()?, pid)))
-            .filter(|(_, pid)| tag.is_on(*pid))
-            .map(|(pidfd, _)| pidfd)
-            .collect();
+        let victims = find();
         if victims.is_empty() {
             return Swept { killed, left: 0 };
         }
@@ -99,64 +153,67 @@ fn await_end(victims: &[OwnedFd], until: Instant) -> usize {
     }
 }
 
-/// Orphans among the children of this process: as a subreaper (and as pid 1) the bridge adopts those of dead
+/// File of the program that runs as supervisor, by device and inode.
+#[derive(Debug)]
+pub(super) struct Executable(Option<(u64, u64)>);
+
+impl Executable {
+    /// Of this process.
+    pub(super) fn running() -> Self {
+        Self::of("/proc/self/exe")
+    }
+
+    pub(super) fn of(path: impl AsRef<Path>) -> Self {
+        Self(fs::metadata(path).ok().as_ref().map(identity))
+    }
+
+    /// True if the process runs this file, and where that cannot be read.
+    fn runs(&self, pid: Pid) -> bool {
+        match (self.0, proc::executable(pid)) {
+            (Some(file), Some(other)) => file == identity(&other),
+            (None, _) | (_, None) => true,
+        }
+    }
+}
+
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// Ended children that have not been reaped: as a subreaper (and as pid 1) the bridge adopts those of dead
 /// supervisors.
 #[derive(Default)]
-pub(super) struct Orphanage {
-    /// Ended children that have not been reaped, with their start and the time they were first seen.
-    dead: HashMap<i32, (u64, Instant)>,
+pub(super) struct Dead {
+    /// Start, and the time it was first seen ended, by pid.
+    seen: HashMap<i32, (u64, Instant)>,
 }
 
 /// Delay before an ended child is reaped here: its own parent code, such as an in-process adapter, can still wait for
 /// it.
 const UNCLAIMED: Duration = Duration::from_secs(60);
 
-impl Orphanage {
-    /// Executions of orphaned programs whose supervisor is gone. Reaps old zombies.
-    pub(super) fn round(&mut self, store: &str, now: Instant) -> Vec<String> {
-        let mut executions = Vec::new();
-        let mut dead = HashMap::new();
+impl Dead {
+    /// Reaps those that were first seen long ago.
+    pub(super) fn reap(&mut self, now: Instant) {
+        let mut seen = HashMap::new();
         for child in proc::children() {
-            let Some(stat) = proc::stat(child) else {
+            let Some(stat) = proc::stat(child).filter(|stat| stat.zombie) else {
                 continue;
             };
-            if stat.zombie {
-                let pid = child.as_raw_nonzero().get();
-                let since = match self.dead.get(&pid) {
-                    Some((start, since)) if *start == stat.start => *since,
-                    Some(_) | None => now,
-                };
-                if now.duration_since(since) >= UNCLAIMED {
-                    // A later wait for it fails with ECHILD.
-                    let _ = waitpid(Some(child), WaitOptions::NOHANG);
-                } else {
-                    dead.insert(pid, (stat.start, since));
-                }
-                continue;
-            }
-            let variables = proc::environ(child);
-            if variables.get(STORE_VARIABLE) == Some(store)
-                && let Some(execution) = variables.get(EXECUTION_VARIABLE)
-                && !is_supervisor(child)
-                && !executions.iter().any(|known| known == execution)
-            {
-                executions.push(execution.to_owned());
+            let pid = child.as_raw_nonzero().get();
+            let since = match self.seen.get(&pid) {
+                Some((start, since)) if *start == stat.start => *since,
+                Some(_) | None => now,
+            };
+            if now.duration_since(since) >= UNCLAIMED {
+                // A later wait for it fails with ECHILD.
+                let _ = waitpid(Some(child), WaitOptions::NOHANG);
+            } else {
+                seen.insert(pid, (stat.start, since));
             }
         }
-        self.dead = dead;
-        executions
+        self.seen = seen;
     }
-}
-
-fn is_supervisor(pid: Pid) -> bool {
-    matches!(
-        proc::arguments(pid).get(1..3),
-        Some([exec, bridge]) if exec == "exec" && bridge.starts_with("--bridge=")
-    )
-}
-
-fn holds_adapter(pid: Pid) -> bool {
-    proc::arguments(pid).get(1).map(String::as_str) == Some("adapter-host")
 }
 
 #[cfg(test)]
@@ -179,16 +236,16 @@ mod tests {
         )
         .unwrap();
         let now = Instant::now();
-        let mut orphanage = Orphanage::default();
+        let mut dead = Dead::default();
 
-        orphanage.round("store", now);
-        orphanage.round("store", now + UNCLAIMED / 2);
+        dead.reap(now);
+        dead.reap(now + UNCLAIMED / 2);
         assert!(
             proc::stat(pid).is_some_and(|stat| stat.zombie),
             "it may still be waited for"
         );
 
-        orphanage.round("store", now + UNCLAIMED);
+        dead.reap(now + UNCLAIMED);
         assert_eq!(proc::stat(pid), None);
     }
 }

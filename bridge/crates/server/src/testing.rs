@@ -258,6 +258,8 @@ async fn registry(state_dir: &Path, tracker: &Tasks) -> Registry {
         state_dir: state_dir.to_owned(),
         supervisor: Vec::new(),
         relay: Vec::new(),
+        user: None,
+        users: BTreeMap::new(),
         tracker: tracker.clone(),
     };
     Registry::start(setup).await.unwrap().0
@@ -297,6 +299,7 @@ fn no_servers(client: forge_net::Client, tracker: &Tasks) -> Servers {
         config: mcp::Config::default(),
         client,
         supervisor: Vec::new(),
+        user: None,
         store_id: "store".to_owned(),
         tracker: tracker.clone(),
     };

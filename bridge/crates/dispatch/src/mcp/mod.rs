@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forge_adapter_api::User;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -75,6 +76,8 @@ pub struct Setup {
     pub client: net::Client,
     /// Command of the supervisor, placed before a server's program; empty: none.
     pub supervisor: Vec<String>,
+    /// User that the supervisor switches to, if not the bridge's.
+    pub user: Option<User>,
     pub store_id: String,
     pub tracker: Tasks,
 }

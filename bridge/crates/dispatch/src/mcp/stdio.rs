@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forge_adapter_api::child::INHERITED;
+use forge_adapter_api::child::inherited;
 use rustix::process::{Pid, Signal, kill_process};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::io::AsyncReadExt;
@@ -54,11 +54,7 @@ impl Program {
         let trace = caller.traceparent;
         command
             .env_clear()
-            .envs(
-                INHERITED
-                    .iter()
-                    .filter_map(|name| Some((name, std::env::var_os(name)?))),
-            )
+            .envs(inherited(setup.user.as_ref()))
             .envs(trace.map(|trace| ("TRACEPARENT", trace)))
             .envs(
                 self.env
@@ -73,6 +69,10 @@ impl Program {
             // Own process group, so that signals from the bridge's terminal do not reach it.
             .process_group(0)
             .kill_on_drop(false);
+        if setup.user.is_some() {
+            // That of the bridge can be closed to the user.
+            command.current_dir("/");
+        }
         let mut process = command.spawn()?;
         let pid = process
             .id()
@@ -102,7 +102,7 @@ impl Program {
             [] => Command::new(program),
             [supervisor, rest @ ..] => {
                 let mut command = Command::new(supervisor);
-                // The supervisor's path is a link into /proc, which is unreadable in a process list.
+                // The supervisor's path is a descriptor in /proc, which is unreadable in a process list.
                 command.arg0("forge-bridge").args(rest).arg(program);
                 command
             }

@@ -60,8 +60,10 @@ pub(crate) struct Found {
 
 /// Parameters for starting processes for one adapter.
 pub(crate) struct Launcher {
-    /// The command that starts a program under the supervisor. Its first part is a `forge-bridge`.
+    /// The command that starts a program under the supervisor.
     pub supervisor: Vec<String>,
+    /// Store that the processes belong to.
+    pub store_id: String,
     /// Variables that the processes can be given.
     pub environment: Environment,
     pub memory_limit_bytes: Option<u64>,

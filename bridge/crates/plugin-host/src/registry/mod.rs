@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forge_adapter_api::User;
 use futures_util::future::join_all;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
@@ -53,9 +54,22 @@ pub struct Setup {
     pub state_dir: PathBuf,
     /// The command that starts a child process under the supervisor.
     pub supervisor: Vec<String>,
-    /// The command that connects its stdin and stdout to the Unix socket given as its argument.
+    /// The command that connects its stdin and stdout to the Unix socket given as its argument. Its program has a path
+    /// that other processes can use.
     pub relay: Vec<String>,
+    /// User of the programs that adapters start; `None`: that of the bridge.
+    pub user: Option<ProgramUser>,
+    /// The same for adapters that have their own, by id.
+    pub users: BTreeMap<String, Option<ProgramUser>>,
     pub tracker: Tasks,
+}
+
+/// User of the programs that an adapter starts.
+#[derive(Clone)]
+pub struct ProgramUser {
+    pub user: User,
+    /// The command that starts a program as this user, under the supervisor.
+    pub supervisor: Vec<String>,
 }
 
 /// All configured adapters, loaded or not.
@@ -103,6 +117,7 @@ impl Registry {
                 epoch: setup.epoch,
                 supervisor: setup.supervisor.clone(),
                 relay: setup.relay.clone(),
+                user: setup.users.get(&named.id).unwrap_or(&setup.user).clone(),
                 env: setup.env.clone(),
                 table,
                 images: Arc::new(LoadedImages::default()),

@@ -22,6 +22,9 @@ pub struct AdapterTable {
     /// Process that the library runs in. A program always has a process of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
+    /// User of the programs that the adapter starts, by name or as `uid:gid`. Default: `process.user`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Limit of the data of the adapter's process, in bytes; each process that it starts has the same limit. No effect
     /// on a library in the bridge's process.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,6 +41,7 @@ impl fmt::Debug for AdapterTable {
             .field("library", &self.library)
             .field("max_concurrent", &self.max_concurrent)
             .field("isolation", &self.isolation)
+            .field("user", &self.user)
             .field("memory_limit_bytes", &self.memory_limit_bytes)
             .field("own", &self.own.keys().collect::<Vec<_>>())
             .finish()

@@ -14,6 +14,7 @@ use crate::instance::boot::{Boot, Found, Launcher, Limits, Source};
 use crate::instance::environment::Environment;
 use crate::instance::isolation::Isolation;
 use crate::instance::queue::Bounds;
+use crate::registry::ProgramUser;
 use crate::registry::config::{Allowed, Config};
 use crate::registry::error::Error;
 use crate::registry::generation::Start;
@@ -32,6 +33,7 @@ pub(crate) struct AdapterSpec {
     pub epoch: u64,
     pub supervisor: Vec<String>,
     pub relay: Vec<String>,
+    pub user: Option<ProgramUser>,
     pub env: BTreeMap<String, String>,
     pub table: AdapterTable,
     /// Images that this adapter has loaded into the process.
@@ -57,18 +59,20 @@ impl AdapterSpec {
                 name: named.library.clone(),
             })
         };
-        let create = json!({
-            "schema": manifest::SCHEMA,
-            "instance": named.id,
-            "storeId": self.store_id,
-            "epoch": self.epoch,
-            "supervisor": self.supervisor,
-            "relay": self.relay,
-            "limits": {"payloadBytes": config.payload_bytes, "eventBytes": config.event_bytes},
-            "logLevel": tracing::level_filters::LevelFilter::current().to_string(),
-        });
         Ok(path.map(|path| {
             let isolation = self.table.isolation.unwrap_or_default();
+            let apart = isolation == Isolation::Process || is_program(&path);
+            let create = json!({
+                "schema": manifest::SCHEMA,
+                "instance": named.id,
+                "storeId": self.store_id,
+                "epoch": self.epoch,
+                "supervisor": self.supervisor_of_programs(apart),
+                "relay": self.relay,
+                "user": self.user.as_ref().map(|user| &user.user),
+                "limits": {"payloadBytes": config.payload_bytes, "eventBytes": config.event_bytes},
+                "logLevel": tracing::level_filters::LevelFilter::current().to_string(),
+            });
             let environment = Environment {
                 id: named.id.clone(),
                 variables: self.env.clone(),
@@ -77,10 +81,11 @@ impl AdapterSpec {
             let settings = Settings {
                 environment: environment.clone(),
                 table: self.table.clone(),
-                apart: isolation == Isolation::Process || is_program(&path),
+                apart,
             };
             let launcher = Launcher {
                 supervisor: self.supervisor.clone(),
+                store_id: self.store_id.clone(),
                 environment,
                 memory_limit_bytes: self.table.memory_limit_bytes,
                 call_timeout: config.call_timeout,
@@ -115,5 +120,18 @@ impl AdapterSpec {
             };
             (boot, start)
         }))
+    }
+
+    /// The command with which the adapter starts its programs. Another process than the bridge cannot use the bridge's
+    /// descriptor of the supervisor, and gets its path.
+    fn supervisor_of_programs(&self, apart: bool) -> Vec<String> {
+        let user = self.user.as_ref();
+        let mut command = user
+            .map_or(&self.supervisor, |user| &user.supervisor)
+            .clone();
+        if let (true, Some(first), Some(path)) = (apart, command.first_mut(), self.relay.first()) {
+            first.clone_from(path);
+        }
+        command
     }
 }

@@ -32,10 +32,11 @@ const ORDER_BYTES: usize = 1024 * 1024;
 /// Time for the instance to shut down; the bridge waits a little longer.
 const END_WAIT: Duration = Duration::from_millis(800);
 
-/// Runs the child to its end. `args` are those after `adapter-host`: nothing, `--probe`, or `--memory=<bytes> --
-/// program args…`, which sets the limit and executes the program in its place.
+/// Runs the child to its end. `args` are those after `adapter-host`: `--store=<id>`, which is for the reaper, then
+/// nothing, `--probe`, or `--memory=<bytes> -- program args…`, which sets the limit and executes the program in its
+/// place.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let mut args = args.into_iter();
+    let mut args = args.into_iter().skip(1);
     let first = args.next();
     let done = match first.as_ref().and_then(|first| first.to_str()) {
         None => hold(Purpose::Serve),
@@ -64,7 +65,7 @@ fn become_program(limit: &str, mut args: impl Iterator<Item = OsString>) -> io::
     let rest = args.next().filter(|rest| rest == "--");
     let (Some(bytes), Some(_), Some(program)) = (bytes, rest, args.next()) else {
         return Err(io::Error::other(
-            "only the bridge runs this command; usage: adapter-host --memory=<bytes> -- program args…",
+            "only the bridge runs this command; usage: adapter-host --store=<id> --memory=<bytes> -- program args…",
         ));
     };
     limit_data(bytes)?;

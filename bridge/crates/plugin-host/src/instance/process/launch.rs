@@ -16,6 +16,9 @@ use crate::boundary::trust::Vetted;
 use crate::instance::boot::{Boot, Found, Launcher};
 use crate::instance::host::Host;
 
+/// The program of the process that executes this path: the supervisor.
+const SUPERVISOR: &str = "/proc/self/exe";
+
 impl Launcher {
     /// The manifest of a library, which is probed unless its manifest is remembered.
     pub(crate) fn probe(
@@ -27,10 +30,9 @@ impl Launcher {
     ) -> Result<Manifest, LoadError> {
         let folder = &found.copies;
         probe::manifest(host, &found.path, folder, &vetted.digest, || {
-            let arguments = ["adapter-host", "--probe"].map(OsString::from);
             Ok(Spec {
                 start: Start {
-                    command: self.command(arguments),
+                    command: self.host(["--probe".into()]),
                     environment: self.environment.of_process(&[]),
                     channel: Channel::Socket,
                 },
@@ -51,7 +53,7 @@ impl Launcher {
     ) -> Result<(Arc<Remote>, Manifest), LoadError> {
         let spec = Spec {
             start: Start {
-                command: self.command([OsString::from("adapter-host")]),
+                command: self.host([]),
                 environment: self.environment.of_process(&manifest.env),
                 channel: Channel::Socket,
             },
@@ -76,7 +78,7 @@ impl Launcher {
             }
             Some(bytes) => {
                 let limit = format!("--memory={bytes}").into();
-                self.command(["adapter-host".into(), limit, "--".into(), program])
+                self.host([limit, "--".into(), program])
             }
         };
         let spec = Spec {
@@ -91,10 +93,11 @@ impl Launcher {
         open(boot, host, found, spec)
     }
 
-    /// A command of this binary, under the supervisor, which is the same binary.
-    fn command(&self, arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    /// A command that runs the supervisor's own program as adapter host, with the store's id for the reaper.
+    fn host<const N: usize>(&self, arguments: [OsString; N]) -> Vec<OsString> {
         let supervisor = self.supervisor.iter().map(OsString::from);
-        let program = self.supervisor.first().map(OsString::from);
+        let store = format!("--store={}", self.store_id);
+        let program = [SUPERVISOR.into(), "adapter-host".into(), store.into()];
         supervisor.chain(program).chain(arguments).collect()
     }
 

@@ -1,0 +1,50 @@
+//! Users of the programs that adapters and the bridge start: `process.user` and `adapters.<id>.user`.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context as _;
+use forge_adapter_api as api;
+
+use crate::config::Config;
+use forge_plugin_host::ProgramUser;
+use forge_process::{Children, User};
+
+/// Users, found and permitted.
+pub(super) struct Users {
+    pub(super) default: Option<ProgramUser>,
+    /// Users of adapters that name their own.
+    pub(super) of_adapters: BTreeMap<String, Option<ProgramUser>>,
+}
+
+impl Users {
+    pub(super) fn find(config: &Config, children: &Children) -> anyhow::Result<Self> {
+        let find = |setting: String, name: &str| -> anyhow::Result<Option<ProgramUser>> {
+            let user = User::find(name).context(setting)?;
+            Ok(user.map(|user| program_user(user, children)))
+        };
+        let default = match &config.process.user {
+            Some(name) => find("process.user".to_owned(), name)?,
+            None => None,
+        };
+        let own = config.adapters.iter().filter_map(|(id, table)| {
+            let name = table.user.as_deref()?;
+            Some(find(format!("adapters.{id}.user"), name).map(|user| (id.clone(), user)))
+        });
+        Ok(Self {
+            default,
+            of_adapters: own.collect::<anyhow::Result<_>>()?,
+        })
+    }
+}
+
+fn program_user(user: User, children: &Children) -> ProgramUser {
+    ProgramUser {
+        supervisor: children.supervisor_as(&user),
+        user: api::User {
+            name: user.name,
+            uid: user.uid,
+            gid: user.gid,
+            home: user.home,
+        },
+    }
+}
