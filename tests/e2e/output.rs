@@ -4,8 +4,8 @@ use forge_base::digest::{hex, sha256};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::harness::Bridge;
 use super::harness::api::{quiet, with};
+use super::harness::{Api, Bridge};
 
 const MIB: usize = 1024 * 1024;
 
@@ -182,7 +182,13 @@ async fn a_large_output_is_cut_and_a_larger_one_refused() {
     );
     assert_eq!(result["output"].as_str().unwrap().len(), MIB);
 
-    // Exceeds the limit of the plug-in boundary.
+    exceed_the_boundary(api).await;
+    assert_eq!(api.run(quiet("after", "ok")).await["status"], "ok");
+    bridge.stop().await;
+}
+
+/// Runs an output above the limit of the plug-in boundary.
+async fn exceed_the_boundary(api: &Api) {
     let id = api.dispatch(quiet("largest", "large:100000000")).await;
     let result = api.finished(&id).await["result"].clone();
     assert_eq!(
@@ -190,6 +196,12 @@ async fn a_large_output_is_cut_and_a_larger_one_refused() {
         "{}",
         result["error"]
     );
-    assert_eq!(api.run(quiet("after", "ok")).await["status"], "ok");
+    assert_eq!(result["output"].as_str().unwrap().len(), MIB);
+}
+
+#[tokio::test]
+async fn the_beginning_of_an_output_that_is_too_large_comes_out_of_a_process_too() {
+    let bridge = Bridge::with(&[("BRIDGE_ADAPTERS_ECHO_ISOLATION", "process")]).await;
+    exceed_the_boundary(&bridge.api).await;
     bridge.stop().await;
 }

@@ -14,8 +14,13 @@ pub enum Line {
     TooLong {
         /// Length of the line.
         bytes: u64,
+        /// Beginning of the line: up to 1 MiB, and no more than the limit.
+        start: String,
     },
 }
+
+/// Longest beginning that is kept of a line above the limit, in bytes.
+const START: usize = 1 << 20;
 
 /// Bytes queued for stdin.
 #[derive(Debug, Default)]
@@ -62,6 +67,8 @@ pub(super) struct Lines {
     searched: usize,
     /// Bytes discarded so far of a line above the limit.
     skipped: u64,
+    /// Beginning of that line.
+    start: Vec<u8>,
 }
 
 impl Lines {
@@ -71,6 +78,7 @@ impl Lines {
             bytes: Vec::new(),
             searched: 0,
             skipped: 0,
+            start: Vec::new(),
         }
     }
 
@@ -94,8 +102,11 @@ impl Lines {
             None => {
                 self.searched = self.bytes.len();
                 if self.bytes.len() > self.limit {
-                    self.skipped += self.bytes.len() as u64;
-                    self.bytes = Vec::new();
+                    let skipped = std::mem::take(&mut self.bytes);
+                    if self.skipped == 0 {
+                        self.start = self.start_of(&skipped);
+                    }
+                    self.skipped += skipped.len() as u64;
                     self.searched = 0;
                 }
                 None
@@ -114,12 +125,26 @@ impl Lines {
         Some(line)
     }
 
+    fn start_of(&self, line: &[u8]) -> Vec<u8> {
+        line[..line.len().min(START).min(self.limit)].to_vec()
+    }
+
     fn cut(&mut self, end: usize) -> Line {
-        let bytes = std::mem::take(&mut self.skipped) + end as u64;
-        if bytes > self.limit as u64 {
-            return Line::TooLong { bytes };
-        }
+        let skipped = std::mem::take(&mut self.skipped);
+        let bytes = skipped + end as u64;
         let line = &self.bytes[..end];
+        if bytes > self.limit as u64 {
+            let start = match skipped {
+                0 => self.start_of(line),
+                _ => std::mem::take(&mut self.start),
+            };
+            // A character can be cut at the end.
+            let start = String::from_utf8_lossy(&start);
+            let start = start
+                .trim_end_matches(char::REPLACEMENT_CHARACTER)
+                .to_owned();
+            return Line::TooLong { bytes, start };
+        }
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         Line::Text(String::from_utf8_lossy(line).into_owned())
     }

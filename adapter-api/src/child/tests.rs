@@ -62,7 +62,10 @@ async fn long_lines_and_long_errors_are_bounded() {
         lines,
         [
             text("short"),
-            Line::TooLong { bytes: 100_000 },
+            Line::TooLong {
+                bytes: 100_000,
+                start: "a".repeat(1000)
+            },
             text("after")
         ]
     );

@@ -17,8 +17,8 @@ pub(crate) enum End {
     Cancelled,
     /// The output is unreadable, for this reason.
     Unreadable(String),
-    /// The output exceeds this number of bytes.
-    TooMuch(usize),
+    /// The output exceeds a limit, which the text names.
+    TooMuch(String),
 }
 
 pub(crate) fn result(
@@ -30,10 +30,7 @@ pub(crate) fn result(
     let ended = match end {
         End::Cancelled => ExecutionResult::error("cancelled", "cancelled"),
         End::Unreadable(why) => ExecutionResult::error("upstream_error", settings.redacted(&why)),
-        End::TooMuch(limit) => ExecutionResult::error(
-            "output_too_large",
-            format!("the program wrote more than {limit} bytes"),
-        ),
+        End::TooMuch(text) => ExecutionResult::error("output_too_large", text),
         End::Exited { status, stderr } => {
             if let Some(result) = transcript.result.take() {
                 return own_result(transcript, *result);

@@ -100,19 +100,23 @@ impl Reading<'_> {
             let line = match line {
                 None => break,
                 Some(Line::Text(line)) => line,
-                Some(Line::TooLong { bytes }) => {
+                Some(Line::TooLong { bytes, start }) => {
                     child.kill();
-                    return End::Unreadable(format!(
+                    self.keep(&start, transcript).await;
+                    return End::TooMuch(format!(
                         "the program wrote a line of {bytes} bytes; the limit is {}",
                         self.settings.table.line_bytes
                     ));
                 }
             };
-            read += line.len() + 1;
-            if read > self.settings.table.output_bytes {
+            let limit = self.settings.table.output_bytes;
+            if read + line.len() >= limit {
                 child.kill();
-                return End::TooMuch(self.settings.table.output_bytes);
+                let fits = line.floor_char_boundary(limit - read);
+                self.keep(&line[..fits], transcript).await;
+                return End::TooMuch(format!("the program wrote more than {limit} bytes"));
             }
+            read += line.len() + 1;
             match self.settings.table.output {
                 Output::Text => self.text(&line, transcript).await,
                 Output::Json => {
@@ -150,6 +154,13 @@ impl Reading<'_> {
                 stderr: child.stderr_tail(),
             },
             Err(error) => End::Unreadable(format!("the program's exit status is unknown: {error}")),
+        }
+    }
+
+    /// Adds the beginning of a line that exceeds a limit to the answer, if that is plain text.
+    async fn keep(&self, start: &str, transcript: &mut Transcript) {
+        if self.settings.table.output == Output::Text {
+            self.text(start, transcript).await;
         }
     }
 

@@ -44,7 +44,7 @@ impl JsonLines {
                         tracing::debug!(bytes = line.len(), %error, "a line that is not JSON was skipped");
                     }
                 },
-                Line::TooLong { bytes } => return Some(Err(TooLong { bytes })),
+                Line::TooLong { bytes, .. } => return Some(Err(TooLong { bytes })),
             }
         }
     }

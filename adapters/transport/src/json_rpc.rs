@@ -123,7 +123,7 @@ impl JsonRpc {
             }
             let line = match self.child.next().await? {
                 Line::Text(line) => line,
-                Line::TooLong { bytes } => return Some(Err(Unreadable::TooLong { bytes })),
+                Line::TooLong { bytes, .. } => return Some(Err(Unreadable::TooLong { bytes })),
             };
             match serde_json::from_str(&line).map(incoming) {
                 Ok(Some(message)) => return Some(Ok(message)),

@@ -172,6 +172,19 @@ async fn what_is_no_message_is_left_out_and_what_is_too_long_ends_its_call() {
 async fn a_program_that_cannot_be_followed_is_stopped_and_started_again() {
     let place = Place::new();
     let (registry, lines, _relayed) = lines(&place).await;
+    // More than is read of a line: the call has its output, and the program is stopped.
+    let mut call = execute(&lines, "vast").unwrap();
+    let done = tokio::time::timeout(SOON, call.next()).await.unwrap();
+    let Item::Done(Err(error)) = done else {
+        panic!("{done:?}");
+    };
+    assert_eq!(error.code, "output_too_large");
+    assert!(error.details.unwrap()["output"].as_str().unwrap().len() > 90_000);
+    until("the program to be stopped", || async {
+        (lines.history().len() > 1).then_some(())
+    })
+    .await;
+    serves_again(&lines, "ok").await;
     for (model, wanted) in [
         ("unnamed", "does not begin with its \"id\""),
         ("endless", "a line without end"),

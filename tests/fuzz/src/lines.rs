@@ -30,7 +30,11 @@ fn expected(whole: &[u8]) -> Vec<Line> {
     let line = |line: &[u8]| {
         if line.len() > LIMIT {
             let bytes = line.len() as u64;
-            return Line::TooLong { bytes };
+            let start = String::from_utf8_lossy(&line[..LIMIT]);
+            let start = start
+                .trim_end_matches(char::REPLACEMENT_CHARACTER)
+                .to_owned();
+            return Line::TooLong { bytes, start };
         }
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         Line::Text(String::from_utf8_lossy(line).into_owned())

@@ -371,6 +371,40 @@ fn long_outputs_are_cut_and_too_long_ones_refused() {
 }
 
 #[test]
+fn the_beginning_of_an_answer_that_was_too_large_is_kept() {
+    let dispatch = minimal();
+    let mut accumulator = Accumulator::new(None, 100);
+    accumulator.observe(&AdapterEvent::text("streamed"));
+    for (code, details, output) in [
+        (
+            "output_too_large",
+            Some(json!({"output": "beginning"})),
+            "beginning",
+        ),
+        (
+            "output_too_large",
+            Some(json!({"output": null})),
+            "streamed",
+        ),
+        ("output_too_large", None, "streamed"),
+        ("other", Some(json!({"output": "beginning"})), "streamed"),
+    ] {
+        let error = AdapterError {
+            details,
+            ..AdapterError::new(code, "text")
+        };
+        let raw = Raw {
+            accumulator: accumulator.clone(),
+            ..raw(Ending::Failed(error))
+        };
+        let outcome = normalise(&raw, &subject(&dispatch), &Config::default());
+        let body = body(&outcome);
+        assert_eq!(body["errorCode"], code);
+        assert_eq!(body["output"], output);
+    }
+}
+
+#[test]
 fn streamed_text_that_was_not_kept_whole_is_too_large() {
     let (dispatch, config) = (minimal(), Config::default());
     let mut accumulator = Accumulator::new(None, 4);

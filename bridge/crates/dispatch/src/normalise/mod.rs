@@ -52,6 +52,9 @@ pub enum Ending {
     Unreadable(String),
 }
 
+/// Error code of an output above a limit.
+const TOO_LARGE: &str = "output_too_large";
+
 /// Everything that an execution produced.
 #[derive(Clone, Debug)]
 pub struct Raw {
@@ -134,7 +137,7 @@ pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
         Some(Fitted::TooLarge { beginning, bytes }) => {
             let limit = config.output_limit_bytes;
             draft.fail(
-                "output_too_large",
+                TOO_LARGE,
                 format!("the output has at least {bytes} bytes, {limit} are allowed"),
             );
             (Some(beginning), None, None)
@@ -281,7 +284,7 @@ impl Draft {
             Ending::Failed(error) => {
                 let code = adapter_code(Some(&error.code), subject);
                 let text = or_silent(Some(&error.message));
-                (Some(Failure::new(&code, text)), None)
+                (Some(Failure::new(&code, text)), kept(error))
             }
             Ending::Cancelled { answer } => {
                 // An answer that cannot be parsed is ignored: the result is `cancelled` anyway.
@@ -397,7 +400,7 @@ impl Draft {
             result.tool_calls = Vec::new();
             result.input_request = None;
             let text = format!("the structured output has {bytes} bytes, {limit} are allowed");
-            self.fail("output_too_large", text);
+            self.fail(TOO_LARGE, text);
         }
         if let Some(bytes) = self.overflowed {
             let output = self.result.output.iter_mut();
@@ -405,9 +408,16 @@ impl Draft {
                 text.truncate(text.floor_char_boundary(config.output_inline_bytes));
             });
             let text = format!("the output has {bytes} bytes, {limit} are allowed");
-            self.fail("output_too_large", text);
+            self.fail(TOO_LARGE, text);
         }
     }
+}
+
+/// The beginning of an output that was too large to be accepted.
+fn kept(error: &AdapterError) -> Option<ExecutionResult> {
+    let details = error.details.as_ref();
+    let output = details.filter(|_| error.code == TOO_LARGE)?["output"].as_str()?;
+    Some(ExecutionResult::ok(output))
 }
 
 fn failure_of(result: &ExecutionResult, subject: &Subject<'_>) -> Option<Failure> {

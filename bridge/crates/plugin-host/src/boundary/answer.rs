@@ -16,8 +16,7 @@ pub(crate) type Answer = Result<Vec<u8>, AdapterError>;
 pub(crate) fn check(said: Result<Vec<u8>, Vec<u8>>, most: usize) -> Answer {
     let (Ok(bytes) | Err(bytes)) = &said;
     if bytes.len() > most {
-        let head = &bytes[..bytes.len().min(truncated_answer::LOOKED_AT_BYTES)];
-        return Err(too_large(head, bytes.len(), most));
+        return Err(too_large(&bytes[..most], bytes.len(), most));
     }
     said.map_err(|bytes| read_error(&bytes))
 }

@@ -17,7 +17,6 @@ use crate::boundary::answer::{self, Answer, breach, read_error};
 use crate::boundary::call_id::CallId;
 use crate::boundary::callbacks::{Callbacks, Emitted};
 use crate::boundary::load_error::LoadError;
-use crate::boundary::truncated_answer;
 
 /// Return value of a completion that was refused.
 const NOT_TAKEN: i32 = -1;
@@ -99,7 +98,7 @@ unsafe fn read_answer(status: i32, payload: FBytes, most: usize) -> Answer {
         let found = payload.len;
         let head = FSlice {
             ptr: payload.ptr,
-            len: found.min(truncated_answer::LOOKED_AT_BYTES),
+            len: most,
         };
         // SAFETY: passed on from the caller; the bytes are not freed before the next statement.
         let error = answer::too_large(unsafe { head.as_bytes() }, found, most);

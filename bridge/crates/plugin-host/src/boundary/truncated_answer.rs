@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 /// Limit of the output that is kept.
 const KEPT_BYTES: usize = 1024 * 1024;
-/// Limit of the answer that is scanned: escapes make JSON longer than its content.
-pub(crate) const LOOKED_AT_BYTES: usize = 2 * KEPT_BYTES;
+/// Longest JSON for the output that is kept: an escape of six bytes can stand for one.
+const LITERAL_BYTES: usize = 6 * KEPT_BYTES;
 /// Longest sequence that a cut can split, in bytes: two escapes that form one character.
 const SPLIT: usize = 12;
 
@@ -76,6 +76,7 @@ fn value_end(head: &[u8], mut at: usize) -> Option<usize> {
 fn text(literal: &[u8]) -> Option<String> {
     let inner = literal.strip_prefix(b"\"")?;
     let inner = inner.strip_suffix(b"\"").unwrap_or(inner);
+    let inner = &inner[..inner.len().min(LITERAL_BYTES)];
     let mut whole = (0..=SPLIT.min(inner.len())).find_map(|cut| {
         let mut literal = vec![b'"'];
         literal.extend_from_slice(&inner[..inner.len() - cut]);
@@ -119,5 +120,15 @@ mod tests {
     fn no_more_than_the_first_mebibyte_is_kept() {
         let head = format!("{{\"output\":\"{}", "ü".repeat(KEPT_BYTES));
         assert_eq!(output(head.as_bytes()).unwrap().len(), KEPT_BYTES);
+        let escaped = format!("{{\"output\":\"{}", "\\u0001".repeat(2 * KEPT_BYTES));
+        assert_eq!(
+            output(escaped.as_bytes()).unwrap(),
+            "\u{1}".repeat(KEPT_BYTES)
+        );
+        let late = format!(
+            "{{\"usage\":\"{}\",\"output\":\"x",
+            "x".repeat(8 * KEPT_BYTES)
+        );
+        assert_eq!(output(late.as_bytes()).as_deref(), Some("x"));
     }
 }

@@ -6,7 +6,6 @@ use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use super::frame::{Frame, Kind};
 use super::lines::{self, Line};
 use super::program::{Channel, Reader};
-use crate::boundary::truncated_answer;
 
 /// Limit of invalid lines, at which a program is stopped.
 const MOST_BREACHES: u32 = 100;
@@ -96,6 +95,8 @@ pub(super) struct MessageReader {
     /// Limit of a frame's body or of a line.
     most: usize,
     breaches: u32,
+    /// A line went on for too long to read its end.
+    is_endless: bool,
 }
 
 impl MessageReader {
@@ -105,6 +106,7 @@ impl MessageReader {
             channel,
             most: payload_bytes + lines::AROUND,
             breaches: 0,
+            is_endless: false,
         }
     }
 
@@ -124,6 +126,12 @@ impl MessageReader {
     }
 
     fn next_line(&mut self) -> io::Result<Option<ChildMessage>> {
+        if self.is_endless {
+            return Ok(Some(ChildMessage::Failed(format!(
+                "it wrote a line without end; at most {} bytes are accepted",
+                self.most
+            ))));
+        }
         let mut line = Vec::new();
         let most = self.most as u64;
         if (&mut self.from).take(most).read_until(b'\n', &mut line)? == 0 {
@@ -148,7 +156,8 @@ impl MessageReader {
         Ok(Some(told))
     }
 
-    /// Skips the rest of a line that is too long, up to eight times the limit.
+    /// Skips the rest of a line that is too long, up to eight times the limit. The call that it answers ends in either
+    /// case.
     fn skip(&mut self, mut line: Vec<u8>) -> io::Result<Option<ChildMessage>> {
         let mut bytes = line.len();
         loop {
@@ -164,10 +173,8 @@ impl MessageReader {
                 break;
             }
             if bytes > 8 * self.most {
-                let most = self.most;
-                let text =
-                    format!("it wrote a line without end; at most {most} bytes are accepted");
-                return Ok(Some(ChildMessage::Failed(text)));
+                self.is_endless = true;
+                break;
             }
         }
         Ok(Some(match lines::id_of(&line) {
@@ -176,13 +183,13 @@ impl MessageReader {
                 let answer = line[start + 1..].iter().position(|byte| *byte == b':');
                 let start = answer.map_or(line.len(), |answer| start + 1 + answer + 1);
                 line.drain(..start);
-                line.truncate(truncated_answer::LOOKED_AT_BYTES);
                 ChildMessage::TooLarge {
                     id,
                     head: line,
                     bytes,
                 }
             }
+            None if self.is_endless => return self.next_line(),
             None => ChildMessage::Failed(format!(
                 "it wrote a line of {bytes} bytes that does not begin with its \"id\"; at most {} are accepted",
                 self.most
