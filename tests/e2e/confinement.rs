@@ -121,7 +121,9 @@ fn bridge_and_host(home: &Home) -> Vec<i32> {
 }
 
 async fn run(bridge: &Process, message: &str) -> Value {
-    let body = json!({"taskId": "t", "agentId": "a", "message": message, "callbackUrl": null});
+    let body = json!({
+        "taskId": "t", "agentId": "a", "provider": "command", "message": message, "callbackUrl": null,
+    });
     bridge.api.run(body).await
 }
 
@@ -239,6 +241,48 @@ async fn an_agent_of_another_user_can_open_nothing_of_the_bridge() {
 #[tokio::test]
 async fn an_agent_of_another_user_can_open_nothing_of_its_adapters_process() {
     other_user(APART).await;
+}
+
+/// Pids of the processes of a user that run this script.
+fn running(user: u32, script: &Path) -> Vec<i32> {
+    let script = script.as_os_str().as_encoded_bytes();
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let words = fs::read(entry.path().join("cmdline")).ok()?;
+        let runs = words.split(|byte| *byte == 0).nth(1) == Some(script);
+        (entry.metadata().ok()?.uid() == user && runs).then_some(pid)
+    });
+    pids.collect()
+}
+
+#[tokio::test]
+async fn an_agent_cannot_open_the_memory_of_an_agent_of_another_user() {
+    if !is_root() {
+        return;
+    }
+    let (own, others) = (UNPRIVILEGED, UNPRIVILEGED - 1);
+    let mut home = home(PROBE, IN_PROCESS);
+    let dir = home.dir.path().to_owned();
+    let waiting = dir.join("waiting.sh");
+    fs::write(&waiting, "sleep 1000\n").unwrap();
+    let mut config = fs::read_to_string(dir.join("forge.toml")).unwrap();
+    config.push_str(&format!(
+        "user = \"{own}:{own}\"\n[adapters.other]\nlibrary = \"command\"\nprogram = \"/bin/sh\"\nargs = \
+         [{waiting:?}]\nuser = \"{others}:{others}\"\n"
+    ));
+    fs::write(dir.join("forge.toml"), config).unwrap();
+    home.set("BRIDGE_ADAPTERS", "command,other");
+    let bridge = home.start();
+    let body = json!({"taskId": "o", "agentId": "a", "provider": "other", "message": "go", "callbackUrl": null});
+    bridge.api.dispatch(body).await;
+    let pid = until("the other agent to work", async || {
+        running(others, &waiting).first().copied()
+    })
+    .await;
+    let closed = memory_of(&[pid]);
+    let none: [String; 0] = [];
+    assert_eq!(opened(&bridge, &closed).await, none);
 }
 
 /// Pid that an escaped process has written.

@@ -37,6 +37,7 @@ mod isolation;
 mod keys;
 mod kill_matrix;
 mod langgraph;
+mod leftovers;
 mod limits;
 mod manage;
 mod metrics;
