@@ -15,8 +15,9 @@ use forge_adapter_api::AdapterError;
 
 use crate::boundary::answer::{self, Answer, breach, read_error};
 use crate::boundary::call_id::CallId;
-use crate::boundary::callbacks::{Callbacks, Emitted};
+use crate::boundary::callbacks::{Callbacks, Emitted, RECORD_BYTES};
 use crate::boundary::load_error::LoadError;
+use crate::boundary::readable::readable;
 
 /// Return value of a completion that was refused.
 const NOT_TAKEN: i32 = -1;
@@ -50,8 +51,26 @@ unsafe extern "C" fn emit(ctx: *const (), call: u64, event: FSlice) -> i32 {
 
 unsafe extern "C" fn log(ctx: *const (), _call: u64, level: i32, record: FSlice) {
     // SAFETY: as in `emit`.
-    let (context, record) = unsafe { (context(ctx), record.as_bytes()) };
-    context.callbacks.log(level, record);
+    let context = unsafe { context(ctx) };
+    if record.len > RECORD_BYTES {
+        // SAFETY: as in `emit`.
+        let head = unsafe { head(record.ptr, RECORD_BYTES) };
+        context.callbacks.log(level, &head);
+    } else {
+        // SAFETY: as in `emit`.
+        context.callbacks.log(level, unsafe { record.as_bytes() });
+    }
+}
+
+/// Copies up to `most` bytes of an allocation whose length cannot be trusted, because it is beyond its limit.
+///
+/// # Safety
+///
+/// As for [`FSlice::as_bytes`], except that fewer bytes can be readable.
+unsafe fn head(ptr: *const u8, most: usize) -> Vec<u8> {
+    let head = FSlice { ptr, len: most };
+    // SAFETY: passed on from the caller; only the kernel reads the bytes, and it checks each page.
+    readable(unsafe { head.as_bytes() })
 }
 
 unsafe extern "C" fn query(_ctx: *const (), _name: FSlice, _version: u32) -> *const () {
@@ -96,12 +115,9 @@ unsafe extern "C" fn abandon(ctx: *const (), call: u64) -> i32 {
 unsafe fn read_answer(status: i32, payload: FBytes, most: usize) -> Answer {
     if payload.is_well_formed() && payload.len > most {
         let found = payload.len;
-        let head = FSlice {
-            ptr: payload.ptr,
-            len: most,
-        };
-        // SAFETY: passed on from the caller; the bytes are not freed before the next statement.
-        let error = answer::too_large(unsafe { head.as_bytes() }, found, most);
+        // SAFETY: passed on from the caller; the bytes are not freed before the copy is made.
+        let head = unsafe { head(payload.ptr, most) };
+        let error = answer::too_large(&head, found, most);
         // SAFETY: passed on from the caller.
         unsafe { payload.release() };
         return Err(error);

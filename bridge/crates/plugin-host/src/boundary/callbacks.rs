@@ -3,6 +3,9 @@
 use crate::boundary::answer::Answer;
 use crate::boundary::call_id::CallId;
 
+/// Limit of one log record; the rest is cut off.
+pub(crate) const RECORD_BYTES: usize = 8 * 1024;
+
 /// Functions of the bridge that an adapter calls. They run on the adapter's threads: they must neither wait nor panic,
 /// and can be called during `start`, `cancel` and `destroy`.
 pub(crate) trait Callbacks: Send + Sync {

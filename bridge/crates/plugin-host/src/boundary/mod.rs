@@ -10,6 +10,7 @@ pub(crate) mod load;
 pub(crate) mod load_error;
 pub(crate) mod loaded_images;
 pub(crate) mod manifest;
+pub(crate) mod readable;
 pub(crate) mod staging;
 pub(crate) mod truncated_answer;
 pub(crate) mod trust;

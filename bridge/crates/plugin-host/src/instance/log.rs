@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use crate::boundary::callbacks::RECORD_BYTES;
 use forge_base::trace::{TraceContext, TraceId};
 
 /// Limit of records that wait to be written.
 const QUEUED_BYTES: usize = 256 * 1024;
-/// Limit of one record; the rest is cut off.
-const RECORD_BYTES: usize = 8 * 1024;
 /// Records written per second; also the size of a burst.
 const RATE: f64 = 200.0;
 
