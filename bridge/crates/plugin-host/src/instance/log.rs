@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
+use tokio::time::timeout_at;
 
 use crate::boundary::callbacks::RECORD_BYTES;
 use forge_base::trace::{TraceContext, TraceId};
@@ -14,6 +15,8 @@ use forge_base::trace::{TraceContext, TraceId};
 const QUEUED_BYTES: usize = 256 * 1024;
 /// Records written per second; also the size of a burst.
 const RATE: f64 = 200.0;
+/// Interval at which dropped records are reported.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Logs {
@@ -25,6 +28,7 @@ pub(crate) struct Logs {
 struct Inner {
     lines: VecDeque<Line>,
     bytes: usize,
+    /// Records dropped since the last report.
     suppressed: u64,
 }
 
@@ -78,7 +82,13 @@ impl Logs {
     pub(crate) async fn write(&self, provider: &str) {
         let mut rate = Rate::starting(Instant::now());
         loop {
-            self.changed.notified().await;
+            let changed = self.changed.notified();
+            if self.lock().suppressed == 0 {
+                changed.await;
+            } else {
+                // Returns at the latest when the report is due.
+                let _ = timeout_at(rate.report_at.into(), changed).await;
+            }
             self.flush(provider, &mut rate);
         }
     }
@@ -107,25 +117,32 @@ impl Logs {
     }
 
     fn flush(&self, provider: &str, rate: &mut Rate) {
-        let mut held_back = 0;
-        loop {
-            let Some(line) = self.pop() else {
-                held_back += std::mem::take(&mut self.lock().suppressed);
-                break;
-            };
+        while let Some(line) = self.pop() {
             if rate.allows(Instant::now()) {
                 line.write(provider);
             } else {
-                held_back += 1;
+                self.lock().suppressed += 1;
+                self.report(provider, rate, Instant::now());
             }
         }
-        if held_back > 0 {
+        self.report(provider, rate, Instant::now());
+    }
+
+    /// Logs how many records were dropped, unless that was done within the last second. Returns their number.
+    fn report(&self, provider: &str, rate: &mut Rate, now: Instant) -> u64 {
+        if now < rate.report_at {
+            return 0;
+        }
+        let count = std::mem::take(&mut self.lock().suppressed);
+        if count > 0 {
+            rate.report_at = now + REPORT_INTERVAL;
             tracing::warn!(
                 target: "adapter",
-                { adapter.id = provider, count = held_back },
-                "the adapter logs too much: {held_back} records were dropped"
+                { adapter.id = provider, count = count },
+                "the adapter logs too much: {count} records were dropped"
             );
         }
+        count
     }
 }
 
@@ -214,15 +231,20 @@ pub(crate) fn read(record: &str) -> (String, Option<String>, Option<About>) {
     (message, rest, about)
 }
 
-/// A token bucket.
+/// A token bucket, and the time of the next report of what it held back.
 struct Rate {
     tokens: f64,
     at: Instant,
+    report_at: Instant,
 }
 
 impl Rate {
     fn starting(at: Instant) -> Self {
-        Self { tokens: RATE, at }
+        Self {
+            tokens: RATE,
+            at,
+            report_at: at,
+        }
     }
 
     fn allows(&mut self, now: Instant) -> bool {
@@ -259,6 +281,24 @@ mod tests {
         let burst = (0..1000).filter(|_| rate.allows(start)).count();
         assert_eq!(burst, 200);
         assert!(rate.allows(start + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn dropped_records_are_reported_once_a_second_and_all_of_them() {
+        let start = Instant::now();
+        let logs = Logs::default();
+        let mut rate = Rate::starting(start);
+        let mut reported = Vec::new();
+        for tenth in 0..30 {
+            logs.lock().suppressed += 7;
+            let now = start + Duration::from_millis(100 * tenth);
+            reported.push(logs.report("test", &mut rate, now));
+        }
+        reported.retain(|count| *count > 0);
+        assert_eq!(reported, [7, 70, 70]);
+        let end = start + Duration::from_secs(3);
+        assert_eq!(logs.report("test", &mut rate, end), 63);
+        assert_eq!(logs.report("test", &mut rate, end + REPORT_INTERVAL), 0);
     }
 
     #[test]
