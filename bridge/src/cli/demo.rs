@@ -17,11 +17,10 @@ use super::client::{Client, Target};
 use super::screen::{Screen, Tone, text};
 use super::sink::{Callback, Sink};
 use super::stream::{Events, Query};
-use super::{Context, Environment, FAILED, tail};
+use super::{Context, Environment, FAILED, serve, tail};
 use crate::app;
 use crate::config::{Config, File, Sources};
 use crate::telemetry;
-use forge_base::tasks;
 
 /// Time limit of the demo. Echo needs less than a second; the rest is for real agents and loaded machines.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -92,7 +91,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     };
     let config = sources.load()?.config;
     telemetry::install(&config.log)?;
-    let runtime = tasks::half_runtime()?;
+    let runtime = serve::runtime()?;
     let shown = runtime.block_on(async {
         tokio::time::timeout(DEADLINE, show(context, arguments, config, environment)).await
     });

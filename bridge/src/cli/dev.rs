@@ -12,13 +12,12 @@ use tokio_util::task::TaskTracker;
 
 use super::client::{Client, Target};
 use super::screen::{Screen, Tone, text};
-use super::serve::Signals;
+use super::serve::{self, Signals};
 use super::sink::{Callback, Sink};
 use super::{Context, Environment, INTERRUPTED, tail};
 use crate::app;
 use crate::config::{Config, File, Loaded, Sources};
 use crate::telemetry;
-use forge_base::tasks;
 
 /// Characters of an output on the line about a callback.
 const LONGEST_OUTPUT: usize = 100;
@@ -46,7 +45,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = tasks::half_runtime()?;
+    let runtime = serve::runtime()?;
     let code = runtime.block_on(until_stopped(context, config, environment));
     runtime.shutdown_background();
     code

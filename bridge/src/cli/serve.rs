@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Context, INTERRUPTED};
@@ -28,11 +29,22 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
         tracing::warn!("{warning}");
     }
     let options = Options::new(context.environment.clone());
-    let runtime = tasks::half_runtime()?;
+    let runtime = runtime()?;
     let code = runtime.block_on(until_stopped(&settings, config, options));
     // Does not wait for work cut off by a second signal.
     runtime.shutdown_background();
     code
+}
+
+/// Runtime of a bridge. From here on, a write beyond a file size limit fails like one to a full disk; without a handler
+/// its signal kills the process. A handler, because children would inherit that the signal is ignored.
+pub(super) fn runtime() -> std::io::Result<Runtime> {
+    let runtime = tasks::half_runtime()?;
+    let _entered = runtime.enter();
+    let too_large = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    // The handler stays when its stream is dropped.
+    drop(signal(too_large)?);
+    Ok(runtime)
 }
 
 async fn until_stopped(

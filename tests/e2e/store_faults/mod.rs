@@ -10,6 +10,7 @@ mod outage;
 mod outsiders;
 mod pages;
 mod refusals;
+mod size_limit;
 mod slow_sync;
 mod start;
 mod sweep;
