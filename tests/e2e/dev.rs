@@ -241,3 +241,31 @@ fn the_commands_ask_the_bridge() {
     assert_eq!((code, &adapter["provider"]), (0, &json!("echo")));
     assert_eq!(dev.run(&["adapters", "inspect", "absent"]).0, 4);
 }
+
+#[test]
+fn a_closed_output_stops_it_like_a_signal() {
+    let home = tempfile::tempdir().unwrap();
+    let program = std::env::current_exe().unwrap();
+    let mut child = command(home.path())
+        .args(["dev", "--json"])
+        .env("BRIDGE_LISTEN", "127.0.0.1:0")
+        .env("BRIDGE_PLUGIN_PATH", program.parent().unwrap())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut first).unwrap();
+    drop(out);
+    let greeting: Value = serde_json::from_str(&first).unwrap();
+    let answer = Curl::parse(greeting["curl"].as_str().unwrap()).send();
+    assert!(answer.contains("dispatchId"), "{answer}");
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{log}");
+    assert!(
+        log.contains("INFO stopped") && !log.contains("panicked"),
+        "{log}"
+    );
+}

@@ -39,6 +39,7 @@ mod kill_matrix;
 mod langgraph;
 mod leftovers;
 mod limits;
+mod logging;
 mod manage;
 mod metrics;
 mod model;

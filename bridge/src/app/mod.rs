@@ -29,6 +29,7 @@ use crate::config::{Config, Retention};
 use crate::otlp::Exporter;
 use crate::registration::{self, Endpoint, Gateway, Registrar};
 use forge_base::failpoint;
+use forge_base::metrics::Counter;
 use forge_base::reloadable::Reloadable;
 use forge_base::tasks::{IoRuntime, Tasks};
 use forge_base::time::Clock;
@@ -67,13 +68,15 @@ pub struct Options {
     pub environment: BTreeMap<String, String>,
     /// Overrides `plugin.trust`: development mode warns where `serve` refuses.
     pub trust: Option<Trust>,
+    /// Log lines that were dropped, for the metrics.
+    pub dropped_log_lines: Arc<Counter>,
 }
 
 impl Options {
     pub fn new(environment: BTreeMap<String, String>) -> Self {
         Self {
             environment,
-            trust: None,
+            ..Self::default()
         }
     }
 }
@@ -227,7 +230,7 @@ impl Bridge {
             retention: config.retention.clone().into(),
             config,
         };
-        bridge.listen(listener, started)?;
+        bridge.listen(listener, started, options.dropped_log_lines)?;
         if let Some(exporter) = exporter {
             let exporting = exporter.run(bridge.last.clone());
             bridge.tracker.spawn(exporting);
@@ -277,7 +280,12 @@ impl Bridge {
         }
     }
 
-    fn listen(&self, listener: TcpListener, started: SteadyInstant) -> std::io::Result<()> {
+    fn listen(
+        &self,
+        listener: TcpListener,
+        started: SteadyInstant,
+        dropped_log_lines: Arc<Counter>,
+    ) -> std::io::Result<()> {
         let config = Arc::new(self.config.http.clone());
         let router = http::router(http::Components {
             store: Arc::clone(&self.store),
@@ -294,6 +302,7 @@ impl Bridge {
                 phase: self.phase.subscribe(),
                 closing: self.closing.clone(),
                 children: self.children.clone(),
+                dropped_log_lines,
             },
         });
         let (closing, tls) = (self.closing.clone(), self.tls.clone());

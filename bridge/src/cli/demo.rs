@@ -90,10 +90,14 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         environment: environment.clone(),
     };
     let config = sources.load()?.config;
-    telemetry::install(&config.log)?;
     let runtime = serve::runtime()?;
+    let logs = telemetry::install(&config.log)?;
+    let options = app::Options {
+        dropped_log_lines: logs.dropped(),
+        ..app::Options::new(environment)
+    };
     let shown = runtime.block_on(async {
-        tokio::time::timeout(DEADLINE, show(context, arguments, config, environment)).await
+        tokio::time::timeout(DEADLINE, show(context, arguments, config, options)).await
     });
     shown.with_context(|| format!("the demo did not end within {DEADLINE:?}"))?
 }
@@ -160,12 +164,11 @@ async fn show(
     context: &Context,
     arguments: &Arguments,
     config: Config,
-    environment: Environment,
+    options: app::Options,
 ) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let (tracker, shutdown) = (TaskTracker::new(), CancellationToken::new());
     let mut sink = Sink::start(0, &tracker, shutdown.clone()).await?;
-    let options = app::Options::new(environment);
     let bridge = app::Bridge::start(config, options).await?;
     let stage = Stage {
         screen: context.screen(),

@@ -41,12 +41,16 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     } = sources.load()?;
     // Plain HTTP: the traffic stays on this machine.
     config.tls = Default::default();
-    telemetry::install(&config.log)?;
+    let runtime = serve::runtime()?;
+    let logs = telemetry::install(&config.log)?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = serve::runtime()?;
-    let code = runtime.block_on(until_stopped(context, config, environment));
+    let options = app::Options {
+        dropped_log_lines: logs.dropped(),
+        ..app::Options::new(environment)
+    };
+    let code = runtime.block_on(until_stopped(context, config, options));
     runtime.shutdown_background();
     code
 }
@@ -86,28 +90,29 @@ fn environment(own: &Environment, folder: &Path) -> Environment {
 async fn until_stopped(
     context: &Context,
     config: Config,
-    environment: Environment,
+    options: app::Options,
 ) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let (tracker, shutdown) = (TaskTracker::new(), CancellationToken::new());
     let mut sink = Sink::start(RECEIVER_PORT, &tracker, shutdown.clone()).await?;
     // With tokens configured, the calls below need one: the first of the list.
-    let tokens = environment.get("BRIDGE_TOKENS").cloned();
+    let tokens = options.environment.get("BRIDGE_TOKENS").cloned();
     let token = tokens.and_then(|list| list.split(',').next().map(|first| first.trim().to_owned()));
-    let options = app::Options::new(environment);
     let bridge = app::Bridge::start(config, options).await?;
     let screen = context.screen();
     let base = format!("http://{}", bridge.addr);
-    greet(context, &screen, &base, token, &sink).await?;
-    loop {
-        tokio::select! {
-            callback = sink.next() => match callback {
-                Some(callback) => show(context, &screen, &callback)?,
-                None => break,
-            },
-            () = signals.next() => break,
+    let showing = async {
+        greet(context, &screen, &base, token, &sink).await?;
+        while let Some(callback) = sink.next().await {
+            show(context, &screen, &callback)?;
         }
-    }
+        anyhow::Ok(ExitCode::SUCCESS)
+    };
+    // A failure to show something, such as a closed pipe, stops the bridge like a signal.
+    let shown = tokio::select! {
+        shown = showing => shown,
+        () = signals.next() => Ok(ExitCode::SUCCESS),
+    };
     let stopping = async {
         bridge.stop().await;
         shutdown.cancel();
@@ -115,7 +120,7 @@ async fn until_stopped(
         tracker.wait().await;
     };
     tokio::select! {
-        () = stopping => Ok(ExitCode::SUCCESS),
+        () = stopping => shown,
         () = signals.next() => Ok(ExitCode::from(INTERRUPTED)),
     }
 }

@@ -18,6 +18,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
         file,
         warnings,
     } = sources.load()?;
+    let runtime = runtime()?;
     let settings = Settings {
         sources,
         logs: telemetry::install(&config.log)?,
@@ -28,8 +29,10 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let options = Options::new(context.environment.clone());
-    let runtime = runtime()?;
+    let options = Options {
+        dropped_log_lines: settings.logs.dropped(),
+        ..Options::new(context.environment.clone())
+    };
     let code = runtime.block_on(until_stopped(&settings, config, options));
     // Does not wait for work cut off by a second signal.
     runtime.shutdown_background();

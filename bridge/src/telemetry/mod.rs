@@ -1,15 +1,32 @@
 //! Logging: destination, format and level. Call sites decide on the content; bodies and secrets are never logged.
 
 mod json;
+mod lines;
+mod text;
 
-use std::fmt;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
 
+use forge_base::metrics::Counter;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::{MakeWriter, format};
 use tracing_subscriber::reload;
+
+use lines::Lines;
+use text::Escaped;
+
+/// Time that the end of the process waits for the last lines to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
+/// Time that a panic waits for its line, which is lost if the process aborts.
+const PANIC_LINE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -34,6 +51,29 @@ pub enum Format {
     Text,
     /// One object per line.
     Json,
+}
+
+impl Format {
+    /// A line of the log itself, which no level hides.
+    fn line(self, level: &str, message: &str) -> String {
+        let timestamp = forge_base::time::format(jiff::Timestamp::now());
+        match self {
+            Self::Text => {
+                let mut line = format!("{timestamp} {level:>5} ");
+                // A string accepts everything.
+                let _ = Escaped(&mut line).write_str(message);
+                line.push('\n');
+                line
+            }
+            Self::Json => {
+                let target = module_path!();
+                let line = serde_json::json!({
+                    "timestamp": timestamp, "level": level, "target": target, "message": message,
+                });
+                format!("{line}\n")
+            }
+        }
+    }
 }
 
 /// A level, or levels by module: `info`, `warn,forge_delivery=debug`.
@@ -83,31 +123,70 @@ impl From<Level> for String {
 #[error("expected error, warn, info, debug, trace or module=level, comma-separated; found {0:?}")]
 pub struct LevelError(String);
 
-/// The process has a subscriber already.
 #[derive(Debug, thiserror::Error)]
-#[error("logging is already set up")]
-pub struct Error(#[source] Box<dyn std::error::Error + Send + Sync>);
-
-/// Handle to the process's logging, to change its level at run time.
-pub struct Logs {
-    reload: Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>,
+pub enum Error {
+    /// The process has a subscriber already.
+    #[error("logging is already set up")]
+    Twice(#[source] tracing::subscriber::SetGlobalDefaultError),
+    #[error("cannot start logging")]
+    Start(#[source] std::io::Error),
 }
+
+/// Handle to the process's logging. Dropping it waits until the lines so far are written, up to a second; logging
+/// continues afterwards.
+pub struct Logs {
+    reload: Reload,
+    lines: Lines,
+}
+
+type Reload = Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>;
 
 impl Logs {
     /// Replaces the level.
     pub fn set_level(&self, level: &Level) -> Result<(), reload::Error> {
         (self.reload)(level.filter())
     }
+
+    /// Counter of lines that were dropped because standard error did not take them.
+    pub fn dropped(&self) -> Arc<Counter> {
+        self.lines.dropped()
+    }
 }
 
-/// Logs to standard error. Can be called once per process.
+impl Drop for Logs {
+    fn drop(&mut self) {
+        self.lines.flush(LAST_LINES);
+    }
+}
+
+/// Logs to standard error, panics included. Can be called once per process.
 pub fn install(config: &Config) -> Result<Logs, Error> {
     use std::io::IsTerminal;
 
-    let colour = Colour::from(std::io::stderr().is_terminal());
-    let (subscriber, logs) = subscriber(config, colour, std::io::stderr);
-    tracing::subscriber::set_global_default(subscriber).map_err(|error| Error(error.into()))?;
-    Ok(logs)
+    let stderr = std::io::stderr();
+    let colour = Colour::from(stderr.is_terminal());
+    // Not the handle of the standard library, which is locked while a write waits.
+    let out = stderr.as_fd().try_clone_to_owned().map_err(Error::Start)?;
+    let lines = Lines::start(File::from(out), config.format).map_err(Error::Start)?;
+    let (subscriber, reload) = subscriber(config, colour, lines.clone());
+    tracing::subscriber::set_global_default(subscriber).map_err(Error::Twice)?;
+    log_panics(config.format, lines.clone());
+    Ok(Logs { reload, lines })
+}
+
+fn log_panics(format: Format, lines: Lines) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("<unnamed>");
+        let mut message = format!("thread '{name}' {panic}");
+        let backtrace = Backtrace::capture();
+        if backtrace.status() == BacktraceStatus::Captured {
+            // A string accepts everything.
+            let _ = write!(message, "\n{backtrace}");
+        }
+        lines.push(format.line("ERROR", &message).as_bytes());
+        lines.flush(PANIC_LINE);
+    }));
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -124,7 +203,7 @@ impl From<bool> for Colour {
 
 type AnySubscriber = Box<dyn tracing::Subscriber + Send + Sync>;
 
-fn subscriber<W>(config: &Config, colour: Colour, writer: W) -> (AnySubscriber, Logs)
+fn subscriber<W>(config: &Config, colour: Colour, writer: W) -> (AnySubscriber, Reload)
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -134,10 +213,14 @@ where
         .with_writer(writer);
     match config.format {
         Format::Text => {
-            let builder = builder.with_target(false).with_filter_reloading();
+            let fields = format::debug_fn(text::field).delimited(" ");
+            let builder = builder
+                .with_target(false)
+                .fmt_fields(fields)
+                .with_filter_reloading();
             let filter = builder.reload_handle();
             let reload = Box::new(move |to| filter.reload(to));
-            (Box::new(builder.finish()), Logs { reload })
+            (Box::new(builder.finish()), reload)
         }
         Format::Json => {
             let builder = builder
@@ -146,7 +229,7 @@ where
                 .with_filter_reloading();
             let filter = builder.reload_handle();
             let reload = Box::new(move |to| filter.reload(to));
-            (Box::new(builder.finish()), Logs { reload })
+            (Box::new(builder.finish()), reload)
         }
     }
 }
@@ -165,9 +248,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct Written(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Lines {
+    impl Write for Written {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -179,13 +262,14 @@ mod tests {
     }
 
     fn logged(config: &Config) -> String {
-        let lines = Lines::default();
+        let lines = Written::default();
         let writer = lines.clone();
-        let (subscriber, logs) = subscriber(config, Colour::Off, move || writer.clone());
+        let (subscriber, reload) = subscriber(config, Colour::Off, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
             tracing::debug!("too quiet");
             tracing::warn!(task.id = "t-1", "the callback was refused");
-            logs.set_level(&"off".parse().unwrap()).unwrap();
+            let off: Level = "off".parse().unwrap();
+            reload(off.filter()).unwrap();
             tracing::error!("too late");
         });
         let bytes = lines.0.lock().unwrap().clone();
@@ -200,14 +284,38 @@ mod tests {
     }
 
     #[test]
+    fn a_value_cannot_forge_a_line_or_command_a_terminal() {
+        let foreign = "a\r\n2026-01-01T00:00:00Z  INFO forged\u{1b}[2J\u{9b}2J";
+        for colour in [Colour::Off, Colour::On] {
+            let lines = Written::default();
+            let writer = lines.clone();
+            let (subscriber, _) = subscriber(&Config::default(), colour, move || writer.clone());
+            tracing::subscriber::with_default(subscriber, || {
+                let _span = tracing::error_span!("request", path = %foreign).entered();
+                tracing::warn!(shown = %foreign, quoted = foreign, "{foreign}");
+            });
+            let bytes = lines.0.lock().unwrap().clone();
+            let text = String::from_utf8(bytes).unwrap();
+            assert_eq!(text.lines().count(), 1, "{text:?}");
+            assert!(
+                !text.contains(['\r', '\u{9b}']) && !text.contains("\u{1b}[2J"),
+                "{text:?}"
+            );
+            assert_eq!(text.matches(r"a\r\n2026").count(), 4, "{text:?}");
+        }
+        let line = Format::Text.line("WARN", foreign);
+        assert_eq!(line.lines().count(), 1, "{line:?}");
+    }
+
+    #[test]
     fn a_line_says_what_the_spans_around_it_say() {
         let config = Config {
             format: Format::Json,
             level: "warn".parse().unwrap(),
         };
-        let lines = Lines::default();
+        let lines = Written::default();
         let writer = lines.clone();
-        let (subscriber, _logs) = subscriber(&config, Colour::Off, move || writer.clone());
+        let (subscriber, _reload) = subscriber(&config, Colour::Off, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
             let request = tracing::error_span!(
                 "request",

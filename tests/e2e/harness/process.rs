@@ -94,7 +94,8 @@ impl Home {
         self.spawn(Stdio::null())
     }
 
-    fn spawn(&self, stderr: Stdio) -> Process {
+    /// Starts a bridge that logs to `stderr`, without waiting for it; its client has no address.
+    pub(crate) fn spawn(&self, stderr: Stdio) -> Process {
         let child = self.command().stdout(Stdio::null()).stderr(stderr).spawn();
         Process {
             child: child.unwrap(),
@@ -129,10 +130,9 @@ impl Home {
         std::thread::spawn(move || {
             let mut log = String::new();
             for line in stderr.lines().map_while(Result::ok) {
-                if let Some((_, rest)) = line.split_once("listening on http") {
-                    let end = rest.find([' ', '\u{1b}', '"']).unwrap_or(rest.len());
+                if let Some(found) = listening(&line) {
                     // The test might have stopped waiting.
-                    let _ = url.send(Ok(format!("http{}", &rest[..end])));
+                    let _ = url.send(Ok(found));
                 }
                 writeln!(log_file, "{line}").unwrap();
                 log.push_str(&line);
@@ -151,6 +151,13 @@ impl Home {
             }
         }
     }
+}
+
+/// URL of the bridge, if it is what this line of its log says.
+pub(crate) fn listening(line: &str) -> Option<String> {
+    let (_, rest) = line.split_once("listening on http")?;
+    let end = rest.find([' ', '\u{1b}', '"']).unwrap_or(rest.len());
+    Some(format!("http{}", &rest[..end]))
 }
 
 impl Process {

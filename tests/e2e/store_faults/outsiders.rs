@@ -32,7 +32,10 @@ async fn a_long_write_lock_of_another_process_is_named_and_survived() {
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{health}");
     assert_eq!(health["store"]["status"], "offline", "{health}");
     assert_eq!(bridge.api.record(&before).await, known);
-    assert!(home.log().contains("store.busy_timeout"), "{}", home.log());
+    until("the reason in the log", async || {
+        home.log().contains("store.busy_timeout").then_some(())
+    })
+    .await;
     outsider.execute_batch("ROLLBACK").unwrap();
     ready(&bridge.api).await;
     for number in 0..3 {

@@ -51,6 +51,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use forge_base::metrics::Counter;
 use forge_delivery::Deliverer;
 use forge_dispatch::Dispatcher;
 use forge_plugin_host::Registry;
@@ -137,6 +138,8 @@ pub struct ProcessState {
     pub closing: CancellationToken,
     /// Programs that adapters started.
     pub children: Children,
+    /// Log lines that could not be written or did not fit into their queue.
+    pub dropped_log_lines: Arc<Counter>,
 }
 
 /// Handles available to handlers; each handler extracts only those in its signature.

@@ -126,6 +126,7 @@ impl Edge {
                 phase: phases,
                 closing: closing.clone(),
                 children: Children::new(&process::Config::default(), "store").unwrap(),
+                dropped_log_lines: Arc::default(),
             },
         });
         Self {

@@ -361,6 +361,12 @@ impl Scrape {
             }
             Ok(())
         })?;
+        let about = (
+            "log_lines_dropped",
+            "Log lines dropped because standard error did not take them",
+        );
+        let dropped = self.parties.life.dropped_log_lines.get();
+        page.counter(about, |to| to.count(&[], dropped))?;
         let about = ("trace_spans", "Trace spans by outcome");
         page.counter(about, |to| {
             for (outcome, count) in [
