@@ -160,7 +160,7 @@ enum Rule {
 impl Rule {
     fn parse(entry: &str) -> Result<Vec<Rule>, BadRule> {
         let bad = || BadRule {
-            entry: entry.to_owned(),
+            entry: without_credentials(entry),
         };
         let text = entry.trim();
         if text == "loopback" {
@@ -210,6 +210,14 @@ impl Rule {
                 below && port.is_none_or(|port| port == at)
             }
         }
+    }
+}
+
+/// The entry as errors show it: what stands before an `@`, as in a URL with a password, is hidden.
+fn without_credentials(entry: &str) -> String {
+    match entry.rsplit_once('@') {
+        Some((_, rest)) => format!("[hidden]@{rest}"),
+        None => entry.to_owned(),
     }
 }
 

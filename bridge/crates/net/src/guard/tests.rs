@@ -157,6 +157,20 @@ fn an_entry_that_means_nothing_is_refused() {
     }
 }
 
+#[test]
+fn an_error_shows_no_credentials() {
+    for (entry, shown) in [
+        ("https://user:hush@hooks.example", "[hidden]@hooks.example"),
+        ("hush@hooks.example", "[hidden]@hooks.example"),
+        ("a@hush@hooks.example:1", "[hidden]@hooks.example:1"),
+        ("not an entry", "not an entry"),
+    ] {
+        let error = Guard::new(&[entry.to_owned()]).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{shown:?} is not")), "{error}");
+        assert!(!error.contains("hush"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn a_name_is_refused_by_the_addresses_it_leads_to() {
     let resolve = async |allow: &[&str]| {
