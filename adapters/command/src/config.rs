@@ -226,6 +226,15 @@ mod tests {
     }
 
     #[test]
+    fn the_first_example_of_the_readme_gives_the_prompt_on_stdin() {
+        let readme = include_str!("../README.md");
+        let args = readme.lines().find_map(|line| line.strip_prefix("args = "));
+        let args: Value = serde_json::from_str(args.unwrap()).unwrap();
+        let settings = read(json!({ "args": args })).unwrap();
+        assert_eq!(settings.stdin(), Stdin::Prompt, "{args}");
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_its_key() {
         for (config, key) in [
             (json!({"args": ["{promt}"]}), "args"),
