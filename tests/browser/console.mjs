@@ -264,6 +264,15 @@ await step("a list pages to older ones and back", async () => {
   await rows.nth(50).waitFor();
 });
 
+await step("an address that is none is a page that says so", async () => {
+  for (const address of ["#/dispatch/%E0%A4%A", "#/zebra"]) {
+    await page.goto("about:blank");
+    await page.goto(`${url}/${address}`);
+    await main.getByRole("heading", { name: "Not found" }).waitFor();
+    await main.getByRole("link", { name: "Show the bridge" }).waitFor();
+  }
+});
+
 await step("an unknown dispatch is a clear error", async () => {
   await page.goto(`${url}/#/dispatch/unknown`);
   await main.getByRole("alert").getByText("NOT_FOUND").waitFor();

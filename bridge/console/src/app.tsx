@@ -46,7 +46,7 @@ export function App() {
     sample(health.data);
     setHeard(new Date().toISOString());
   }, [health.data]);
-  const name = docs ? "API" : (PAGES.find(([page]) => page === route.page)?.[1] ?? "Dispatch");
+  const name = docs ? "API" : (PAGES.find(([page]) => page === route.page)?.[1] ?? (route.page === "dispatch" ? "Dispatch" : "Not found"));
   const [shown, setShown] = useState(false);
   useEffect(() => {
     document.title = `${name} · forge-bridge`;
@@ -114,7 +114,18 @@ function Page({ route }: { route: Route }) {
       return <Events />;
     case "try":
       return <Try />;
-    default:
+    case "now":
       return <Now />;
+    default:
+      return <NotFound />;
   }
+}
+
+function NotFound() {
+  return (
+    <>
+      <h1>Not found</h1>
+      <p>There is no page at this address. <a href={`/${link("now")}`}>Show the bridge</a></p>
+    </>
+  );
 }

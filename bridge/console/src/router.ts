@@ -7,11 +7,18 @@ export interface Route {
   query: URLSearchParams;
 }
 
+const NOT_FOUND = "not-found";
+
 function read(): Route {
   const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [page = "", ...rest] = path.split("/");
-  const id = rest.join("/");
-  return { page: page || "now", id: id ? decodeURIComponent(id) : undefined, query: new URLSearchParams(query) };
+  try {
+    const id = decodeURIComponent(rest.join("/")) || undefined;
+    return { page: page || "now", id, query: new URLSearchParams(query) };
+  } catch {
+    // A percent sign that begins no UTF-8 character: no link of the console has one.
+    return { page: NOT_FOUND, id: undefined, query: new URLSearchParams() };
+  }
 }
 
 export function useRoute(): Route {
