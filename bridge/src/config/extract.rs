@@ -10,7 +10,8 @@ use figment::value::{Dict, Tag, Value};
 use figment::{Figment, Profile, Provider};
 use serde::de::DeserializeOwned;
 
-use super::layers::{ENVIRONMENT, nearest};
+use super::layers::ENVIRONMENT;
+use forge_base::spelling::nearest;
 
 /// One error in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]

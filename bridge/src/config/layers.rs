@@ -7,6 +7,7 @@ use figment::providers::{Format, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
+use forge_base::spelling::nearest;
 use forge_plugin_host::DEFAULT_ADAPTER;
 
 /// Variables whose name does not follow from their key.
@@ -86,15 +87,6 @@ pub(super) fn variable(key: &str) -> String {
 
 fn upper(key: &str) -> String {
     key.replace(['.', '-'], "_").to_uppercase()
-}
-
-/// Nearest known key for a misspelt one, if any is close enough.
-pub(super) fn nearest<'a>(wanted: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    known
-        .map(|name| (strsim::damerau_levenshtein(wanted, name), name))
-        .filter(|(distance, name)| *distance <= 2.max(name.len() / 4))
-        .min()
-        .map(|(_, name)| name)
 }
 
 /// Parses a TOML text into a layer. The error contains line and column but no text, which could hold a

@@ -10,6 +10,7 @@ pub mod id;
 pub mod metrics;
 pub mod reloadable;
 pub mod secret;
+pub mod spelling;
 pub mod tasks;
 pub mod time;
 pub mod trace;
