@@ -194,6 +194,6 @@ fn validated(body: &Value, config: &dispatch::Config) -> DispatchRequest {
         mcp_servers: &BTreeSet::new(),
         callback: &|_| Ok(()),
     };
-    let (dispatch, _) = validate(body, &Envelope::default(), &limits).expect("the body is valid");
-    dispatch
+    let valid = validate(body, &Envelope::default(), &limits).expect("the body is valid");
+    valid.dispatch
 }

@@ -11,16 +11,57 @@ export interface DispatchRequest {
   message: string;
   callbackUrl: string | null;
   provider?: string;
-  model?: string;
-  sessionId?: string;
-  runId?: string;
-  systemPrompt?: string;
-  outputSchema?: unknown;
-  priority?: number;
+  systemPrompt?: string | null;
+  model?: string | null;
   /** Time limit of each attempt, in seconds. */
   timeout?: number;
+  /** Time without an event, in seconds, after which an attempt ends as `stalled`. */
+  idleTimeoutSeconds?: number;
+  queueTimeoutSeconds?: number;
+  notBefore?: string;
+  deadline?: string;
+  tools?: Tool[];
+  /** Answers to the tool calls that the last dispatch of the session returned. */
+  toolResults?: ToolResult[];
+  mcpServers?: string[];
+  workspace?: { dir?: string; files?: { path: string; content: string }[] };
+  outputStrategy?: "file" | "stream" | "structured";
+  /** JSON Schema for `structuredOutput`. */
+  outputSchema?: object;
+  outputFile?: string;
+  sessionId?: string;
+  requires?: string[];
+  preferences?: {
+    costTier?: "low" | "medium" | "high";
+    latencyProfile?: "fast" | "moderate" | "variable";
+    providers?: string[];
+  };
+  priority?: number;
   recovery?: "fail" | "retry" | "resume";
-  [field: string]: unknown;
+  budget?: { maxCostUsd?: number; maxTokens?: number };
+  callback?: {
+    headers?: Record<string, string>;
+    bearer?: string;
+    secret?: string;
+    retry?: "default" | "compat" | { maxElapsedSeconds: number };
+  };
+  runId?: string;
+  stepId?: string;
+  gatewayId?: string;
+  /** Returned unchanged. */
+  metadata?: Record<string, unknown>;
+}
+
+/** Tool in the format of the bridge, of MCP or of OpenAI. */
+export type Tool =
+  | { name: string; description?: string; inputSchema: object }
+  | { type: "function"; function: { name: string; description?: string; parameters?: object } };
+
+export interface ToolResult {
+  toolCallId: string;
+  name: string;
+  output: unknown;
+  isError?: boolean;
 }
 
 export interface Accepted {

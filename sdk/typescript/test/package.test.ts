@@ -43,13 +43,20 @@ test("the tarball has types that a strict project of Node accepts", () => {
     const bridge = new Bridge({ baseUrl: "http://127.0.0.1:7420" });
     export const id: Promise<string> = bridge
       .dispatch({ taskId: "t", agentId: "a", message: "m", callbackUrl: null })
-      .then((accepted) => accepted.dispatchId);`;
+      .then((accepted) => accepted.dispatchId);
+    bridge.dispatch({
+      taskId: "t", agentId: "a", message: "m", callbackUrl: null,
+      // @ts-expect-error -- misspelt: the bridge would ignore it.
+      timeoutSecs: 5,
+    });
+    // @ts-expect-error -- misspelt: the bridge would refuse it.
+    bridge.retryAll({ sinse: "2026-01-01T00:00:00Z" });`;
   mkdirSync(join(consumer, "src"));
   writeFileSync(join(consumer, "src/use.ts"), source);
   const options = { module: "NodeNext", target: "ES2022", lib: ["ES2022", "DOM"], types: [], strict: true, noEmit: true };
   writeFileSync(join(consumer, "tsconfig.json"), JSON.stringify({ compilerOptions: options, include: ["src"] }));
   run(process.execPath, [join(here, "node_modules/typescript/bin/tsc"), "-p", "."], consumer);
-});
+}, 120_000);
 
 test("the tarball holds the licences and no sources", () => {
   const files = run("find", [".", "-type", "f"], installed).trim().split("\n").sort();

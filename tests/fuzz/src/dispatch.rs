@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use forge_base::digest::Digest;
 use forge_dispatch::idempotency::record;
 use forge_dispatch::request::{DispatchRequest, Secrets};
-use forge_dispatch::validate::{Envelope, Limits, validate};
+use forge_dispatch::validate::{Envelope, Limits, Validated, validate};
 use forge_dispatch::{Config, trace::Trace};
 use forge_net::guard::Guard;
 use forge_server::json::{self, BodyError};
@@ -67,7 +67,9 @@ fn check(bridge: &Bridge, body: &Value) {
         traceparent: header,
     };
     match validate(body, &envelope, &limits) {
-        Ok((dispatch, secrets)) => {
+        Ok(Validated {
+            dispatch, secrets, ..
+        }) => {
             let text = record(&dispatch).request.get().to_owned();
             if let Some(sealed) = secrets.to_seal() {
                 drop(sealed);

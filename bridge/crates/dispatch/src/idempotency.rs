@@ -236,8 +236,8 @@ mod tests {
             callback: &|_| Ok(()),
         };
         let body = serde_json::from_str(text).unwrap();
-        let (dispatch, _) = validate(&body, &Envelope::default(), &limits).unwrap();
-        canonical(&dispatch)
+        let valid = validate(&body, &Envelope::default(), &limits).unwrap();
+        canonical(&valid.dispatch)
     }
 
     /// Serialises a value with the members of its objects in another order.

@@ -24,7 +24,7 @@ use super::idempotency::Recorded;
 use super::request::{DispatchRequest, Secrets};
 use super::route::{Candidate, Policy, RouteError, Routed, route};
 use super::spans;
-use super::validate::{Envelope, Limits, validate};
+use super::validate::{Envelope, Limits, Validated, validate};
 use super::{At, Dispatcher, Error, Inner, idempotency};
 
 /// Headers of a request that matter to a dispatch.
@@ -55,6 +55,11 @@ impl Answer {
             warnings: Vec::new(),
         }
     }
+
+    fn warning(mut self, more: Vec<String>) -> Self {
+        self.warnings.extend(more);
+        self
+    }
 }
 
 impl From<RouteError> for Error {
@@ -73,7 +78,11 @@ impl Dispatcher {
     pub async fn submit(&self, body: &Value, headers: &SubmitHeaders) -> Result<Answer, Error> {
         let inner = &*self.inner;
         let now = inner.finisher.clock.now();
-        let (dispatch, secrets) = inner.validated(body, headers)?;
+        let Validated {
+            dispatch,
+            secrets,
+            warnings,
+        } = inner.validated(body, headers)?;
         let key = idempotency::key(&dispatch, headers.idempotency_key.as_deref());
         let record = idempotency::record(&dispatch);
         let routed = match inner.routed(&dispatch, now).await {
@@ -81,7 +90,7 @@ impl Dispatcher {
             // A known key gets its answer even if no adapter can execute the request now.
             Err(refused) => {
                 let known = inner.lookup_key(&key, &record.fingerprint, now).await?;
-                return known.ok_or(refused);
+                return known.map(|answer| answer.warning(warnings)).ok_or(refused);
             }
         };
         // Boxed, so that moving it between futures does not copy it.
@@ -98,19 +107,19 @@ impl Dispatcher {
                 inner
                     .finisher
                     .record_accepted(dispatch_id, &trace, &routed.provider, now);
-                let (provider, warnings) = (routed.provider, routed.warnings);
-                Ok(Answer {
+                let answer = Answer {
                     task_id,
                     dispatch_id,
-                    provider,
+                    provider: routed.provider,
                     duplicate: false,
-                    warnings,
-                })
+                    warnings: routed.warnings,
+                };
+                Ok(answer.warning(warnings))
             }
             Acceptance::Duplicate(known) => {
                 spans::log_under(known.id, &known.trace_id);
                 inner.deliverer.wake();
-                Ok(Answer::of_record(&known))
+                Ok(Answer::of_record(&known).warning(warnings))
             }
             Acceptance::Conflict(id) => Err(Error::Conflict(id)),
             Acceptance::QueueFull => Err(Error::QueueFull),
@@ -126,20 +135,17 @@ impl Dispatcher {
         headers: &SubmitHeaders,
     ) -> Result<Option<Answer>, Error> {
         let inner = &*self.inner;
-        let (dispatch, _) = inner.validated(body, headers)?;
-        let key = idempotency::key(&dispatch, headers.idempotency_key.as_deref());
-        let fingerprint = idempotency::record(&dispatch).fingerprint;
+        let valid = inner.validated(body, headers)?;
+        let key = idempotency::key(&valid.dispatch, headers.idempotency_key.as_deref());
+        let fingerprint = idempotency::record(&valid.dispatch).fingerprint;
         let now = inner.finisher.clock.now();
-        inner.lookup_key(&key, &fingerprint, now).await
+        let known = inner.lookup_key(&key, &fingerprint, now).await?;
+        Ok(known.map(|answer| answer.warning(valid.warnings)))
     }
 }
 
 impl Inner {
-    fn validated(
-        &self,
-        body: &Value,
-        headers: &SubmitHeaders,
-    ) -> Result<(DispatchRequest, Secrets), Error> {
+    fn validated(&self, body: &Value, headers: &SubmitHeaders) -> Result<Validated, Error> {
         let envelope = Envelope {
             idempotency_key: headers.idempotency_key.as_deref(),
             traceparent: headers.traceparent.as_deref(),
@@ -153,9 +159,10 @@ impl Inner {
                     .map_err(|refused| refused.to_string())
             },
         };
-        let (dispatch, secrets) = validate(body, &envelope, &limits).map_err(Error::Invalid)?;
-        let trace = dispatch.trace.clone().sampled(&self.finisher.spans);
-        Ok((DispatchRequest { trace, ..dispatch }, secrets))
+        let mut valid = validate(body, &envelope, &limits).map_err(Error::Invalid)?;
+        let trace = valid.dispatch.trace.clone().sampled(&self.finisher.spans);
+        valid.dispatch.trace = trace;
+        Ok(valid)
     }
 
     /// Answer for a known key; `None` if the key is free or can be taken over.

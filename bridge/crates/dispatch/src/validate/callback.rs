@@ -15,6 +15,7 @@ use forge_net as net;
 use forge_net::backoff::Policy;
 
 use super::fields::{Fields, describe};
+use super::spelling;
 
 const URL_BYTES: usize = 4096;
 const HEADER_COUNT: usize = 20;
@@ -46,6 +47,9 @@ pub(super) fn read(dispatch: &Fields<'_>, guard: Guard<'_>) -> (Option<Callback>
         }
     };
     let settings = dispatch.object("callback");
+    if let Some(settings) = &settings {
+        spelling::warn(settings, spelling::CALLBACK);
+    }
     let retry = settings.as_ref().map(read_retry).unwrap_or_default();
     let secrets = settings.as_ref().map(read_secrets).unwrap_or_default();
     match url {
@@ -167,6 +171,7 @@ fn read_retry(settings: &Fields<'_>) -> Policy {
             let Some(fields) = settings.object("retry") else {
                 return Policy::Default;
             };
+            spelling::warn(&fields, spelling::RETRY);
             if fields.required("maxElapsedSeconds").is_none() {
                 return Policy::Default;
             }

@@ -5,6 +5,7 @@ mod callback;
 mod fields;
 #[cfg(test)]
 mod rows;
+mod spelling;
 mod tools;
 mod workspace;
 
@@ -45,19 +46,32 @@ pub struct Limits<'a> {
     pub callback: Guard<'a>,
 }
 
+/// Valid request, apart from its secrets.
+#[derive(Debug)]
+pub struct Validated {
+    pub dispatch: DispatchRequest,
+    pub secrets: Secrets,
+    /// Misspelt fields, which are ignored.
+    pub warnings: Vec<String>,
+}
+
 /// Validates every field of the schema `DispatchRequest` of `openapi.json`. The error is the list of all complaints.
 pub fn validate(
     body: &Value,
     envelope: &Envelope<'_>,
     limits: &Limits<'_>,
-) -> Result<(DispatchRequest, Secrets), Vec<FieldError>> {
+) -> Result<Validated, Vec<FieldError>> {
     let complaints = Complaints::default();
     check_idempotency_key(envelope, &complaints);
     let read = Fields::read(body, "", &complaints)
         .and_then(|fields| read_dispatch(&fields, envelope, limits));
-    let complaints = complaints.into_vec();
+    let (complaints, warnings) = complaints.into_parts();
     match read {
-        Some(read) if complaints.is_empty() => Ok(read),
+        Some((dispatch, secrets)) if complaints.is_empty() => Ok(Validated {
+            dispatch,
+            secrets,
+            warnings,
+        }),
         Some(_) | None => Err(complaints),
     }
 }
@@ -69,6 +83,7 @@ fn read_dispatch(
     limits: &Limits<'_>,
 ) -> Option<(DispatchRequest, Secrets)> {
     let config = limits.config;
+    spelling::warn(fields, spelling::DISPATCH);
     let task_id = read_task_id(fields);
     let agent_id = fields.required_id("agentId");
     let message = fields.required_text("message").map(str::to_owned);
@@ -202,6 +217,7 @@ fn read_preferences(fields: &Fields<'_>) -> Preferences {
     let Some(fields) = fields.object("preferences") else {
         return Preferences::default();
     };
+    spelling::warn(&fields, spelling::PREFERENCES);
     let tiers = [
         ("low", CostTier::Low),
         ("medium", CostTier::Medium),
@@ -236,6 +252,7 @@ fn read_recovery(fields: &Fields<'_>) -> Recovery {
 /// Reads the budget; one without limits counts as absent.
 fn read_budget(fields: &Fields<'_>) -> Option<Budget> {
     let fields = fields.object("budget")?;
+    spelling::warn(&fields, spelling::BUDGET);
     let tokens = fields.integer("maxTokens", 1, 1 << 53);
     let budget = Budget {
         max_cost_usd: fields.positive("maxCostUsd"),

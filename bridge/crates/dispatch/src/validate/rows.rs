@@ -26,7 +26,7 @@ fn check(body: &Value, envelope: &Envelope<'_>) -> Result<DispatchRequest, Vec<F
         mcp_servers: &BTreeSet::from(["files".to_owned(), "web".to_owned()]),
         callback: &|_| Ok(()),
     };
-    validate(body, envelope, &limits).map(|(dispatch, _)| dispatch)
+    validate(body, envelope, &limits).map(|valid| valid.dispatch)
 }
 
 /// Fields with a complaint when this member is set to this value.

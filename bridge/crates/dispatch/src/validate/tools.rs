@@ -6,6 +6,7 @@ use forge_adapter_api::request::{Tool, ToolResult};
 use serde_json::{Value, json};
 
 use super::fields::{Fields, Name, describe};
+use super::spelling;
 
 const INPUT_SCHEMA: Name = Name {
     camel: "inputSchema",
@@ -57,6 +58,7 @@ pub(super) fn read_results(dispatch: &Fields<'_>) -> Vec<ToolResult> {
 
 fn read_result(dispatch: &Fields<'_>, path: &str, element: &Value) -> Option<ToolResult> {
     let fields = Fields::read(element, path, dispatch.complaints())?;
+    spelling::warn(&fields, spelling::TOOL_RESULT);
     let tool_call_id = fields.required_id("toolCallId");
     let name = fields.required_id("name");
     let output = fields.required("output").cloned();
@@ -102,6 +104,7 @@ fn read_one(dispatch: &Fields<'_>, path: &str, element: &Value) -> Option<Tool> 
     } else {
         outer
     };
+    spelling::warn(&fields, spelling::TOOL);
     let name = fields.required_id("name");
     let description = fields.text("description").map(str::to_owned);
     let input_schema = match fields.value(INPUT_SCHEMA) {

@@ -7,10 +7,12 @@ use serde_json::Value;
 use crate::request::{File, Workspace};
 
 use super::fields::Fields;
+use super::spelling;
 
 /// Reads `workspace`; the folder becomes canonical and must be below one of the roots.
 pub(super) fn read(dispatch: &Fields<'_>, roots: &[PathBuf]) -> Option<Workspace> {
     let fields = dispatch.object("workspace")?;
+    spelling::warn(&fields, spelling::WORKSPACE);
     let dir = fields.text("dir").and_then(|dir| {
         let resolved = resolve(dir, roots);
         resolved
@@ -36,6 +38,7 @@ pub(super) fn read_output_file(dispatch: &Fields<'_>) -> Option<String> {
 
 fn read_file(workspace: &Fields<'_>, path: &str, element: &Value) -> Option<File> {
     let fields = Fields::read(element, path, workspace.complaints())?;
+    spelling::warn(&fields, spelling::FILE);
     let file = fields.required_text("path").and_then(|path| {
         let complaint = path_complaint(path);
         if let Some(complaint) = complaint {

@@ -9,6 +9,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use forge_base::spelling::snake_case;
+
 /// One complaint about a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldError {
@@ -17,20 +19,37 @@ pub struct FieldError {
     pub message: String,
 }
 
-/// Complaints collected so far; shared by all readers of one request.
+/// Complaints and warnings collected so far; shared by all readers of one request.
 #[derive(Debug, Default)]
-pub(super) struct Complaints(RefCell<Vec<FieldError>>);
+pub(super) struct Complaints {
+    errors: RefCell<Vec<FieldError>>,
+    warnings: RefCell<Vec<String>>,
+}
 
 impl Complaints {
     pub(super) fn add(&self, field: impl Into<String>, message: impl Into<String>) {
-        self.0.borrow_mut().push(FieldError {
+        self.errors.borrow_mut().push(FieldError {
             field: field.into(),
             message: message.into(),
         });
     }
 
+    pub(super) fn warn(&self, message: String) {
+        self.warnings.borrow_mut().push(message);
+    }
+
+    pub(super) fn warning_count(&self) -> usize {
+        self.warnings.borrow().len()
+    }
+
+    /// Errors and warnings.
+    pub(super) fn into_parts(self) -> (Vec<FieldError>, Vec<String>) {
+        (self.errors.into_inner(), self.warnings.into_inner())
+    }
+
+    #[cfg(test)]
     pub(super) fn into_vec(self) -> Vec<FieldError> {
-        self.0.into_inner()
+        self.errors.into_inner()
     }
 }
 
@@ -87,9 +106,13 @@ impl<'a> Fields<'a> {
         self.complaints
     }
 
+    /// Names of the members as given.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.members.keys().map(String::as_str)
+    }
+
     /// Path of a member from the root of the request.
-    pub(super) fn path(&self, name: impl Into<Name>) -> String {
-        let name = name.into().camel;
+    pub(super) fn path(&self, name: &str) -> String {
         if self.path.is_empty() {
             name.to_owned()
         } else {
@@ -98,7 +121,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn complain(&self, name: impl Into<Name>, message: impl Into<String>) {
-        self.complaints.add(self.path(name), message);
+        self.complaints.add(self.path(name.into().camel), message);
     }
 
     /// The member as given, including `null`. Complains if two spellings have different values.
@@ -111,7 +134,7 @@ impl<'a> Fields<'a> {
         }
         let mut found: Option<(Cow<'static, str>, &'a Value)> = None;
         let spellings = names.flat_map(|camel| {
-            let snake = self.any_snake.then(|| Cow::Owned(snake(camel)));
+            let snake = self.any_snake.then(|| Cow::Owned(snake_case(camel)));
             std::iter::once(Cow::Borrowed(*camel)).chain(snake)
         });
         for spelling in spellings {
@@ -265,7 +288,7 @@ impl<'a> Fields<'a> {
             self.complain(name, format!("must be an array, not {}", describe(value)));
             return Vec::new();
         };
-        let path = self.path(name);
+        let path = self.path(name.camel);
         let numbered = elements.iter().enumerate();
         numbered
             .map(|(i, element)| (format!("{path}[{i}]"), element))
@@ -295,7 +318,7 @@ impl<'a> Fields<'a> {
     pub(super) fn object(&self, name: impl Into<Name>) -> Option<Fields<'a>> {
         let name = name.into();
         let value = self.value(name)?;
-        Fields::read(value, &self.path(name), self.complaints)
+        Fields::read(value, &self.path(name.camel), self.complaints)
     }
 
     /// An object whose member names are the caller's own.
@@ -334,9 +357,16 @@ fn id_complaint(text: &str) -> Option<&'static str> {
         Some("must have 1 to 256 bytes")
     } else if text.chars().any(char::is_control) {
         Some("must not contain control characters")
+    } else if text.chars().any(is_bidi_control) {
+        Some("must not contain characters that change the direction of text")
     } else {
         None
     }
+}
+
+/// True for the characters of Unicode's property `Bidi_Control`: an id that has one is shown as another.
+fn is_bidi_control(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Type of a value with its article, for messages.
@@ -349,18 +379,6 @@ pub(super) fn describe(value: &Value) -> &'static str {
         Value::Array(_) => "an array",
         Value::Object(_) => "an object",
     }
-}
-
-/// `callbackUrl` → `callback_url`.
-fn snake(camel: &str) -> String {
-    let mut snake = String::with_capacity(camel.len() + 4);
-    for c in camel.chars() {
-        if c.is_ascii_uppercase() {
-            snake.push('_');
-        }
-        snake.push(c.to_ascii_lowercase());
-    }
-    snake
 }
 
 /// Reads a float without a fraction as an integer: `5.0` is 5.

@@ -41,6 +41,12 @@ fn ids_are_short_and_visible() {
         (String::new(), false),
         ("a\nb".to_owned(), false),
         ("a\u{85}b".to_owned(), false),
+        ("task\u{202e}1-ksat".to_owned(), false),
+        ("a\u{200f}".to_owned(), false),
+        ("\u{2066}a\u{2069}".to_owned(), false),
+        ("\u{61c}a".to_owned(), false),
+        ("שלום-مرحبا".to_owned(), true),
+        ("a\u{200d}b".to_owned(), true),
         ("ü/#?% ".to_owned(), true),
     ] {
         assert_eq!(id_complaint(&id).is_none(), good, "{id:?}");

@@ -1,0 +1,203 @@
+//! Warnings about misspelt members: one that is unknown and similar to a documented name is ignored, and reported.
+
+use std::borrow::Cow;
+
+use forge_base::spelling::nearest;
+
+use super::fields::Fields;
+
+/// Members of the schema `DispatchRequest` of `openapi.json`, and the other spelling of one.
+pub(super) const DISPATCH: &[&str] = &[
+    "taskId",
+    "agentId",
+    "message",
+    "callbackUrl",
+    "provider",
+    "systemPrompt",
+    "model",
+    "timeout",
+    "timeoutSeconds",
+    "idleTimeoutSeconds",
+    "queueTimeoutSeconds",
+    "notBefore",
+    "deadline",
+    "tools",
+    "toolResults",
+    "mcpServers",
+    "workspace",
+    "outputStrategy",
+    "outputSchema",
+    "outputFile",
+    "sessionId",
+    "requires",
+    "preferences",
+    "priority",
+    "recovery",
+    "budget",
+    "callback",
+    "runId",
+    "stepId",
+    "gatewayId",
+    "metadata",
+];
+pub(super) const BUDGET: &[&str] = &["maxCostUsd", "maxTokens"];
+pub(super) const CALLBACK: &[&str] = &["headers", "bearer", "secret", "retry"];
+pub(super) const FILE: &[&str] = &["path", "content"];
+pub(super) const PREFERENCES: &[&str] = &["costTier", "latencyProfile", "providers"];
+pub(super) const RETRY: &[&str] = &["maxElapsedSeconds"];
+/// Of our format, OpenAI's and MCP's.
+pub(super) const TOOL: &[&str] = &[
+    "name",
+    "description",
+    "inputSchema",
+    "outputSchema",
+    "parameters",
+    "function",
+    "type",
+    "strict",
+    "title",
+    "annotations",
+];
+pub(super) const TOOL_RESULT: &[&str] = &["toolCallId", "name", "output", "isError"];
+pub(super) const WORKSPACE: &[&str] = &["dir", "files"];
+
+/// Maximum warnings of a request, names compared in one object, and bytes of such a name.
+const MAX_WARNINGS: usize = 8;
+const MAX_COMPARED: usize = 32;
+const MAX_NAME_BYTES: usize = 64;
+
+/// Warns about the members of `fields` that are similar to one of `known` but equal to none.
+pub(super) fn warn(fields: &Fields<'_>, known: &[&str]) {
+    let is_known = |name: &str| known.contains(&name) || known.contains(&&*camel_case(name));
+    let unknown = fields
+        .names()
+        .filter(|name| !is_known(name) && name.len() <= MAX_NAME_BYTES);
+    for name in unknown.take(MAX_COMPARED) {
+        let complaints = fields.complaints();
+        if complaints.warning_count() >= MAX_WARNINGS {
+            return;
+        }
+        if let Some(meant) = nearest(&camel_case(name), known.iter().copied()) {
+            let (given, meant) = (fields.path(name), fields.path(meant));
+            complaints.warn(format!(
+                "{given:?} is ignored, because there is no such field; did you mean {meant}?"
+            ));
+        }
+    }
+}
+
+/// `callback_url` → `callbackUrl`.
+fn camel_case(name: &str) -> Cow<'_, str> {
+    if !name.contains('_') {
+        return Cow::Borrowed(name);
+    }
+    let mut parts = name.split('_');
+    let mut camel = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let mut letters = part.chars();
+        camel.extend(letters.next().map(|first| first.to_ascii_uppercase()));
+        camel.push_str(letters.as_str());
+    }
+    Cow::Owned(camel)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Value, json};
+
+    use super::super::{Envelope, Limits, validate};
+    use super::*;
+    use crate::Config;
+
+    fn warnings(more: &Value) -> Vec<String> {
+        let mut body = json!({"taskId": "t", "agentId": "a", "message": "m", "callbackUrl": null});
+        let members = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(members);
+        let (config, none) = (Config::default(), BTreeSet::new());
+        let limits = Limits {
+            config: &config,
+            mcp_servers: &none,
+            callback: &|_| Ok(()),
+        };
+        let valid = validate(&body, &Envelope::default(), &limits);
+        valid.unwrap_or_else(|e| panic!("{body}: {e:?}")).warnings
+    }
+
+    #[test]
+    fn a_misspelt_member_is_reported_with_the_documented_one() {
+        for (members, meant) in [
+            (json!({"timeoutSecs": 5}), "timeoutSeconds"),
+            (json!({"timeout_secs": 5}), "timeoutSeconds"),
+            (json!({"Timeout": 5}), "timeout"),
+            (json!({"callback_uri": "x"}), "callbackUrl"),
+            (json!({"sessionID": "s"}), "sessionId"),
+            (json!({"pririoty": 3}), "priority"),
+            (json!({"budget": {"maxToken": 5}}), "budget.maxTokens"),
+            (json!({"callback": {"retrys": "compat"}}), "callback.retry"),
+            (
+                json!({"preferences": {"costTeir": "low"}}),
+                "preferences.costTier",
+            ),
+            (json!({"workspace": {"file": []}}), "workspace.files"),
+            (
+                json!({"tools": [{"name": "t", "inputSchema": {}, "descripton": "d"}]}),
+                "tools[0].description",
+            ),
+        ] {
+            let found = warnings(&members);
+            let hint = format!("did you mean {meant}?");
+            assert!(
+                found.len() == 1 && found[0].ends_with(&hint),
+                "{members}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_documented_member_is_known_in_both_spellings_and_a_foreign_one_is_silent() {
+        for members in [
+            json!({"timeoutSeconds": 5, "run_id": "r", "idle_timeout_seconds": 5}),
+            json!({"timeout_seconds": 5, "budget": {}, "workspace": {"files": []}}),
+            json!({"budget": {"max_tokens": 5}}),
+            json!({"metadata": {"timeoutSecs": 5}}),
+            json!({"callback": {"headers": {"x-retries": "5"}}}),
+            json!({"colour": "red", "x_internal_reference": 7, "": 1}),
+            json!({"tools": [{"type": "function", "function": {"name": "t", "parameters": {}, "strict": true}}]}),
+        ] {
+            assert_eq!(warnings(&members), Vec::<String>::new(), "{members}");
+        }
+    }
+
+    #[test]
+    fn the_names_are_those_of_the_reference() {
+        let reference = include_str!("../../../../openapi.json");
+        let reference: Value = serde_json::from_str(reference).unwrap();
+        let schema = &reference["components"]["schemas"]["DispatchRequest"];
+        let documented = schema["properties"].as_object().unwrap();
+        let mut documented: BTreeSet<&str> = documented.keys().map(String::as_str).collect();
+        documented.insert("timeoutSeconds");
+        assert_eq!(documented, DISPATCH.iter().copied().collect());
+        for (member, known) in [
+            ("budget", BUDGET),
+            ("callback", CALLBACK),
+            ("preferences", PREFERENCES),
+            ("workspace", WORKSPACE),
+        ] {
+            let inner = schema["properties"][member]["properties"]
+                .as_object()
+                .unwrap();
+            let inner: BTreeSet<&str> = inner.keys().map(String::as_str).collect();
+            assert_eq!(inner, known.iter().copied().collect(), "{member}");
+        }
+    }
+
+    #[test]
+    fn many_misspelt_members_are_not_many_warnings() {
+        let letters = 'a'..='z';
+        let members = letters.map(|letter| (format!("timeout{letter}"), json!(1)));
+        let members = Value::Object(members.collect());
+        assert_eq!(warnings(&members).len(), MAX_WARNINGS);
+    }
+}
