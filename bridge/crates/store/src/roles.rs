@@ -110,6 +110,8 @@ pub trait Outbox: Send + Sync + 'static {
     /// Makes deliveries due again; returns their number. `since` is compared with their creation, which is the finish
     /// of their dispatch. `Error::NotFound` if `Replay::One` names an unknown delivery.
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64>;
+    /// Number of deliveries that `replay` would make due now.
+    async fn count_replay(&self, replay: &Replay) -> Result<u64>;
     /// Due deliveries to this origin whose `give_up_after` has passed.
     async fn overdue_deliveries(
         &self,

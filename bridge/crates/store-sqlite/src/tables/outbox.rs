@@ -85,6 +85,31 @@ impl Outbox for Sqlite {
         }
     }
 
+    async fn count_replay(&self, replay: &Replay) -> Result<u64> {
+        match replay.clone() {
+            Replay::One(id) => {
+                let found = self.delivery(id).await?;
+                found.map(|_| 1).ok_or(Error::NotFound)
+            }
+            Replay::Many {
+                host,
+                since,
+                status,
+            } => {
+                self.read(move |connection| {
+                    let since = since.map_or(i64::MIN, nanos);
+                    let params = params![0, since, host];
+                    let counted =
+                        rows::one(connection, &chosen("count(*)", status), params, |row| {
+                            row.get(0)
+                        });
+                    counted.map(Option::unwrap_or_default)
+                })
+                .await
+            }
+        }
+    }
+
     async fn overdue_deliveries(
         &self,
         origin: &str,
@@ -225,13 +250,7 @@ impl Sqlite {
         loop {
             let host = host.clone();
             let choose = self.read(move |connection| {
-                // The state is spelled out so that the index of the dead is used.
-                let sql = format!(
-                    "SELECT seq FROM dispatch
-                     WHERE delivery = {} AND seq > ?1 AND finished_at >= ?2 AND {AT_HOST}
-                     ORDER BY seq LIMIT ?4",
-                    state_code(status)
-                );
+                let sql = format!("{} ORDER BY seq LIMIT ?4", chosen("seq", status));
                 let since = since.map_or(i64::MIN, nanos);
                 let params = params![after, since, host, rows::limit(REPLAY_STEP)];
                 rows::all(connection, &sql, params, |row| row.get(0))
@@ -246,6 +265,17 @@ impl Sqlite {
                 .await?;
         }
     }
+}
+
+/// Query for the deliveries of a replay after a place in the order of their dispatches; parameters 1 to 3 are this
+/// place, `since` and `host`.
+fn chosen(columns: &str, status: DeliveryState) -> String {
+    // The state is spelled out so that the index of the dead is used.
+    format!(
+        "SELECT {columns} FROM dispatch
+         WHERE delivery = {} AND seq > ?1 AND finished_at >= ?2 AND {AT_HOST}",
+        state_code(status)
+    )
 }
 
 /// Goes from origin to origin by the index, so that a million due deliveries to one cost the others nothing, and begins

@@ -181,7 +181,10 @@ pub async fn the_first_5_and_the_last_20_attempts_are_kept(subject: impl Subject
 
 pub async fn one_is_replayed_whatever_its_state(subject: impl Subject) {
     let store = subject.open().await;
-    let unknown = store.replay(Replay::One(DeliveryId::new()), at(1)).await;
+    let unknown = Replay::One(DeliveryId::new());
+    let counted = store.count_replay(&unknown).await;
+    assert!(matches!(counted, Err(Error::NotFound)), "{counted:?}");
+    let unknown = store.replay(unknown, at(1)).await;
     assert!(matches!(unknown, Err(Error::NotFound)));
     let one = owed(&*store, "a.example", 10).await;
     for (number, next) in [
@@ -232,6 +235,8 @@ pub async fn many_are_replayed_by_host_time_and_state(subject: impl Subject) {
         (many(Some("a.example"), None, Delivered), vec![3]),
         (many(None, None, Dead), vec![]),
     ] {
+        let counted = store.count_replay(&replay).await.unwrap();
+        assert_eq!(counted, expected.len() as u64, "{replay:?}");
         let count = store.replay(replay.clone(), at(50)).await.unwrap();
         assert_eq!(count, expected.len() as u64, "{replay:?}");
         for place in expected {

@@ -183,6 +183,10 @@ impl Outbox for Memory {
         self.write(|state| state.replay(&replay, now))
     }
 
+    async fn count_replay(&self, replay: &Replay) -> Result<u64> {
+        Ok(self.state().chosen(replay)?.len() as u64)
+    }
+
     async fn overdue_deliveries(
         &self,
         origin: &str,

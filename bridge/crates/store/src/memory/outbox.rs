@@ -234,30 +234,33 @@ impl State {
     }
 
     pub(super) fn replay(&mut self, replay: &Replay, now: Timestamp) -> Result<u64> {
-        let wanted: BTreeSet<u64> = match replay {
+        let chosen = self.chosen(replay)?;
+        for seq in &chosen {
+            self.redeliver(*seq, now);
+        }
+        Ok(chosen.len() as u64)
+    }
+
+    /// Dispatches whose deliveries `replay` makes due.
+    pub(super) fn chosen(&self, replay: &Replay) -> Result<BTreeSet<u64>> {
+        match replay {
             Replay::One(id) => {
                 let key = self.owed(*id).ok_or(Error::NotFound)?;
-                [self.deliveries[&key].dispatch].into()
+                Ok([self.deliveries[&key].dispatch].into())
             }
             Replay::Many {
                 host,
                 since,
                 status,
             } => {
-                let owed = self.deliveries.values();
-                owed.filter(|owed| {
+                let owed = self.deliveries.values().filter(|owed| {
                     owed.record.status == *status
                         && since.is_none_or(|since| owed.record.created_at >= since)
                         && rules::at_host(&owed.origin, host.as_deref())
-                })
-                .map(|owed| owed.dispatch)
-                .collect()
+                });
+                Ok(owed.map(|owed| owed.dispatch).collect())
             }
-        };
-        for seq in &wanted {
-            self.redeliver(*seq, now);
         }
-        Ok(wanted.len() as u64)
     }
 
     pub(super) fn delivery(&self, id: DeliveryId) -> Option<DeliveryRecord> {
