@@ -142,10 +142,14 @@ pub(crate) async fn probe(host: &Host, settings: &Settings) -> Health {
         Ok(Some(Err(_)) | None) => {
             // Stopping also reads the rest of stderr.
             let _ = process.stop(END_PATIENCE).await;
-            Health::offline(format!(
-                "the Node process exited at start; Node 22 or newer is required: {}",
+            // For the log only: health is shown to more people, and a program writes secrets there too.
+            tracing::warn!(
+                "the Node process exited at start: {}",
                 process.stderr_tail()
-            ))
+            );
+            Health::offline(
+                "the Node process exited at start; Node 22 or newer is required: see the log",
+            )
         }
         Err(_) => Health::degraded(format!("the Node process was not ready after {PROBE:?}")),
     }

@@ -110,7 +110,7 @@ impl Candidate {
                     let text = format!("it sent a message before its manifest: {other:?}");
                     return Err(internal(&text));
                 }
-                Ok(None) => return Err(internal(&program.epitaph())),
+                Ok(None) => return Err(internal(&program.epitaph().to_string())),
                 Err(error) => return Err(internal(&format!("no manifest: {error}"))),
             }
         };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::program::EndReason;
 use super::remote::{Connection, ConnectionState, Remote, crashed, lock};
 use super::wire::{ChildMessage, MessageReader};
 use crate::boundary::answer;
@@ -45,9 +46,10 @@ impl Remote {
         if missed {
             failpoint::point("child.ended");
             let killed = lock(&connection.killed).take();
-            let line = killed.unwrap_or_else(|| connection.program.epitaph());
+            let reason = killed.map_or_else(|| connection.program.epitaph(), EndReason::from);
+            let line = reason.to_string();
             self.connection_state
-                .send_replace(ConnectionState::Down(line.clone()));
+                .send_replace(ConnectionState::Down(reason.how));
             for (call_id, _) in self.host.call_ids.all() {
                 self.host.fail(call_id, crashed(&line));
             }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -50,6 +51,33 @@ pub(super) struct Program {
     pidfd: OwnedFd,
     /// The last line on stderr, sent once stderr is closed.
     last_words: Mutex<Receiver<String>>,
+}
+
+/// Reason why a process ended.
+#[derive(Debug)]
+pub(super) struct EndReason {
+    /// Exit status, as part of a sentence.
+    pub(super) how: String,
+    /// The last line on stderr, empty if there is none. It can contain anything, so health never shows it.
+    words: String,
+}
+
+impl From<String> for EndReason {
+    fn from(how: String) -> Self {
+        let words = String::new();
+        Self { how, words }
+    }
+}
+
+/// The whole reason, for the execution that it ended and for the log.
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.how)?;
+        match self.words.as_str() {
+            "" => Ok(()),
+            words => write!(f, "; it said: {words}"),
+        }
+    }
 }
 
 /// Starts a process. Every line on its stderr goes to `log`.
@@ -173,10 +201,10 @@ impl Program {
         wait_for(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(limit)).unwrap_or(true)
     }
 
-    /// Exit status and last stderr line, as part of a sentence.
-    pub(super) fn epitaph(&self) -> String {
+    /// Reason of the end.
+    pub(super) fn epitaph(&self) -> EndReason {
         if !self.ends_within(STATUS_WAIT) {
-            return "the adapter's process does not exit".to_owned();
+            return "the adapter's process does not exit".to_owned().into();
         }
         let status = {
             let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
@@ -190,12 +218,11 @@ impl Program {
             .last_words
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        match words.recv_timeout(LAST_WORDS) {
-            Ok(words) if !words.is_empty() => {
-                let end = words.floor_char_boundary(300);
-                format!("{how}; it said: {}", &words[..end])
-            }
-            Ok(_) | Err(_) => how,
+        let words = words.recv_timeout(LAST_WORDS).unwrap_or_default();
+        let end = words.floor_char_boundary(300);
+        EndReason {
+            how,
+            words: words[..end].to_owned(),
         }
     }
 

@@ -197,7 +197,12 @@ impl Remote {
             let told = match reader.next() {
                 Ok(Some(told)) => told,
                 // Its output has ended, but the process might not have.
-                Ok(None) => return not_ready(program.epitaph()),
+                Ok(None) => {
+                    let reason = program.epitaph();
+                    let provider = &self.host.provider;
+                    tracing::warn!(adapter.id = %provider, "adapter {provider}: {reason}");
+                    return not_ready(reason.how);
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                     return Err(LoadError::Timeout(self.spec.deadline));
                 }
