@@ -6,7 +6,7 @@ use std::future::ready;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
@@ -17,6 +17,9 @@ use forge_base::digest::{hex, sha256};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
                       connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
+
+/// Another version of the bridge serves other files under the same names.
+const CACHING: (HeaderName, &str) = (header::CACHE_CONTROL, "no-cache");
 
 #[derive(Clone, Copy)]
 struct Asset {
@@ -75,15 +78,14 @@ impl Asset {
     fn answer(self, tag: &str, headers: &HeaderMap) -> Response {
         let known = headers.get(header::IF_NONE_MATCH);
         if known.is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
-            return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
+            let headers = [(header::ETAG, tag), CACHING];
+            return (StatusCode::NOT_MODIFIED, headers).into_response();
         }
         let headers = [
             (header::CONTENT_TYPE, self.kind),
-            // Another version of the bridge serves other files under the same names.
-            (header::CACHE_CONTROL, "no-cache"),
+            CACHING,
             (header::ETAG, tag),
             (header::CONTENT_SECURITY_POLICY, POLICY),
-            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (header::REFERRER_POLICY, "no-referrer"),
         ];
         (headers, Bytes::from_static(self.bytes)).into_response()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -26,26 +26,23 @@ pub struct OriginRules {
     pub listen: SocketAddr,
 }
 
+/// Mark of a probe under a host name that is not served: a page of a rebound name can read the answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ForeignHost;
+
 impl OriginRules {
-    fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Failure> {
-        let Some(host) = host(uri, headers) else {
-            return Ok(());
+    /// True if requests under this host are served; one without a host is no browser's.
+    fn serves(&self, host: Option<&str>) -> bool {
+        let Some(host) = host else {
+            return true;
         };
-        let named = self
-            .config
-            .hosts
-            .iter()
-            .any(|name| name.eq_ignore_ascii_case(&host));
-        let allowed = if self.listen.ip().is_loopback() {
-            named || is_local(&host)
+        let mut names = self.config.hosts.iter();
+        let named = names.any(|name| name.eq_ignore_ascii_case(host));
+        if self.listen.ip().is_loopback() {
+            named || is_local(host)
         } else {
             named || self.config.hosts.is_empty()
-        };
-        if allowed || PROBES.contains(&uri.path()) {
-            return Ok(());
         }
-        let message = format!("the host {host:?} is not served here; add it to http.hosts");
-        Err(Failure::new(Code::Forbidden, message))
     }
 
     fn check_origin(&self, origin: &str, headers: &HeaderMap) -> Result<(), Failure> {
@@ -59,11 +56,21 @@ impl OriginRules {
 }
 
 /// Checks host and origin before the request is read, answers preflights, and adds CORS headers to the response.
-pub async fn guard(rules: &OriginRules, request: Request, next: Next) -> Response {
-    let headers = request.headers();
-    if let Err(failure) = rules.check_host(request.uri(), headers) {
-        return failure.into_response();
+pub async fn guard(rules: &OriginRules, mut request: Request, next: Next) -> Response {
+    let host = match host(&request) {
+        Ok(host) => host,
+        Err(failure) => return failure.into_response(),
+    };
+    let host = host.as_ref().map(Authority::host);
+    if !rules.serves(host) {
+        if !PROBES.contains(&request.uri().path()) {
+            let host = host.unwrap_or_default();
+            let message = format!("the host {host:?} is not served here; add it to http.hosts");
+            return Failure::new(Code::Forbidden, message).into_response();
+        }
+        request.extensions_mut().insert(ForeignHost);
     }
+    let headers = request.headers();
     let Some(origin) = headers.get(header::ORIGIN).cloned() else {
         return next.run(request).await;
     };
@@ -97,17 +104,29 @@ fn preflight_answer() -> Response {
     (StatusCode::NO_CONTENT, headers).into_response()
 }
 
-/// Host name that the request addresses, without the port.
-fn host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
-    let authority = match uri.authority() {
-        Some(authority) => Some(authority.clone()),
-        None => {
-            let header = headers.get(header::HOST)?;
-            Authority::try_from(header.as_bytes()).ok()
+/// Host that the request addresses, with its port; `None` only for HTTP/1.0. Fails unless it is given exactly once and
+/// without credentials, because programs in front of the bridge would disagree on which one counts.
+fn host(request: &Request) -> Result<Option<Authority>, Failure> {
+    let wrong = |message| Failure::field("Host", message);
+    let mut given = request.headers().get_all(header::HOST).iter();
+    let header = match (given.next(), given.next()) {
+        (None, _) if request.version() == Version::HTTP_10 => None,
+        (None, _) => return Err(wrong("the header is required")),
+        (Some(_), Some(_)) => return Err(wrong("the header must be given once")),
+        (Some(host), None) => {
+            let read = Authority::try_from(host.as_bytes());
+            Some(read.map_err(|_| wrong("the header must be a host or host:port"))?)
         }
     };
-    // An unreadable host must not match any served name.
-    Some(authority.map_or_else(|| "?".to_owned(), |authority| authority.host().to_owned()))
+    let target = request.uri().authority();
+    if [header.as_ref(), target]
+        .into_iter()
+        .flatten()
+        .any(|host| host.as_str().contains('@'))
+    {
+        return Err(wrong("the host must not contain credentials"));
+    }
+    Ok(target.cloned().or(header))
 }
 
 fn is_local(host: &str) -> bool {
@@ -163,33 +182,83 @@ mod tests {
     }
 
     #[test]
-    fn a_rebound_name_is_refused_on_loopback() {
+    fn a_rebound_name_is_not_served_on_loopback() {
         let local = rules("127.0.0.1:7420", &["bridge.test"]);
         let open = rules("0.0.0.0:7420", &[]);
         let named = rules("0.0.0.0:7420", &["bridge.test"]);
         for (host, on_local, on_open, on_named) in [
-            ("localhost", true, true, false),
-            ("LOCALHOST:7420", true, true, false),
-            ("127.0.0.1:7420", true, true, false),
-            ("[::1]:7420", true, true, false),
-            ("bridge.test:7420", true, true, true),
-            ("evil.example", false, true, false),
-            ("localhost.evil.example", false, true, false),
-            ("192.168.0.1", false, true, false),
-            ("a b", false, true, false),
+            (Some("localhost"), true, true, false),
+            (Some("LOCALHOST"), true, true, false),
+            (Some("127.0.0.1"), true, true, false),
+            (Some("[::1]"), true, true, false),
+            (Some("bridge.test"), true, true, true),
+            (Some("evil.example"), false, true, false),
+            (Some("localhost.evil.example"), false, true, false),
+            (Some("192.168.0.1"), false, true, false),
+            (None, true, true, true),
         ] {
-            let headers = with(header::HOST, host);
-            let uri = Uri::from_static("/api/v2/dispatches");
             for (rules, expected) in [(&local, on_local), (&open, on_open), (&named, on_named)] {
-                let allowed = rules.check_host(&uri, &headers).is_ok();
-                assert_eq!(allowed, expected, "{host} on {}", rules.listen);
+                assert_eq!(rules.serves(host), expected, "{host:?} on {}", rules.listen);
             }
-            let probe = Uri::from_static("/api/health/live");
-            assert!(local.check_host(&probe, &headers).is_ok(), "{host}");
         }
-        let absolute = Uri::from_static("http://evil.example/api/v2/dispatches");
-        let headers = with(header::HOST, "localhost");
-        assert!(local.check_host(&absolute, &headers).is_err());
+    }
+
+    #[test]
+    fn a_host_is_given_once_and_without_credentials() {
+        for (version, target, hosts, expected) in [
+            (
+                Version::HTTP_11,
+                "/",
+                vec!["localhost:7420"],
+                Ok(Some("localhost")),
+            ),
+            (Version::HTTP_11, "/", vec!["[::1]:7420"], Ok(Some("[::1]"))),
+            (Version::HTTP_11, "/", vec![], Err(())),
+            (Version::HTTP_10, "/", vec![], Ok(None)),
+            (
+                Version::HTTP_11,
+                "/",
+                vec!["localhost", "localhost"],
+                Err(()),
+            ),
+            (
+                Version::HTTP_10,
+                "/",
+                vec!["localhost", "evil.example"],
+                Err(()),
+            ),
+            (Version::HTTP_11, "/", vec!["user@localhost"], Err(())),
+            (
+                Version::HTTP_11,
+                "/",
+                vec!["evil.example:80@localhost"],
+                Err(()),
+            ),
+            (Version::HTTP_11, "/", vec!["a b"], Err(())),
+            (Version::HTTP_11, "/", vec![""], Err(())),
+            (
+                Version::HTTP_11,
+                "http://evil.example/",
+                vec!["localhost"],
+                Ok(Some("evil.example")),
+            ),
+            (Version::HTTP_11, "http://evil.example/", vec![], Err(())),
+            (
+                Version::HTTP_11,
+                "http://user@localhost/",
+                vec!["localhost"],
+                Err(()),
+            ),
+        ] {
+            let mut request = Request::builder().version(version).uri(target);
+            for host in &hosts {
+                request = request.header(header::HOST, *host);
+            }
+            let request = request.body(axum::body::Body::empty()).unwrap();
+            let read = host(&request);
+            let read = read.as_ref().map(|host| host.as_ref().map(Authority::host));
+            assert_eq!(read.map_err(drop), expected, "{target} {hosts:?}");
+        }
     }
 
     #[test]

@@ -48,7 +48,13 @@ pub(super) async fn traced<F: Future<Output = Response>>(
         let response = answered.unwrap_or_else(|_| Failure::internal(Panicked).into_response());
         let mut response = render(response, id);
         let text = HeaderValue::try_from(id.to_string()).expect("an id is visible ASCII");
-        response.headers_mut().insert(REQUEST_ID, text);
+        let headers = response.headers_mut();
+        headers.insert(REQUEST_ID, text);
+        let nosniff = HeaderValue::from_static("nosniff");
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
+        // Only the files of the console, which hold no data, name another policy.
+        let caching = headers.entry(header::CACHE_CONTROL);
+        caching.or_insert(HeaderValue::from_static("no-store"));
         let status = response.status().as_u16();
         traffic.answered(path(route.as_ref()), &method, status, begun.elapsed());
         tracing::debug!(status, "request answered");

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderMap, Request, StatusCode};
+use axum::http::header::HOST;
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
@@ -138,7 +139,9 @@ impl Edge {
         }
     }
 
-    pub(super) async fn send(&self, request: Request<Body>) -> Answered {
+    pub(super) async fn send(&self, mut request: Request<Body>) -> Answered {
+        let host = request.headers_mut().entry(HOST);
+        host.or_insert(HeaderValue::from_static("localhost"));
         let (parts, body) = self
             .router
             .clone()

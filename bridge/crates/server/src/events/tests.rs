@@ -47,7 +47,7 @@ async fn ask(edge: &Edge, path: &str, headers: &[(&str, &str)]) -> Answered {
 }
 
 fn request(path: &str, headers: &[(&str, &str)]) -> Request<Body> {
-    let mut request = Request::get(path);
+    let mut request = Request::get(path).header("host", "localhost");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
