@@ -1,10 +1,14 @@
 //! Invalid requests: each is answered 4xx with the error envelope, and the bridge keeps running.
 
+use std::net::SocketAddr;
+
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
-use super::harness::Bridge;
 use super::harness::api::{answer, quiet};
+use super::harness::{Bridge, reference};
 
 const MIB: usize = 1024 * 1024;
 
@@ -73,6 +77,10 @@ fn invalid() -> Vec<(Value, usize)> {
         (with(json!({"taskId": "t".repeat(257)})), 1),
         (with(json!({"taskId": "dsp_mine"})), 1),
         (with(json!({"taskId": "a\u{0}b", "agentId": null})), 2),
+        (
+            with(json!({"taskId": "a\u{202e}b", "runId": "\u{2066}r"})),
+            2,
+        ),
         (with(json!({"message": {}})), 1),
         (with(json!({"callbackUrl": "ftp://example.org"})), 1),
         (with(json!({"callbackUrl": 1})), 1),
@@ -321,5 +329,147 @@ async fn query_parameters_that_are_wrong_are_all_told() {
         let told: Vec<&str> = details.map(|d| d["field"].as_str().unwrap()).collect();
         assert_eq!(told, fields, "{path}");
     }
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn a_query_parameter_that_no_route_has_is_refused_with_the_nearest_one() {
+    let bridge = Bridge::start().await;
+    let ask = async |method: &str, path: &str| {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        answer(bridge.api.request(method, path).body("{}")).await
+    };
+    for (method, path) in reference::operations() {
+        let path = path.replace(['{', '}'], "");
+        let (status, body) = ask(&method, &format!("{path}?zebra=1")).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{method} {path}: {body}");
+        assert_eq!(body["details"][0]["field"], "zebra", "{method} {path}");
+    }
+    for (method, path, hint) in [
+        (
+            "POST",
+            "deliveries/retry?sinse=2026-01-01T00:00:00Z",
+            "did you mean since?",
+        ),
+        (
+            "POST",
+            "deliveries/retry?dryrun=true",
+            "did you mean dryRun?",
+        ),
+        ("GET", "dispatches?agentid=a", "did you mean agentId?"),
+        ("GET", "events?afer=0", "did you mean after?"),
+        ("GET", "agents?providr=echo", "did you mean provider?"),
+    ] {
+        let (status, body) = ask(method, &format!("/api/v2/{path}")).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path}: {body}");
+        let error = body["error"].as_str().unwrap();
+        assert!(error.contains(hint), "{path}: {error}");
+    }
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn a_documented_query_parameter_is_known_in_both_spellings() {
+    let bridge = Bridge::start().await;
+    for (method, path, names) in reference::query_parameters() {
+        let path = path.replace(['{', '}'], "");
+        for name in names {
+            for spelling in [name.clone(), forge_base::spelling::snake_case(&name)] {
+                let request = bridge.api.request(
+                    Method::from_bytes(method.as_bytes()).unwrap(),
+                    &format!("{path}?{spelling}="),
+                );
+                // A stream has no end; the head is enough.
+                let answered = request.send().await.unwrap();
+                let status = answered.status();
+                if status == StatusCode::BAD_REQUEST {
+                    let text = answered.text().await.unwrap();
+                    assert!(
+                        !text.contains("not a parameter"),
+                        "{method} {path} {spelling}: {text}"
+                    );
+                }
+            }
+        }
+    }
+    bridge.stop().await;
+}
+
+/// Sends this head over a connection of its own; returns the status.
+async fn head(address: SocketAddr, head: &str) -> u16 {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_request_names_one_host_without_credentials() {
+    let bridge = Bridge::start().await;
+    let address = bridge.app.as_ref().unwrap().addr;
+    for (hosts, status) in [
+        (format!("host: {address}\r\n"), 200),
+        (String::new(), 400),
+        (format!("host: {address}\r\nhost: {address}\r\n"), 400),
+        (format!("host: user@{address}\r\n"), 400),
+        (format!("host: user:secret@{address}\r\n"), 400),
+    ] {
+        for path in ["/api/v2/dispatches", "/api/health", "/"] {
+            let text = format!("GET {path} HTTP/1.1\r\n{hosts}connection: close\r\n\r\n");
+            assert_eq!(head(address, &text).await, status, "{text}");
+        }
+    }
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_is_neither_stored_nor_guessed_at() {
+    let bridge = Bridge::start().await;
+    for (path, caching) in [
+        ("/api/v2/dispatches", "no-store"),
+        ("/api/v2/dispatch/unknown", "no-store"),
+        ("/api/v2/events", "no-store"),
+        ("/api/health", "no-store"),
+        ("/metrics", "no-store"),
+        ("/nowhere", "no-store"),
+        ("/", "no-cache"),
+    ] {
+        let request = bridge.api.request(Method::GET, path);
+        let answered = request.send().await.unwrap();
+        let headers = answered.headers();
+        assert_eq!(headers["x-content-type-options"], "nosniff", "{path}");
+        assert_eq!(headers["cache-control"], caching, "{path}");
+    }
+    let tag = bridge.api.request(Method::GET, "/").send().await.unwrap();
+    let again = bridge.api.request(Method::GET, "/");
+    let again = again.header("if-none-match", &tag.headers()["etag"]);
+    let again = again.send().await.unwrap();
+    assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
+    assert_eq!(again.headers()["cache-control"], "no-cache");
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn a_misspelt_field_is_a_warning_in_the_answer() {
+    let bridge = Bridge::start().await;
+    let mut body = quiet("t", "ok");
+    body["timeoutSecs"] = json!(5);
+    body["colour"] = json!("red");
+    for duplicate in [false, true] {
+        let (status, accepted) = bridge.api.post("/api/v2/dispatch", &body).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{accepted}");
+        assert_eq!(accepted["duplicate"], duplicate);
+        let [warning] = accepted["warnings"].as_array().unwrap().as_slice() else {
+            panic!("{accepted}");
+        };
+        let warning = warning.as_str().unwrap();
+        assert!(
+            warning.contains("did you mean timeoutSeconds?"),
+            "{warning}"
+        );
+    }
+    bridge.api.finished("t").await;
     bridge.stop().await;
 }

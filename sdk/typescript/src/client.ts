@@ -5,6 +5,7 @@ import type {
   Adapter,
   BridgeEvent,
   Delivery,
+  DeliveryStatus,
   Destination,
   Dispatch,
   DispatchRequest,
@@ -40,7 +41,15 @@ export interface DeliveryFilter {
   cursor?: string;
 }
 
-type Query = Record<string, string | number | undefined>;
+export interface ReplayFilter {
+  host?: string;
+  since?: string;
+  status?: DeliveryStatus;
+  /** Only count the deliveries. */
+  dryRun?: boolean;
+}
+
+type Query = Record<string, string | number | boolean | undefined>;
 
 /** Client of the HTTP interface of a bridge. Every method throws a {@link BridgeError}. */
 export class Bridge {
@@ -96,10 +105,10 @@ export class Bridge {
 
   /**
    * Sends all dead letters again, or those to a host or of results since a time; with `status`, deliveries in that
-   * state. Returns their number.
+   * state. Returns their number; with `dryRun` nothing is sent.
    */
-  async retryAll(filter: { host?: string; since?: string; status?: string } = {}): Promise<number> {
-    const path = `/api/v2/deliveries/retry${query(filter)}`;
+  async retryAll(filter: ReplayFilter = {}): Promise<number> {
+    const path = `/api/v2/deliveries/retry${query({ ...filter })}`;
     return (await this.#json<{ retried: number }>(path, { method: "POST" })).retried;
   }
 

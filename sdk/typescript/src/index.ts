@@ -1,4 +1,4 @@
-export { Bridge, type BridgeOptions, type DispatchFilter, type DeliveryFilter } from "./client.js";
+export { Bridge, type BridgeOptions, type DispatchFilter, type DeliveryFilter, type ReplayFilter } from "./client.js";
 export { BridgeError } from "./errors.js";
 export { type EventFilter, type StreamOptions } from "./stream.js";
 export * from "./wire.js";

@@ -28,6 +28,20 @@ pub(crate) fn operations() -> Vec<(String, String)> {
     paths.iter().flat_map(methods).collect()
 }
 
+/// Documented methods and paths with the names of their query parameters.
+pub(crate) fn query_parameters() -> Vec<(String, String, Vec<String>)> {
+    let documented = operations().into_iter().map(|(method, path)| {
+        let operation = &REFERENCE.document["paths"][&path][method.to_lowercase()];
+        let parameters = operation["parameters"].as_array().into_iter().flatten();
+        let names = parameters
+            .filter(|parameter| parameter["in"] == "query")
+            .map(|parameter| parameter["name"].as_str().unwrap().to_owned());
+        let names = names.collect();
+        (method, path, names)
+    });
+    documented.collect()
+}
+
 /// Panics if the answer is not as documented.
 pub(crate) fn check(method: &str, path: &str, status: u16, body: &Value) {
     let Some(schema) = REFERENCE.schema(method, path, status) else {

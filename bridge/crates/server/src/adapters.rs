@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::auth::{Admin, Reader};
 use super::error::{Code, Failure};
+use super::query::NoQuery;
 use super::{Phase, ProcessState};
 use forge_dispatch::Dispatcher;
 use forge_plugin_host::{
@@ -14,13 +15,14 @@ use forge_plugin_host::{
     ReloadError,
 };
 
-pub(super) async fn list(_: Reader, State(registry): State<Registry>) -> Json<Value> {
+pub(super) async fn list(_: Reader, _: NoQuery, State(registry): State<Registry>) -> Json<Value> {
     let adapters: Vec<View> = registry.adapters().iter().map(View::of).collect();
     Json(json!({ "adapters": adapters, "default": registry.default_provider() }))
 }
 
 pub(super) async fn show(
     _: Reader,
+    _: NoQuery,
     State(registry): State<Registry>,
     Path(provider): Path<String>,
 ) -> Result<Json<Value>, Failure> {
@@ -30,6 +32,7 @@ pub(super) async fn show(
 
 pub(super) async fn reload(
     _: Admin,
+    _: NoQuery,
     State(registry): State<Registry>,
     State(dispatcher): State<Dispatcher>,
     State(life): State<ProcessState>,
@@ -48,6 +51,7 @@ pub(super) async fn reload(
 
 pub(super) async fn pause(
     _: Admin,
+    _: NoQuery,
     State(registry): State<Registry>,
     Path(provider): Path<String>,
 ) -> Result<Json<Value>, Failure> {
@@ -58,6 +62,7 @@ pub(super) async fn pause(
 
 pub(super) async fn resume(
     _: Admin,
+    _: NoQuery,
     State(registry): State<Registry>,
     State(dispatcher): State<Dispatcher>,
     Path(provider): Path<String>,

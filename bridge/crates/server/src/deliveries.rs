@@ -12,7 +12,7 @@ use url::Url;
 
 use super::auth::{Admin, Reader, Sender};
 use super::error::{Code, Failure};
-use super::query::{Query, page_cursor};
+use super::query::{NoQuery, Query, page_cursor};
 use forge_base::failpoint;
 use forge_base::id::DeliveryId;
 use forge_delivery::{Deliverer, Destination};
@@ -76,16 +76,16 @@ pub(super) async fn list(
 /// Receivers whose circuit breaker is open or half-open.
 pub(super) async fn destinations(
     _: Reader,
+    _: NoQuery,
     State(deliverer): State<Deliverer>,
-    query: Query,
 ) -> Result<Json<Value>, Failure> {
-    query.finish()?;
     Ok(Json(json!({ "destinations": deliverer.snapshot() })))
 }
 
 /// Closes a breaker, so that everything due to its receiver is sent at once.
 pub(super) async fn close(
     _: Admin,
+    _: NoQuery,
     State(deliverer): State<Deliverer>,
     Path(origin): Path<String>,
 ) -> Result<Json<Value>, Failure> {
@@ -103,6 +103,7 @@ pub(super) async fn close(
 
 pub(super) async fn show(
     _: Reader,
+    _: NoQuery,
     State(store): State<Arc<dyn Outbox>>,
     State(deliverer): State<Deliverer>,
     Path(id): Path<String>,
@@ -114,6 +115,7 @@ pub(super) async fn show(
 
 pub(super) async fn retry(
     _: Sender,
+    _: NoQuery,
     State(store): State<Arc<dyn Outbox>>,
     State(deliverer): State<Deliverer>,
     Path(id): Path<String>,
@@ -130,12 +132,14 @@ pub(super) async fn retry(
     Ok(accepted(retried, deliverer.retry(&delivery)))
 }
 
+/// Makes all matching deliveries due again; with `dryRun=true` only counts them.
 pub(super) async fn retry_many(
     _: Admin,
     State(store): State<Arc<dyn Outbox>>,
     State(deliverer): State<Deliverer>,
     mut query: Query,
 ) -> Result<(StatusCode, Json<Value>), Failure> {
+    let dry_run = query.flag("dryRun");
     let host = query.text("host");
     let replay = Replay::Many {
         host: host.clone(),
@@ -145,6 +149,11 @@ pub(super) async fn retry_many(
             .unwrap_or(DeliveryState::Dead),
     };
     query.finish()?;
+    if dry_run {
+        let matching = store.count_replay(&replay).await?;
+        let counted = json!({ "retried": matching, "dryRun": true });
+        return Ok((StatusCode::OK, Json(counted)));
+    }
     let retried = store.replay(replay, Timestamp::now()).await?;
     let tripped = match retried {
         0 => Vec::new(),
@@ -174,6 +183,8 @@ fn unknown(id: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::testing::Edge;
 
     #[tokio::test]
@@ -208,6 +219,11 @@ mod tests {
             (retried.status.as_u16(), retried.json()["retried"].as_u64()),
             (202, Some(1))
         );
+        let counted = edge
+            .post("/api/v2/deliveries/retry?status=pending&dryRun=true", "")
+            .await;
+        assert_eq!(counted.status, 200);
+        assert_eq!(counted.json(), json!({ "retried": 1, "dryRun": true }));
         let many = edge
             .post("/api/v2/deliveries/retry?status=pending", "")
             .await;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::auth::{Reader, Sender, Submitter};
 use super::body::Body;
 use super::error::{Code, Failure};
-use super::query::{Query, page_cursor};
+use super::query::{NoQuery, Query, page_cursor};
 use super::record::{Links, View, find, find_all};
 use super::{ProcessState, follow};
 use forge_base::id::DispatchId;
@@ -33,6 +33,7 @@ const PIECE_BYTES: usize = 256 * 1024;
 
 pub(super) async fn submit(
     caller: Submitter,
+    _: NoQuery,
     State(dispatcher): State<Dispatcher>,
     headers: HeaderMap,
     Body { tree, .. }: Body,
@@ -83,6 +84,7 @@ pub(super) async fn list(
 
 pub(super) async fn output(
     _: Reader,
+    _: NoQuery,
     State(store): State<Arc<dyn Store>>,
     Path(id): Path<String>,
 ) -> Result<Response, Failure> {
@@ -104,6 +106,7 @@ pub(super) async fn output(
 
 pub(super) async fn cancel(
     _: Sender,
+    _: NoQuery,
     State(store): State<Arc<dyn Store>>,
     State(dispatcher): State<Dispatcher>,
     Path(id): Path<String>,
@@ -188,7 +191,6 @@ fn text(length: u64, body: Answer) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/plain; charset=utf-8".to_owned()),
         (header::CONTENT_LENGTH, length.to_string()),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
     ];
     (headers, body).into_response()
 }

@@ -1,6 +1,7 @@
 //! Query parameters: all errors are reported at once, both spellings of a name are read, unknown names are
-//! ignored.
+//! refused.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::RangeInclusive;
 
@@ -13,11 +14,18 @@ use serde_json::Value;
 
 use super::error::{Failure, problem};
 use forge_base::duration;
+use forge_base::spelling::{nearest, snake_case};
+
+/// Maximum unknown parameters reported, and bytes shown of the name of each.
+const MAX_UNKNOWN: usize = 8;
+const MAX_NAME_BYTES: usize = 64;
 
 /// Parameters of a request: read each one, then call [`Query::finish`].
 #[derive(Debug)]
 pub(super) struct Query {
     pairs: Vec<(String, String)>,
+    /// Names read so far: the parameters of the route.
+    known: Vec<&'static str>,
     problems: Vec<Value>,
 }
 
@@ -29,17 +37,40 @@ impl<S: Sync> FromRequestParts<S> for Query {
     }
 }
 
+/// Extractor of a route that has no parameters.
+#[derive(Debug)]
+pub(super) struct NoQuery;
+
+impl<S: Sync> FromRequestParts<S> for NoQuery {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        query.finish().map(|()| Self)
+    }
+}
+
 impl Query {
     pub(super) fn parse(query: &str) -> Self {
         let pairs = url::form_urlencoded::parse(query.as_bytes());
         Self {
             pairs: pairs.into_owned().collect(),
+            known: Vec::new(),
             problems: Vec::new(),
         }
     }
 
+    /// Makes `name` a parameter of the route; it is read elsewhere.
+    pub(super) fn accept(&mut self, name: &'static str) {
+        // The names matter only if there is something to compare with them.
+        if !self.pairs.is_empty() {
+            self.known.push(name);
+        }
+    }
+
     /// Value of `name`, spelled in camelCase or snake_case; an empty value counts as absent.
-    pub(super) fn text(&mut self, name: &str) -> Option<String> {
+    pub(super) fn text(&mut self, name: &'static str) -> Option<String> {
+        self.accept(name);
         let snake = snake_case(name);
         let mut values: Vec<&str> = self
             .pairs
@@ -59,7 +90,7 @@ impl Query {
     }
 
     /// Value as an RFC 3339 time, or as an age, which is subtracted from the present time.
-    pub(super) fn time(&mut self, name: &str) -> Option<Timestamp> {
+    pub(super) fn time(&mut self, name: &'static str) -> Option<Timestamp> {
         let text = self.text(name)?;
         let of_age = || Timestamp::now().checked_sub(duration::parse(&text)?).ok();
         let time = text.parse().ok().or_else(of_age);
@@ -72,7 +103,7 @@ impl Query {
         time
     }
 
-    pub(super) fn number(&mut self, name: &str, range: RangeInclusive<u64>) -> Option<u64> {
+    pub(super) fn number(&mut self, name: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         let text = self.text(name)?;
         let number = text.parse().ok().filter(|number| range.contains(number));
         if number.is_none() {
@@ -83,7 +114,7 @@ impl Query {
     }
 
     /// Value as `true` or `false`; an absent name is `false`, a name without a value `true`.
-    pub(super) fn flag(&mut self, name: &str) -> bool {
+    pub(super) fn flag(&mut self, name: &'static str) -> bool {
         let snake = snake_case(name);
         let named = |key: &str| key == name || key == snake;
         if self
@@ -91,13 +122,18 @@ impl Query {
             .iter()
             .any(|(key, value)| named(key) && value.is_empty())
         {
+            self.accept(name);
             return true;
         }
         self.choice(name, &[("true", true), ("false", false)])
             .unwrap_or(false)
     }
 
-    pub(super) fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> Option<T> {
+    pub(super) fn choice<T: Copy>(
+        &mut self,
+        name: &'static str,
+        choices: &[(&str, T)],
+    ) -> Option<T> {
         let text = self.text(name)?;
         let chosen = choices.iter().find(|(word, _)| *word == text);
         if chosen.is_none() {
@@ -125,12 +161,30 @@ impl Query {
         self.problems.push(problem(name, message));
     }
 
-    /// Fails with all errors found in the parameters read.
-    pub(super) fn finish(self) -> Result<(), Failure> {
+    /// Fails with all errors found in the parameters read, and with the names that were not read.
+    pub(super) fn finish(mut self) -> Result<(), Failure> {
+        self.refuse_unknown();
         if self.problems.is_empty() {
             Ok(())
         } else {
             Err(Failure::fields(self.problems))
+        }
+    }
+
+    fn refuse_unknown(&mut self) {
+        let is_known = |key: &str| {
+            let mut known = self.known.iter();
+            known.any(|name| key == *name || key == snake_case(name))
+        };
+        let keys = self.pairs.iter().map(|(key, _)| key.as_str());
+        let unknown: BTreeSet<&str> = keys.filter(|key| !is_known(key)).collect();
+        for key in unknown.into_iter().take(MAX_UNKNOWN) {
+            let shown = &key[..key.floor_char_boundary(MAX_NAME_BYTES)];
+            let message = match nearest(shown, self.known.iter().copied()) {
+                Some(meant) => format!("is not a parameter of this route; did you mean {meant}?"),
+                None => "is not a parameter of this route".to_owned(),
+            };
+            self.problems.push(problem(shown, message));
         }
     }
 }
@@ -138,17 +192,6 @@ impl Query {
 /// `nextCursor` of a list; opaque to callers.
 pub(super) fn page_cursor(next: Option<u64>) -> Option<String> {
     next.map(|next| URL_SAFE_NO_PAD.encode(next.to_be_bytes()))
-}
-
-fn snake_case(name: &str) -> String {
-    let mut snake = String::new();
-    for letter in name.chars() {
-        if letter.is_ascii_uppercase() {
-            snake.push('_');
-        }
-        snake.push(letter.to_ascii_lowercase());
-    }
-    snake
 }
 
 #[cfg(test)]
@@ -194,6 +237,37 @@ mod tests {
         for wrong in ["1", "h", "-1h", "1y", "99999999999d", "yesterday"] {
             assert_eq!(time(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_the_nearest_known_one() {
+        for (query, field, hint) in [
+            ("sinse=1", "sinse", "did you mean since?"),
+            ("agentid=1", "agentid", "did you mean agentId?"),
+            ("agnet_id=1", "agnet_id", "did you mean agentId?"),
+            ("zebra", "zebra", "this route"),
+            ("=1", "", "this route"),
+        ] {
+            let mut query = Query::parse(query);
+            query.text("agentId");
+            query.time("since");
+            query.refuse_unknown();
+            let [only] = query.problems.as_slice() else {
+                panic!("{:?}", query.problems);
+            };
+            assert_eq!(only["field"], field);
+            assert!(only["message"].as_str().unwrap().ends_with(hint), "{only}");
+        }
+        let many: String = (0..1000)
+            .map(|n| format!("{n}{}&", "x".repeat(99)))
+            .collect();
+        let mut many = Query::parse(&many);
+        many.refuse_unknown();
+        assert_eq!(many.problems.len(), MAX_UNKNOWN);
+        assert_eq!(
+            many.problems[0]["field"].as_str().unwrap().len(),
+            MAX_NAME_BYTES
+        );
     }
 
     #[test]

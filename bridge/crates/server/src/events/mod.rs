@@ -99,7 +99,8 @@ fn place(headers: &HeaderMap, query: &mut Query) -> Option<Place> {
         .get("last-event-id")
         .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
         .filter(|text| !text.is_empty());
-    match header.or_else(|| query.text("after"))?.as_str() {
+    let after = query.text("after");
+    match header.or(after)?.as_str() {
         "0" => Some(Place::Earliest),
         "now" => Some(Place::Live),
         cursor => Some(Place::After(cursor.to_owned())),
@@ -114,6 +115,8 @@ struct Poll {
 
 impl Poll {
     fn read(query: &mut Query) -> Self {
+        // Redeemed by `Watcher`.
+        query.accept("ticket");
         let limit = query.number("limit", 1..=MAX_PAGE).unwrap_or(100);
         let wait = query.number("wait", 0..=MAX_WAIT_SECONDS).unwrap_or(0);
         Self {

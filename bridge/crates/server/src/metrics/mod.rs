@@ -17,6 +17,7 @@ use super::ProcessState;
 use super::auth::{Auth, Reader};
 use super::error::Failure;
 use super::events::StreamLimit;
+use super::query::NoQuery;
 use super::traffic::Traffic;
 use forge_delivery::Deliverer;
 use forge_dispatch::Dispatcher;
@@ -89,6 +90,7 @@ where
 
 pub(super) async fn show(
     _: Scraper,
+    _: NoQuery,
     State(parties): State<MetricSources>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
