@@ -2,12 +2,14 @@
 //! attempts.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::harness::api::{JsonBody as _, answer, quiet, with};
-use super::harness::{Api, Bridge, reference};
+use super::harness::{Api, Bridge, plugins, reference, until};
 
 const DISPATCH: &str = "dispatch";
 const READ: &str = "read";
@@ -230,8 +232,9 @@ async fn without_tokens_a_ticket_is_not_needed_and_does_not_hurt() {
 }
 
 #[tokio::test]
-async fn who_guesses_tokens_is_not_listened_to_and_who_knew_one_is() {
-    let limited = "auth.failures_per_minute = 5\nauth.tokens = [\"right\", \"also right\"]";
+async fn wrong_tokens_shut_out_no_right_one() {
+    let limited = "auth.failures_per_minute = 5\nauth.requests_per_minute = 2\n\
+                   auth.tokens = [\"right\", \"also right\"]";
     let bridge = Bridge::configured(limited, &[]).await;
     let try_token = async |token: &str| {
         let request = bridge.api.request(Method::GET, "/api/v2/dispatches");
@@ -246,7 +249,6 @@ async fn who_guesses_tokens_is_not_listened_to_and_who_knew_one_is() {
             wait,
         )
     };
-    assert_eq!(try_token("right").await.0, StatusCode::OK);
     for number in 0..5 {
         let (status, code, _) = try_token(&format!("wrong {number}")).await;
         assert_eq!(
@@ -254,22 +256,80 @@ async fn who_guesses_tokens_is_not_listened_to_and_who_knew_one_is() {
             (StatusCode::UNAUTHORIZED, "UNAUTHORIZED")
         );
     }
-    // Refused without a check, so that guessing gains nothing.
-    for token in ["wrong", "also right"] {
-        let (status, code, wait) = try_token(token).await;
-        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{token}");
-        assert_eq!(code, "RATE_LIMITED");
-        assert!((1..=12).contains(&wait.unwrap()), "{wait:?}");
-    }
+    let (status, code, wait) = try_token("wrong").await;
     assert_eq!(
-        try_token("right").await.0,
-        StatusCode::OK,
-        "it was right from here before"
+        (status, code.as_str()),
+        (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED")
     );
+    assert!((1..=12).contains(&wait.unwrap()), "{wait:?}");
+    // Neither token was seen from this address before.
+    assert_eq!(try_token("right").await.0, StatusCode::OK);
+    let post = async |body: &Value| {
+        let request = bridge.api.request(Method::POST, "/api/v2/dispatch");
+        let request = request
+            .header("idempotency-key", "key")
+            .bearer_auth("also right");
+        answer(request.json_body(body)).await
+    };
+    // A known key is answered whatever both rates say.
+    let (_, first) = post(&quiet("known", "ok")).await;
+    for _ in 0..5 {
+        let (status, again) = post(&quiet("known", "ok")).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{again}");
+        assert_eq!(again["dispatchId"], first["dispatchId"]);
+    }
     // Routes without a scope stay available, and a request without a token does not count as a failure.
     assert_eq!(bridge.api.get("/api/health").await.0, StatusCode::OK);
     let (status, _) = bridge.api.get("/api/v2/dispatches").await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
+    until("the end of the dispatch", || async {
+        let counts = bridge.app.as_ref().unwrap().store.counts();
+        (counts.running + counts.queued == 0).then_some(())
+    })
+    .await;
+    bridge.stop().await;
+}
+
+/// Fails at its start with a secret on stderr.
+const LEAKY: &str = "#!/bin/sh\necho 'Authorization: Bearer planted-secret' >&2\nexit 3\n";
+
+#[tokio::test]
+async fn health_shows_reasons_to_readers_and_nothing_of_a_programs_stderr_to_anybody() {
+    let programs = tempfile::tempdir().unwrap();
+    let program = programs.path().join("forge-adapter-leaky");
+    std::fs::write(&program, LEAKY).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{},{}", plugins().display(), programs.path().display());
+    let variables = [
+        ("BRIDGE_ADAPTERS", "echo,leaky"),
+        ("BRIDGE_PLUGIN_PATH", path.as_str()),
+    ];
+    let bridge = Bridge::configured(&tokens(""), &variables).await;
+    let health = async |token: &str, host: Option<&str>| {
+        let request = bridge.api.request(Method::GET, "/api/health?verbose");
+        let request = match host {
+            Some(host) => request.header("host", host),
+            None => request,
+        };
+        answer(request.bearer_auth(token)).await.1
+    };
+    for (token, host, is_reader) in [
+        (READ, None, true),
+        (DISPATCH, None, false),
+        ("wrong", None, false),
+        (READ, Some("evil.example"), false),
+    ] {
+        let health = health(token, host).await;
+        let leaky = &health["adapters"]["leaky"];
+        assert_eq!(leaky["status"], "offline", "{health}");
+        assert_eq!(leaky["running"], 0, "{health}");
+        assert_eq!(leaky["message"].is_string(), is_reader, "{token}: {health}");
+        assert_eq!(health["adapters"]["echo"]["profile"].is_object(), is_reader);
+        assert!(!health.to_string().contains("planted"), "{token}: {health}");
+    }
+    let health = health(READ, None).await;
+    let message = health["adapters"]["leaky"]["message"].as_str().unwrap();
+    assert!(message.contains("exit code 3"), "{message}");
     bridge.stop().await;
 }
 

@@ -3,10 +3,10 @@
 use std::fs;
 
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::callbacks::is_signed_with;
-use super::harness::api::owed;
+use super::harness::api::{JsonBody as _, answer, owed, quiet};
 use super::harness::process::{Home, Process};
 use super::harness::{CallbackSink, until};
 
@@ -62,6 +62,65 @@ async fn a_rotation_of_tokens_overlaps_and_needs_no_restart() {
 }
 
 #[tokio::test]
+async fn a_revoked_token_ends_its_streams_and_no_others() {
+    let home = home("auth.tokens = [\"old\", \"new\"]");
+    let bridge = home.start();
+    let open = async |path: &str, token: Option<&str>, accept: &str| {
+        let request = bridge.api.request(Method::GET, path);
+        let request = request.header("accept", accept);
+        let request = match token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "{path}");
+        answer
+    };
+    let request = bridge.api.request(Method::POST, "/api/v2/stream-tickets");
+    let (_, ticket) = answer(request.bearer_auth("old")).await;
+    let with_ticket = format!(
+        "/api/v2/events?ticket={}",
+        ticket["ticket"].as_str().unwrap()
+    );
+    let request = bridge.api.request(Method::POST, "/api/v2/dispatch");
+    let held = quiet("held", "slow:600000");
+    let (status, body) = answer(request.bearer_auth("new").json_body(&held)).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{body}");
+    let (ndjson, sse) = ("application/x-ndjson", "text/event-stream");
+    let of_dispatch = "/api/v2/dispatch/held/events";
+    let ending = [
+        open("/api/v2/events", Some("old"), ndjson).await,
+        open("/api/v2/events", Some("old"), sse).await,
+        open(&with_ticket, None, sse).await,
+        open(of_dispatch, Some("old"), ndjson).await,
+    ];
+    let mut going_on = open(of_dispatch, Some("new"), ndjson).await;
+    write(&home, "auth.tokens = [\"new\"]");
+    read_again(&home, &bridge, "settings reloaded").await;
+    for stream in ending {
+        let text = stream.text().await.unwrap();
+        let last = text.lines().rfind(|line| !line.is_empty()).unwrap();
+        let last: Value = serde_json::from_str(last.trim_start_matches("data: ")).unwrap();
+        assert_eq!(
+            (&last["type"], &last["code"]),
+            (&json!("unauthorized"), &json!("UNAUTHORIZED")),
+            "{text}"
+        );
+    }
+    let request = bridge
+        .api
+        .request(Method::POST, "/api/v2/dispatch/held/cancel");
+    let (status, _) = answer(request.bearer_auth("new")).await;
+    assert_eq!(status, StatusCode::OK);
+    let mut text = String::new();
+    while let Some(chunk) = going_on.chunk().await.unwrap() {
+        text.push_str(std::str::from_utf8(&chunk).unwrap());
+    }
+    assert!(text.contains("execution.failed"), "{text}");
+    assert!(!text.contains("unauthorized"), "{text}");
+}
+
+#[tokio::test]
 async fn a_file_that_makes_no_sense_changes_nothing() {
     let home = home("auth.tokens = [\"old\"]");
     let bridge = home.start();
@@ -72,6 +131,10 @@ async fn a_file_that_makes_no_sense_changes_nothing() {
         (
             "auth.tokens = [\"new\"]\ncallback.allow = [\"a b\"]",
             "callback.allow",
+        ),
+        (
+            "callback.allow = [\"https://user:hush-hush@hooks.example\"]",
+            "[hidden]@hooks.example",
         ),
         (
             "auth.tokens = [\"new\"]\ncallback.secrets = [\"x\"]",
@@ -89,7 +152,9 @@ async fn a_file_that_makes_no_sense_changes_nothing() {
         assert_eq!(status(&bridge, "old").await, StatusCode::OK, "{broken}");
         assert_eq!(status(&bridge, "new").await, StatusCode::UNAUTHORIZED);
     }
-    assert!(!home.log().contains("\"new\""), "a token is in the log");
+    for secret in ["\"new\"", "hush-hush"] {
+        assert!(!home.log().contains(secret), "{secret} is in the log");
+    }
 }
 
 #[tokio::test]

@@ -47,6 +47,10 @@ impl Events {
         loop {
             while let Some(line) = self.pending.next() {
                 if let Ok(event) = serde_json::from_slice::<Value>(&line) {
+                    // Last line of a stream whose token is no longer valid; the next connection is refused.
+                    if event["type"] == "unauthorized" {
+                        continue;
+                    }
                     if let Some(id) = event.get("id").and_then(Value::as_str) {
                         self.query.after = Some(id.to_owned());
                     }

@@ -84,7 +84,11 @@ class Connection {
       const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
       rest = lines.pop() ?? "";
       for (const line of lines) {
-        if (line.trim() !== "") yield JSON.parse(line) as BridgeEvent;
+        if (line.trim() === "") continue;
+        const event = JSON.parse(line) as BridgeEvent;
+        // Last line of a stream whose token is no longer valid: the next connection is refused with the reason.
+        if (event.type === "unauthorized") return;
+        yield event;
       }
     }
   }

@@ -150,4 +150,20 @@ describe("a stream", () => {
     const failure = ids(bridge.events({}, { after: "log-1" }));
     await expect(failure).rejects.toMatchObject({ code: "CURSOR_EXPIRED", details: { firstSafeCursor: "log-9" } });
   });
+
+  test("whose token was revoked ends with the reason, and without a made-up event", async () => {
+    let connections = 0;
+    const bridge = await serve((_, response) => {
+      connections += 1;
+      if (connections === 1) return void response.end(`${line(event(1))}{"type": "unauthorized", "error": "revoked", "code": "UNAUTHORIZED"}\n`);
+      response.writeHead(401);
+      response.end('{"error": "this token is not known", "code": "UNAUTHORIZED"}');
+    });
+    const seen: string[] = [];
+    const reading = (async () => {
+      for await (const one of bridge.dispatchEvents("t")) seen.push(one.id);
+    })();
+    await expect(reading).rejects.toMatchObject({ status: 401, code: "UNAUTHORIZED" });
+    expect(seen).toEqual(["log-1"]);
+  });
 });

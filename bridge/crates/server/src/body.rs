@@ -1,9 +1,10 @@
 //! Reads request bodies: whole, within a size limit, a timeout and memory budgets shared by all requests.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
 
 use axum::extract::{FromRef, FromRequest, Request};
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -12,10 +13,15 @@ use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::{Code, Failure};
-use super::{Config, json};
+use super::limit::Hash;
+use super::{Config, auth, json};
 
 /// Memory budget for bodies that are still arriving, over all requests, in KiB.
 const TEXTS_KIB: usize = 256 * 1024;
+/// Share of that budget for the bodies of one token, in KiB, so that its slow bodies do not hold up those of others.
+const SHARE_KIB: usize = TEXTS_KIB / 4;
+/// Number of shares above which those no longer in use are removed.
+const MANY_SHARES: usize = 64;
 /// Memory budget for parsed bodies, over all requests, in KiB of their text: a tree can take a hundred times as
 /// much memory. A body above the budget takes all of it and is handled alone.
 const TREES_KIB: usize = 1024;
@@ -27,6 +33,7 @@ const SMALL_BYTES: u64 = 16 * 1024;
 pub(super) struct BodyReader {
     config: Arc<Config>,
     texts: Arc<Semaphore>,
+    shares: Arc<Mutex<HashMap<Hash, Weak<Semaphore>>>>,
     trees: Arc<Semaphore>,
 }
 
@@ -47,12 +54,42 @@ impl BodyReader {
         Self {
             config,
             texts: Arc::new(Semaphore::new(TEXTS_KIB)),
+            shares: Arc::default(),
             trees: Arc::new(Semaphore::new(TREES_KIB)),
         }
     }
 
-    /// Reads the whole body; returns its bytes with their memory permit.
-    async fn read(&self, request: Request) -> Result<(Bytes, MemoryPermit), Failure> {
+    /// Waits for memory: first for a part of the token's own share, then for a part of the whole budget.
+    async fn reserve(&self, headers: &HeaderMap, bytes: u64) -> [MemoryPermit; 2] {
+        let share = match auth::token_hash(headers) {
+            Some(token) if bytes > SMALL_BYTES => {
+                let share = self.share(token);
+                room(&share, SHARE_KIB, bytes).await
+            }
+            Some(_) | None => None,
+        };
+        [share, room(&self.texts, TEXTS_KIB, bytes).await]
+    }
+
+    /// Share of a token; it lasts as long as it is used.
+    fn share(&self, token: Hash) -> Arc<Semaphore> {
+        let mut shares = self
+            .shares
+            .lock()
+            .expect("nothing panics while it holds this lock");
+        if let Some(share) = shares.get(&token).and_then(Weak::upgrade) {
+            return share;
+        }
+        if shares.len() >= MANY_SHARES {
+            shares.retain(|_, share| share.strong_count() > 0);
+        }
+        let share = Arc::new(Semaphore::new(SHARE_KIB));
+        shares.insert(token, Arc::downgrade(&share));
+        share
+    }
+
+    /// Reads the whole body; returns its bytes with their memory permits.
+    async fn read(&self, request: Request) -> Result<(Bytes, [MemoryPermit; 2]), Failure> {
         let limit = self.config.body_limit_bytes;
         let hint = request.body().size_hint();
         if hint.lower() > limit as u64 {
@@ -60,7 +97,7 @@ impl BodyReader {
         }
         let most = hint.upper().unwrap_or(limit as u64).min(limit as u64);
         let reading = async {
-            let room = room(&self.texts, TEXTS_KIB, most).await;
+            let room = self.reserve(request.headers(), most).await;
             let mut body = Limited::new(request.into_body(), limit);
             // One buffer: many small chunks would each take more memory than the bytes in them.
             let mut whole = Vec::new();
@@ -146,5 +183,55 @@ impl IntoResponse for Refused {
                 response
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body as Sent;
+    use axum::http::Request;
+    use futures_util::stream;
+    use tokio::task::JoinSet;
+    use tokio::time::Instant;
+
+    use super::super::auth;
+    use super::super::testing::Edge;
+    use super::*;
+
+    fn post(token: &str, body: Sent) -> Request<Sent> {
+        let request = Request::post("/api/v2/dispatch").header("host", "localhost");
+        let request = request.header("authorization", format!("Bearer {token}"));
+        request.body(body).unwrap()
+    }
+
+    #[tokio::test]
+    async fn slow_bodies_of_one_token_do_not_hold_up_those_of_another() {
+        let auth = auth::Config {
+            tokens: vec!["slow".to_owned().into(), "other".to_owned().into()],
+            ..auth::Config::default()
+        };
+        let edge = Edge::with(Config::default(), &auth).await;
+        tokio::time::pause();
+        let begun = Instant::now();
+        let mut slow = JoinSet::new();
+        for _ in 0..40 {
+            let never = Sent::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
+            slow.spawn(tower::ServiceExt::oneshot(
+                edge.router.clone(),
+                post("slow", never),
+            ));
+        }
+        // Each has begun to wait: for memory, or for its body.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        let message = "x".repeat(1024 * 1024);
+        let body = serde_json::json!({
+            "taskId": "t", "agentId": "a", "message": message, "callbackUrl": null, "provider": "echo",
+        });
+        let answer = edge.send(post("other", body.to_string().into())).await;
+        assert_eq!(answer.status, 202);
+        // Paused time advances only while all tasks wait.
+        assert_eq!(begun.elapsed(), std::time::Duration::ZERO);
     }
 }

@@ -4,10 +4,13 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::json;
 
+use super::error::Failure;
 use forge_base::event::{Cursor, Event};
 
 const DATA: &[u8] = b"data: ";
+const UNAUTHORIZED: &str = "unauthorized";
 
 /// Encoding of an event stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +49,19 @@ impl Framing {
         match self {
             Framing::Sse => format!(": heartbeat\nid: {scanned}\n\n").into(),
             Framing::Ndjson => Bytes::from_static(b"\n"),
+        }
+    }
+
+    /// Last line of a stream whose reader lost access; it has no cursor.
+    pub(super) fn refusal(self, failure: &Failure) -> Bytes {
+        let line = json!({
+            "type": UNAUTHORIZED,
+            "error": failure.message(),
+            "code": failure.code().as_str(),
+        });
+        match self {
+            Framing::Sse => format!("event: {UNAUTHORIZED}\ndata: {line}\n\n").into(),
+            Framing::Ndjson => format!("{line}\n").into(),
         }
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::auth::StreamAccess;
 use super::event_fanout::{EventFanout, Pending, Subscriber};
 use forge_base::event::{Cursor, Event, kind};
 use forge_base::id::DispatchId;
@@ -66,6 +67,9 @@ pub(super) struct Follow {
     over: bool,
     hint: Hint,
     closing: CancellationToken,
+    pub(super) access: StreamAccess,
+    /// True once the next heartbeat is due early, because the reader's access might have ended.
+    recheck: bool,
     /// Time of the next heartbeat; immediately if there is nothing to read at first.
     beat: Pin<Box<Sleep>>,
     /// Events per read; below [`PAGE`] while events are large, so that few are read twice.
@@ -79,6 +83,7 @@ impl Follow {
         filter: EventFilter,
         until: Until,
         position: u64,
+        access: StreamAccess,
     ) -> Self {
         let store = Arc::clone(fanout.store());
         let now = Instant::now();
@@ -99,6 +104,8 @@ impl Follow {
             has_read: false,
             over: false,
             closing: fanout.closing().clone(),
+            access,
+            recheck: false,
             beat: Box::pin(sleep_until(now)),
             rows: PAGE,
         }
@@ -119,7 +126,7 @@ impl Follow {
                 let events = self.fitting(page.events);
                 return Ok(self.step(events));
             }
-            if Instant::now() >= self.beat.deadline() {
+            if std::mem::take(&mut self.recheck) || Instant::now() >= self.beat.deadline() {
                 self.over = self.is_over().await?;
                 return Ok(self.step(Vec::new()));
             }
@@ -295,12 +302,13 @@ impl Follow {
         }
     }
 
-    /// Waits until there can be new events, a heartbeat is due, or the listener closes.
+    /// Waits until there can be new events, a heartbeat is due, the tokens are replaced, or the listener closes.
     async fn wait(&mut self) {
         tokio::select! {
             biased;
             open = self.hint.changed(&self.filter, &self.closing) => self.over |= !open,
             () = self.beat.as_mut() => {}
+            () = self.access.outdated() => self.recheck = true,
         }
     }
 }

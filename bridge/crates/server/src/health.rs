@@ -1,4 +1,5 @@
-//! Health routes for people, load balancers and probes. They need no token and show no secrets.
+//! Health routes for people, load balancers and probes. They need no token; without the scope `read` they show status
+//! and counts only.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,8 +11,9 @@ use forge_adapter_api::{HealthStatus, Profile};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::auth::MayRead;
 use super::error::Failure;
-use super::query::Query;
+use super::query::{NoQuery, Query};
 use super::{Phase, ProcessState};
 use forge_plugin_host::{Adapter, Quarantine, Registry};
 use forge_store::Store;
@@ -22,16 +24,18 @@ pub(super) async fn show(
     State(store): State<Arc<dyn Store>>,
     State(registry): State<Registry>,
     State(life): State<ProcessState>,
+    MayRead(may_read): MayRead,
     mut query: Query,
 ) -> Result<Answer, Failure> {
-    let detail = match query.flag("verbose") {
-        true => Detail::Profiles,
-        false => Detail::Brief,
+    let detail = match (may_read, query.flag("verbose")) {
+        (false, _) => Detail::Counts,
+        (true, false) => Detail::Messages,
+        (true, true) => Detail::Profiles,
     };
     query.finish()?;
     registry.refresh_health().await;
     let mut health = Health::of(store.as_ref(), &registry.adapters(), &life, detail).await;
-    if let Detail::Profiles = detail {
+    if detail == Detail::Profiles {
         let children = life.children.clone();
         // Counting reads all of `/proc`. The count is left out if it fails.
         let counted = tokio::task::spawn_blocking(move || children.living()).await;
@@ -40,11 +44,12 @@ pub(super) async fn show(
     Ok((code(health.status), Json(json!(health))))
 }
 
-pub(super) async fn live() -> Json<Value> {
+pub(super) async fn live(_: NoQuery) -> Json<Value> {
     Json(json!({ "status": "ok" }))
 }
 
 pub(super) async fn ready(
+    _: NoQuery,
     State(store): State<Arc<dyn Store>>,
     State(registry): State<Registry>,
     State(life): State<ProcessState>,
@@ -71,9 +76,11 @@ fn code(status: HealthStatus) -> StatusCode {
     }
 }
 
-#[derive(Clone, Copy)]
+/// Contents of a health report; each includes the ones before it.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Detail {
-    Brief,
+    Counts,
+    Messages,
     Profiles,
 }
 
@@ -184,38 +191,39 @@ fn adapter_lines(
     let mut queues: HashMap<String, u64> = queues.into_iter().collect();
     let mut lines = BTreeMap::new();
     for adapter in adapters {
-        let health = adapter.health();
-        let line = AdapterLine {
-            status: health.status,
-            message: health.message,
-            checked_at: Some(forge_base::time::format(health.checked_at)),
-            running: adapter.running(),
-            queued: queues.remove(adapter.provider()).unwrap_or(0),
-            max_concurrent: adapter.max_concurrent(),
-            paused_at: adapter.paused().map(forge_base::time::format),
-            quarantine: adapter.quarantined(),
-            profile: match detail {
-                Detail::Brief => None,
-                Detail::Profiles => adapter.profile().as_deref().cloned(),
-            },
-        };
-        lines.insert(adapter.provider().to_owned(), line);
+        let queued = queues.remove(adapter.provider()).unwrap_or(0);
+        lines.insert(adapter.provider().to_owned(), line(adapter, queued, detail));
     }
-    lines.extend(
-        queues
-            .into_iter()
-            .map(|(provider, queued)| (provider, gone(queued))),
-    );
+    let gone = queues.into_iter();
+    lines.extend(gone.map(|(provider, queued)| (provider, gone_line(queued, detail))));
     lines
 }
 
+fn line(adapter: &Adapter, queued: u64, detail: Detail) -> AdapterLine {
+    let health = adapter.health();
+    let shows = |least| detail >= least;
+    AdapterLine {
+        status: health.status,
+        message: health.message.filter(|_| shows(Detail::Messages)),
+        checked_at: Some(forge_base::time::format(health.checked_at)),
+        running: adapter.running(),
+        queued,
+        max_concurrent: adapter.max_concurrent(),
+        paused_at: adapter.paused().map(forge_base::time::format),
+        quarantine: adapter.quarantined().filter(|_| shows(Detail::Messages)),
+        profile: match detail {
+            Detail::Counts | Detail::Messages => None,
+            Detail::Profiles => adapter.profile().as_deref().cloned(),
+        },
+    }
+}
+
 /// Entry of an adapter that is no longer loaded while dispatches are queued for it.
-fn gone(queued: u64) -> AdapterLine {
+fn gone_line(queued: u64, detail: Detail) -> AdapterLine {
+    let message = "not loaded, but dispatches are queued for it; add it to BRIDGE_ADAPTERS";
     AdapterLine {
         status: HealthStatus::Offline,
-        message: Some(
-            "not loaded, but dispatches are queued for it; add it to BRIDGE_ADAPTERS".into(),
-        ),
+        message: (detail >= Detail::Messages).then(|| message.to_owned()),
         checked_at: None,
         running: 0,
         queued,
@@ -228,8 +236,11 @@ fn gone(queued: u64) -> AdapterLine {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Phase;
+    use axum::body::Body;
+    use axum::http::Request;
+
     use super::super::testing::Edge;
+    use super::super::{Phase, auth};
 
     #[tokio::test]
     async fn health_has_the_shape_of_the_reference() {
@@ -246,6 +257,37 @@ mod tests {
         assert!(health["uptimeSeconds"].take().is_u64());
         assert_eq!(health["version"].take(), env!("CARGO_PKG_VERSION"));
         insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":null,"maxConcurrent":256,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
+    }
+
+    #[tokio::test]
+    async fn without_the_scope_only_status_and_counts_are_shown() {
+        let auth = auth::Config {
+            tokens: vec!["right".to_owned().into()],
+            ..auth::Config::default()
+        };
+        let with_token = Edge::with(super::super::Config::default(), &auth).await;
+        let open = Edge::new().await;
+        for (edge, token, host, shown) in [
+            (&with_token, "right", "localhost", true),
+            (&with_token, "wrong", "localhost", false),
+            (&with_token, "right", "evil.example", false),
+            (&open, "", "localhost", true),
+            (&open, "", "evil.example", false),
+        ] {
+            let request = Request::get("/api/health?verbose").header("host", host);
+            let request = request.header("authorization", format!("Bearer {token}"));
+            let answer = edge.send(request.body(Body::empty()).unwrap()).await;
+            assert_eq!(answer.status, 200, "{token} {host}");
+            let health = answer.json();
+            assert_eq!(health["adapters"]["echo"]["status"], "healthy");
+            assert_eq!(health["adapters"]["echo"]["running"], 0);
+            assert_eq!(
+                health["adapters"]["echo"]["profile"].is_object(),
+                shown,
+                "{token} {host}"
+            );
+            assert_eq!(health["children"].is_object(), shown, "{token} {host}");
+        }
     }
 
     #[tokio::test]

@@ -8,12 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use subtle::ConstantTimeEq as _;
-
 /// Maximum addresses kept; a further one replaces the one seen least recently.
 const MOST_PEERS: usize = 4096;
-/// Maximum valid tokens kept for one address.
-const MOST_PROVEN: usize = 16;
 
 /// Rate per minute: a burst of the whole count, then one more each `every`.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +86,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Invalid attempts and valid tokens of each address.
+/// Invalid attempts of each address.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     table: Mutex<HashMap<Peer, Record>>,
@@ -101,7 +97,6 @@ struct Record {
     seen: Duration,
     /// Spent part of the rate of failures.
     spent: Duration,
-    proven: Vec<Hash>,
 }
 
 /// Effect of an invalid token.
@@ -109,53 +104,21 @@ struct Record {
 pub(super) enum Failed {
     /// Below the limit.
     Counted,
-    /// Limit reached: further tokens from this address are refused unchecked, except those valid before.
+    /// Limit reached: further invalid tokens from this address are above it.
     Last,
 }
 
 impl Peers {
-    /// Succeeds if a token from this address is to be checked; the error is the time to wait. A token that was
-    /// valid from this address before is always checked, whatever other clients behind the address do.
-    pub(super) fn admits(
-        &self,
-        peer: Peer,
-        token: &Hash,
-        rate: Rate,
-        now: Duration,
-    ) -> Result<(), Duration> {
-        let table = self.table();
-        let Some(record) = table.get(&peer) else {
-            return Ok(());
-        };
-        let proven = record.proven.iter();
-        if proven.fold(false, |found, known| found | bool::from(known.ct_eq(token))) {
-            return Ok(());
-        }
-        rate.take(record.spent, now).map(drop)
-    }
-
-    /// Counts an invalid token from this address.
-    pub(super) fn failed(&self, peer: Peer, rate: Rate, now: Duration) -> Failed {
+    /// Counts an invalid token from this address; the error is the time to wait if there were too many. Valid tokens
+    /// are not looked up here, so that no other client behind the address can shut them out.
+    pub(super) fn failed(&self, peer: Peer, rate: Rate, now: Duration) -> Result<Failed, Duration> {
         let mut table = self.table();
         let record = record(&mut table, peer, now);
-        record.spent = rate.take(record.spent, now).unwrap_or(record.spent);
+        record.spent = rate.take(record.spent, now)?;
         match rate.take(record.spent, now) {
-            Ok(_) => Failed::Counted,
-            Err(_) => Failed::Last,
+            Ok(_) => Ok(Failed::Counted),
+            Err(_) => Ok(Failed::Last),
         }
-    }
-
-    /// Records a valid token from this address.
-    pub(super) fn proved(&self, peer: Peer, token: &Hash, now: Duration) {
-        let mut table = self.table();
-        let record = record(&mut table, peer, now);
-        if record.proven.contains(token) {
-            return;
-        }
-        if record.proven.len() == MOST_PROVEN {
-            record.proven.remove(0);
-        }
-        record.proven.push(*token);
     }
 
     fn table(&self) -> std::sync::MutexGuard<'_, HashMap<Peer, Record>> {
@@ -230,23 +193,17 @@ mod tests {
     }
 
     #[test]
-    fn who_guesses_is_shut_out_and_those_beside_it_are_not() {
+    fn an_address_that_guesses_has_to_wait_and_others_do_not() {
         let (peers, rate) = (Peers::default(), Rate::per_minute(3).unwrap());
         let (guesser, other) = (peer("203.0.113.1"), peer("203.0.113.2"));
-        let (right, wrong) = ([1; 32], [2; 32]);
         let now = 500 * SECOND;
-        peers.proved(guesser, &right, now);
         for expected in [Failed::Counted, Failed::Counted, Failed::Last] {
-            assert_eq!(peers.admits(guesser, &wrong, rate, now), Ok(()));
-            assert_eq!(peers.failed(guesser, rate, now), expected);
+            assert_eq!(peers.failed(guesser, rate, now), Ok(expected));
         }
-        assert_eq!(peers.admits(guesser, &wrong, rate, now), Err(20 * SECOND));
-        assert_eq!(peers.admits(other, &wrong, rate, now), Ok(()));
-        assert_eq!(peers.admits(guesser, &right, rate, now), Ok(()), "proven");
-        assert_eq!(
-            peers.admits(guesser, &wrong, rate, now + 20 * SECOND),
-            Ok(())
-        );
+        assert_eq!(peers.failed(guesser, rate, now), Err(20 * SECOND));
+        assert_eq!(peers.failed(other, rate, now), Ok(Failed::Counted));
+        let later = now + 20 * SECOND;
+        assert_eq!(peers.failed(guesser, rate, later), Ok(Failed::Last));
     }
 
     #[test]
@@ -263,11 +220,12 @@ mod tests {
         let address = |number: u32| Peer::from(IpAddr::from(number.to_be_bytes()));
         let total = u32::try_from(MOST_PEERS).unwrap() + 10;
         for number in 0..total {
-            peers.failed(address(number), rate, number * SECOND / 1000);
+            let failed = peers.failed(address(number), rate, number * SECOND / 1000);
+            assert_eq!(failed, Ok(Failed::Last));
         }
         assert_eq!(peers.table().len(), MOST_PEERS);
         let now = total * SECOND / 1000;
-        assert!(peers.admits(address(9), &[0; 32], rate, now).is_ok());
-        assert!(peers.admits(address(10), &[0; 32], rate, now).is_err());
+        assert!(peers.failed(address(10), rate, now).is_err());
+        assert!(peers.failed(address(9), rate, now).is_ok());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -16,13 +16,15 @@ use serde_json::json;
 use super::auth::Reader;
 use super::error::{Code, Failure};
 use super::limit::Hash;
+use super::query::NoQuery;
 use forge_base::digest::sha256;
 use forge_base::time;
 
 /// Lifetime of a ticket.
 pub(super) const LIFE: Duration = Duration::from_secs(60);
-/// Maximum unused tickets.
+/// Maximum unused tickets, and those of one token among them.
 const MOST: usize = 4096;
+const MOST_OF_ONE: usize = MOST / 8;
 
 /// Unused tickets, by their hashes. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -39,11 +41,15 @@ impl StreamTickets {
     fn issue(&self, owner: Option<Hash>, now: Duration) -> Option<String> {
         let ticket = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
         let mut tickets = self.tickets();
-        if tickets.len() >= MOST {
+        let is_full = |tickets: &HashMap<Hash, StreamTicket>| {
+            let of_one = tickets.values().filter(|ticket| ticket.owner == owner);
+            tickets.len() >= MOST || (owner.is_some() && of_one.count() >= MOST_OF_ONE)
+        };
+        if is_full(&tickets) {
             tickets.retain(|_, ticket| ticket.until > now);
-        }
-        if tickets.len() >= MOST {
-            return None;
+            if is_full(&tickets) {
+                return None;
+            }
         }
         let until = now + LIFE;
         tickets.insert(sha256(&ticket), StreamTicket { until, owner });
@@ -67,17 +73,17 @@ impl StreamTickets {
 /// `POST /api/v2/stream-tickets`
 pub(super) async fn issue(
     reader: Reader,
+    _: NoQuery,
     State(tickets): State<StreamTickets>,
 ) -> Result<impl IntoResponse, Failure> {
     let ticket = tickets.issue(reader.0.token, reader.0.at);
     let ticket = ticket.ok_or_else(|| {
-        let message = format!("{MOST} stream tickets are unused; each expires after a minute");
+        let message = "too many stream tickets are unused; each expires after a minute";
         Failure::new(Code::RateLimited, message)
     })?;
     let expires_at = time::format(Timestamp::now() + LIFE);
     let body = json!({ "ticket": ticket, "expiresAt": expires_at });
-    let headers = [(header::CACHE_CONTROL, "no-store")];
-    Ok((StatusCode::CREATED, headers, Json(body)))
+    Ok((StatusCode::CREATED, Json(body)))
 }
 
 #[cfg(test)]
@@ -105,5 +111,14 @@ mod tests {
         assert_eq!(tickets.issue(None, NOW), None);
         assert!(tickets.issue(None, NOW + LIFE).is_some());
         assert_eq!(tickets.tickets().len(), 1);
+    }
+
+    #[test]
+    fn one_token_has_a_share_of_them() {
+        let (tickets, one, other) = (StreamTickets::default(), Some([1; 32]), Some([2; 32]));
+        assert!((0..MOST_OF_ONE).all(|_| tickets.issue(one, NOW).is_some()));
+        assert_eq!(tickets.issue(one, NOW), None);
+        assert!(tickets.issue(other, NOW).is_some());
+        assert!(tickets.issue(one, NOW + LIFE).is_some());
     }
 }

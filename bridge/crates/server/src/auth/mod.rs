@@ -1,23 +1,28 @@
 //! Authentication by bearer tokens, of which only hashes are kept, and one extractor for each scope.
 
+mod watcher;
+
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{FromRef, FromRequestParts};
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
 use jiff::Timestamp;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use forge_base::digest::{hex, sha256};
-use forge_base::reloadable::Reloadable;
 
 use super::error::{Code, Failure};
 use super::limit::{Failed, Hash, Meter, Peer, Peers, Rate};
-use super::stream_ticket::StreamTickets;
+use super::origin_guard::ForeignHost;
 use super::token::{Scope, Token, TokenHash, Tokens, bits, parse_hash};
+
+pub(super) use watcher::{StreamAccess, Watcher};
 
 /// Length in bytes below which a plain token counts as guessable.
 const SHORT: usize = 16;
@@ -31,7 +36,7 @@ pub struct Config {
     pub tokens: Vec<SecretString>,
     /// Tokens given by their hash.
     pub token: Vec<TokenHash>,
-    /// Invalid tokens per minute from one address; further ones are answered 429. 0: no limit.
+    /// Invalid tokens per minute from one address; further invalid ones are answered 429. 0: no limit.
     pub failures_per_minute: u32,
     /// Requests per minute with one token; further ones are answered 429. 0: no limit.
     pub requests_per_minute: u32,
@@ -61,7 +66,7 @@ impl Config {
 /// Valid tokens and the state of the rate limits. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Auth {
-    tokens: Reloadable<Tokens>,
+    tokens: watch::Sender<Arc<Tokens>>,
     peers: Arc<Peers>,
     since: Instant,
 }
@@ -118,7 +123,7 @@ impl Auth {
         }
         let failures = Rate::per_minute(config.failures_per_minute);
         Ok(Self {
-            tokens: Tokens { list, failures }.into(),
+            tokens: watch::Sender::new(Arc::new(Tokens { list, failures })),
             peers: Arc::default(),
             since: Instant::now(),
         })
@@ -126,12 +131,16 @@ impl Auth {
 
     /// Replaces the valid tokens by those of `other`.
     pub fn adopt(&self, other: &Auth) {
-        self.tokens.replace(other.tokens.get());
+        self.tokens.send_replace(other.tokens());
+    }
+
+    fn tokens(&self) -> Arc<Tokens> {
+        Arc::clone(&self.tokens.borrow())
     }
 
     /// True if no token is required; acceptable only on a loopback address.
     pub fn is_open(&self) -> bool {
-        self.tokens.get().list.is_empty()
+        self.tokens().list.is_empty()
     }
 
     /// SHA-256 of the first token that may dispatch, in hexadecimal; by it a control plane finds which of its tokens
@@ -139,7 +148,7 @@ impl Auth {
     pub fn announced(&self) -> Option<String> {
         let now = Timestamp::now();
         let may_dispatch = |token: &&Token| token.permits(Scope::Dispatch, now).is_ok();
-        let tokens = self.tokens.get();
+        let tokens = self.tokens();
         let token = tokens.list.iter().find(may_dispatch)?;
         Some(hex(&token.hash))
     }
@@ -161,61 +170,41 @@ impl Auth {
 
     /// Authenticates a request. Returns the caller, and the time to wait if its token is above its rate.
     fn admit(&self, parts: &Parts, scope: Scope) -> Result<(Caller, Option<Duration>), Failure> {
-        let (tokens, at) = (self.tokens.get(), self.since.elapsed());
+        let (tokens, at) = (self.tokens(), self.since.elapsed());
         if tokens.list.is_empty() {
             return Ok((Caller { token: None, at }, None));
         }
-        let token = bearer(parts).ok_or_else(|| {
+        let token = bearer(&parts.headers).ok_or_else(|| {
             let message = "this route needs a token: Authorization: Bearer <token>";
             Failure::new(Code::Unauthorized, message)
         })?;
         let hash = sha256(token);
-        let guarded = parts.extensions.get().copied().zip(tokens.failures);
-        if let Some((peer, rate)) = guarded {
-            let admitted = self.peers.admits(peer, &hash, rate, at);
-            admitted.map_err(|wait| {
-                let message = "too many invalid tokens from this address; try again later";
-                Failure::new(Code::RateLimited, message).after(wait)
-            })?;
-        }
         let Some(known) = tokens.find(&hash) else {
-            if let Some((peer, rate)) = guarded {
-                self.failed(peer, rate, at);
-            }
-            return Err(Failure::new(Code::Unauthorized, "this token is not known"));
+            return Err(self.unknown(parts, &tokens, at));
         };
-        let permitted = known.permits(scope, Timestamp::now());
-        if let (Ok(()), Some((peer, _))) = (&permitted, guarded) {
-            self.peers.proved(peer, &hash, at);
-        }
-        permitted?;
+        known.permits(scope, Timestamp::now())?;
         let wait = known.rate.and_then(|rate| known.meter.take(rate, at).err());
         let token = Some(hash);
         Ok((Caller { token, at }, wait))
     }
 
-    fn failed(&self, peer: Peer, rate: Rate, at: Duration) {
-        match self.peers.failed(peer, rate, at) {
-            Failed::Counted => {}
-            Failed::Last => tracing::warn!(
-                "too many invalid tokens from {peer}: refusing tokens not accepted from there before"
-            ),
+    /// Refuses an invalid token and counts it. Only invalid ones are counted: a valid token works whatever else
+    /// comes from its address.
+    fn unknown(&self, parts: &Parts, tokens: &Tokens, at: Duration) -> Failure {
+        let guarded = parts.extensions.get::<Peer>().copied();
+        if let Some((peer, rate)) = guarded.zip(tokens.failures) {
+            match self.peers.failed(peer, rate, at) {
+                Ok(Failed::Counted) => {}
+                Ok(Failed::Last) => tracing::warn!(
+                    "too many invalid tokens from {peer}: answering further ones with 429"
+                ),
+                Err(wait) => {
+                    let message = "too many invalid tokens from this address; try again later";
+                    return Failure::new(Code::RateLimited, message).after(wait);
+                }
+            }
         }
-    }
-
-    /// Redeems a ticket: it authorises one stream with the rights of the token that requested it.
-    fn redeem(&self, tickets: &StreamTickets, ticket: &str) -> Result<(), Failure> {
-        let tokens = self.tokens.get();
-        if tokens.list.is_empty() {
-            return Ok(());
-        }
-        let owner = tickets.redeem(ticket, self.since.elapsed()).flatten();
-        let owner = owner.and_then(|hash| tokens.find(&hash)).ok_or_else(|| {
-            let message = "this stream ticket is unknown, already used, or older than a minute; \
-                           request another one with POST /api/v2/stream-tickets";
-            Failure::new(Code::Unauthorized, message)
-        })?;
-        owner.permits(Scope::Read, Timestamp::now())
+        Failure::new(Code::Unauthorized, "this token is not known")
     }
 }
 
@@ -224,8 +213,13 @@ fn too_often(wait: Duration) -> Failure {
     Failure::new(Code::RateLimited, message).after(wait)
 }
 
-fn bearer(parts: &Parts) -> Option<&[u8]> {
-    let value = parts.headers.get(header::AUTHORIZATION)?.as_bytes();
+/// Hash of the token that a request carries, valid or not.
+pub(super) fn token_hash(headers: &HeaderMap) -> Option<Hash> {
+    bearer(headers).map(sha256)
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked("bearer ".len())?;
     let token = token.trim_ascii();
     (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
@@ -288,31 +282,21 @@ where
     }
 }
 
-/// Caller that may read an event stream: by a token with the scope `read`, or by a ticket in the URL.
+/// Optional rights: true for a caller with the scope `read` under a host that is served here.
 #[derive(Debug)]
-pub struct Watcher;
+pub struct MayRead(pub bool);
 
-impl<S> FromRequestParts<S> for Watcher
+impl<S> FromRequestParts<S> for MayRead
 where
     S: Sync,
     Auth: FromRef<S>,
-    StreamTickets: FromRef<S>,
 {
-    type Rejection = Failure;
+    type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        let auth = Auth::from_ref(state);
-        let query = parts.uri.query().unwrap_or_default().as_bytes();
-        let ticket = url::form_urlencoded::parse(query).find(|(name, _)| name == "ticket");
-        match ticket {
-            Some((_, ticket)) if !parts.headers.contains_key(header::AUTHORIZATION) => {
-                auth.redeem(&StreamTickets::from_ref(state), &ticket)?;
-            }
-            Some(_) | None => {
-                auth.check(parts, Scope::Read)?;
-            }
-        }
-        Ok(Self)
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
+        let foreign = parts.extensions.get::<ForeignHost>().is_some();
+        let may_read = !foreign && Auth::from_ref(state).admit(parts, Scope::Read).is_ok();
+        Ok(Self(may_read))
     }
 }
 

@@ -188,6 +188,10 @@ impl Failure {
         self.code
     }
 
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     fn log(&self) {
         let code = self.code.as_str();
         match &self.source {

@@ -20,28 +20,33 @@ use super::auth::Watcher;
 use super::encode::Framing;
 use super::error::{Code, Failure};
 use super::event_fanout::EventFanout;
-use super::follow::{Follow, Step, Until};
+use super::follow::{Follow, HEARTBEAT, Step, Until};
 use super::query::Query;
 use super::record::find;
-use forge_store::record::{DispatchRecord, EventFilter};
+use forge_store::record::EventFilter;
 use forge_store::roles::EventLog;
 
 const MAX_PAGE: u64 = 1000;
 const MAX_WAIT_SECONDS: u64 = 60;
 
 pub(super) async fn of_dispatch(
-    _: Watcher,
+    Watcher(access): Watcher,
     State(log): State<Log>,
     Path(id): Path<String>,
     encoding: Encoding,
     mut query: Query,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let dispatch = find(log.fanout.store().as_ref(), &id).await?;
-    let until = end(&dispatch, &mut query);
+    let ends = [("finished", false), ("delivered", true)];
+    let until_delivered = query.choice("until", &ends).unwrap_or(false);
     let place = place(&headers, &mut query);
     let poll = Poll::read(&mut query);
     query.finish()?;
+    let dispatch = find(log.fanout.store().as_ref(), &id).await?;
+    let until = match dispatch.callback {
+        Some(_) if until_delivered => Until::Delivered(dispatch.id),
+        Some(_) | None => Until::Finished(dispatch.id),
+    };
     let position = match place.unwrap_or(Place::Earliest) {
         // Events of a dispatch are kept as long as the dispatch, even if events around them were removed.
         Place::Earliest => 0,
@@ -51,11 +56,12 @@ pub(super) async fn of_dispatch(
         dispatch: Some(dispatch.id),
         ..EventFilter::default()
     };
-    log.answer(encoding, filter, until, position, poll).await
+    let follow = Follow::new(&log.fanout, filter, until, position, access);
+    log.answer(encoding, follow, poll).await
 }
 
 pub(super) async fn of_all(
-    _: Watcher,
+    Watcher(access): Watcher,
     State(log): State<Log>,
     encoding: Encoding,
     mut query: Query,
@@ -72,19 +78,8 @@ pub(super) async fn of_all(
     let poll = Poll::read(&mut query);
     query.finish()?;
     let position = log.unexpired(log.position(place.unwrap_or(Place::Live))?)?;
-    log.answer(encoding, filter, Until::Forever, position, poll)
-        .await
-}
-
-/// End of the stream of a dispatch: its result, or its delivery with `until=delivered`.
-fn end(dispatch: &DispatchRecord, query: &mut Query) -> Until {
-    let finished = Until::Finished(dispatch.id);
-    let delivered = match dispatch.callback {
-        Some(_) => Until::Delivered(dispatch.id),
-        None => finished,
-    };
-    let ends = [("finished", finished), ("delivered", delivered)];
-    query.choice("until", &ends).unwrap_or(finished)
+    let follow = Follow::new(&log.fanout, filter, Until::Forever, position, access);
+    log.answer(encoding, follow, poll).await
 }
 
 /// Start position requested by a reader.
@@ -240,12 +235,9 @@ impl Log {
     async fn answer(
         &self,
         encoding: Encoding,
-        filter: EventFilter,
-        until: Until,
-        position: u64,
+        mut follow: Follow,
         poll: Poll,
     ) -> Result<Response, Failure> {
-        let mut follow = Follow::new(&self.fanout, filter, until, position);
         if follow.is_over().await? {
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
@@ -261,22 +253,32 @@ impl Log {
         let seat = self.stream_limit.take()?;
         let headers = [
             (header::CONTENT_TYPE.as_str(), framing.content_type()),
-            (header::CACHE_CONTROL.as_str(), "no-store"),
             ("x-accel-buffering", "no"),
         ];
         Ok((headers, Body::from_stream(chunks(follow, framing, seat))).into_response())
     }
 }
 
-/// Chunks of a stream, pulled by the connection: a page is read after the previous one was taken.
+/// Chunks of a stream, pulled by the connection: a page is read after the previous one was taken. The reader's access
+/// is checked with each heartbeat, as often in a busy stream, and when the tokens were replaced.
 fn chunks(
     follow: Follow,
     framing: Framing,
     seat: OwnedSemaphorePermit,
 ) -> impl stream::Stream<Item = Result<Bytes, Broken>> + Send + 'static {
-    stream::unfold(Some((follow, seat)), move |reader| async move {
-        let (mut follow, seat) = reader?;
-        let chunk = match follow.next().await {
+    let checked = Instant::now();
+    stream::unfold(Some((follow, checked, seat)), move |reader| async move {
+        let (mut follow, mut checked, seat) = reader?;
+        let step = follow.next().await;
+        let now = Instant::now();
+        let idle = matches!(step, Ok(Step::Idle(_)));
+        if idle || follow.access.is_outdated() || now >= checked + HEARTBEAT {
+            if let Err(refused) = follow.access.check() {
+                return Some((Ok(framing.refusal(&refused)), None));
+            }
+            checked = now;
+        }
+        let chunk = match step {
             Ok(Step::Events(events)) => framing.events(&events),
             Ok(Step::Idle(scanned)) => framing.heartbeat(&scanned),
             Ok(Step::End) => return None,
@@ -285,7 +287,7 @@ fn chunks(
                 return Some((Err(Broken), None));
             }
         };
-        Some((Ok(chunk), Some((follow, seat))))
+        Some((Ok(chunk), Some((follow, checked, seat))))
     })
 }
 

@@ -9,7 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use tower::ServiceExt as _;
 
+use super::super::auth;
 use super::super::testing::{Answered, Edge, event};
+use super::super::token::{Scope, TokenHash};
 use forge_base::event::{LogName, NewEvent, kind};
 use forge_base::id::DispatchId;
 use forge_store::record::{AfterAttempt, DeliveryAttempt, Settlement};
@@ -401,4 +403,42 @@ async fn a_dispatch_is_told_from_its_beginning_whatever_was_removed_around_it() 
         let told = events(answer.json()["events"].as_array().unwrap());
         assert_eq!(kinds(&told), [kind::ACCEPTED, kind::QUEUED], "{query}");
     }
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_the_heartbeat_after_its_token_has_expired() {
+    let expires = Timestamp::now() + SignedDuration::from_millis(500);
+    let auth = auth::Config {
+        token: vec![TokenHash {
+            hash: forge_base::digest::hex(&forge_base::digest::sha256("brief")),
+            name: None,
+            scopes: vec![Scope::Read],
+            expires: Some(expires),
+            requests_per_minute: None,
+        }],
+        ..auth::Config::default()
+    };
+    let edge = Edge::with(super::super::Config::default(), &auth).await;
+    let ndjson = [
+        ("authorization", "Bearer brief"),
+        ("accept", "application/x-ndjson"),
+    ];
+    let opened = edge
+        .router
+        .clone()
+        .oneshot(request("/api/v2/events", &ndjson));
+    let mut stream = opened.await.unwrap().into_body().into_data_stream();
+    // Heartbeats follow each other at once, until the token has expired.
+    tokio::time::pause();
+    let last = loop {
+        let line = next(&mut stream).await;
+        if line != "\n" {
+            break line;
+        }
+        tokio::task::yield_now().await;
+    };
+    let last: Value = serde_json::from_str(&last).unwrap();
+    assert_eq!(last["type"], "unauthorized", "{last}");
+    assert_eq!(last["error"], "this token has expired", "{last}");
+    assert!(stream.next().await.is_none());
 }
