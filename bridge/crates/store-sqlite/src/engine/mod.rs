@@ -71,7 +71,7 @@ impl<S: TransactionState> Engine<S> {
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             queue: WriteQueue::new(config.queue_bytes),
-            readers: ReaderPool::new(&file, &config),
+            readers: ReaderPool::start(&file, &config)?,
             meters: Arc::default(),
             is_moved: watch::Sender::new(false),
             file,
