@@ -1,11 +1,11 @@
-//! `forge-bridge deliveries`: lists callback deliveries and retries them.
+//! `forge-bridge deliveries`: lists callback deliveries, retries them, and shows the receivers that fail.
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 
-use super::client::Target;
+use super::client::{Client, Target};
 use super::screen::{Screen, Tone, text};
 use super::{Context, FAILED, block_on};
 
@@ -18,21 +18,42 @@ pub(super) struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List deliveries, newest first (the default)
-    List(Filter),
+    List {
+        #[command(flatten)]
+        filter: Filter,
+        #[command(flatten)]
+        range: Range,
+    },
     /// Show one delivery with its attempts
     Show { id: String },
     /// List receivers whose circuit breaker is open or half-open, and when they are tried next
-    Destinations,
+    Destinations {
+        #[command(subcommand)]
+        command: Option<DestinationCommand>,
+    },
     /// Retry one delivery now, or all that match (dead ones unless --status is given)
     Retry {
         /// Delivery id; all that match when absent
         #[arg(required_unless_present_any = ["host", "since", "status"])]
+        #[arg(conflicts_with_all = ["host", "since", "status", "dry_run"])]
         id: Option<String>,
         #[command(flatten)]
         filter: Filter,
-        /// Only results finished since this time, RFC 3339
-        #[arg(long, conflicts_with = "id")]
-        since: Option<String>,
+        /// Only show the number of deliveries that match
+        #[arg(long)]
+        dry_run: bool,
+        /// Do not ask before all that match are retried
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum DestinationCommand {
+    /// Close the circuit breaker of a receiver: everything due there is sent now
+    Retry {
+        /// Origin as `deliveries destinations` shows it, or any URL of the receiver
+        origin: String,
     },
 }
 
@@ -44,6 +65,22 @@ struct Filter {
     /// Only deliveries to this host or host:port
     #[arg(long)]
     host: Option<String>,
+    /// Only results finished since this time: RFC 3339, or an age such as 30m, 1h or 7d
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+}
+
+#[derive(Debug, Default, Args)]
+struct Range {
+    /// Deliveries of a page, at most 200; 50 when absent
+    #[arg(long, value_name = "NUMBER")]
+    limit: Option<u64>,
+    /// Continue a list with the cursor that it ended with
+    #[arg(long)]
+    cursor: Option<String>,
+    /// Show all pages; with --json, each on a line of its own
+    #[arg(long)]
+    all: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -54,17 +91,25 @@ enum State {
     Superseded,
 }
 
+type Pairs<'a> = Vec<(&'a str, &'a str)>;
+
 impl Filter {
-    fn query(&self) -> Vec<(&str, &str)> {
+    fn query(&self) -> Pairs<'_> {
         let status = self.status.map(|status| match status {
             State::Pending => "pending",
             State::Delivered => "delivered",
             State::Dead => "dead",
             State::Superseded => "superseded",
         });
-        let status = status.map(|status| ("status", status));
-        let host = self.host.as_deref().map(|host| ("host", host));
-        status.into_iter().chain(host).collect()
+        let given = [
+            ("status", status),
+            ("host", self.host.as_deref()),
+            ("since", self.since.as_deref()),
+        ];
+        let given = given.into_iter();
+        given
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect()
     }
 }
 
@@ -72,68 +117,104 @@ const ROOT: [&str; 3] = ["api", "v2", "deliveries"];
 const DESTINATIONS: [&str; 4] = ["api", "v2", "deliveries", "destinations"];
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let everything = Command::List(Filter::default());
+    let everything = Command::List {
+        filter: Filter::default(),
+        range: Range::default(),
+    };
     match arguments.command.as_ref().unwrap_or(&everything) {
-        Command::List(filter) => list(context, filter),
+        Command::List { filter, range } => list(context, filter, range),
         Command::Show { id } => show(context, id),
-        Command::Destinations => destinations(context),
-        Command::Retry {
-            id: Some(id),
-            filter: _,
-            since: _,
-        } => retry(context, &[ROOT.as_slice(), &[id, "retry"]].concat(), &[]),
+        Command::Destinations { command: None } => destinations(context),
+        Command::Destinations {
+            command: Some(DestinationCommand::Retry { origin }),
+        } => close(context, origin),
+        Command::Retry { id: Some(id), .. } => retry(context, id),
         Command::Retry {
             id: None,
             filter,
-            since,
-        } => {
-            let mut query = filter.query();
-            query.extend(since.as_deref().map(|since| ("since", since)));
-            retry(context, &[ROOT.as_slice(), &["retry"]].concat(), &query)
-        }
+            dry_run,
+            yes,
+        } => retry_many(context, filter, *dry_run, *yes),
     }
 }
 
-fn list(context: &Context, filter: &Filter) -> anyhow::Result<ExitCode> {
+fn list(context: &Context, filter: &Filter, range: &Range) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
-    let target = Target {
-        path: &ROOT,
-        query: &filter.query(),
-    };
-    let (page, down) = block_on(async {
-        let page = client.get(target).await?;
-        Ok((page, client.get(Target::path(&DESTINATIONS)).await?))
-    })?;
     let screen = context.screen();
-    if context.global.json {
-        screen.value(&page)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let heading = ["delivery", "status", "attempts", "due", "task", "to"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    let limit = range.limit.map(|limit| limit.to_string());
+    let mut cursor = range.cursor.clone();
+    block_on(async {
+        let mut heading = true;
+        loop {
+            let mut query = filter.query();
+            query.extend(limit.as_deref().map(|limit| ("limit", limit)));
+            query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+            let path = &ROOT;
+            let query = &query;
+            let page = client.get(Target { path, query }).await?;
+            match (context.global.json, range.all) {
+                (true, true) => screen.value_line(&page)?,
+                (true, false) => screen.value(&page)?,
+                (false, _) => rows(&screen, &page, std::mem::take(&mut heading))?,
+            }
+            cursor = page["nextCursor"].as_str().map(str::to_owned);
+            if cursor.is_none() || !range.all {
+                break;
+            }
+        }
+        if context.global.json {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(cursor) = cursor {
+            screen.aside(format_args!(
+                "older deliveries exist: --cursor {cursor} shows the next page, --all shows all"
+            ))?;
+        }
+        let down = client.get(Target::path(&DESTINATIONS)).await?;
+        match down["destinations"].as_array().map_or(0, Vec::len) {
+            0 => {}
+            1 => screen.aside("one receiver is failing; `deliveries destinations` shows it")?,
+            count => screen.aside(format_args!(
+                "{count} receivers are failing; `deliveries destinations` shows them"
+            ))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Prints a page of the list.
+fn rows(screen: &Screen, page: &Value, heading: bool) -> std::io::Result<()> {
+    let names = ["delivery", "status", "attempts", "due", "task", "to"];
+    let mut rows = vec![names.map(str::to_owned).to_vec()];
     for delivery in page["deliveries"].as_array().into_iter().flatten() {
-        let columns = [
-            "/id",
-            "/status",
-            "/attemptCount",
-            "/dueAt",
-            "/taskId",
-            "/url",
-        ];
-        rows.push(columns.map(|column| text(delivery, column)).to_vec());
+        let [id, status, attempts, task, to] =
+            ["/id", "/status", "/attemptCount", "/taskId", "/url"]
+                .map(|column| text(delivery, column));
+        rows.push(vec![id, status, attempts, due(delivery), task, to]);
     }
-    screen.table(&rows)?;
-    if !page["nextCursor"].is_null() {
-        screen.aside("older deliveries exist; --json shows the cursor")?;
+    match heading {
+        true => screen.table(&rows),
+        false => screen.table_part(&rows),
     }
-    match down["destinations"].as_array().map_or(0, Vec::len) {
-        0 => {}
-        1 => screen.aside("one receiver is failing; `deliveries destinations` shows it")?,
-        count => screen.aside(format_args!(
-            "{count} receivers are failing; `deliveries destinations` shows them"
-        ))?,
+}
+
+/// Time of the next attempt, or the state of the circuit breaker that it waits for.
+fn due(delivery: &Value) -> String {
+    match &delivery["destination"] {
+        Value::Null => text(delivery, "/dueAt"),
+        destination => circuit(destination),
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+fn circuit(destination: &Value) -> String {
+    let next = text(destination, "/probeAt");
+    match destination["state"].as_str() {
+        Some("open") => format!(
+            "circuit open, next try {}",
+            next.get(11..19).unwrap_or(&next)
+        ),
+        Some(_) | None => "circuit half-open, tried now".to_owned(),
+    }
 }
 
 fn destinations(context: &Context) -> anyhow::Result<ExitCode> {
@@ -186,7 +267,11 @@ fn describe(screen: &Screen, delivery: &Value) -> std::io::Result<()> {
     ];
     for (name, pointer) in lines {
         let name = screen.paint(Tone::Quiet, format_args!("{name:<10}"));
-        screen.line(format_args!("{name}{}", text(delivery, pointer)))?;
+        let value = match pointer {
+            "/dueAt" => due(delivery),
+            pointer => text(delivery, pointer),
+        };
+        screen.line(format_args!("{name}{value}"))?;
     }
     for attempt in delivery["attempts"].as_array().into_iter().flatten() {
         let outcome = match attempt.get("error") {
@@ -208,20 +293,87 @@ fn describe(screen: &Screen, delivery: &Value) -> std::io::Result<()> {
     Ok(())
 }
 
-fn retry(context: &Context, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<ExitCode> {
+fn retry(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
-    let target = Target { path, query };
-    let answer = block_on(async { Ok(client.post(target, &Value::Null).await?) })?;
+    let path = [ROOT.as_slice(), &[id, "retry"]].concat();
+    let answer = block_on(async { Ok(client.post(Target::path(&path), &Value::Null).await?) })?;
+    scheduled(context, &answer)
+}
+
+fn retry_many(
+    context: &Context,
+    filter: &Filter,
+    dry_run: bool,
+    yes: bool,
+) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
     let screen = context.screen();
-    match context.global.json {
-        true => screen.value(&answer)?,
-        false => screen.line(format_args!(
+    block_on(async {
+        if dry_run || !yes {
+            let counted = post_retry(&client, filter, &[("dryRun", "true")]).await?;
+            let count = text(&counted, "/retried");
+            match (dry_run, context.global.json) {
+                (true, true) => screen.value(&counted)?,
+                (true, false) => screen.line(format_args!("{count} would be sent again"))?,
+                (false, _) if count == "0" => screen.aside("no delivery matches")?,
+                (false, _) if screen.ask(format_args!("Send {count} deliveries again?"))? => {
+                    let answer = post_retry(&client, filter, &[]).await?;
+                    return scheduled(context, &answer);
+                }
+                (false, _) => screen.aside("nothing was sent; --yes sends without a question")?,
+            }
+            return Ok(match dry_run {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::from(FAILED),
+            });
+        }
+        scheduled(context, &post_retry(&client, filter, &[]).await?)
+    })
+}
+
+async fn post_retry(
+    client: &Client,
+    filter: &Filter,
+    more: &[(&str, &str)],
+) -> anyhow::Result<Value> {
+    let target = Target {
+        path: &[ROOT.as_slice(), &["retry"]].concat(),
+        query: &[filter.query().as_slice(), more].concat(),
+    };
+    Ok(client.post(target, &Value::Null).await?)
+}
+
+/// Prints the answer to a retry.
+fn scheduled(context: &Context, answer: &Value) -> anyhow::Result<ExitCode> {
+    let screen = context.screen();
+    if context.global.json {
+        screen.value(answer)?;
+    } else {
+        screen.line(format_args!(
             "{} scheduled for a retry",
-            text(&answer, "/retried")
-        ))?,
+            text(answer, "/retried")
+        ))?;
+        for destination in answer["destinations"].as_array().into_iter().flatten() {
+            let origin = text(destination, "/origin");
+            screen.line(format_args!("{origin}: {}", circuit(destination)))?;
+        }
     }
     Ok(match answer["retried"].as_u64() {
         Some(0) => ExitCode::from(FAILED),
         Some(_) | None => ExitCode::SUCCESS,
     })
+}
+
+fn close(context: &Context, origin: &str) -> anyhow::Result<ExitCode> {
+    let client = context.client()?;
+    let path = [DESTINATIONS.as_slice(), &[origin, "close"]].concat();
+    let answer = block_on(async { Ok(client.post(Target::path(&path), &Value::Null).await?) })?;
+    let screen = context.screen();
+    match context.global.json {
+        true => screen.value(&answer)?,
+        false => screen.line(format_args!(
+            "{origin}: circuit closed, everything due is sent now"
+        ))?,
+    }
+    Ok(ExitCode::SUCCESS)
 }

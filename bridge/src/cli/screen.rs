@@ -111,6 +111,15 @@ impl Screen {
         writeln!(io::stderr(), "{}", self.written(text))
     }
 
+    /// Asks a question on standard error; true if the next line of standard input begins with `y`.
+    pub(super) fn ask(&self, question: impl Display) -> io::Result<bool> {
+        write!(io::stderr(), "{} [y/N] ", self.written(question))?;
+        io::stderr().flush()?;
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer)?;
+        Ok(answer.trim_start().starts_with(['y', 'Y']))
+    }
+
     /// Writes a value as indented JSON.
     pub(super) fn value(&self, value: &Value) -> io::Result<()> {
         writeln!(io::stdout(), "{}", escaped(&format!("{value:#}")))
@@ -130,13 +139,18 @@ impl Screen {
 
     /// Writes aligned columns; the first row is the heading.
     pub(super) fn table(&self, rows: &[Vec<String>]) -> io::Result<()> {
-        for (number, line) in aligned(rows).into_iter().enumerate() {
+        let heading = aligned(rows).into_iter().next();
+        if let Some(heading) = heading {
+            self.line(self.paint(Tone::Quiet, heading))?;
+        }
+        self.table_part(rows)
+    }
+
+    /// Writes aligned columns without the heading, which was written before.
+    pub(super) fn table_part(&self, rows: &[Vec<String>]) -> io::Result<()> {
+        for line in aligned(rows).into_iter().skip(1) {
             // A cell with several lines would look like several rows.
-            let line = line.replace('\n', " ");
-            match number {
-                0 => self.line(self.paint(Tone::Quiet, line))?,
-                _ => self.line(line)?,
-            }
+            self.line(line.replace('\n', " "))?;
         }
         Ok(())
     }
