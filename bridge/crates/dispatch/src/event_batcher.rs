@@ -87,7 +87,8 @@ impl EventBatcher {
 
     /// Records events that were dropped because the adapter did not wait for the full queue.
     pub(super) fn dropped(&mut self, count: u64, now: Timestamp) {
-        self.lost += count;
+        // A child names the number itself.
+        self.lost = self.lost.saturating_add(count);
         let data = json!({ "count": count });
         self.push(NewEvent::new(kind::EVENTS_DROPPED, now).with(&data));
     }

@@ -211,7 +211,8 @@ impl Inner {
             return;
         }
         if let Some(CallMessage::Dropped(before)) = self.entries.back_mut() {
-            *before += count;
+            // A child names the number itself.
+            *before = before.saturating_add(count);
         } else {
             self.queued += ENTRY_COST;
             self.entries.push_back(CallMessage::Dropped(count));
@@ -325,6 +326,14 @@ mod tests {
         assert_eq!(queue.emit(&[b'x'; 101], now), Emitted::Taken);
         assert_eq!(queue.emit(&[b'y'; 101], now), Emitted::Taken);
         assert_eq!(drain(&queue), [CallMessage::Dropped(2)]);
+    }
+
+    #[test]
+    fn gaps_that_a_child_counts_wrongly_stay_a_number() {
+        let queue = Queue::new(SMALL);
+        queue.lose(u64::MAX - 1);
+        queue.lose(7);
+        assert_eq!(drain(&queue), [CallMessage::Dropped(u64::MAX)]);
     }
 
     #[test]
