@@ -12,12 +12,12 @@ use hyper_util::rt::TokioTimer;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::socket::ReadActivity;
+use crate::socket::ReadActivity;
 
 /// Header timer of one connection. hyper starts it when it begins to wait for a request, and does not distinguish
 /// that wait from a slow head.
 #[derive(Clone)]
-pub(super) struct KeepAliveTimer(Arc<Inner>);
+pub(crate) struct KeepAliveTimer(Arc<Inner>);
 
 struct Inner {
     head: Duration,
@@ -30,7 +30,7 @@ struct Inner {
 }
 
 impl KeepAliveTimer {
-    pub(super) fn new(
+    pub(crate) fn new(
         head: Duration,
         idle: Duration,
         places: Arc<Semaphore>,

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Stream whose writes fail if the peer reads nothing for `patience`. A slow peer is not cut as long as it reads.
-pub(super) struct Socket<S> {
+pub(crate) struct Socket<S> {
     stream: S,
     patience: Duration,
     /// Write timeout; runs while a write waits for the peer.
@@ -23,16 +23,16 @@ pub(super) struct Socket<S> {
 
 /// Flag set by each read of bytes and cleared by [`Self::take`].
 #[derive(Clone, Default)]
-pub(super) struct ReadActivity(Arc<AtomicBool>);
+pub(crate) struct ReadActivity(Arc<AtomicBool>);
 
 impl ReadActivity {
-    pub(super) fn take(&self) -> bool {
+    pub(crate) fn take(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
 
 impl<S> Socket<S> {
-    pub(super) fn new(stream: S, patience: Duration, heard: ReadActivity) -> Self {
+    pub(crate) fn new(stream: S, patience: Duration, heard: ReadActivity) -> Self {
         Self {
             stream,
             patience,
@@ -42,7 +42,7 @@ impl<S> Socket<S> {
         }
     }
 
-    pub(super) fn into_inner(self) -> S {
+    pub(crate) fn into_inner(self) -> S {
         self.stream
     }
 
@@ -119,7 +119,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
 
 /// Sends answers without delay, and lets the kernel close a connection whose peer acknowledges nothing for
 /// `patience`: a machine that vanished does not close its connections.
-pub(super) fn prepare(stream: &TcpStream, patience: Duration) {
+pub(crate) fn prepare(stream: &TcpStream, patience: Duration) {
     // These fail only if the connection is already closed, which its first read reports.
     let _ = stream.set_nodelay(true);
     #[cfg(target_os = "linux")]

@@ -24,14 +24,12 @@ mod event_fanout;
 mod events;
 mod follow;
 mod health;
-mod keep_alive;
 mod limit;
 mod management;
 mod management_target;
 mod query;
 mod record;
 mod request_span;
-mod socket;
 mod stream_ticket;
 #[cfg(test)]
 mod testing;

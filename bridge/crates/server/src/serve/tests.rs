@@ -1,9 +1,13 @@
 //! The accept loop with real sockets: limits and shutdown.
 
-use std::net::SocketAddr;
 use std::thread;
+use std::time::Duration;
 
 use axum::routing::get;
+use forge_listener::LINGER;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_util::task::TaskTracker;
 
 use super::super::auth;
 use super::super::testing::Edge;

@@ -19,11 +19,8 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{CertificateError, RootCertStore, ServerConfig};
 use secrecy::{ExposeSecret as _, SecretSlice};
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 use forge_base::digest::{Hasher, hex, sha256};
 use forge_base::reloadable::Reloadable;
@@ -194,10 +191,9 @@ impl Tls {
         Ok(Some(identity))
     }
 
-    /// Performs the handshake, without a timeout of its own.
-    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let server = Arc::clone(&self.0.get().server);
-        TlsAcceptor::from(server).accept(stream).await
+    /// Configuration for the next handshake.
+    pub(super) fn server(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.0.get().server)
     }
 }
 
