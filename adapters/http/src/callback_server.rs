@@ -1,28 +1,25 @@
 //! HTTP listener for events and results that servers send later. Each execution has an unguessable path
 //! that is removed with it; messages must be signed.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::routing::post;
 use forge_adapter_api::{AdapterError, Result};
-use forge_adapter_transport::wire::{self, Message};
+use forge_adapter_transport::wire::Message;
+use forge_listener::{Answer, Limits};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
+use crate::callback_request::{Callbacks, PATH};
 use crate::config::Callback;
 use crate::signing::Signing;
 
-const BODY_BYTES: usize = 16 << 20;
+const MOST_CONNECTIONS: usize = 64;
 /// Capacity of the message queue of one execution; a full queue delays the answer to the server.
 const WAITING: usize = 64;
 /// Interval between attempts to bind an address that is in use.
@@ -32,25 +29,19 @@ pub(crate) struct CallbackServer {
     listen: SocketAddr,
     /// Base URL for servers; `None` until the listener is bound.
     url: watch::Receiver<Option<String>>,
-    expected: Expected,
+    callbacks: Callbacks,
     /// Server task; aborted when this is dropped.
     _server: JoinSet<()>,
+    /// Ends the connections.
+    _closing: DropGuard,
 }
-
-type Expected = Arc<Mutex<HashMap<String, mpsc::Sender<Message>>>>;
 
 /// Receives the messages of one execution; dropping it removes the path.
 pub(crate) struct DeferredMessages {
     pub(crate) url: String,
     key: String,
-    expected: Expected,
+    callbacks: Callbacks,
     received: mpsc::Receiver<Message>,
-}
-
-#[derive(Clone)]
-struct Waiters {
-    expected: Expected,
-    signing: Arc<Signing>,
 }
 
 impl CallbackServer {
@@ -67,15 +58,13 @@ impl CallbackServer {
         };
         let found = bind(listen).await?;
         let (opened, url) = watch::channel(found.as_ref().map(&told).transpose()?);
-        let expected = Expected::default();
-        let desk = Waiters {
-            expected: Arc::clone(&expected),
-            signing,
+        let callbacks = Callbacks::new(signing);
+        let handler = {
+            let callbacks = callbacks.clone();
+            move |_, request| -> Answer<_> { Box::pin(callbacks.clone().answer(request)) }
         };
-        let router = Router::new()
-            .route("/callback/{key}", post(receive))
-            .layer(DefaultBodyLimit::max(BODY_BYTES))
-            .with_state(desk);
+        let closing = CancellationToken::new();
+        let shutdown = closing.clone();
         let serve = async move {
             let listener = match found {
                 Some(listener) => listener,
@@ -87,7 +76,8 @@ impl CallbackServer {
             };
             let address = listener.local_addr()?;
             tracing::info!(address = %address, "listening for callbacks");
-            axum::serve(listener, router).await
+            forge_listener::serve(listener, limits(), None, |_| None, shutdown, handler).await;
+            io::Result::Ok(())
         };
         let mut server = JoinSet::new();
         server.spawn(async move {
@@ -98,8 +88,9 @@ impl CallbackServer {
         Ok(Self {
             listen,
             url,
-            expected,
+            callbacks,
             _server: server,
+            _closing: closing.drop_guard(),
         })
     }
 
@@ -123,13 +114,26 @@ impl CallbackServer {
         })?;
         let key = Uuid::new_v4().simple().to_string();
         let (sender, received) = mpsc::channel(WAITING);
-        lock(&self.expected).insert(key.clone(), sender);
+        self.callbacks.expect(key.clone(), sender);
         Ok(DeferredMessages {
-            url: format!("{url}/callback/{key}"),
+            url: format!("{url}{PATH}{key}"),
             key,
-            expected: Arc::clone(&self.expected),
+            callbacks: self.callbacks.clone(),
             received,
         })
+    }
+}
+
+/// Bounds of the listener. It shares the process's descriptors with the bridge, whose listener takes half of them.
+fn limits() -> Limits {
+    Limits {
+        max_connections: MOST_CONNECTIONS.min(forge_listener::open_file_limit() / 8),
+        max_headers: 100,
+        buffer_bytes: 64 * 1024,
+        header_timeout: Duration::from_secs(10),
+        idle_timeout: Duration::from_secs(30),
+        write_timeout: Duration::from_secs(30),
+        close_grace: Duration::from_secs(5),
     }
 }
 
@@ -159,35 +163,6 @@ impl DeferredMessages {
 
 impl Drop for DeferredMessages {
     fn drop(&mut self) {
-        lock(&self.expected).remove(&self.key);
+        self.callbacks.forget(&self.key);
     }
-}
-
-async fn receive(
-    State(desk): State<Waiters>,
-    Path(key): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> StatusCode {
-    if desk.signing.verify(&headers, &body).is_err() {
-        return StatusCode::UNAUTHORIZED;
-    }
-    // 410 is final, so that a server stops repeating a result that has arrived.
-    let Some(sender) = lock(&desk.expected).get(&key).cloned() else {
-        return StatusCode::GONE;
-    };
-    let message = serde_json::from_slice(&body)
-        .ok()
-        .and_then(|value| wire::message(&value).ok());
-    let Some(message) = message else {
-        return StatusCode::BAD_REQUEST;
-    };
-    match sender.send(message).await {
-        Ok(()) => StatusCode::NO_CONTENT,
-        Err(_) => StatusCode::GONE,
-    }
-}
-
-fn lock(expected: &Expected) -> MutexGuard<'_, HashMap<String, mpsc::Sender<Message>>> {
-    expected.lock().unwrap_or_else(PoisonError::into_inner)
 }

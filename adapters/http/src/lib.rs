@@ -1,6 +1,8 @@
 //! The adapter `http`: posts executions to a server that uses the bridge's JSON. `custom` and
 //! `convex-native` are this library under other ids.
 
+mod accepted_ids;
+mod callback_request;
 mod callback_server;
 mod config;
 mod deferred;

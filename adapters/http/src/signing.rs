@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::http::HeaderMap;
+use hyper::HeaderMap;
 use reqwest::RequestBuilder;
 use secrecy::{ExposeSecret as _, SecretString};
 use standardwebhooks::{Webhook, WebhookError};

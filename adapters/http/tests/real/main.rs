@@ -4,6 +4,7 @@
 
 mod answers;
 mod bench;
+mod callbacks;
 mod conforms;
 mod failures;
 mod server;

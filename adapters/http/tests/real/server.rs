@@ -180,7 +180,7 @@ async fn run(request: &Value) -> Response {
 /// Sends an event and the result, preceded by forged and malformed callbacks that must be rejected.
 async fn call_back(url: &str) {
     let client = Http::new(Limits::default()).unwrap();
-    let send = async |url: &str, secret: &str, body: Value| {
+    let send = async |url: &str, secret: &str, id: &str, body: Value| {
         let body = body.to_string();
         let now = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
@@ -188,11 +188,11 @@ async fn call_back(url: &str) {
         let now = i64::try_from(now.as_secs()).unwrap();
         let signature = Webhook::new(secret)
             .unwrap()
-            .sign("dlv_1", now, body.as_bytes())
+            .sign(id, now, body.as_bytes())
             .unwrap();
         let request = client
             .request(Method::POST, url)
-            .header("webhook-id", "dlv_1")
+            .header("webhook-id", id)
             .header("webhook-timestamp", now);
         request
             .header("webhook-signature", signature)
@@ -202,33 +202,25 @@ async fn call_back(url: &str) {
             .unwrap()
             .status()
     };
-    assert_eq!(send(url, "whsec_AAAA", done("forged")).await, 401);
-    assert_eq!(
-        client
-            .request(Method::POST, url)
-            .body(done("forged").to_string())
-            .send()
-            .await
-            .unwrap()
-            .status(),
-        401
-    );
-    let (base, _) = url.rsplit_once('/').unwrap();
-    assert_eq!(
-        send(&format!("{base}/0123"), SECRET, done("guessed")).await,
-        410
-    );
-    assert_eq!(send(url, SECRET, json!({"odd": 1})).await, 400);
-    assert_eq!(
-        send(
-            url,
-            SECRET,
-            json!({"type": "assistant.text", "data": {"delta": "called"}})
-        )
-        .await,
-        204
-    );
-    assert_eq!(send(url, SECRET, done("called")).await, 204);
+    let unsigned = client.request(Method::POST, url);
+    let unsigned = unsigned.body(done("forged").to_string()).send().await;
+    assert_eq!(unsigned.unwrap().status(), 401);
+    let (base, key) = url.rsplit_once('/').unwrap();
+    let guess = format!("{base}/0123");
+    let event = json!({"type": "assistant.text", "data": {"delta": "called"}});
+    // No two executions share an id.
+    let id = |n: u32| format!("{key}-{n}");
+    for (url, secret, id, body, status) in [
+        (url, "whsec_AAAA", id(1), done("forged"), 401),
+        (&guess, SECRET, id(1), done("guessed"), 410),
+        (url, SECRET, id(1), json!({"odd": 1}), 400),
+        (url, SECRET, id(1), event.clone(), 204),
+        // The same message again, as after a lost answer.
+        (url, SECRET, id(1), event, 204),
+        (url, SECRET, id(2), done("called"), 204),
+    ] {
+        assert_eq!(send(url, secret, &id, body).await, status, "{id}");
+    }
 }
 
 fn done(output: &str) -> Value {
