@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
+use forge_base::digest::{hex, sha256};
 use forge_plugin_host::{Adapter, Isolation, Item, Registry, Relayed, Setup};
 use rustix::process::{Pid, test_kill_process};
 use serde_json::json;
@@ -141,6 +142,36 @@ async fn lines(place: &Place) -> (Registry, Adapter, mpsc::Receiver<Relayed>) {
         lines.health()
     );
     (registry, lines, relayed)
+}
+
+/// The file is replaced while its process runs.
+#[tokio::test]
+async fn a_pinned_program_is_checked_before_each_start() {
+    let place = Place::new();
+    install(&place, "tests/fixtures/lines/forge-adapter-lines");
+    let program = place.folder.path().join("plugins/forge-adapter-lines");
+    let code = fs::read(&program).unwrap();
+    let pin = json!([{"name": "lines", "sha256": hex(&sha256(&code))}]);
+    let mut setup = with_path(setup(&place, &["lines"]));
+    setup.config.allow = serde_json::from_value(pin).unwrap();
+    setup.config.restart.crash_limit = 100;
+    setup.config.restart.backoff = Duration::from_millis(1);
+    let (registry, _relayed) = start(setup).await;
+    let lines = registry.get("lines").unwrap();
+    assert!(run(&lines, "exit").await.1.is_err());
+    serves_again(&lines, "ok").await;
+
+    fs::write(&program, [&code[..], b"\n# changed\n"].concat()).unwrap();
+    assert!(run(&lines, "exit").await.1.is_err());
+    until("the changed program to be refused", || async {
+        let message = lines.health().message.unwrap_or_default();
+        message.contains("the allow-list wants").then_some(())
+    })
+    .await;
+
+    fs::write(&program, code).unwrap();
+    serves_again(&lines, "ok").await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]

@@ -90,6 +90,16 @@ async fn only_what_no_other_user_can_write_and_the_list_allows_is_loaded() {
             Some("it is writable by others"),
         ),
         (
+            "others may write a folder above its own",
+            |case| mode(case.place.folder.path(), 0o777),
+            Some("it is writable by others"),
+        ),
+        (
+            "others may add to a folder above its own, not replace",
+            |case| mode(case.place.folder.path(), 0o1777),
+            None,
+        ),
+        (
             "others may write it, and that is said only",
             |case| {
                 mode(&case.library, 0o757);
@@ -183,6 +193,11 @@ async fn what_belongs_to_another_user_or_a_shared_group_is_refused() {
         (
             "in another user's folder",
             |case| unix::chown(case.folder(), Some(12_345), None).unwrap(),
+            Some("it belongs to another user"),
+        ),
+        (
+            "below another user's folder",
+            |case| unix::chown(case.place.folder.path(), Some(12_345), None).unwrap(),
             Some("it belongs to another user"),
         ),
         (

@@ -8,6 +8,7 @@ pub mod event;
 pub mod failpoint;
 pub mod id;
 pub mod metrics;
+pub mod ownership;
 pub mod reloadable;
 pub mod secret;
 pub mod spelling;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use forge_adapter_api::AdapterError;
+use forge_base::ownership::Objection;
 
 /// Reason why a library cannot serve, in one line: what was found, what was wanted, what to do.
 #[derive(Debug, thiserror::Error)]
@@ -19,13 +20,8 @@ pub enum LoadError {
     NoProgram(PathBuf),
     #[error("{0} is not a regular file")]
     NoRegularFile(PathBuf),
-    #[error("{path} (mode {mode:04o}, uid {uid}) is not trusted: {why}")]
-    BadPermissions {
-        path: PathBuf,
-        mode: u32,
-        uid: u32,
-        why: &'static str,
-    },
+    #[error(transparent)]
+    Untrusted(Objection),
     #[error("{path} has sha256 {found}, the allow-list wants {wanted}; check where it came from")]
     DigestMismatch {
         path: PathBuf,

@@ -1,12 +1,11 @@
 //! Trust checks of adapter files, and the private copy of a library that is loaded instead, so that the file cannot be
 //! exchanged between check and use.
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, Metadata, Permissions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
@@ -15,15 +14,16 @@ use crate::boundary::load_error::LoadError;
 use crate::boundary::loaded_images::LoadedImages;
 use forge_base::digest::{hex, sha256_of};
 use forge_base::failpoint;
+use forge_base::ownership::{self, LastLink};
 
-/// Policy for a file that other users can write.
+/// Policy for a file that other users can write, or that is in a folder that they can write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trust {
     /// Refuse it.
     #[default]
     Enforce,
-    /// Log a warning and load it; for `dev` and `demo`.
+    /// Log a warning and load it.
     Warn,
 }
 
@@ -34,11 +34,17 @@ pub(crate) struct Vetted {
     pub digest: String,
 }
 
-/// Rules that a library is checked against.
-pub(crate) struct Rules<'a> {
+/// Rules that the file of an adapter is checked against.
+#[derive(Clone, Copy)]
+pub(crate) struct FileRules<'a> {
     pub trust: Trust,
     /// SHA-256 from the allow-list, in hexadecimal digits.
     pub digest: Option<&'a str>,
+}
+
+/// Rules for a library that is about to be loaded.
+pub(crate) struct Rules<'a> {
+    pub file: FileRules<'a>,
     /// Folder of the private copies.
     pub copies: &'a Path,
     /// Images that are loaded already.
@@ -57,10 +63,20 @@ impl Vetted {
 
 /// Checks the file at an absolute path and copies it. Every step uses the same open file.
 pub(crate) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
-    let unreadable = |source: io::Error| LoadError::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let mut file = open_library(path, rules.file)?;
+
+    failpoint::point("copy.before");
+    let (copied, digest) = copy(&mut file, path, rules.copies)?;
+    check_digest(path, rules.file, &digest)?;
+    failpoint::point("copy.written");
+    let vetted = keep(copied, digest, path, rules.copies)?;
+    failpoint::point("copy.after");
+    Ok(vetted)
+}
+
+/// Opens a library that is trusted and of this platform, at its beginning.
+fn open_library(path: &Path, rules: FileRules<'_>) -> Result<File, LoadError> {
+    let unreadable = |source: io::Error| unreadable(path, source);
     let (mut file, metadata) = open_trusted(path, rules)?;
     let mut head = [0; format::HEAD];
     let read = read_head(&mut file, &mut head).map_err(unreadable)?;
@@ -72,31 +88,35 @@ pub(crate) fn vet(path: &Path, rules: &Rules<'_>) -> Result<Vetted, LoadError> {
         }
     })?;
     file.rewind().map_err(unreadable)?;
+    Ok(file)
+}
 
-    failpoint::point("copy.before");
-    let (copied, digest) = copy(&mut file, path, rules.copies)?;
-    check_digest(path, rules, &digest)?;
-    failpoint::point("copy.written");
-    let vetted = keep(copied, digest, path, rules.copies)?;
-    failpoint::point("copy.after");
-    Ok(vetted)
+/// Checks a library without copying it.
+pub(crate) fn inspect(path: &Path, rules: FileRules<'_>) -> Result<(), LoadError> {
+    let mut file = open_library(path, rules)?;
+    let digest = hash(&mut file).map_err(|source| unreadable(path, source))?;
+    check_digest(path, rules, &digest)
+}
+
+fn unreadable(path: &Path, source: io::Error) -> LoadError {
+    LoadError::Read {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// Checks a program and returns its SHA-256. A program is not copied: it might need the files beside it.
-pub(crate) fn vet_program(path: &Path, rules: &Rules<'_>) -> Result<String, LoadError> {
+pub(crate) fn vet_program(path: &Path, rules: FileRules<'_>) -> Result<String, LoadError> {
     let (mut file, metadata) = open_trusted(path, rules)?;
     if metadata.mode() & 0o111 == 0 {
         return Err(LoadError::NoProgram(path.to_owned()));
     }
-    let digest = hash(&mut file).map_err(|source| LoadError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let digest = hash(&mut file).map_err(|source| unreadable(path, source))?;
     check_digest(path, rules, &digest)?;
     Ok(digest)
 }
 
-fn check_digest(path: &Path, rules: &Rules<'_>, found: &str) -> Result<(), LoadError> {
+fn check_digest(path: &Path, rules: FileRules<'_>, found: &str) -> Result<(), LoadError> {
     match rules.digest {
         Some(wanted) if !wanted.eq_ignore_ascii_case(found) => Err(LoadError::DigestMismatch {
             path: path.to_owned(),
@@ -107,54 +127,26 @@ fn check_digest(path: &Path, rules: &Rules<'_>, found: &str) -> Result<(), LoadE
     }
 }
 
-/// Opens a file that no other user can write; logs a warning for any other file if the policy is `Warn`.
-fn open_trusted(path: &Path, rules: &Rules<'_>) -> Result<(File, Metadata), LoadError> {
-    let unreadable = |source: io::Error| LoadError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let file = open(path)?;
-    let metadata = file.metadata().map_err(unreadable)?;
-    if !metadata.is_file() {
+/// Opens a file that no other user can exchange; logs a warning for any other file if the policy is `Warn`.
+fn open_trusted(path: &Path, rules: FileRules<'_>) -> Result<(File, Metadata), LoadError> {
+    let opened = ownership::open(path, LastLink::Refuse);
+    let checked = opened.map_err(|source| match path.is_symlink() {
+        true => LoadError::Symlink(path.to_owned()),
+        false => LoadError::Read {
+            path: path.to_owned(),
+            source,
+        },
+    })?;
+    if !checked.metadata.is_file() {
         return Err(LoadError::NoRegularFile(path.to_owned()));
     }
-    let folder_metadata = std::fs::metadata(folder).map_err(unreadable)?;
-    for (path, metadata) in [(path, &metadata), (folder, &folder_metadata)] {
-        let groups = Groups::read();
-        let us = rustix::process::geteuid().as_raw();
-        if let Some(why) = objection(&Owner::of(metadata), us, &groups) {
-            let error = LoadError::BadPermissions {
-                path: path.to_owned(),
-                mode: metadata.mode() & 0o7777,
-                uid: metadata.uid(),
-                why,
-            };
-            match rules.trust {
-                Trust::Enforce => return Err(error),
-                Trust::Warn => tracing::warn!("{error} (loaded anyway: trust = \"warn\")"),
-            }
+    for objection in checked.objections {
+        match rules.trust {
+            Trust::Enforce => return Err(LoadError::Untrusted(objection)),
+            Trust::Warn => tracing::warn!("{objection} (loaded anyway: trust = \"warn\")"),
         }
     }
-    Ok((file, metadata))
-}
-
-fn open(path: &Path) -> Result<File, LoadError> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(flags.bits().cast_signed())
-        .open(path)
-        .map_err(|source| {
-            if path.is_symlink() {
-                LoadError::Symlink(path.to_owned())
-            } else {
-                LoadError::Read {
-                    path: path.to_owned(),
-                    source,
-                }
-            }
-        })
+    Ok((checked.file, checked.metadata))
 }
 
 fn read_head(file: &mut File, head: &mut [u8]) -> io::Result<usize> {
@@ -166,75 +158,6 @@ fn read_head(file: &mut File, head: &mut [u8]) -> io::Result<usize> {
         }
     }
     Ok(read)
-}
-
-/// Mode and owners of a file: who can change it.
-struct Owner {
-    mode: u32,
-    uid: u32,
-    gid: u32,
-}
-
-impl Owner {
-    fn of(metadata: &std::fs::Metadata) -> Self {
-        Self {
-            mode: metadata.mode(),
-            uid: metadata.uid(),
-            gid: metadata.gid(),
-        }
-    }
-}
-
-/// Reason why the user `us` must not trust a file or folder of this owner; `None` if it is trusted.
-fn objection(owner: &Owner, us: u32, groups: &Groups) -> Option<&'static str> {
-    if owner.uid != 0 && owner.uid != us {
-        return Some("it belongs to another user; give it to root or to the bridge's user (chown)");
-    }
-    if owner.mode & 0o002 != 0 {
-        return Some("it is writable by others; remove that permission (chmod o-w)");
-    }
-    if owner.mode & 0o020 != 0 && !groups.is_own(owner.gid, owner.uid) {
-        return Some("it is writable by a group; remove that permission (chmod g-w)");
-    }
-    None
-}
-
-/// Local user and group names, to recognise a user's private group.
-struct Groups {
-    passwd: String,
-    group: String,
-}
-
-impl Groups {
-    fn read() -> Self {
-        // A system without these files has no names: then only equal numbers are a private group.
-        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-        Self {
-            passwd: read("/etc/passwd"),
-            group: read("/etc/group"),
-        }
-    }
-
-    /// True if the group is the user's private one: same number or same name, and no other members.
-    fn is_own(&self, gid: u32, uid: u32) -> bool {
-        let user = line_of(&self.passwd, uid);
-        let group = line_of(&self.group, gid);
-        let members = group.and_then(|line| line.split(':').nth(3)).unwrap_or("");
-        let name =
-            |line: Option<&str>| line.and_then(|line| line.split(':').next().map(str::to_owned));
-        let own = gid == uid || (user.is_some() && name(user) == name(group));
-        own && members
-            .split(',')
-            .all(|member| member.is_empty() || Some(member.to_owned()) == name(user))
-    }
-}
-
-/// The line whose third field is `id`.
-fn line_of(table: &str, id: u32) -> Option<&str> {
-    let id = id.to_string();
-    table
-        .lines()
-        .find(|line| line.split(':').nth(2) == Some(id.as_str()))
 }
 
 /// Copies an open file to a temporary file in `folder` (mode 0700) and returns its SHA-256.
@@ -313,41 +236,6 @@ fn hash(file: &mut File) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn groups() -> Groups {
-        Groups {
-            passwd: "root:x:0:0:::\nann:x:1000:1001:::\nbob:x:1002:100:::\n".into(),
-            group: "root:x:0:\nann:x:1001:\nusers:x:100:bob\nshared:x:1000:bob\n".into(),
-        }
-    }
-
-    #[test]
-    fn only_what_no_other_user_can_write_is_trusted() {
-        let table = [
-            ("own", 0o755, 1000, 1001, None),
-            ("root's", 0o644, 0, 0, None),
-            ("another user's", 0o755, 1002, 100, Some("another user")),
-            ("writable by others", 0o777, 1000, 1001, Some("others")),
-            ("its private group", 0o775, 1000, 1001, None),
-            ("a shared group", 0o775, 1000, 100, Some("a group")),
-            (
-                "the same number, members",
-                0o775,
-                1000,
-                1000,
-                Some("a group"),
-            ),
-        ];
-        for (name, mode, uid, gid, expected) in table {
-            let found = objection(&Owner { mode, uid, gid }, 1000, &groups());
-            assert_eq!(found.is_some(), expected.is_some(), "{name}: {found:?}");
-            assert!(
-                found
-                    .unwrap_or_default()
-                    .contains(expected.unwrap_or_default())
-            );
-        }
-    }
 
     #[test]
     fn a_copy_is_named_by_its_digest_and_mended_when_it_was_changed() {

@@ -9,11 +9,11 @@ use crate::boundary::call::Instance;
 use crate::boundary::call_id::CallId;
 use crate::boundary::load;
 use crate::boundary::load_error::LoadError;
-use crate::boundary::trust::{self, Rules, Vetted};
+use crate::boundary::trust::{self, FileRules, Rules, Vetted};
 use crate::instance::boot::{Boot, Found, Source};
 use crate::instance::host::Host;
 use crate::instance::isolation::Isolation;
-use crate::instance::process::remote::Remote;
+use crate::instance::process::remote::{Check, Remote};
 
 /// Facts about a loaded library or program.
 pub(crate) struct Facts {
@@ -96,10 +96,26 @@ fn open(
 }
 
 impl Found {
-    fn rules(&self) -> Rules<'_> {
-        Rules {
+    fn file_rules(&self) -> FileRules<'_> {
+        FileRules {
             trust: self.trust,
             digest: self.digest.as_deref(),
+        }
+    }
+
+    /// Repeats the checks of a program whose digest is pinned: a restart runs the file that is there then.
+    pub(crate) fn check_program(&self) -> Option<Check> {
+        let digest = self.digest.clone()?;
+        let (path, trust) = (self.path.clone(), self.trust);
+        Some(Box::new(move || {
+            let digest = Some(digest.as_str());
+            trust::vet_program(&path, FileRules { trust, digest }).map(drop)
+        }))
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        Rules {
+            file: self.file_rules(),
             copies: &self.copies,
             images: &self.images,
         }
@@ -125,7 +141,7 @@ impl Found {
     }
 
     fn run_program(&self, boot: &Boot, host: &'static Host) -> Result<(Backend, Facts), LoadError> {
-        let digest = trust::vet_program(&self.path, &self.rules())?;
+        let digest = trust::vet_program(&self.path, self.file_rules())?;
         let launcher = self.launcher.as_ref().ok_or_else(no_launcher)?;
         let (remote, manifest) = launcher.run(boot, host, self)?;
         Ok(self.there(remote, manifest, digest))

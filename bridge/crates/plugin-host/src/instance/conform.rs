@@ -8,7 +8,7 @@ use forge_adapter_api::conformance::{Options, Report, Step};
 use crate::boundary::load;
 use crate::boundary::load_error::LoadError;
 use crate::boundary::loaded_images::LoadedImages;
-use crate::boundary::trust::{Rules, Trust};
+use crate::boundary::trust::{FileRules, Rules, Trust};
 use crate::instance::backend::is_program;
 use crate::instance::process;
 
@@ -25,8 +25,10 @@ pub fn conform(
     let path = std::path::absolute(path).map_err(failed)?;
     let copies = tempfile::tempdir().map_err(failed)?;
     let rules = Rules {
-        trust: Trust::Warn,
-        digest: None,
+        file: FileRules {
+            trust: Trust::Warn,
+            digest: None,
+        },
         copies: copies.path(),
         images: &LoadedImages::default(),
     };

@@ -30,7 +30,7 @@ pub(crate) fn conform(
     options: Options,
     watch: &mut dyn FnMut(Step<'_>),
 ) -> std::result::Result<Report, LoadError> {
-    trust::vet_program(path, rules)?;
+    trust::vet_program(path, rules.file)?;
     let failed = |error: AdapterError| LoadError::Process(format!("{}: {error}", path.display()));
     let environment = Environment {
         id: provider.to_owned(),

@@ -38,6 +38,7 @@ impl Launcher {
                 },
                 opening: self.order(boot, found, vetted)?,
                 deadline: boot.deadline / 3,
+                check: None,
             })
         })
     }
@@ -59,6 +60,7 @@ impl Launcher {
             },
             opening: self.order(boot, found, vetted)?,
             deadline: boot.deadline / 2,
+            check: None,
         };
         open(boot, host, found, spec)
     }
@@ -89,6 +91,7 @@ impl Launcher {
             },
             opening: boot.create.clone(),
             deadline: boot.deadline / 2,
+            check: found.check_program(),
         };
         open(boot, host, found, spec)
     }

@@ -29,7 +29,12 @@ pub(crate) struct Spec {
     pub(super) opening: Vec<u8>,
     /// Time limit for the process to become ready.
     pub(super) deadline: Duration,
+    /// Check before each start.
+    pub(super) check: Option<Check>,
 }
+
+/// Fails if the process must not be started.
+pub(crate) type Check = Box<dyn Fn() -> Result<(), LoadError> + Send + Sync>;
 
 /// State of the connection to the process, which decides if calls are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +130,7 @@ impl Remote {
             start,
             opening: Vec::new(),
             deadline: Duration::ZERO,
+            check: None,
         };
         Self::new(host, spec)
     }
@@ -139,6 +145,9 @@ impl Remote {
             let record = serde_json::json!({"message": text, "stream": "stderr"});
             host.logs.push(STDERR_LEVEL, record.to_string().as_bytes());
         };
+        if let Some(check) = &self.spec.check {
+            check()?;
+        }
         failpoint::point("child.start.before");
         let (program, reader, to) = program::start(&self.spec.start, log)
             .map_err(|error| failed(format!("its process cannot be started: {error}")))?;
@@ -420,6 +429,7 @@ mod tests {
             },
             opening: b"{}".to_vec(),
             deadline: Duration::from_secs(20),
+            check: None,
         };
         let opened = Remote::open(Box::leak(Box::new(host)), spec);
         let line = opened.err().unwrap().to_string();
