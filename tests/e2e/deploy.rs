@@ -85,6 +85,19 @@ fn the_unit_is_understood_and_hardened() {
     );
 }
 
+/// The working folder can hold plug-ins and settings; agents run as the same user as the bridge.
+#[test]
+fn the_working_folder_belongs_to_root() {
+    for (file, begin) in [
+        ("Dockerfile", "WORKDIR "),
+        ("forge-bridge.service", "WorkingDirectory="),
+    ] {
+        let text = deployed(file);
+        let folder = text.lines().rev().find_map(|line| line.strip_prefix(begin));
+        assert_eq!(folder, Some("/opt/forge-bridge"), "{file}");
+    }
+}
+
 /// Checks that the bridge knows every `BRIDGE_…` variable in these files.
 #[test]
 fn every_variable_is_a_setting() {

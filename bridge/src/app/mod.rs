@@ -42,7 +42,7 @@ use forge_dispatch::recover::recover;
 use forge_dispatch::{self as dispatch, Dispatcher};
 use forge_net as net;
 use forge_net::guard::Guard;
-use forge_plugin_host::{self as plugin, Adapter, Registry, Relayed, Trust};
+use forge_plugin_host::{self as plugin, Adapter, Registry, Relayed};
 use forge_process::{Children, Swept};
 use forge_server::auth::Auth;
 use forge_server::tls::Tls;
@@ -66,8 +66,6 @@ const HALT: Duration = Duration::from_secs(5);
 pub struct Options {
     /// Environment from which adapters are configured.
     pub environment: BTreeMap<String, String>,
-    /// Overrides `plugin.trust`: development mode warns where `serve` refuses.
-    pub trust: Option<Trust>,
     /// Log lines that were dropped, for the metrics.
     pub dropped_log_lines: Arc<Counter>,
 }
@@ -151,7 +149,6 @@ impl Bridge {
         let (registry, relayed) = Registry::start(plugin::Setup {
             config: plugin::Config {
                 strict: config.strict,
-                trust: options.trust.unwrap_or(config.plugin.trust),
                 ..config.plugin.clone()
             },
             tables: config.adapters.clone(),

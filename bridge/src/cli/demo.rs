@@ -102,14 +102,16 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     shown.with_context(|| format!("the demo did not end within {DEADLINE:?}"))?
 }
 
-/// Environment of the demo's bridge: none of the user's bridge settings except the plugin path, and all files
-/// in one folder.
+/// Environment of the demo's bridge: none of the user's bridge settings except plugin path and trust, and all
+/// files in one folder.
 fn environment(
     own: &Environment,
     arguments: &Arguments,
     folder: &Path,
 ) -> anyhow::Result<Environment> {
-    let ours = |name: &str| name.starts_with("BRIDGE_") || name == "GATEWAY_PROVIDER";
+    let ours = |name: &str| {
+        (name.starts_with("BRIDGE_") && name != "BRIDGE_PLUGIN_TRUST") || name == "GATEWAY_PROVIDER"
+    };
     let mut environment: Environment = own
         .iter()
         .filter(|(name, _)| !ours(name))
@@ -126,7 +128,6 @@ fn environment(
         ("BRIDGE_SECRET_KEY_FILE", format!("{folder}/secret.key")),
         ("BRIDGE_PLUGIN_PATH", plugins),
         ("BRIDGE_STRICT", "true".to_owned()),
-        ("BRIDGE_PLUGIN_TRUST", "warn".to_owned()),
         ("BRIDGE_CALLBACK_ALLOW", "loopback".to_owned()),
         ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
         ("BRIDGE_LOG_LEVEL", "error".to_owned()),

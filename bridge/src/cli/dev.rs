@@ -76,13 +76,8 @@ fn environment(own: &Environment, folder: &Path) -> Environment {
     environment.insert("BRIDGE_CALLBACK_ALLOW".to_owned(), allow);
     environment.insert("BRIDGE_STRICT".to_owned(), "true".to_owned());
     // No router sends dispatches here, so the drain need not keep accepting them.
-    for (name, value) in [
-        ("BRIDGE_PLUGIN_TRUST", "warn"),
-        ("BRIDGE_DRAIN_ACCEPT", "0s"),
-    ] {
-        if !is_set(name) {
-            environment.insert(name.to_owned(), value.to_owned());
-        }
+    if !is_set("BRIDGE_DRAIN_ACCEPT") {
+        environment.insert("BRIDGE_DRAIN_ACCEPT".to_owned(), "0s".to_owned());
     }
     environment
 }
@@ -244,6 +239,7 @@ mod tests {
         let fresh = environment(&Environment::new(), Path::new("/tmp/x"));
         assert_eq!(fresh["BRIDGE_DATA_DIR"], "/tmp/x/data");
         assert_eq!(fresh["BRIDGE_SECRET_KEY_FILE"], "/tmp/x/secret.key");
+        assert!(!fresh.contains_key("BRIDGE_PLUGIN_TRUST"), "{fresh:?}");
     }
 
     #[test]

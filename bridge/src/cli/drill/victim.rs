@@ -51,7 +51,6 @@ impl Home {
             ("BRIDGE_DATA_DIR", at("data")),
             ("BRIDGE_SECRET_KEY_FILE", at("secret.key")),
             ("BRIDGE_PLUGIN_PATH", plugins),
-            ("BRIDGE_PLUGIN_TRUST", "warn".to_owned()),
             ("BRIDGE_STRICT", "true".to_owned()),
             ("BRIDGE_ADAPTERS", "echo".to_owned()),
             ("BRIDGE_ADAPTERS_ECHO_JOURNAL", at("journal")),
@@ -61,7 +60,10 @@ impl Home {
             ("BRIDGE_LOG_LEVEL", "warn".to_owned()),
             ("BRIDGE_TOKENS", token.clone()),
         ];
-        let ours = |name: &str| name.starts_with("BRIDGE_") || name == "GATEWAY_PROVIDER";
+        let ours = |name: &str| {
+            (name.starts_with("BRIDGE_") && name != "BRIDGE_PLUGIN_TRUST")
+                || name == "GATEWAY_PROVIDER"
+        };
         let mut environment: Environment = own
             .iter()
             .filter(|(name, _)| !ours(name))
