@@ -8,6 +8,7 @@ mod acme;
 mod acp;
 mod breaker;
 mod callbacks;
+mod check;
 mod children;
 mod claude;
 mod cli;

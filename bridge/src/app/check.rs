@@ -1,6 +1,7 @@
 //! Checks without serving: all problems of a configuration, and the signing secrets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
 
 use forge_adapter_api::HealthStatus;
 
@@ -9,7 +10,7 @@ use crate::otlp::Exporter;
 use crate::registration::Endpoint;
 use forge_base::tasks::Tasks;
 use forge_delivery::sign::{self, Described, Signer};
-use forge_dispatch::mcp::Servers;
+use forge_dispatch::mcp::{self, Servers};
 use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Registry};
@@ -35,44 +36,114 @@ pub async fn signing_secrets(config: &Config) -> anyhow::Result<Vec<Described>> 
     Ok(signer.describe())
 }
 
-/// Finds everything that would prevent a bridge from serving with this configuration, one line per problem.
-pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<String>> {
-    let mut problems = Vec::new();
-    let mut note = |found: anyhow::Result<()>| {
+/// Findings of a check, one line each.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// Everything that would prevent a bridge from serving with this configuration.
+    pub problems: Vec<String>,
+    pub warnings: Vec<String>,
+}
+
+impl Findings {
+    fn note(&mut self, found: anyhow::Result<()>) {
         if let Err(error) = found {
-            problems.push(format!("{error:#}"));
+            self.problems.push(format!("{error:#}"));
         }
-    };
-    note(
-        Auth::new(&config.auth)
-            .map_err(Into::into)
-            .and_then(|auth| {
-                auth.check_listen(config.listen)?;
-                Ok(())
-            }),
-    );
-    note(Tls::open(&config.tls).map(drop).map_err(Into::into));
-    note(Signer::check(&config.callback).map_err(Into::into));
-    note(Servers::check(&config.mcp).map_err(Into::into));
-    note(
-        Guard::new(&config.callback.allow)
-            .map_err(Into::into)
-            .and_then(|guard| {
-                net::Client::new(&config.net, guard)?;
-                Ok(())
-            }),
-    );
-    let endpoint = Endpoint::open(&config.registration, config.listen, &config.net);
-    note(endpoint.map(drop).map_err(Into::into));
-    let exporter = Exporter::open(&config.otlp, &config.net, "check");
-    note(exporter.map(drop).map_err(Into::into));
+    }
+}
+
+/// Checks the settings and the adapters' files; `load` also loads the adapters and asks each for its health. Settings of
+/// the sections in `skipped` are not looked at, because some of them could not be read.
+pub async fn findings(
+    config: &Config,
+    options: &Options,
+    load: bool,
+    skipped: &BTreeSet<&str>,
+) -> anyhow::Result<Findings> {
+    let mut findings = settings(config, skipped);
+    if ["plugin", "adapters"]
+        .iter()
+        .any(|name| skipped.contains(name))
+    {
+        return Ok(findings);
+    }
+    let inspection = plugin::inspect(&config.plugin, &config.adapters);
+    findings.warnings.extend(inspection.warnings);
+    let startable = inspection.settings.is_empty();
+    findings.problems.extend(inspection.settings);
+    if load && startable {
+        adapters(config, options, &mut findings).await?;
+    } else {
+        let files = inspection.files.iter();
+        findings
+            .problems
+            .extend(files.map(|line| format!("adapter {line}")));
+    }
+    Ok(findings)
+}
+
+fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
+    let mut findings = Findings::default();
+    let readable = |sections: &[&str]| !sections.iter().any(|name| skipped.contains(name));
+    if readable(&["auth", "listen"]) {
+        let auth = Auth::new(&config.auth);
+        let checked = auth.and_then(|auth| auth.check_listen(config.listen));
+        findings.note(checked.map_err(Into::into));
+    }
+    if readable(&["tls"]) {
+        findings.note(Tls::open(&config.tls).map(drop).map_err(Into::into));
+    }
+    if readable(&["callback"]) {
+        findings.note(Signer::check(&config.callback).map_err(Into::into));
+        // Each entry alone, so that no error hides another.
+        for entry in &config.callback.allow {
+            let rule = Guard::new(slice::from_ref(entry));
+            findings.note(rule.map(drop).map_err(Into::into));
+        }
+    }
+    if readable(&["mcp"]) {
+        for (name, server) in &config.mcp.servers {
+            let alone = mcp::Config {
+                servers: [(name.clone(), server.clone())].into(),
+                ..config.mcp.clone()
+            };
+            findings.note(Servers::check(&alone).map_err(Into::into));
+        }
+    }
+    if readable(&["process", "adapters"]) {
+        let children = Children::new(&config.process, CHECK).map_err(anyhow::Error::from);
+        let users = children.and_then(|children| Users::find(config, &children));
+        findings.note(users.map(drop));
+    }
+    if readable(&["net"]) {
+        let client = Guard::new(&[]).map_err(anyhow::Error::from);
+        let client = client.and_then(|guard| Ok(net::Client::new(&config.net, guard)?));
+        findings.note(client.map(drop));
+    }
+    if readable(&["registration", "listen", "net"]) {
+        let endpoint = Endpoint::open(&config.registration, config.listen, &config.net);
+        findings.note(endpoint.map(drop).map_err(Into::into));
+    }
+    if readable(&["otlp", "net"]) {
+        let exporter = Exporter::open(&config.otlp, &config.net, CHECK);
+        findings.note(exporter.map(drop).map_err(Into::into));
+    }
+    findings
+}
+
+/// Loads every adapter. One that is not healthy is a warning, with `strict` a problem.
+async fn adapters(
+    config: &Config,
+    options: &Options,
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
     let state = tempfile::tempdir()?;
+    // Holds the descriptor that the supervisor's command names.
     let children = Children::new(&config.process, CHECK)?;
-    note(Users::find(config, &children).map(drop));
     let tracker = Tasks::here();
     let started = Registry::start(plugin::Setup {
         config: plugin::Config {
-            strict: true,
+            strict: false,
             ..config.plugin.clone()
         },
         tables: config.adapters.clone(),
@@ -86,21 +157,39 @@ pub async fn problems(config: &Config, options: &Options) -> anyhow::Result<Vec<
         users: BTreeMap::new(),
         tracker: tracker.clone(),
     });
-    match started.await {
-        Ok((registry, _)) => {
-            for adapter in registry.adapters() {
-                let health = adapter.health();
-                if health.status == HealthStatus::Offline {
-                    let reason = health.message.unwrap_or_else(|| "offline".to_owned());
-                    problems.push(format!("adapter {}: {reason}", adapter.provider()));
-                }
-            }
-            registry.shutdown(HALT).await;
+    let registry = match started.await {
+        Ok((registry, _)) => registry,
+        Err(plugin::Error::NothingLoadable(lines)) => {
+            let lines = lines.iter().map(|line| format!("adapter {line}"));
+            findings.problems.extend(lines);
+            return Ok(());
         }
-        Err(plugin::Error::NothingLoadable(lines) | plugin::Error::NotEveryLoadable(lines)) => {
-            problems.extend(lines.iter().map(|line| format!("adapter {line}")));
+        Err(error) => {
+            findings.problems.push(error.to_string());
+            return Ok(());
         }
-        Err(error) => problems.push(error.to_string()),
+    };
+    for adapter in registry.adapters() {
+        let id = adapter.provider();
+        if let Some(error) = adapter.load_error() {
+            findings.problems.push(format!("adapter {id}: {error}"));
+            continue;
+        }
+        let health = adapter.health();
+        let status = match health.status {
+            HealthStatus::Healthy => continue,
+            HealthStatus::Degraded => "degraded",
+            HealthStatus::Offline => "offline",
+        };
+        let reason = health
+            .message
+            .unwrap_or_else(|| "no reason given".to_owned());
+        let line = format!("adapter {id} is {status}: {reason}");
+        match config.strict {
+            true => findings.problems.push(line),
+            false => findings.warnings.push(line),
+        }
     }
-    Ok(problems)
+    registry.shutdown(HALT).await;
+    Ok(())
 }

@@ -2,25 +2,30 @@
 
 use std::process::ExitCode;
 
+use clap::Args;
 use serde_json::json;
 
 use super::screen::Tone;
 use super::{Context, FAILED, block_on};
 use crate::app;
+use crate::app::check::Findings;
 use crate::config::{Error, Loaded};
 
-pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
-    let (file, warnings, problems) = match context.sources().load() {
-        Ok(loaded) => examine(context, loaded)?,
-        Err(Error { problems, warnings }) => {
-            let problems = problems.iter().map(ToString::to_string).collect();
-            (None, warnings, problems)
-        }
-    };
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Load every adapter too, which runs its code, and ask for its health
+    #[arg(long)]
+    load: bool,
+}
+
+pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let Report { file, findings } = examine(context, arguments.load)?;
+    let Findings { problems, warnings } = findings;
     let screen = context.screen();
     if context.global.json {
         screen.value(&json!({
             "ok": problems.is_empty(), "file": file, "problems": problems, "warnings": warnings,
+            "loaded": arguments.load,
         }))?;
     } else {
         for warning in &warnings {
@@ -37,9 +42,18 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
         }
         if problems.is_empty() {
             let from = file.unwrap_or_else(|| "the defaults and the environment".to_owned());
+            let (tone, verdict) = match warnings.len() {
+                0 => (Tone::Good, "no errors".to_owned()),
+                1 => (Tone::Strong, "no errors, 1 warning".to_owned()),
+                count => (Tone::Strong, format!("no errors, {count} warnings")),
+            };
+            let extent = match arguments.load {
+                true => "every adapter was loaded and asked for its health",
+                false => "no adapter was loaded; --load loads each and asks for its health",
+            };
             screen.line(format_args!(
-                "{} ({from})",
-                screen.paint(Tone::Good, "all is well")
+                "{} ({from}); {extent}",
+                screen.paint(tone, verdict)
             ))?;
         }
     }
@@ -49,11 +63,42 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     })
 }
 
-type Findings = (Option<String>, Vec<String>, Vec<String>);
+struct Report {
+    /// The configuration file, if it has no errors.
+    file: Option<String>,
+    findings: Findings,
+}
 
-fn examine(context: &Context, loaded: Loaded) -> anyhow::Result<Findings> {
-    let options = app::Options::new(context.environment.clone());
-    let problems = block_on(app::check::problems(&loaded.config, &options))?;
-    let file = loaded.file.map(|path| path.display().to_string());
-    Ok((file, loaded.warnings, problems))
+fn examine(context: &Context, load: bool) -> anyhow::Result<Report> {
+    let (config, file, warnings, problems) = match context.sources().load() {
+        Ok(Loaded {
+            config,
+            file,
+            warnings,
+        }) => (Some(Box::new(config)), file, warnings, Vec::new()),
+        Err(Error {
+            problems,
+            warnings,
+            rest,
+        }) => (rest, None, warnings, problems),
+    };
+    let sections = problems
+        .iter()
+        .filter_map(|problem| problem.key.split('.').next());
+    let mut findings = Findings {
+        problems: problems.iter().map(ToString::to_string).collect(),
+        warnings,
+    };
+    if let Some(config) = config {
+        let options = app::Options::new(context.environment.clone());
+        let skipped = sections.collect();
+        let further = app::check::findings(&config, &options, load, &skipped);
+        let further = block_on(further)?;
+        findings.problems.extend(further.problems);
+        findings.warnings.extend(further.warnings);
+    }
+    Ok(Report {
+        file: file.map(|path| path.display().to_string()),
+        findings,
+    })
 }

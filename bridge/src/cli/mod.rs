@@ -101,8 +101,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Serve for development: echo adapter, callback receiver, no configuration file
     Dev,
-    /// Validate the configuration, load every adapter and report all problems
-    Check,
+    /// Validate the configuration and the adapters' files and report all problems
+    Check(check::Arguments),
     /// Show the secrets that sign callbacks; create tokens; rotate the key of the store
     Secrets(secrets::Arguments),
     /// List and manage the adapters of a running bridge; create and test adapters
@@ -186,7 +186,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Serve => serve::run(&context),
         Command::Demo(arguments) => demo::run(&context, &arguments),
         Command::Dev => dev::run(&context),
-        Command::Check => check::run(&context),
+        Command::Check(arguments) => check::run(&context, &arguments),
         Command::Secrets(arguments) => secrets::run(&context, arguments),
         Command::Adapters(arguments) => adapters::run(&context, &arguments),
         Command::Dispatch(arguments) => dispatch::run(&context, &arguments),

@@ -35,17 +35,18 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Reads `T`. `examples` are the serialised defaults, used for hints.
+/// Reads `T`. `examples` are the serialised defaults, used for hints. An error comes with the other settings, if they
+/// can be read without the wrong ones.
 pub(super) fn extract<T: DeserializeOwned>(
     figment: &Figment,
     examples: &serde_json::Value,
     keys: &[String],
-) -> Result<T, Vec<Problem>> {
+) -> Result<T, (Vec<Problem>, Option<T>)> {
     let mut problems = Vec::new();
     let mut readings = Readings::default();
     let mut tree = match figment.data() {
         Ok(mut data) => Value::from(data.remove(&Profile::Default).unwrap_or_default()),
-        Err(error) => return Err(vec![whole(error.to_string())]),
+        Err(error) => return Err((vec![whole(error.to_string())], None)),
     };
     let problem = |error: &figment::Error, tree: &Value, path: &[String]| Problem {
         message: describe(error, path, examples, keys),
@@ -64,7 +65,7 @@ pub(super) fn extract<T: DeserializeOwned>(
     loop {
         let error = match tree.deserialize::<T>() {
             Ok(read) if problems.is_empty() => return Ok(read),
-            Ok(_) => return Err(problems),
+            Ok(rest) => return Err((problems, Some(rest))),
             Err(error) => error,
         };
         let path = blamed(&error, &tree);
@@ -74,7 +75,7 @@ pub(super) fn extract<T: DeserializeOwned>(
         let (path, error) = readings.settle(path, error);
         problems.push(problem(&error, &tree, &path));
         if path.is_empty() || !remove(&mut tree, &path) {
-            return Err(problems);
+            return Err((problems, None));
         }
     }
 }

@@ -11,6 +11,7 @@ mod layers;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,6 +22,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::{otlp, registration, telemetry};
+use forge_base::ownership::{self, LastLink};
 use forge_delivery as delivery;
 use forge_dispatch as dispatch;
 use forge_dispatch::mcp;
@@ -214,13 +216,15 @@ pub struct Loaded {
 
 /// All errors of a configuration.
 #[derive(Debug, thiserror::Error)]
-pub struct Error {
+pub struct Error<T: fmt::Debug = Config> {
     pub problems: Vec<Problem>,
     /// Warnings raised before; one of them might be the cause.
     pub warnings: Vec<String>,
+    /// All other settings, with defaults in place of the wrong ones; `None` if a whole source is unreadable.
+    pub rest: Option<Box<T>>,
 }
 
-impl fmt::Display for Error {
+impl<T: fmt::Debug> fmt::Display for Error<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.problems.as_slice() {
             [problem] => write!(f, "the configuration is not valid: {problem}"),
@@ -239,9 +243,16 @@ impl Sources {
         let (file, text) = self.text()?;
         let named = file.as_deref().zip(text.as_deref());
         let known = Known::of::<Config>(DOCUMENTED);
-        let (mut config, warnings): (Config, _) = read(&known, named, &self.environment)?;
+        let (mut config, warnings, mut problems) = match read(&known, named, &self.environment) {
+            Ok((config, warnings)) => (config, warnings, Vec::new()),
+            Err(Error {
+                problems,
+                warnings,
+                rest: Some(rest),
+            }) => (*rest, warnings, problems),
+            Err(error) => return Err(error),
+        };
         config.plugin.strict = config.strict;
-        let mut problems = Vec::new();
         let paths = [
             Some(("data_dir", &mut config.data_dir)),
             Some(("secret.key_file", &mut config.secret.key_file)),
@@ -259,7 +270,11 @@ impl Sources {
                 file,
                 warnings,
             }),
-            false => Err(Error { problems, warnings }),
+            false => Err(Error {
+                problems,
+                warnings,
+                rest: Some(Box::new(config)),
+            }),
         }
     }
 
@@ -271,21 +286,41 @@ impl Sources {
             (File::Search, Some(path)) if !path.as_os_str().is_empty() => (path, true),
             (File::Search, _) => (PathBuf::from(FILE), false),
         };
-        match std::fs::read_to_string(&path) {
+        let problem = |message: String| Error {
+            problems: vec![Problem {
+                key: String::new(),
+                source: format!("file {}", path.display()),
+                message,
+            }],
+            warnings: Vec::new(),
+            rest: None,
+        };
+        let read = match required {
+            true => std::fs::read_to_string(&path),
+            false => match found_here(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, None)),
+                found => found,
+            },
+        };
+        match read {
             Ok(text) => Ok((Some(path), Some(text))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !required => {
-                Ok((None, None))
-            }
-            Err(error) => Err(Error {
-                problems: vec![Problem {
-                    key: String::new(),
-                    source: format!("file {}", path.display()),
-                    message: format!("cannot be read: {error}"),
-                }],
-                warnings: Vec::new(),
-            }),
+            Err(error) => Err(problem(format!("cannot be read: {error}"))),
         }
     }
+}
+
+/// Reads a file that was not named. It sets programs to run, and the current folder can be anywhere, so no other user
+/// may be able to exchange it.
+fn found_here(path: &Path) -> io::Result<String> {
+    let mut checked = ownership::open(&std::path::absolute(path)?, LastLink::Follow)?;
+    if let Some(objection) = checked.objections.first() {
+        return Err(io::Error::other(format!(
+            "{objection}; or name the file with --config"
+        )));
+    }
+    let mut text = String::new();
+    checked.file.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Known keys.
@@ -307,11 +342,11 @@ impl Known {
     }
 }
 
-fn read<T: DeserializeOwned>(
+fn read<T: DeserializeOwned + fmt::Debug>(
     Known { examples, keys }: &Known,
     file: Option<(&Path, &str)>,
     environment: &BTreeMap<String, String>,
-) -> Result<(T, Vec<String>), Error> {
+) -> Result<(T, Vec<String>), Error<T>> {
     let mut figment = Figment::new()
         .merge(layers::standard_folders(environment, keys))
         .merge(layers::standard_telemetry(environment, keys));
@@ -324,13 +359,18 @@ fn read<T: DeserializeOwned>(
                 message,
             }],
             warnings: Vec::new(),
+            rest: None,
         })?;
         figment = figment.merge(layer);
     }
     let layers::Layers { figment, warnings } = layers::environment(figment, environment, keys);
     match extract::extract(&figment, examples, keys) {
         Ok(read) => Ok((read, warnings)),
-        Err(problems) => Err(Error { problems, warnings }),
+        Err((problems, rest)) => Err(Error {
+            problems,
+            warnings,
+            rest: rest.map(Box::new),
+        }),
     }
 }
 

@@ -52,7 +52,7 @@ fn environment(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn small(text: &str, pairs: &[(&str, &str)]) -> Result<(Small, Vec<String>), Error> {
+fn small(text: &str, pairs: &[(&str, &str)]) -> Result<(Small, Vec<String>), Error<Small>> {
     let known = Known::of::<Small>("");
     read(
         &known,

@@ -305,7 +305,10 @@ async fn names_that_are_not_unique_or_nothing_loadable_stop_the_start() {
 
     let mut unknown = place.setup(&["echo"]);
     unknown.config.default_provider = Some("other".to_owned());
-    assert!(matches!(refusal(unknown).await, Error::UnknownDefault(_)));
+    assert!(matches!(
+        refusal(unknown).await,
+        Error::UnknownDefault { .. }
+    ));
 
     fs::write(place.folder.path().join("plugins/forge-adapter-echo"), "").unwrap();
     place.echo_as("echo", |bytes| bytes);

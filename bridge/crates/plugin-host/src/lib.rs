@@ -23,6 +23,7 @@ pub use registry::adapter::{Adapter, Draining, PauseError};
 pub use registry::config::{Allowed, Config, DEFAULT_ADAPTER};
 pub use registry::error::Error;
 pub use registry::generation::Permit;
+pub use registry::inspect::{Inspection, inspect};
 pub use registry::reload::ReloadError;
 pub use registry::settings::AdapterTable;
 pub use registry::{ProgramUser, Registry, Setup};

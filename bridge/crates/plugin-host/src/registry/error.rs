@@ -16,8 +16,17 @@ pub enum Error {
         first: PathBuf,
         second: PathBuf,
     },
-    #[error("the default provider {0:?} is not among the adapters; add it to BRIDGE_ADAPTERS")]
-    UnknownDefault(String),
+    #[error(
+        "the default provider {name:?} is not among the adapters; {}",
+        match nearest {
+            Some(id) => format!("did you mean {id}?"),
+            None => "add it to BRIDGE_ADAPTERS".to_owned(),
+        }
+    )]
+    UnknownDefault {
+        name: String,
+        nearest: Option<String>,
+    },
     #[error("the plugin path {path} cannot be made absolute")]
     PluginPath { path: PathBuf, source: io::Error },
     #[error("the state folder {path} cannot be made absolute")]

@@ -7,6 +7,7 @@ pub(crate) mod adapter;
 pub(crate) mod config;
 pub(crate) mod error;
 pub(crate) mod generation;
+pub(crate) mod inspect;
 mod pause;
 pub(crate) mod reload;
 mod resolve;
@@ -27,6 +28,7 @@ use crate::boundary::loaded_images::LoadedImages;
 use crate::boundary::staging;
 use crate::instance::health::Monitor;
 use crate::instance::relayed::Relayed;
+use forge_base::spelling::nearest;
 use forge_base::tasks::Tasks;
 
 use adapter::Adapter;
@@ -34,6 +36,7 @@ use config::{Config, DEFAULT_ADAPTER};
 use error::Error;
 use generation::AdapterContext;
 use pause::Mark;
+use resolve::{Named, SearchPath};
 use settings::AdapterTable;
 use spec::AdapterSpec;
 
@@ -88,14 +91,14 @@ impl Registry {
     /// changes; unless it is read, the former wait and the latter are lost.
     pub async fn start(setup: Setup) -> Result<(Self, mpsc::Receiver<Relayed>), Error> {
         let config = Arc::new(setup.config.clone());
-        let ids = ids(&config);
-        if let Some(default) = &config.default_provider
-            && !ids.contains(default)
-        {
-            return Err(Error::UnknownDefault(default.clone()));
+        let (named, errors) = named(&config, &setup.tables);
+        if let Some(error) = errors.into_iter().next() {
+            return Err(error);
         }
-        let named = resolve::names(&ids, &setup.tables)?;
-        let folders: Arc<[PathBuf]> = folders(&config)?.into();
+        let path = Arc::new(SearchPath::new(&config.path)?);
+        for warning in path.warnings() {
+            tracing::warn!("{warning}");
+        }
         let state = state(&setup)?;
         let copies = state.join("adapters");
         let (relay, relayed) = mpsc::channel(RELAYED);
@@ -111,7 +114,7 @@ impl Registry {
             };
             let plan = AdapterSpec {
                 config: Arc::clone(&config),
-                folders: Arc::clone(&folders),
+                path: Arc::clone(&path),
                 copies: copies.clone(),
                 store_id: setup.store_id.clone(),
                 epoch: setup.epoch,
@@ -208,32 +211,23 @@ impl Registry {
     }
 }
 
-fn ids(config: &Config) -> Vec<String> {
-    if !config.adapters.is_empty() {
-        return config.adapters.clone();
+/// The adapters to load, and everything wrong with their names.
+fn named(config: &Config, tables: &BTreeMap<String, AdapterTable>) -> (Vec<Named>, Vec<Error>) {
+    let mut ids = config.adapters.clone();
+    if ids.is_empty() {
+        let only = config.default_provider.as_deref();
+        ids.push(only.unwrap_or(DEFAULT_ADAPTER).to_owned());
     }
-    let only = config.default_provider.as_deref();
-    vec![only.unwrap_or(DEFAULT_ADAPTER).to_owned()]
-}
-
-/// The search path, absolute and in order: the configured folders, `plugins` beside the binary (the layout of a
-/// release), the binary's folder.
-fn folders(config: &Config) -> Result<Vec<PathBuf>, Error> {
-    let mut folders = Vec::new();
-    for path in &config.path {
-        let absolute = std::path::absolute(path).map_err(|source| Error::PluginPath {
-            path: path.clone(),
-            source,
-        })?;
-        folders.push(absolute);
-    }
-    // Without a known path of the binary there is no folder beside it.
-    if let Ok(binary) = std::env::current_exe()
-        && let Some(beside) = binary.parent()
+    let (named, mut errors) = resolve::names(&ids, tables);
+    if let Some(default) = &config.default_provider
+        && !ids.contains(default)
     {
-        folders.extend([beside.join("plugins"), beside.to_owned()]);
+        errors.push(Error::UnknownDefault {
+            name: default.clone(),
+            nearest: nearest(default, ids.iter().map(String::as_str)).map(str::to_owned),
+        });
     }
-    Ok(folders)
+    (named, errors)
 }
 
 /// The state folder as an absolute path, which the dynamic loader requires.

@@ -19,14 +19,13 @@ use crate::registry::config::{Allowed, Config};
 use crate::registry::error::Error;
 use crate::registry::generation::Start;
 use crate::registry::pause::Mark;
-use crate::registry::resolve::{self, Named};
+use crate::registry::resolve::{Named, SearchPath};
 use crate::registry::settings::{AdapterTable, Settings};
 
 pub(crate) struct AdapterSpec {
     pub named: Named,
     pub config: Arc<Config>,
-    /// Search path: absolute, in order.
-    pub folders: Arc<[PathBuf]>,
+    pub path: Arc<SearchPath>,
     /// Folder of the private copies of libraries.
     pub copies: PathBuf,
     pub store_id: String,
@@ -42,23 +41,35 @@ pub(crate) struct AdapterSpec {
     pub mark: Mark,
 }
 
+/// The file of a library that the allow-list permits. The outer error is the operator's.
+pub(crate) fn locate(
+    library: &str,
+    config: &Config,
+    path: &SearchPath,
+) -> Result<Result<PathBuf, LoadError>, Error> {
+    let found = path.find(library)?;
+    if config.allow.is_empty() || allowed(library, config).is_some() {
+        return Ok(found);
+    }
+    let name = library.to_owned();
+    Ok(Err(LoadError::NotAllowed { name }))
+}
+
+/// SHA-256 that the allow-list demands of a library.
+pub(crate) fn pinned<'a>(library: &str, config: &'a Config) -> Option<&'a str> {
+    allowed(library, config)?.sha256.as_deref()
+}
+
+fn allowed<'a>(library: &str, config: &'a Config) -> Option<&'a Allowed> {
+    config.allow.iter().find(|allowed| allowed.name == library)
+}
+
 impl AdapterSpec {
     /// Parameters for starting an instance of the file found now. The outer error is the operator's: two files for one
     /// adapter.
     pub(crate) fn boot(&self) -> Result<Result<(Boot, Start), LoadError>, Error> {
         let (named, config) = (&self.named, &self.config);
-        let found = resolve::find(&named.library, &self.folders)?;
-        let allowed = config
-            .allow
-            .iter()
-            .find(|allowed: &&Allowed| allowed.name == named.library);
-        let path = if config.allow.is_empty() || allowed.is_some() {
-            found
-        } else {
-            Err(LoadError::NotAllowed {
-                name: named.library.clone(),
-            })
-        };
+        let path = locate(&named.library, config, &self.path)?;
         Ok(path.map(|path| {
             let isolation = self.table.isolation.unwrap_or_default();
             let apart = isolation == Isolation::Process || is_program(&path);
@@ -97,7 +108,7 @@ impl AdapterSpec {
                     path,
                     copies: self.copies.join(&named.library),
                     trust: config.trust,
-                    digest: allowed.and_then(|allowed| allowed.sha256.clone()),
+                    digest: pinned(&named.library, config).map(str::to_owned),
                     images: Arc::clone(&self.images),
                     isolation,
                     launcher: (!self.supervisor.is_empty()).then_some(launcher),
