@@ -13,6 +13,7 @@ pub mod event;
 mod events;
 #[doc(hidden)]
 pub mod export;
+pub mod folder;
 mod guard;
 pub mod host;
 mod instance;

@@ -1,10 +1,13 @@
 //! The request of one execution, as an adapter receives it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::error::AdapterError;
+use crate::folder::{Folder, FolderId};
 use crate::profile::OutputStrategy;
 use crate::result::ToolCall;
 
@@ -128,6 +131,9 @@ pub struct Workspace {
     /// Absolute path below a configured root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
+    /// Identity of the folder when the dispatch was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<FolderId>,
 }
 
 /// Remaining budget.
@@ -161,6 +167,25 @@ pub struct Meta {
 }
 
 impl ExecutionRequest {
+    /// Opens the workspace's folder; `None` without one. The error `workspace_unavailable` means that another
+    /// folder is at its path now, or none. Files in it are then opened through the [`Folder`], and programs
+    /// started in it ([`Program::workspace`](crate::child::Program::workspace)).
+    pub fn open_workspace(&self) -> Result<Option<Folder>, AdapterError> {
+        let Some(Workspace { dir: Some(dir), id }) = &self.workspace else {
+            return Ok(None);
+        };
+        let failed = |error: std::io::Error| {
+            AdapterError::new("workspace_unavailable", format!("{dir}: {error}"))
+        };
+        let folder = Folder::open(Path::new(dir)).map_err(failed)?;
+        let found = folder.id().map_err(failed)?;
+        if id.is_some_and(|accepted| accepted != found) {
+            let text = "another folder is at this path than when the dispatch was accepted";
+            return Err(failed(std::io::Error::other(text)));
+        }
+        Ok(Some(folder))
+    }
+
     /// A minimal request for tests; set other fields with struct update syntax.
     pub fn sample(message: impl Into<String>) -> Self {
         Self {

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::streams::{Lines, Outgoing, Tail};
 use crate::Host;
+use crate::folder::Folder;
 
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -100,7 +101,8 @@ impl Child {
                 command.env("TRACEPARENT", trace);
             }
         }
-        if let Some(dir) = &program.dir {
+        let dir = program.workspace.as_ref().map(Folder::working_dir);
+        if let Some(dir) = dir.as_ref().or(program.dir.as_ref()) {
             command.current_dir(dir);
         } else if host.user().is_some() {
             command.current_dir("/");

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::User;
+use crate::folder::Folder;
 
 /// The only variables of the adapter's own environment that a program inherits; others must be named in
 /// [`Program::env`].
@@ -56,6 +57,9 @@ pub struct Program {
     pub args: Vec<OsString>,
     /// Working directory; default: that of the bridge, or `/` if the program runs as another user.
     pub dir: Option<PathBuf>,
+    /// Working directory that is open already; wins over `dir`. The program starts in this folder, whatever
+    /// its path names by then.
+    pub workspace: Option<Folder>,
     /// Folder made for this program alone. If the program runs as another user, the folder and everything in it
     /// belong to that user from the start on.
     pub folder: Option<PathBuf>,
@@ -74,6 +78,7 @@ impl Program {
             path: path.into(),
             args: Vec::new(),
             dir: None,
+            workspace: None,
             folder: None,
             env: BTreeMap::new(),
             line_bytes: 16 << 20,
@@ -103,6 +108,8 @@ impl fmt::Debug for Program {
             .field("path", &self.path)
             .field("args", &self.args)
             .field("dir", &self.dir)
+            .field("workspace", &self.workspace)
+            .field("folder", &self.folder)
             .field("env", &self.env.keys())
             .finish_non_exhaustive()
     }

@@ -115,3 +115,20 @@ async fn a_missing_program_is_named() {
         assert_eq!(error.to_string(), format!("there is no program {path}"));
     }
 }
+
+#[tokio::test]
+async fn a_program_starts_in_the_folder_that_was_opened_whatever_its_path_names_by_then() {
+    let held = tempfile::tempdir().unwrap();
+    let base = held.path().canonicalize().unwrap();
+    let (path, moved) = (base.join("w"), base.join("moved"));
+    std::fs::create_dir(&path).unwrap();
+    let mut program = sh("pwd; : > here");
+    program.workspace = Some(Folder::open(&path).unwrap());
+    program.dir = Some(path.clone());
+    std::fs::rename(&path, &moved).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let mut child = start(&program);
+    assert_eq!(all(&mut child).await, [text(moved.to_str().unwrap())]);
+    assert!(child.wait().await.unwrap().success());
+    assert!(moved.join("here").exists() && !path.join("here").exists());
+}

@@ -1,11 +1,11 @@
 //! Inputs of an agent's start: its command line, the MCP servers of its session, and its prompt.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use forge_adapter_api::child::Program;
+use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::{ExecutionRequest, OutputStrategy};
 use forge_adapter_transport::caller_tools;
 use serde_json::{Value, json};
@@ -17,27 +17,21 @@ use crate::config::Settings;
 const RESUME_PROMPT: &str =
     "You were interrupted in the middle of your work. Go on where you stopped. The task was:\n\n";
 
-/// The workspace directory of the dispatch.
-pub(crate) fn workspace(request: &ExecutionRequest) -> Option<PathBuf> {
-    request.workspace.as_ref()?.dir.as_ref().map(PathBuf::from)
-}
-
 /// Command of the agent. `folder` is the run's own directory and outlives the process.
 pub(crate) fn program(
     settings: &Settings,
     path: &Path,
-    work: &Path,
-    folder: &Path,
+    work: PathBuf,
+    folder: &TempFolder,
 ) -> io::Result<Program> {
     let mut program = Program::new(path);
     program.args = settings.table.args.iter().map(Into::into).collect();
-    program.dir = Some(work.to_owned());
-    program.folder = Some(folder.to_owned());
+    program.dir = Some(work);
+    program.folder = Some(folder.path().to_owned());
     // Kept for error texts.
     program.stderr_bytes = 2 << 10;
     // Temporary files of the agent are removed with the run's directory.
-    let temporary = folder.join("tmp");
-    fs::create_dir(&temporary)?;
+    let temporary = folder.subfolder("tmp")?;
     program
         .env
         .insert("TMPDIR".to_owned(), temporary.display().to_string());

@@ -18,11 +18,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forge_adapter_api::child::Program;
+use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::{
     Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
     LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
 };
-use forge_adapter_transport::folder;
 
 use crate::config::{Settings, UsageScope};
 use crate::meter::Marks;
@@ -46,7 +46,7 @@ impl ExecutionAdapter for Acp {
 
     async fn initialize(host: Host, config: Config) -> Result<Self> {
         let settings = Settings::read(&config)?;
-        folder::remove_leftovers(&host);
+        TempFolder::remove_leftovers(host.instance());
         Ok(Self {
             host,
             settings,

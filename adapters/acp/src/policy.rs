@@ -1,7 +1,8 @@
 //! Policy for the agent's permission requests.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use forge_adapter_api::folder::Folder;
 use forge_adapter_transport::folder::is_below;
 use serde_json::{Value, json};
 
@@ -22,7 +23,7 @@ pub(crate) struct Policy {
     pub(crate) allowed: Vec<ToolKind>,
     pub(crate) disallowed: Vec<ToolKind>,
     /// Root of the files that may be read, searched and edited.
-    pub(crate) workspace: Option<PathBuf>,
+    pub(crate) workspace: Option<Folder>,
     /// MCP servers that the dispatch names; their tools may be used.
     pub(crate) servers: Vec<String>,
 }
@@ -34,7 +35,7 @@ pub(crate) enum Decision {
 }
 
 impl Policy {
-    pub(crate) fn new(table: &Table, workspace: Option<PathBuf>, servers: Vec<String>) -> Self {
+    pub(crate) fn new(table: &Table, workspace: Option<Folder>, servers: Vec<String>) -> Self {
         Self {
             permission: table.permission,
             allowed: table.allowed_tools.clone(),
@@ -81,7 +82,7 @@ impl Policy {
         !paths.is_empty()
             && paths
                 .iter()
-                .all(|path| is_below(workspace, Path::new(path)))
+                .all(|path| is_below(workspace.path(), Path::new(path)))
     }
 
     /// Returns true for a tool of a permitted MCP server. Agents prefix its name: `count_add`, `mcp__count__add`.
@@ -151,7 +152,7 @@ mod tests {
             permission: Permission::Deny,
             allowed: vec![ToolKind::Fetch],
             disallowed: vec![ToolKind::Search],
-            workspace: workspace.map(Path::to_owned),
+            workspace: workspace.map(|path| Folder::open(&path.canonicalize().unwrap()).unwrap()),
             servers: vec!["count".to_owned()],
         }
     }

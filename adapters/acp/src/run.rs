@@ -1,13 +1,12 @@
 //! One run: starts the agent, holds the conversation, stops the agent, and builds the result.
 
-use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use forge_adapter_api::child::{Child, StartError};
+use forge_adapter_api::folder::{Folder, TempFolder};
 use forge_adapter_api::{AdapterError, Events, ExecutionRequest, ExecutionResult, Result, Run};
 use forge_adapter_transport::caller_tools::SERVER;
-use forge_adapter_transport::folder;
 use forge_adapter_transport::json_rpc::JsonRpc;
 
 use crate::Acp;
@@ -48,14 +47,17 @@ async fn attempt(
     let instance = adapter.host.instance();
     let path = adapter.settings.table.program.as_ref();
     let path = path.ok_or_else(|| outcome::unavailable(launch::not_named(instance)))?;
-    let folder = folder::create(&adapter.host).map_err(|error| internal(&error))?;
-    let workspace = launch::workspace(request);
+    let folder = TempFolder::create(instance).map_err(|error| internal(&error))?;
+    let workspace = request.open_workspace()?;
     let work = workspace
         .as_ref()
-        .or(adapter.settings.table.dir.as_ref())
-        .map_or_else(|| folder.path().to_owned(), PathBuf::clone);
-    let program = launch::program(&adapter.settings, path, &work, folder.path())
+        .map(Folder::path)
+        .or(adapter.settings.table.dir.as_deref())
+        .unwrap_or(folder.path())
+        .to_owned();
+    let mut program = launch::program(&adapter.settings, path, work.clone(), &folder)
         .map_err(|error| internal(&error))?;
+    program.workspace = workspace.clone();
     let desk = ToolServer::open(&adapter.host, request, folder.path())
         .map_err(|error| internal(&error))?;
     let child = Child::start(&adapter.host, Some(&request.execution_id), &program);

@@ -1,7 +1,9 @@
 //! MCP server of the caller's tools, behind a Unix socket in the run's directory. The agent starts the bridge's relay
 //! as the server's command.
 
+use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -45,6 +47,8 @@ impl ToolServer {
         };
         let socket: PathBuf = folder.join("tools");
         let listener = UnixListener::bind(&socket)?;
+        // The umask decided its mode until here, but other users cannot enter the folder.
+        fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
         let args: Vec<Value> = args
             .iter()
             .map(|arg| Value::from(arg.as_str()))

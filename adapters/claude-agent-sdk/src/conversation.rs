@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use forge_adapter_api::child::{Child, StartError};
+use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::{
     AdapterError, Events, ExecutionRequest, ExecutionResult, Host, Result, Run,
 };
 use forge_adapter_transport::caller_tools::{self, CallerTools};
-use forge_adapter_transport::folder;
 use forge_adapter_transport::json_lines::JsonLines;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -55,12 +55,13 @@ async fn attempt(
     events: &Events,
     run: &Run,
 ) -> Result<ExecutionResult> {
-    let folder =
-        folder::create(host).map_err(|error| internal("create the run's directory", &error))?;
+    let folder = TempFolder::create(host.instance())
+        .map_err(|error| internal("create the run's directory", &error))?;
+    let workspace = request.open_workspace()?;
     let mut control = Control {
         policy: Policy {
             permission: settings.table.permission,
-            workspace: launch::dir(request),
+            workspace: workspace.as_ref().map(|folder| folder.path().to_owned()),
         },
         tools: CallerTools::new(&request.execution_id, &request.tools),
         question: None,
@@ -70,7 +71,8 @@ async fn attempt(
         request,
         conversation,
         &control.tools,
-        folder.path(),
+        workspace,
+        &folder,
     )
     .map_err(|error| internal("prepare the run", &error))?;
     let child = Child::start(host, Some(&request.execution_id), &program).map_err(not_started)?;

@@ -1,11 +1,11 @@
 //! Command line of the program for one request. Large or secret values are passed in files of the run's own directory,
 //! because arguments are bounded and readable by all users.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forge_adapter_api::child::Program;
+use forge_adapter_api::folder::{Folder, TempFolder};
 use forge_adapter_api::{ExecutionRequest, OutputStrategy};
 use forge_adapter_transport::caller_tools::{self, CallerTools};
 use serde_json::{Map, Value, json};
@@ -50,9 +50,11 @@ pub(crate) fn program(
     request: &ExecutionRequest,
     conversation: &Conversation,
     tools: &CallerTools,
-    folder: &Path,
+    workspace: Option<Folder>,
+    folder: &TempFolder,
 ) -> io::Result<Program> {
     let table = &settings.table;
+    let files = Folder::open(folder.path())?;
     let mut args = Arguments::default();
     for (name, value) in [
         ("output-format", "stream-json"),
@@ -68,11 +70,11 @@ pub(crate) fn program(
     args.value("setting-sources", "");
     args.value(
         "system-prompt-file",
-        &file(folder, "system-prompt", &system_prompt(request))?,
+        &file(&files, "system-prompt", &system_prompt(request))?,
     );
     args.value(
         "mcp-config",
-        &file(folder, "mcp.json", &mcp_config(request, tools).to_string())?,
+        &file(&files, "mcp.json", &mcp_config(request, tools).to_string())?,
     );
     match conversation {
         Conversation::New(id) => args.value("session-id", id),
@@ -102,21 +104,15 @@ pub(crate) fn program(
     if let Some(mode) = &table.permission_mode {
         args.value("permission-mode", mode);
     }
-    let dir = match dir(request) {
-        Some(dir) => dir,
-        None => {
-            let dir = folder.join("work");
-            fs::create_dir(&dir)?;
-            dir
-        }
-    };
     let mut program = Program::new(&table.program);
     program.args = args.0.into_iter().map(Into::into).collect();
-    program.dir = Some(dir);
-    program.folder = Some(folder.to_owned());
+    match workspace {
+        Some(workspace) => program.workspace = Some(workspace),
+        None => program.dir = Some(folder.subfolder("work")?),
+    }
+    program.folder = Some(folder.path().to_owned());
     // Temporary files of the program are removed with the run's directory.
-    let temporary = folder.join("tmp");
-    fs::create_dir(&temporary)?;
+    let temporary = folder.subfolder("tmp")?;
     for name in ["TMPDIR", "CLAUDE_CODE_TMPDIR"] {
         program
             .env
@@ -124,11 +120,6 @@ pub(crate) fn program(
     }
     program.env.extend(settings.env.clone());
     Ok(program)
-}
-
-/// The workspace directory of the dispatch.
-pub(crate) fn dir(request: &ExecutionRequest) -> Option<PathBuf> {
-    request.workspace.as_ref()?.dir.as_ref().map(PathBuf::from)
 }
 
 /// Schema of the structured output; `None` for other output strategies.
@@ -235,8 +226,8 @@ impl Arguments {
     }
 }
 
-fn file(folder: &Path, name: &str, content: &str) -> io::Result<String> {
-    let path = folder.join(name);
-    fs::write(&path, content)?;
-    Ok(path.display().to_string())
+/// Writes a file that only this user can read, like its folder; returns its path.
+fn file(folder: &Folder, name: &str, content: &str) -> io::Result<String> {
+    folder.write_below(Path::new(name), content.as_bytes())?;
+    Ok(folder.path().join(name).display().to_string())
 }

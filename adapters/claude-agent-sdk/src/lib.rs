@@ -14,11 +14,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use forge_adapter_api::child::Program;
+use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::{
     Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
     LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
 };
-use forge_adapter_transport::folder;
 
 use crate::config::{FORWARDED, Settings};
 
@@ -38,7 +38,7 @@ impl ExecutionAdapter for ClaudeAgentSdk {
     const ENV: &'static [&'static str] = &FORWARDED;
 
     async fn initialize(host: Host, config: Config) -> Result<Self> {
-        folder::remove_leftovers(&host);
+        TempFolder::remove_leftovers(host.instance());
         Ok(Self {
             host,
             settings: Settings::read(&config)?,

@@ -1,7 +1,8 @@
 //! Policy for tool calls that no rule of the program covers.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
+use forge_adapter_transport::folder::is_below;
 use serde_json::Value;
 
 use crate::config::Permission;
@@ -48,23 +49,6 @@ impl Policy {
             }),
         }
     }
-}
-
-/// Returns true if writing to `path` writes below `root`, with existing links resolved.
-fn is_below(root: &Path, path: &Path) -> bool {
-    let Ok(root) = root.canonicalize() else {
-        return false;
-    };
-    let path = root.join(path);
-    if path.components().any(|part| part == Component::ParentDir) {
-        return false;
-    }
-    // A new file is created where its nearest existing ancestor really is. `canonicalize` treats a dangling link as
-    // missing, but a write would follow it; hence `symlink_metadata`.
-    path.ancestors()
-        .find(|ancestor| ancestor.symlink_metadata().is_ok())
-        .and_then(|existing| existing.canonicalize().ok())
-        .is_some_and(|existing| existing.starts_with(&root))
 }
 
 #[cfg(test)]

@@ -12,11 +12,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use forge_adapter_api::child::Program;
+use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::{
     Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
     LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
 };
-use forge_adapter_transport::folder;
 use secrecy::ExposeSecret as _;
 
 use crate::argv::Placeholder;
@@ -39,7 +39,7 @@ impl ExecutionAdapter for Command {
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
 
     async fn initialize(host: Host, config: Config) -> Result<Self> {
-        folder::remove_leftovers(&host);
+        TempFolder::remove_leftovers(host.instance());
         let settings = Settings::read(&config)?;
         let program = settings
             .table

@@ -1,19 +1,18 @@
 //! A run from start to result: starts the program, reads its output, ends it.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::io::{self, Read as _};
+use std::path::Path;
 use std::process::ExitStatus;
 
 use forge_adapter_api::child::{Child, Line, Program, StartError};
+use forge_adapter_api::folder::{Folder, TempFolder};
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, OutputStrategy,
     Result, Run, Usage,
 };
-use forge_adapter_transport::folder;
 use forge_adapter_transport::wire::{self, Message};
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
-use tempfile::TempDir;
 use tokio::time::{Instant, sleep_until, timeout};
 use uuid::Uuid;
 
@@ -24,6 +23,7 @@ use crate::transcript::Transcript;
 
 /// Size limit of a usage file; a larger one is ignored.
 const USAGE_BYTES: u64 = 1 << 20;
+const USAGE_FILE: &str = "usage.json";
 
 pub(crate) async fn execute(
     host: &Host,
@@ -32,7 +32,7 @@ pub(crate) async fn execute(
     events: &Events,
     run: &Run,
 ) -> Result<ExecutionResult> {
-    let folder = folder::create(host);
+    let folder = TempFolder::create(host.instance());
     let folder = folder.map_err(|error| internal("create a folder for the run", &error))?;
     let mut transcript = Transcript::default();
     let session = request
@@ -60,8 +60,7 @@ pub(crate) async fn execute(
     let end = reading
         .until_the_end(&mut child, &mut transcript, run)
         .await;
-    let file = usage_file(&folder);
-    if let Some(usage) = read_usage(&file) {
+    if let Some(usage) = read_usage(folder.path()) {
         settings.table.usage.read(&usage, &mut transcript);
         if transcript.usage != Usage::default() {
             events
@@ -228,18 +227,16 @@ fn program(
     settings: &Settings,
     request: &ExecutionRequest,
     session: &str,
-    folder: &TempDir,
+    folder: &TempFolder,
 ) -> Result<Program> {
     let path = settings.table.program.as_ref();
     let path = path.ok_or_else(|| AdapterError::new("adapter_unavailable", crate::NO_PROGRAM))?;
-    let dir = match dir(request) {
-        Some(dir) => dir,
-        None => {
-            let dir = folder.path().join("work");
-            std::fs::create_dir(&dir)
-                .map_err(|error| internal("create a folder for the program", &error))?;
-            dir
-        }
+    let workspace = request.open_workspace()?;
+    let dir = match &workspace {
+        Some(workspace) => workspace.path().to_owned(),
+        None => folder
+            .subfolder("work")
+            .map_err(|error| internal("create a folder for the program", &error))?,
     };
     let args = settings
         .argv
@@ -248,6 +245,7 @@ fn program(
     let mut program = Program::new(path);
     program.args = args.into_iter().map(Into::into).collect();
     program.dir = Some(dir);
+    program.workspace = workspace;
     program.folder = Some(folder.path().to_owned());
     program.line_bytes = settings.table.line_bytes;
     program
@@ -274,7 +272,7 @@ fn value(
     request: &ExecutionRequest,
     session: &str,
     dir: &Path,
-    folder: &TempDir,
+    folder: &TempFolder,
     placeholder: Placeholder,
 ) -> Option<String> {
     match placeholder {
@@ -287,7 +285,7 @@ fn value(
         Placeholder::Workspace => Some(dir.display().to_string()),
         Placeholder::OutputFile => request.output_file.clone(),
         Placeholder::OutputSchema => schema(request).map(Value::to_string),
-        Placeholder::UsageFile => Some(usage_file(folder).display().to_string()),
+        Placeholder::UsageFile => Some(folder.path().join(USAGE_FILE).display().to_string()),
         Placeholder::TaskId => Some(request.task_id.clone()),
         Placeholder::AgentId => Some(request.agent_id.clone()),
     }
@@ -310,21 +308,15 @@ pub(crate) fn schema(request: &ExecutionRequest) -> Option<&Value> {
     }
 }
 
-fn dir(request: &ExecutionRequest) -> Option<PathBuf> {
-    request.workspace.as_ref()?.dir.as_ref().map(PathBuf::from)
-}
-
-fn usage_file(folder: &TempDir) -> PathBuf {
-    folder.path().join("usage.json")
-}
-
-fn read_usage(path: &Path) -> Option<Value> {
+/// Reads the usage file in the folder of the run, which the program can have replaced by anything.
+fn read_usage(folder: &Path) -> Option<Value> {
     // A failed program writes no usage file.
-    let metadata = std::fs::symlink_metadata(path).ok()?;
-    if !metadata.is_file() || metadata.len() > USAGE_BYTES {
-        return None;
-    }
-    match serde_json::from_slice(&std::fs::read(path).ok()?) {
+    let file = Folder::open(folder).and_then(|folder| folder.open_below(Path::new(USAGE_FILE)));
+    let mut usage = Vec::new();
+    file.and_then(|file| file.take(USAGE_BYTES + 1).read_to_end(&mut usage))
+        .ok()
+        .filter(|read| *read as u64 <= USAGE_BYTES)?;
+    match serde_json::from_slice(&usage) {
         Ok(usage) => Some(usage),
         Err(error) => {
             tracing::warn!(error = %error, "the usage file is not JSON");

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::path::{Component, Path};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -85,7 +86,11 @@ impl Mode {
 /// has died. Called once per execution, not per round of tools.
 pub(crate) fn note(journal: &Path, request: &ExecutionRequest) -> Result<()> {
     let line = format!("{}\n", request.execution_id);
-    let file = OpenOptions::new().create(true).append(true).open(journal);
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(journal);
     file.and_then(|mut file| file.write_all(line.as_bytes()))
         .map_err(|error| {
             let text = format!("journal {}: {error}", journal.display());
@@ -282,26 +287,17 @@ fn structured(request: &ExecutionRequest) -> ExecutionResult {
 }
 
 fn write_file(request: &ExecutionRequest) -> Result<ExecutionResult> {
-    let invalid = |text: &str| AdapterError::new("invalid_request", text);
-    let dir = request
-        .workspace
-        .as_ref()
-        .and_then(|workspace| workspace.dir.as_deref())
-        .ok_or_else(|| invalid("model \"file\" needs workspace.dir"))?;
-    let file = Path::new(request.output_file.as_deref().unwrap_or("output.md"));
-    let inside = file
-        .components()
-        .all(|part| matches!(part, Component::Normal(_)));
-    if !inside {
-        return Err(invalid("outputFile must be relative, without .."));
-    }
-    let path = Path::new(dir).join(file);
-    let written = path
-        .parent()
-        .map_or(Ok(()), std::fs::create_dir_all)
-        .and_then(|()| std::fs::write(&path, &request.message));
+    let folder = request.open_workspace()?.ok_or_else(|| {
+        AdapterError::new("invalid_request", "model \"file\" needs workspace.dir")
+    })?;
+    let file = request.output_file.as_deref().unwrap_or("output.md");
+    let written = folder.write_below(Path::new(file), request.message.as_bytes());
     written.map_err(|error| {
-        AdapterError::new("internal", format!("write {}: {error}", path.display()))
+        let code = match error.kind() {
+            ErrorKind::InvalidInput => "invalid_request",
+            _ => "internal",
+        };
+        AdapterError::new(code, format!("write {file:?}: {error}"))
     })?;
     Ok(ExecutionResult::default())
 }

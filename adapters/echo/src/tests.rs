@@ -1,6 +1,12 @@
 //! Tests of the models without the boundary; only the conformance checks cross it.
 
-use forge_adapter_api::request::{ToolResult, Turn};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use forge_adapter_api::request::{ToolResult, Turn, Workspace};
 use forge_adapter_api::{
     AdapterEvent, Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Host,
     OutputStrategy, Result, Status, conformance,
@@ -156,24 +162,96 @@ async fn structured_takes_json_or_samples_the_schema() {
     assert_eq!(result.unwrap().structured_output, Some(json!({"n": 0})));
 }
 
-#[tokio::test]
-async fn file_writes_below_the_workspace_and_nowhere_else() {
-    let dir = tempfile::tempdir().unwrap();
-    let to = |file: &str| ExecutionRequest {
+/// A request to write `file` below `dir`.
+fn write_to(dir: &Path, file: &str) -> ExecutionRequest {
+    ExecutionRequest {
         output_file: Some(file.to_owned()),
-        workspace: Some(forge_adapter_api::request::Workspace {
-            dir: Some(dir.path().display().to_string()),
+        workspace: Some(Workspace {
+            dir: Some(dir.display().to_string()),
+            id: None,
         }),
         ..request("file", "written")
-    };
-    let (result, _) = run(to("sub/out.md")).await;
-    assert_eq!(result.unwrap().status, Status::Ok);
-    let written = std::fs::read_to_string(dir.path().join("sub/out.md")).unwrap();
-    assert_eq!(written, "written");
-    for outside in ["../out.md", "/tmp/out.md"] {
-        let (result, _) = run(to(outside)).await;
-        assert_eq!(result.unwrap_err().code, "invalid_request", "{outside}");
     }
+}
+
+/// A folder with a workspace, `w`, and a file beside it, `secret`.
+fn beside_a_secret() -> (tempfile::TempDir, PathBuf) {
+    let held = tempfile::tempdir().unwrap();
+    let base = held.path().canonicalize().unwrap();
+    std::fs::create_dir(base.join("w")).unwrap();
+    std::fs::write(base.join("secret"), "secret").unwrap();
+    (held, base)
+}
+
+#[tokio::test]
+async fn file_writes_below_the_workspace_and_nowhere_else() {
+    let (_held, base) = beside_a_secret();
+    let dir = base.join("w");
+    let (result, _) = run(write_to(&dir, "sub/out.md")).await;
+    assert_eq!(result.unwrap().status, Status::Ok);
+    let written = std::fs::read_to_string(dir.join("sub/out.md")).unwrap();
+    assert_eq!(written, "written");
+    symlink(base.join("secret"), dir.join("link")).unwrap();
+    symlink(&base, dir.join("up")).unwrap();
+    std::fs::hard_link(base.join("secret"), dir.join("hard")).unwrap();
+    let made = Command::new("mkfifo").arg(dir.join("pipe")).status();
+    assert!(made.unwrap().success());
+    for (outside, code) in [
+        ("../out.md", "invalid_request"),
+        ("/tmp/out.md", "invalid_request"),
+        ("link", "internal"),
+        ("up/secret", "internal"),
+        ("hard", "internal"),
+        ("pipe", "internal"),
+    ] {
+        let (result, _) = run(write_to(&dir, outside)).await;
+        assert_eq!(result.unwrap_err().code, code, "{outside}");
+    }
+    let secret = std::fs::read_to_string(base.join("secret"));
+    assert_eq!(secret.unwrap(), "secret");
+}
+
+#[tokio::test]
+async fn file_does_not_follow_a_link_that_comes_and_goes() {
+    let (_held, base) = beside_a_secret();
+    let (dir, ended) = (base.join("w"), AtomicBool::new(false));
+    let ended = Arc::new(ended);
+    let flipping = std::thread::spawn({
+        let (base, flip, ended) = (base.clone(), dir.join("flip"), Arc::clone(&ended));
+        move || {
+            while !ended.load(Ordering::Relaxed) {
+                // Each can fail, because the adapter creates the folder too.
+                let _ = std::fs::create_dir(&flip);
+                let _ = std::fs::remove_dir_all(&flip);
+                let _ = symlink(&base, &flip);
+                let _ = std::fs::remove_file(&flip);
+            }
+        }
+    });
+    let echo = echo(json!({})).await;
+    for _ in 0..5_000 {
+        let (events, _received) = Events::channel(10);
+        // Most attempts are refused.
+        let _ = echo.execute(write_to(&dir, "flip/secret"), events).await;
+    }
+    ended.store(true, Ordering::Relaxed);
+    flipping.join().unwrap();
+    let secret = std::fs::read_to_string(base.join("secret"));
+    assert_eq!(secret.unwrap(), "secret");
+}
+
+#[tokio::test]
+async fn file_is_not_written_to_a_folder_that_took_the_place_of_the_workspace() {
+    let (_held, base) = beside_a_secret();
+    let dir = base.join("w");
+    let mut request = write_to(&dir, "out.md");
+    let id = request.open_workspace().unwrap().unwrap().id().unwrap();
+    request.workspace.as_mut().unwrap().id = Some(id);
+    std::fs::rename(&dir, base.join("kept")).unwrap();
+    std::fs::create_dir(&dir).unwrap();
+    let (result, _) = run(request).await;
+    assert_eq!(result.unwrap_err().code, "workspace_unavailable");
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
 }
 
 #[tokio::test]

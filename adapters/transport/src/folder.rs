@@ -1,26 +1,7 @@
-//! Temporary folders of runs, and a check that a path is below a folder.
+//! Check that a path is below a folder, for decisions on what a runtime is going to do by itself. What an adapter
+//! opens goes through `forge_adapter_api::folder`.
 
-use std::fs;
-use std::io;
 use std::path::{Component, Path};
-
-use forge_adapter_api::Host;
-use tempfile::TempDir;
-
-/// Creates a folder for one run, accessible only to the bridge's user. Removed on drop.
-pub fn create(host: &Host) -> io::Result<TempDir> {
-    let prefix = format!("{}{}.", prefix(host), host.epoch());
-    tempfile::Builder::new().prefix(&prefix).tempdir()
-}
-
-/// Removes run folders of this adapter that earlier boots of the bridge left behind on the same store.
-/// Folders of the current boot stay: a replaced generation of the adapter can still be using them.
-pub fn remove_leftovers(host: &Host) {
-    // Without a persistent store, other bridges can run with the same prefix.
-    if host.epoch() > 0 {
-        remove(&std::env::temp_dir(), &prefix(host), host.epoch());
-    }
-}
 
 /// True if a write to `path` stays below `root`, following links as far as the path exists. A relative path
 /// is resolved against `root`.
@@ -40,62 +21,12 @@ pub fn is_below(root: &Path, path: &Path) -> bool {
         .is_some_and(|existing| existing.starts_with(&root))
 }
 
-fn prefix(host: &Host) -> String {
-    // Instance names contain no dot, so no prefix is the beginning of another one.
-    format!("forge-{}.{}.", host.instance(), host.store_id())
-}
-
-fn remove(parent: &Path, prefix: &str, epoch: u64) {
-    let Ok(entries) = fs::read_dir(parent) else {
-        return;
-    };
-    let own = format!("{prefix}{epoch}.");
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if !name.starts_with(prefix) || name.starts_with(&own) {
-            continue;
-        }
-        // `remove_dir_all` does not follow links, and fails on folders of other users.
-        if let Err(error) = fs::remove_dir_all(entry.path()) {
-            tracing::warn!(
-                "cannot remove {} of an earlier run: {error}",
-                entry.path().display()
-            );
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;
-
-    #[test]
-    fn only_folders_of_the_same_adapter_on_earlier_boots_of_the_store_are_removed() {
-        let parent = tempfile::tempdir().unwrap();
-        for name in [
-            "forge-x.a.1.r",
-            "forge-x.a.12.r",
-            "forge-x.a.2.r",
-            "forge-x.a.r",
-            "forge-x.b.1.r",
-            "forge-x-y.a.1.r",
-            "other",
-        ] {
-            fs::create_dir(parent.path().join(name)).unwrap();
-            fs::write(parent.path().join(name).join("file"), "").unwrap();
-        }
-        remove(parent.path(), "forge-x.a.", 2);
-        let mut left: Vec<_> = fs::read_dir(parent.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
-        left.sort();
-        let kept = ["forge-x-y.a.1.r", "forge-x.a.2.r", "forge-x.b.1.r", "other"];
-        assert_eq!(left, kept);
-    }
 
     #[test]
     fn links_and_parents_do_not_lead_out() {

@@ -65,6 +65,7 @@ pub fn assemble(
         workspace: dispatch.workspace_dir().map(|dir| Workspace {
             // Lossless: validation refuses a path that is not UTF-8.
             dir: Some(dir.to_string_lossy().into_owned()),
+            id: dispatch.workspace_id,
         }),
         mcp_servers: mcp_servers(dispatch, attempt.mcp_servers)?,
         budget: attempt.budget_left,

@@ -3,7 +3,8 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use forge_adapter_api::OutputStrategy;
+use forge_adapter_api::folder::Folder;
+use forge_adapter_api::{AdapterError, OutputStrategy};
 use futures_util::FutureExt;
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -28,6 +29,7 @@ use super::recover::{self, RecoveryAction};
 use super::request::{DispatchRequest, Prompt};
 use super::running::Stop;
 use super::spans::DispatchSpans;
+use super::validate::workspace;
 
 /// Reason given for an attempt that the shutdown of the bridge stopped.
 const STOPPED: &str = "the bridge was stopped during the attempt";
@@ -141,6 +143,13 @@ impl Inner {
                 return silent(Ending::Unavailable(text));
             }
         };
+        let folder = match workspace::reopen(request, &self.config.workspace_roots) {
+            Ok(folder) => folder,
+            Err(text) => {
+                let error = AdapterError::new("workspace_unavailable", text);
+                return silent(Ending::Failed(error));
+            }
+        };
         let attempt = assemble::Attempt {
             id: begun.lease.id,
             number: begun.lease.attempt,
@@ -211,7 +220,7 @@ impl Inner {
             AttemptEnd::Lost => return Outcome::Nothing,
         };
         if strategy == OutputStrategy::File && matches!(ending, Ending::Answered(_)) {
-            file = self.captured(request).await;
+            file = self.captured(folder, request).await;
         }
         conclude(Completion {
             strategy,
@@ -297,11 +306,15 @@ impl Inner {
     }
 
     /// Reads the output file of the run. `None` without a workspace folder, or if reading panicked.
-    async fn captured(&self, request: &DispatchRequest) -> Option<Captured> {
-        let dir = request.workspace_dir()?.clone();
+    async fn captured(
+        &self,
+        folder: Option<Folder>,
+        request: &DispatchRequest,
+    ) -> Option<Captured> {
+        let folder = folder?;
         let file = request.output_file().to_owned();
         let config = Arc::clone(&self.finisher.config);
-        let read = move || capture::read(&dir, &file, config.output_limit_bytes);
+        let read = move || capture::read(&folder, &file, config.output_limit_bytes);
         failpoint::point("output.read.before");
         let captured = tokio::task::spawn_blocking(read).await.ok();
         failpoint::point("output.read.after");

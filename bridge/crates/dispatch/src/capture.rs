@@ -1,11 +1,10 @@
 //! Output capture: choice of the strategy, and reading of the file that a run wrote.
 
-use std::fs::File;
 use std::io::Read;
-use std::path::{Component, Path};
+use std::path::Path;
 
+use forge_adapter_api::folder::Folder;
 use forge_adapter_api::{OutputStrategy, Profile};
-use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::request::DispatchRequest;
 
@@ -57,73 +56,20 @@ pub enum Captured {
     Missing(String),
 }
 
-/// Reads at most `limit` + 1 bytes of `file` below `dir`. Follows no symbolic link in either path and reads
-/// regular files only. Blocks the calling thread.
-pub fn read(dir: &Path, file: &str, limit: usize) -> Captured {
+/// Reads at most `limit` + 1 bytes of `file` below the folder of the run, by the rules of [`Folder::open_below`].
+/// Blocks the calling thread.
+pub fn read(folder: &Folder, file: &str, limit: usize) -> Captured {
     let missing = |reason: String| Captured::Missing(format!("output file {file:?} {reason}"));
-    let opened = match open(dir, Path::new(file)) {
+    let opened = match folder.open_below(Path::new(file)) {
         Ok(opened) => opened,
         Err(error) => return missing(format!("cannot be opened: {error}")),
     };
-    match opened.metadata() {
-        Ok(metadata) if metadata.is_file() => {}
-        Ok(_) => return missing("is not a regular file".into()),
-        Err(error) => return missing(format!("cannot be examined: {error}")),
-    }
     let mut bytes = Vec::new();
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
     match opened.take(most).read_to_end(&mut bytes) {
         Ok(_) => Captured::Read(bytes),
         Err(error) => missing(format!("cannot be read: {error}")),
     }
-}
-
-/// Opens the path from the root, one component at a time, so that no component can be a symbolic link.
-fn open(dir: &Path, file: &Path) -> std::io::Result<File> {
-    // O_PATH also opens folders with search but no read permission; not every system has it.
-    #[cfg(target_os = "linux")]
-    let pass = OFlags::PATH;
-    #[cfg(not(target_os = "linux"))]
-    let pass = OFlags::RDONLY;
-    let safe = OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let refused = || std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a plain path");
-
-    let mut folder = openat(
-        CWD,
-        "/",
-        pass | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    let mut names = Vec::new();
-    for component in dir.components().skip(1).chain(file.components()) {
-        match component {
-            Component::Normal(name) => names.push(name),
-            Component::CurDir => {}
-            Component::Prefix(_) | Component::RootDir | Component::ParentDir => {
-                return Err(refused());
-            }
-        }
-    }
-    let last = names.pop().ok_or_else(refused)?;
-    if !dir.is_absolute() {
-        return Err(refused());
-    }
-    for name in names {
-        folder = openat(
-            &folder,
-            name,
-            pass | OFlags::DIRECTORY | safe,
-            Mode::empty(),
-        )?;
-    }
-    // Non-blocking: a pipe in place of the file must not hang the bridge.
-    let found = openat(
-        &folder,
-        last,
-        OFlags::RDONLY | OFlags::NONBLOCK | safe,
-        Mode::empty(),
-    )?;
-    Ok(File::from(found))
 }
 
 #[cfg(test)]
@@ -185,39 +131,24 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_without_following_links() {
+    fn what_is_no_file_of_the_folder_is_missing() {
         let held = tempfile::tempdir().unwrap();
         let base = held.path().canonicalize().unwrap();
-        let dir = base.join("w");
-        std::fs::create_dir_all(dir.join("sub")).unwrap();
+        std::fs::create_dir_all(base.join("w/sub")).unwrap();
         std::fs::write(base.join("secret"), "secret").unwrap();
-        std::fs::write(dir.join("output.md"), "done").unwrap();
-        std::fs::write(dir.join("sub/x"), "deep").unwrap();
-        symlink(base.join("secret"), dir.join("link")).unwrap();
-        symlink(&base, dir.join("up")).unwrap();
-        symlink(&dir, base.join("alias")).unwrap();
-        rustix::fs::mknodat(
-            CWD,
-            dir.join("pipe"),
-            rustix::fs::FileType::Fifo,
-            Mode::RUSR | Mode::WUSR,
-            0,
-        )
-        .unwrap();
-        for (folder, file, expected) in [
-            (&dir, "output.md", Some("done")),
-            (&dir, "./sub/x", Some("deep")),
-            (&dir, "absent", None),
-            (&dir, "link", None),
-            (&dir, "up/secret", None),
-            (&dir, "../secret", None),
-            (&dir, "/etc/hostname", None),
-            (&dir, "sub", None),
-            (&dir, "pipe", None),
-            (&dir, ".", None),
-            (&base.join("alias"), "output.md", None),
+        std::fs::write(base.join("w/output.md"), "done").unwrap();
+        symlink(base.join("secret"), base.join("w/link")).unwrap();
+        std::fs::hard_link(base.join("secret"), base.join("w/hard")).unwrap();
+        let folder = Folder::open(&base.join("w")).unwrap();
+        for (file, expected) in [
+            ("output.md", Some("done")),
+            ("absent", None),
+            ("link", None),
+            ("hard", None),
+            ("../secret", None),
+            ("sub", None),
         ] {
-            let text = match read(folder, file, 100) {
+            let text = match read(&folder, file, 100) {
                 Captured::Read(bytes) => Some(String::from_utf8(bytes).unwrap()),
                 Captured::Missing(_) => None,
             };
@@ -230,6 +161,7 @@ mod tests {
         let held = tempfile::tempdir().unwrap();
         let dir = held.path().canonicalize().unwrap();
         std::fs::write(dir.join("big"), vec![b'x'; 1000]).unwrap();
-        assert_eq!(read(&dir, "big", 10), Captured::Read(vec![b'x'; 11]));
+        let folder = Folder::open(&dir).unwrap();
+        assert_eq!(read(&folder, "big", 10), Captured::Read(vec![b'x'; 11]));
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use forge_adapter_api::OutputStrategy;
+use forge_adapter_api::folder::FolderId;
 use forge_adapter_api::request::{Budget, Tool, ToolResult};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -86,6 +87,8 @@ struct Free<'a> {
     deadline: &'a Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: &'a Option<Map<String, Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workspace_id: &'a Option<FolderId>,
     #[serde(flatten)]
     trace: &'a Trace,
 }
@@ -115,6 +118,7 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         tool_results,
         mcp_servers,
         workspace,
+        workspace_id,
         output_strategy,
         output_schema,
         output_file,
@@ -164,6 +168,7 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         not_before,
         deadline,
         metadata,
+        workspace_id,
         trace,
     };
     let mut json = serde_json::to_string(&compared).expect("a request has only text keys");

@@ -88,7 +88,7 @@ pub struct Config {
     pub queue_limit: u64,
     /// Maximum number of attempts under `recovery: retry` and `resume`, the first one included.
     pub max_attempts: u32,
-    /// Folders below which `workspace.dir` is allowed. Empty: no dispatch may name a folder.
+    /// Folders below which `workspace.dir` is allowed, at acceptance and at each start. Empty: no dispatch may name a folder.
     pub workspace_roots: Vec<PathBuf>,
     /// Bytes of an output included in the result and the callback; the whole output has its own route.
     pub output_inline_bytes: usize,

@@ -16,7 +16,7 @@ const NAME_BYTES: usize = 128;
 
 /// Ends of a dispatch that are counted separately: no error, each code of the bridge, and one for the adapters'
 /// own codes.
-pub const ENDS: [&str; 19] = [
+pub const ENDS: [&str; 20] = [
     "",
     "cancelled",
     "timeout",
@@ -28,6 +28,7 @@ pub const ENDS: [&str; 19] = [
     "adapter_unavailable",
     "protocol_violation",
     "session_not_found",
+    "workspace_unavailable",
     "input_required",
     "blocked_by_policy",
     "queue_timeout",

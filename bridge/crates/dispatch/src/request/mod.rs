@@ -9,6 +9,7 @@ use std::mem;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forge_adapter_api::folder::FolderId;
 use forge_adapter_api::request::{Budget, Tool, ToolResult};
 use forge_adapter_api::{CostTier, LatencyProfile, OutputStrategy};
 use jiff::{SignedDuration, Timestamp};
@@ -61,6 +62,9 @@ pub struct DispatchRequest {
     pub mcp_servers: Vec<String>,
     #[serde(default)]
     pub workspace: Option<Workspace>,
+    /// Identity of `workspace.dir` when the dispatch was accepted.
+    #[serde(default)]
+    pub workspace_id: Option<FolderId>,
     /// Output strategy that the caller requires.
     #[serde(default)]
     pub output_strategy: Option<OutputStrategy>,
@@ -128,6 +132,7 @@ impl DispatchRequest {
             tool_results: Vec::new(),
             mcp_servers: Vec::new(),
             workspace: None,
+            workspace_id: None,
             output_strategy: None,
             output_schema: None,
             output_file: None,

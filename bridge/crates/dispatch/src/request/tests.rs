@@ -1,5 +1,7 @@
 //! Tests of `request`.
 
+use forge_adapter_api::folder::FolderId;
+
 use super::*;
 
 /// The smallest request, for tests of later stages.
@@ -21,6 +23,7 @@ pub(crate) fn minimal() -> DispatchRequest {
         tool_results: Vec::new(),
         mcp_servers: Vec::new(),
         workspace: None,
+        workspace_id: None,
         output_strategy: None,
         output_schema: None,
         output_file: None,
@@ -52,6 +55,10 @@ fn a_dispatch_survives_its_json() {
         }),
         idle_timeout: Some(Duration::from_millis(250)),
         deadline: Some(at("2026-01-02T03:04:05.678Z")),
+        workspace_id: Some(FolderId {
+            device: 3,
+            inode: u64::MAX,
+        }),
         workspace: Some(Workspace {
             dir: Some("/srv/w".into()),
             files: vec![File {

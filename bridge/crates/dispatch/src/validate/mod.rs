@@ -7,7 +7,7 @@ mod fields;
 mod rows;
 mod spelling;
 mod tools;
-mod workspace;
+pub(crate) mod workspace;
 
 use std::collections::BTreeSet;
 
@@ -92,7 +92,7 @@ fn read_dispatch(
     if not_before.zip(deadline).is_some_and(|(n, d)| d <= n) {
         fields.complain("deadline", "must be later than notBefore");
     }
-    let workspace = workspace::read(fields, &config.workspace_roots);
+    let (workspace, workspace_id) = workspace::read(fields, &config.workspace_roots);
     let output_strategy = read_output_strategy(fields);
     let dir_given = fields
         .value("workspace")
@@ -117,6 +117,7 @@ fn read_dispatch(
         tool_results: tools::read_results(fields),
         mcp_servers: read_mcp_servers(fields, limits.mcp_servers),
         workspace,
+        workspace_id,
         output_strategy,
         output_schema: read_output_schema(fields, config.schema_limit_bytes),
         output_file: workspace::read_output_file(fields),

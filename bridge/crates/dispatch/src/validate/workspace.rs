@@ -1,29 +1,57 @@
-//! Workspace folder and prompt files of a dispatch. Accesses the file system only to resolve the folder.
+//! Workspace folder and prompt files of a dispatch. Accesses the file system only to resolve the folder: when the
+//! dispatch is accepted, and again when an attempt starts.
 
 use std::path::{Path, PathBuf};
 
+use forge_adapter_api::folder::{Folder, FolderId};
 use serde_json::Value;
 
-use crate::request::{File, Workspace};
+use crate::request::{DispatchRequest, File, Workspace};
 
 use super::fields::Fields;
 use super::spelling;
 
-/// Reads `workspace`; the folder becomes canonical and must be below one of the roots.
-pub(super) fn read(dispatch: &Fields<'_>, roots: &[PathBuf]) -> Option<Workspace> {
-    let fields = dispatch.object("workspace")?;
+/// Reads `workspace`, and the identity of its folder, which becomes canonical and must be below one of the roots.
+pub(super) fn read(
+    dispatch: &Fields<'_>,
+    roots: &[PathBuf],
+) -> (Option<Workspace>, Option<FolderId>) {
+    let Some(fields) = dispatch.object("workspace") else {
+        return (None, None);
+    };
     spelling::warn(&fields, spelling::WORKSPACE);
-    let dir = fields.text("dir").and_then(|dir| {
-        let resolved = resolve(dir, roots);
+    let resolved = fields.text("dir").and_then(|dir| {
+        let resolved = resolve(Path::new(dir), roots);
         resolved
             .map_err(|complaint| fields.complain("dir", complaint))
             .ok()
     });
+    let (dir, id) = match resolved {
+        Some((folder, id)) => (Some(folder.path().to_owned()), Some(id)),
+        None => (None, None),
+    };
     let mut files = Vec::new();
     for (path, element) in fields.list("files") {
         files.extend(read_file(&fields, &path, element));
     }
-    Some(Workspace { dir, files })
+    (Some(Workspace { dir, files }), id)
+}
+
+/// Opens the folder of a run that starts; `None` without one. The error says that its path no longer leads to the folder
+/// that was accepted.
+pub(crate) fn reopen(
+    dispatch: &DispatchRequest,
+    roots: &[PathBuf],
+) -> Result<Option<Folder>, String> {
+    let Some(dir) = dispatch.workspace_dir() else {
+        return Ok(None);
+    };
+    let (folder, id) = resolve(dir, roots).map_err(|text| format!("workspace.dir {text}"))?;
+    let accepted = dispatch.workspace_id.unwrap_or(id);
+    if folder.path() != dir || id != accepted {
+        return Err("workspace.dir is another folder than when the dispatch was accepted".into());
+    }
+    Ok(Some(folder))
 }
 
 /// Reads `outputFile`, a path below the workspace folder.
@@ -84,13 +112,12 @@ fn path_complaint(path: &str) -> Option<&'static str> {
 }
 
 /// Resolves the links of the folder and of the roots; complains unless the folder is below a root.
-fn resolve(dir: &str, roots: &[PathBuf]) -> Result<PathBuf, String> {
+fn resolve(path: &Path, roots: &[PathBuf]) -> Result<(Folder, FolderId), String> {
     if roots.is_empty() {
         return Err(
             "no workspace root is configured; set dispatch.workspace_roots to use a folder".into(),
         );
     }
-    let path = Path::new(dir);
     if !path.is_absolute() {
         return Err("must be an absolute path".into());
     }
@@ -101,13 +128,16 @@ fn resolve(dir: &str, roots: &[PathBuf]) -> Result<PathBuf, String> {
         .iter()
         .filter_map(|root| root.canonicalize().ok())
         .any(|root| resolved.starts_with(root));
-    if !below || !resolved.is_dir() {
+    if !below {
         return Err(outside());
     }
     if resolved.to_str().is_none() {
         return Err("must be UTF-8 with its links resolved".into());
     }
-    Ok(resolved)
+    // Fails if a part of the path has become a link since.
+    let folder = Folder::open(&resolved).map_err(|_| outside())?;
+    let id = folder.id().map_err(|_| outside())?;
+    Ok((folder, id))
 }
 
 #[cfg(test)]
@@ -118,11 +148,12 @@ mod tests {
 
     use super::super::fields::Complaints;
     use super::*;
+    use crate::request::tests::minimal;
 
     fn complaints(body: &Value, roots: &[PathBuf]) -> (Option<Workspace>, Vec<String>) {
         let complaints = Complaints::default();
         let fields = Fields::read(body, "", &complaints).unwrap();
-        let workspace = read(&fields, roots);
+        let (workspace, _) = read(&fields, roots);
         read_output_file(&fields);
         let fields = complaints.into_vec().into_iter().map(|e| e.field).collect();
         (workspace, fields)
@@ -157,6 +188,42 @@ mod tests {
             assert_eq!(workspace.unwrap().dir, expected, "{dir}");
             assert_eq!(found.is_empty(), expected.is_some(), "{dir}");
         }
+    }
+
+    #[test]
+    fn a_folder_that_was_replaced_is_not_opened_again() {
+        let held = tempfile::tempdir().unwrap();
+        let base = held.path().canonicalize().unwrap();
+        let (root, dir) = (base.join("root"), base.join("root/w"));
+        std::fs::create_dir_all(&dir).unwrap();
+        let body = json!({"workspace": {"dir": dir}});
+        let accepted = Complaints::default();
+        let fields = Fields::read(&body, "", &accepted).unwrap();
+        let (workspace, workspace_id) = read(&fields, std::slice::from_ref(&root));
+        let dispatch = DispatchRequest {
+            workspace,
+            workspace_id,
+            ..minimal()
+        };
+        let reopened = || reopen(&dispatch, std::slice::from_ref(&root));
+        assert_eq!(reopened().unwrap().unwrap().id().ok(), workspace_id);
+
+        std::fs::rename(&dir, base.join("kept")).unwrap();
+        assert!(reopened().is_err(), "it is gone");
+        symlink(base.join("kept"), &dir).unwrap();
+        assert!(reopened().is_err(), "it is outside of the root");
+        std::fs::remove_file(&dir).unwrap();
+        std::fs::create_dir(root.join("other")).unwrap();
+        symlink(root.join("other"), &dir).unwrap();
+        assert!(reopened().is_err(), "it is a link");
+        std::fs::remove_file(&dir).unwrap();
+        std::fs::create_dir(&dir).unwrap();
+        assert!(reopened().is_err(), "it is another folder");
+        std::fs::remove_dir(&dir).unwrap();
+        std::fs::rename(base.join("kept"), &dir).unwrap();
+        assert!(reopened().is_ok());
+        assert!(reopen(&dispatch, &[base.join("elsewhere")]).is_err());
+        assert_eq!(reopen(&minimal(), &[]).unwrap().map(drop), None);
     }
 
     #[test]
