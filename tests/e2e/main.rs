@@ -49,6 +49,7 @@ mod orphans;
 mod output;
 mod plugins;
 mod power_cut;
+mod private;
 mod queue;
 mod readers;
 mod receiver;

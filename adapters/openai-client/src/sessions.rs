@@ -2,8 +2,9 @@
 //! memory, bounded, oldest dropped first and lost with the process; or in a folder, without expiry.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -38,7 +39,8 @@ impl Sessions {
         let Some(folder) = folder else {
             return Ok(Self(Kept::Memory(Mutex::default())));
         };
-        fs::create_dir_all(folder).map_err(|error| {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|error| {
             let text = format!("session_dir: cannot make {}: {error}", folder.display());
             AdapterError::new("invalid_config", text)
         })?;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 
 use forge_adapter_api::HealthStatus;
+use forge_adapter_api::folder::TempFolder;
 
 use crate::config::Config;
 use crate::otlp::Exporter;
@@ -137,7 +138,7 @@ async fn adapters(
     options: &Options,
     findings: &mut Findings,
 ) -> anyhow::Result<()> {
-    let state = tempfile::tempdir()?;
+    let state = TempFolder::create("bridge")?;
     // Holds the descriptor that the supervisor's command names.
     let children = Children::new(&config.process, CHECK)?;
     let tracker = Tasks::here();

@@ -17,7 +17,7 @@ use super::client::{Client, Target};
 use super::screen::{Screen, Tone, text};
 use super::sink::{Callback, Sink};
 use super::stream::{Events, Query};
-use super::{Context, Environment, FAILED, serve, tail};
+use super::{Context, Environment, FAILED, dev, serve, tail};
 use crate::app;
 use crate::config::{Config, File, Sources};
 use crate::telemetry;
@@ -83,7 +83,7 @@ impl Arguments {
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
+    let folder = dev::temporary()?;
     let environment = environment(&context.environment, arguments, folder.path())?;
     let sources = Sources {
         file: File::Nowhere,

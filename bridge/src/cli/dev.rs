@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
+use forge_adapter_api::folder::TempFolder;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -21,11 +22,13 @@ use crate::telemetry;
 
 /// Characters of an output on the line about a callback.
 const LONGEST_OUTPUT: usize = 100;
+/// Name of the temporary folders.
+const TEMPORARY: &str = "bridge";
 /// Preferred port of the receiver, next to the bridge's default, so that commands in the README can be copied.
 const RECEIVER_PORT: u16 = 7421;
 
 pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
-    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
+    let folder = temporary()?;
     let environment = environment(&context.environment, folder.path());
     let sources = Sources {
         file: match &context.global.config {
@@ -53,6 +56,12 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let code = runtime.block_on(until_stopped(context, config, options));
     runtime.shutdown_background();
     code
+}
+
+/// Folder for the files of `dev` and `demo`. Removes those that killed ones left behind.
+pub(super) fn temporary() -> anyhow::Result<TempFolder> {
+    TempFolder::remove_leftovers(TEMPORARY);
+    TempFolder::create(TEMPORARY).context("cannot create a temporary folder")
 }
 
 fn environment(own: &Environment, folder: &Path) -> Environment {

@@ -266,7 +266,7 @@ async fn a_private_copy_is_what_its_name_says() {
         assert!(!copy.is_symlink());
         assert_eq!(
             (permissions(&copy), permissions(&case.copies())),
-            (0o444, 0o700)
+            (0o400, 0o700)
         );
         assert_eq!(fs::read_dir(case.copies()).unwrap().count(), 1);
     }

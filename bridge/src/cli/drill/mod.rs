@@ -5,6 +5,8 @@ mod ledger;
 mod report;
 mod victim;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -75,6 +77,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     };
     let folder = tempfile::Builder::new()
         .prefix("forge-bridge-drill-")
+        .permissions(Permissions::from_mode(0o700))
         .tempdir_in(&place)
         .with_context(|| format!("cannot create a folder in {}", place.display()))?;
     let screen = context.screen();

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -90,7 +91,11 @@ impl Home {
         let program =
             std::env::current_exe().context("cannot determine the path of this program")?;
         let log = self.folder.join("log");
-        let open = OpenOptions::new().create(true).append(true).open(&log);
+        let open = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&log);
         let file = open.context("cannot write the log of the bridge")?;
         let child = Command::new(program)
             .env_clear()

@@ -185,7 +185,7 @@ fn keep(
     let failed = |source: io::Error| not_copied(path, folder, source);
     let copy = folder.join(format!("{digest}.{}", std::env::consts::DLL_EXTENSION));
     if !has_copy(&copy, temporary.path()) {
-        let permissions = Permissions::from_mode(0o444);
+        let permissions = Permissions::from_mode(0o400);
         std::fs::set_permissions(temporary.path(), permissions).map_err(failed)?;
         temporary
             .persist(&copy)
@@ -256,7 +256,7 @@ mod tests {
         );
         assert_eq!(
             std::fs::metadata(&vetted.copy).unwrap().mode() & 0o777,
-            0o444
+            0o400
         );
         assert_eq!(std::fs::metadata(&copies).unwrap().mode() & 0o777, 0o700);
 

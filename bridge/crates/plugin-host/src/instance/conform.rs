@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use forge_adapter_api::conformance::{Options, Report, Step};
+use forge_adapter_api::folder::TempFolder;
 
 use crate::boundary::load;
 use crate::boundary::load_error::LoadError;
@@ -23,7 +24,7 @@ pub fn conform(
         source,
     };
     let path = std::path::absolute(path).map_err(failed)?;
-    let copies = tempfile::tempdir().map_err(failed)?;
+    let copies = TempFolder::create("bridge").map_err(failed)?;
     let rules = Rules {
         file: FileRules {
             trust: Trust::Warn,

@@ -1,9 +1,9 @@
 //! Pause markers: one empty file for each paused adapter, so that a pause survives a restart. The file's modification
 //! time is the start of the pause.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -54,7 +54,12 @@ impl Mark {
             .recursive(true)
             .mode(0o700)
             .create(&self.folder)?;
-        match File::create_new(&self.file) {
+        let made = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&self.file);
+        match made {
             Ok(file) => file.sync_all()?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
