@@ -100,7 +100,7 @@ async fn a_bridge_whose_log_is_closed_is_managed_reloaded_and_drained() {
 }
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_delays_nothing_and_reports_the_gap_when_it_is_read() {
+async fn an_unread_log_delays_nothing_and_reports_the_gap_when_it_is_read() {
     let (mut home, _libraries) = with_rogue();
     home.set("BRIDGE_LOG_LEVEL", "trace");
     let (bridge, log) = start(&home);

@@ -139,7 +139,7 @@ impl Callbacks {
         }
         let messages = self.lock().waiting.get(key).cloned();
         let messages = messages.ok_or(Refusal::Gone)?;
-        let (body, _memory) = self.bodies.read(body).await?;
+        let (body, _memory) = self.bodies.read(body, None).await?;
         let verified = self.signing.verify(&head.headers, &body);
         verified.map_err(|_| Refusal::Unsigned)?;
         let message = wire::message(&serde_json::from_slice(&body)?)?;

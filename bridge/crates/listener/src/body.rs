@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::BoxError;
 
 /// Size up to which a body takes no permit: every connection can have one.
-const SMALL_BYTES: u64 = 16 * 1024;
+pub const SMALL_BYTES: u64 = 16 * 1024;
 
 /// Reader of request bodies; one for all requests of a listener, because they share the budget.
 #[derive(Clone, Debug)]
@@ -65,8 +65,13 @@ impl Budget {
 }
 
 impl BodyReader {
-    /// Reads the whole body; returns its bytes with their memory permit.
-    pub async fn read<B>(&self, body: B) -> Result<(Bytes, MemoryPermit), BodyError>
+    /// Reads the whole body; returns its bytes with their memory permits. Memory is taken from the share of the
+    /// caller first, if there is one, so that its slow bodies do not hold up those of others.
+    pub async fn read<B>(
+        &self,
+        body: B,
+        share: Option<&Budget>,
+    ) -> Result<(Bytes, [MemoryPermit; 2]), BodyError>
     where
         B: Body<Data = Bytes, Error: Into<BoxError>>,
     {
@@ -77,7 +82,11 @@ impl BodyReader {
         }
         let most = hint.upper().unwrap_or(limit as u64).min(limit as u64);
         let reading = async {
-            let permit = self.budget.take(most).await;
+            let shared = match share {
+                Some(share) => share.take(most).await,
+                None => None,
+            };
+            let permits = [shared, self.budget.take(most).await];
             let mut body = pin!(Limited::new(body, limit));
             // One buffer: many small chunks would each take more memory than the bytes in them.
             let mut whole = Vec::new();
@@ -86,7 +95,7 @@ impl BodyReader {
                     whole.extend_from_slice(&piece);
                 }
             }
-            Ok::<_, BoxError>((Bytes::from(whole), permit))
+            Ok::<_, BoxError>((Bytes::from(whole), permits))
         };
         match tokio::time::timeout(self.timeout, reading).await {
             Ok(Ok(body)) => Ok(body),

@@ -4,13 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use axum::extract::{FromRef, FromRequest, Request};
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use forge_listener::body::{self, BodyError, Budget, MemoryPermit, SMALL_BYTES};
 use hyper::body::Body as _;
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::{Code, Failure};
 use super::limit::Hash;
@@ -25,54 +23,30 @@ const MANY_SHARES: usize = 64;
 /// Memory budget for parsed bodies, over all requests, in KiB of their text: a tree can take a hundred times as
 /// much memory. A body above the budget takes all of it and is handled alone.
 const TREES_KIB: usize = 1024;
-/// Size up to which a body takes no permit: every connection can have one.
-const SMALL_BYTES: u64 = 16 * 1024;
 
-/// Reader of request bodies; one for all requests, because they share the budgets.
+/// Reader of JSON bodies; one for all requests, because they share the budgets.
 #[derive(Clone, Debug)]
 pub(super) struct BodyReader {
-    config: Arc<Config>,
-    texts: Arc<Semaphore>,
-    shares: Arc<Mutex<HashMap<Hash, Weak<Semaphore>>>>,
-    trees: Arc<Semaphore>,
-}
-
-/// Share of a budget, returned on drop; `None` for a small body.
-type MemoryPermit = Option<OwnedSemaphorePermit>;
-
-async fn room(budget: &Arc<Semaphore>, all_kib: usize, bytes: u64) -> MemoryPermit {
-    if bytes <= SMALL_BYTES {
-        return None;
-    }
-    let kib = bytes.div_ceil(1024).min(all_kib as u64);
-    let kib = u32::try_from(kib).unwrap_or(u32::MAX);
-    Arc::clone(budget).acquire_many_owned(kib).await.ok()
+    texts: Arc<body::BodyReader>,
+    shares: Arc<Mutex<HashMap<Hash, Weak<Budget>>>>,
+    trees: Budget,
 }
 
 impl BodyReader {
-    pub(super) fn new(config: Arc<Config>) -> Self {
+    pub(super) fn new(config: &Config) -> Self {
         Self {
-            config,
-            texts: Arc::new(Semaphore::new(TEXTS_KIB)),
+            texts: Arc::new(body::BodyReader {
+                limit_bytes: config.body_limit_bytes,
+                timeout: config.body_timeout,
+                budget: Budget::of_kib(TEXTS_KIB),
+            }),
             shares: Arc::default(),
-            trees: Arc::new(Semaphore::new(TREES_KIB)),
+            trees: Budget::of_kib(TREES_KIB),
         }
     }
 
-    /// Waits for memory: first for a part of the token's own share, then for a part of the whole budget.
-    async fn reserve(&self, headers: &HeaderMap, bytes: u64) -> [MemoryPermit; 2] {
-        let share = match auth::token_hash(headers) {
-            Some(token) if bytes > SMALL_BYTES => {
-                let share = self.share(token);
-                room(&share, SHARE_KIB, bytes).await
-            }
-            Some(_) | None => None,
-        };
-        [share, room(&self.texts, TEXTS_KIB, bytes).await]
-    }
-
     /// Share of a token; it lasts as long as it is used.
-    fn share(&self, token: Hash) -> Arc<Semaphore> {
+    fn share(&self, token: Hash) -> Arc<Budget> {
         let mut shares = self
             .shares
             .lock()
@@ -83,50 +57,19 @@ impl BodyReader {
         if shares.len() >= MANY_SHARES {
             shares.retain(|_, share| share.strong_count() > 0);
         }
-        let share = Arc::new(Semaphore::new(SHARE_KIB));
+        let share = Arc::new(Budget::of_kib(SHARE_KIB));
         shares.insert(token, Arc::downgrade(&share));
         share
     }
-
-    /// Reads the whole body; returns its bytes with their memory permits.
-    async fn read(&self, request: Request) -> Result<(Bytes, [MemoryPermit; 2]), Failure> {
-        let limit = self.config.body_limit_bytes;
-        let hint = request.body().size_hint();
-        if hint.lower() > limit as u64 {
-            return Err(too_large(limit));
-        }
-        let most = hint.upper().unwrap_or(limit as u64).min(limit as u64);
-        let reading = async {
-            let room = self.reserve(request.headers(), most).await;
-            let mut body = Limited::new(request.into_body(), limit);
-            // One buffer: many small chunks would each take more memory than the bytes in them.
-            let mut whole = Vec::new();
-            while let Some(frame) = body.frame().await {
-                if let Ok(piece) = frame?.into_data() {
-                    whole.extend_from_slice(&piece);
-                }
-            }
-            Ok::<_, axum::BoxError>((Bytes::from(whole), room))
-        };
-        match tokio::time::timeout(self.config.body_timeout, reading).await {
-            Ok(Ok(body)) => Ok(body),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
-            Ok(Err(error)) => {
-                let message = format!("the body could not be read: {error}");
-                Err(Failure::new(Code::InvalidRequest, message))
-            }
-            Err(_) => {
-                let seconds = self.config.body_timeout.as_secs();
-                let message = format!("the body was not complete after {seconds} seconds");
-                Err(Failure::new(Code::RequestTimeout, message))
-            }
-        }
-    }
 }
 
-fn too_large(limit: usize) -> Failure {
-    let message = format!("the body is larger than {limit} bytes");
-    Failure::new(Code::PayloadTooLarge, message)
+fn unread(error: &BodyError) -> Failure {
+    let code = match error {
+        BodyError::TooLarge(_) => Code::PayloadTooLarge,
+        BodyError::TimedOut(_) => Code::RequestTimeout,
+        BodyError::Broken(_) => Code::InvalidRequest,
+    };
+    Failure::new(code, error.to_string())
 }
 
 /// JSON body as one bounded tree, with its memory permit: `Body { tree, .. }` keeps the permit until the handler
@@ -146,8 +89,19 @@ where
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
         let body_reader = BodyReader::from_ref(state);
-        let (text, held) = body_reader.read(request).await.map_err(Refused::Unread)?;
-        let room = room(&body_reader.trees, TREES_KIB, text.len() as u64).await;
+        let most = request.body().size_hint().upper();
+        let token = match most {
+            Some(bytes) if bytes <= SMALL_BYTES => None,
+            Some(_) | None => auth::token_hash(request.headers()),
+        };
+        let share = token.map(|token| body_reader.share(token));
+        let read = body_reader
+            .texts
+            .read(request.into_body(), share.as_deref());
+        let (text, held) = read
+            .await
+            .map_err(|error| Refused::Unread(unread(&error)))?;
+        let room = body_reader.trees.take(text.len() as u64).await;
         let parsed = match room {
             None => json::parse(&text),
             // Parsing takes long enough to delay other tasks of the thread.
@@ -155,7 +109,7 @@ where
                 .await
                 .map_err(|error| Refused::Read(Failure::internal(error)))?,
         };
-        drop(held);
+        drop((held, share));
         let tree = parsed.map_err(|error| {
             let failure = Failure::field(error.field(), error.to_string());
             Refused::Read(failure.saying(error.to_string()))
@@ -190,6 +144,7 @@ impl IntoResponse for Refused {
 mod tests {
     use axum::body::Body as Sent;
     use axum::http::Request;
+    use bytes::Bytes;
     use futures_util::stream;
     use tokio::task::JoinSet;
     use tokio::time::Instant;

@@ -198,7 +198,7 @@ pub fn router(state: Components) -> Router {
     let traffic = Traffic::default();
     let shared = AppState {
         traffic: traffic.clone(),
-        body_reader: BodyReader::new(Arc::clone(&state.config)),
+        body_reader: BodyReader::new(&state.config),
         fanout: EventFanout::new(Arc::clone(&state.store), state.process.closing.clone()),
         stream_limit: StreamLimit::new(state.config.max_streams),
         tickets: StreamTickets::default(),

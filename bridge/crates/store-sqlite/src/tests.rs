@@ -151,7 +151,7 @@ async fn what_is_left_of_a_store_is_refused_and_left_as_it_is() {
     }
 }
 
-/// Whatever a killed first start has left, the next one begins.
+/// The next start succeeds after a first start that was killed at any point.
 #[tokio::test]
 async fn half_a_new_store_is_no_store() {
     let folder = tempfile::tempdir().unwrap();
