@@ -257,7 +257,7 @@ fn running(user: u32, script: &Path) -> Vec<i32> {
 }
 
 #[tokio::test]
-async fn an_agent_cannot_open_the_memory_of_an_agent_of_another_user() {
+async fn an_agent_cannot_open_what_an_agent_of_another_user_has() {
     if !is_root() {
         return;
     }
@@ -280,7 +280,12 @@ async fn an_agent_cannot_open_the_memory_of_an_agent_of_another_user() {
         running(others, &waiting).first().copied()
     })
     .await;
-    let closed = memory_of(&[pid]);
+    let entries = fs::read_dir(dir.join("tmp")).unwrap().flatten();
+    let run_folders = entries.filter(|entry| entry.metadata().unwrap().uid() == others);
+    let run_folders = run_folders.map(|entry| entry.path().display().to_string());
+    let mut closed: Vec<String> = run_folders.collect();
+    assert_eq!(closed.len(), 1, "the folder of the other run");
+    closed.extend(memory_of(&[pid]));
     let none: [String; 0] = [];
     assert_eq!(opened(&bridge, &closed).await, none);
 }
