@@ -6,59 +6,59 @@ use forge_base::spelling::nearest;
 
 use super::fields::Fields;
 
-/// Members of the schema `DispatchRequest` of `openapi.json`, and the other spelling of one.
+/// Members of the schema `DispatchRequest` of `openapi.json`, and the other spelling of one; sorted, as each list here.
 pub(super) const DISPATCH: &[&str] = &[
-    "taskId",
     "agentId",
-    "message",
-    "callbackUrl",
-    "provider",
-    "systemPrompt",
-    "model",
-    "timeout",
-    "timeoutSeconds",
-    "idleTimeoutSeconds",
-    "queueTimeoutSeconds",
-    "notBefore",
-    "deadline",
-    "tools",
-    "toolResults",
-    "mcpServers",
-    "workspace",
-    "outputStrategy",
-    "outputSchema",
-    "outputFile",
-    "sessionId",
-    "requires",
-    "preferences",
-    "priority",
-    "recovery",
     "budget",
     "callback",
-    "runId",
-    "stepId",
+    "callbackUrl",
+    "deadline",
     "gatewayId",
+    "idleTimeoutSeconds",
+    "mcpServers",
+    "message",
     "metadata",
+    "model",
+    "notBefore",
+    "outputFile",
+    "outputSchema",
+    "outputStrategy",
+    "preferences",
+    "priority",
+    "provider",
+    "queueTimeoutSeconds",
+    "recovery",
+    "requires",
+    "runId",
+    "sessionId",
+    "stepId",
+    "systemPrompt",
+    "taskId",
+    "timeout",
+    "timeoutSeconds",
+    "toolResults",
+    "tools",
+    "workspace",
 ];
 pub(super) const BUDGET: &[&str] = &["maxCostUsd", "maxTokens"];
-pub(super) const CALLBACK: &[&str] = &["headers", "bearer", "secret", "retry"];
-pub(super) const FILE: &[&str] = &["path", "content"];
+pub(super) const CALLBACK: &[&str] = &["bearer", "headers", "retry", "secret"];
+pub(super) const FILE: &[&str] = &["content", "path"];
 pub(super) const PREFERENCES: &[&str] = &["costTier", "latencyProfile", "providers"];
 pub(super) const RETRY: &[&str] = &["maxElapsedSeconds"];
 /// Of our format, OpenAI's and MCP's.
 pub(super) const TOOL: &[&str] = &[
-    "name",
+    "annotations",
     "description",
+    "function",
     "inputSchema",
+    "name",
     "outputSchema",
     "parameters",
-    "function",
-    "type",
     "strict",
     "title",
-    "annotations",
+    "type",
 ];
-pub(super) const TOOL_RESULT: &[&str] = &["toolCallId", "name", "output", "isError"];
+pub(super) const TOOL_RESULT: &[&str] = &["isError", "name", "output", "toolCallId"];
 pub(super) const WORKSPACE: &[&str] = &["dir", "files"];
 
 /// Maximum warnings of a request, names compared in one object, and bytes of such a name.
@@ -68,7 +68,7 @@ const MAX_NAME_BYTES: usize = 64;
 
 /// Warns about the members of `fields` that are similar to one of `known` but equal to none.
 pub(super) fn warn(fields: &Fields<'_>, known: &[&str]) {
-    let is_known = |name: &str| known.contains(&name) || known.contains(&&*camel_case(name));
+    let is_known = |name: &str| known.binary_search(&&*camel_case(name)).is_ok();
     let unknown = fields
         .names()
         .filter(|name| !is_known(name) && name.len() <= MAX_NAME_BYTES);
@@ -190,6 +190,23 @@ mod tests {
                 .unwrap();
             let inner: BTreeSet<&str> = inner.keys().map(String::as_str).collect();
             assert_eq!(inner, known.iter().copied().collect(), "{member}");
+        }
+    }
+
+    #[test]
+    fn the_names_are_sorted() {
+        for names in [
+            DISPATCH,
+            BUDGET,
+            CALLBACK,
+            FILE,
+            PREFERENCES,
+            RETRY,
+            TOOL,
+            TOOL_RESULT,
+            WORKSPACE,
+        ] {
+            assert!(names.is_sorted(), "{names:?}");
         }
     }
 

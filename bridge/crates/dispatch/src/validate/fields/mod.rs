@@ -357,7 +357,7 @@ fn id_complaint(text: &str) -> Option<&'static str> {
         Some("must have 1 to 256 bytes")
     } else if text.chars().any(char::is_control) {
         Some("must not contain control characters")
-    } else if text.chars().any(is_bidi_control) {
+    } else if !text.is_ascii() && text.chars().any(is_bidi_control) {
         Some("must not contain characters that change the direction of text")
     } else {
         None
