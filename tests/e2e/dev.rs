@@ -18,16 +18,23 @@ struct Dev {
     home: TempDir,
 }
 
+/// `dev --json` on a free port, with the adapters beside this test.
+fn dev_command(home: &Path) -> Command {
+    let program = std::env::current_exe().unwrap();
+    let mut command = command(home);
+    command
+        .args(["dev", "--json"])
+        .env("BRIDGE_LISTEN", "127.0.0.1:0")
+        .env("BRIDGE_PLUGIN_PATH", program.parent().unwrap())
+        .stdout(Stdio::piped());
+    command
+}
+
 impl Dev {
     fn start() -> Self {
         let home = tempfile::tempdir().unwrap();
-        let program = std::env::current_exe().unwrap();
-        let mut child = command(home.path())
-            .args(["dev", "--json"])
-            .env("BRIDGE_LISTEN", "127.0.0.1:0")
-            .env("BRIDGE_PLUGIN_PATH", program.parent().unwrap())
+        let mut child = dev_command(home.path())
             .env("BRIDGE_DRAIN_ACCEPT", "0s")
-            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
@@ -245,12 +252,7 @@ fn the_commands_ask_the_bridge() {
 #[test]
 fn a_closed_output_stops_it_like_a_signal() {
     let home = tempfile::tempdir().unwrap();
-    let program = std::env::current_exe().unwrap();
-    let mut child = command(home.path())
-        .args(["dev", "--json"])
-        .env("BRIDGE_LISTEN", "127.0.0.1:0")
-        .env("BRIDGE_PLUGIN_PATH", program.parent().unwrap())
-        .stdout(Stdio::piped())
+    let mut child = dev_command(home.path())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();

@@ -9,6 +9,12 @@ use super::harness::process::{Home, Process};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
+const CALLERS: [&str; 3] = [
+    "callers/dispatch.sh",
+    "callers/dispatch.py",
+    "callers/dispatch.ts",
+];
+
 /// Command that runs an example by its extension.
 fn example(path: &str) -> Command {
     let file = root().join("examples").join(path);
@@ -110,11 +116,7 @@ async fn callers_submit_follow_and_read() {
     build_sdk();
     let home = Home::new(&[]);
     let bridge = home.start();
-    for path in [
-        "callers/dispatch.sh",
-        "callers/dispatch.py",
-        "callers/dispatch.ts",
-    ] {
+    for path in CALLERS {
         let said = output(&mut call(&bridge, path));
         for part in ["dsp_", "on echo", "execution.completed", "Hello 3"] {
             let left_out = part == "on echo" && path.ends_with("sh");
@@ -128,11 +130,7 @@ async fn callers_say_what_was_refused() {
     build_sdk();
     let home = Home::new(&[]);
     let bridge = home.start();
-    for path in [
-        "callers/dispatch.sh",
-        "callers/dispatch.py",
-        "callers/dispatch.ts",
-    ] {
+    for path in CALLERS {
         let output = call(&bridge, path)
             .env("TASK_ID", "dsp_mine")
             .output()
