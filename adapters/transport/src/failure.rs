@@ -5,6 +5,8 @@ use std::time::Duration;
 use forge_adapter_api::AdapterError;
 use reqwest::StatusCode;
 
+use crate::retry::{self, Refusal};
+
 /// Reason for a missing or incomplete answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -14,13 +16,15 @@ pub enum Failure {
     Client(#[source] reqwest::Error),
     #[error(transparent)]
     Connect(Unreachable),
-    #[error("{host} answered {status}: {body}")]
+    #[error("{host} answered {}: {body}", named(*status))]
     Refused {
         host: String,
         status: StatusCode,
         /// Beginning of the body.
         body: String,
         retry_after: Option<Duration>,
+        /// `x-should-retry` of the services of OpenAI and Anthropic.
+        should_retry: Option<bool>,
     },
     #[error("no data was received within {0:?}")]
     Silent(Duration),
@@ -54,24 +58,36 @@ pub enum Break {
 
 impl From<Failure> for AdapterError {
     fn from(failure: Failure) -> Self {
-        let (code, retryable) = match &failure {
-            Failure::Refused { status, .. } => match status.as_u16() {
-                401 | 403 => ("unauthenticated", false),
-                429 => ("rate_limited", true),
-                408 => ("upstream_error", true),
-                400..=499 => ("invalid_request", false),
-                _ => ("upstream_error", true),
-            },
-            Failure::Connect(_) | Failure::Silent(_) | Failure::Broken(_) => {
-                ("upstream_error", true)
+        let passing = |reason| ("upstream_error", true, reason, None);
+        let (code, retryable, reason, status) = match &failure {
+            Failure::Refused {
+                status,
+                should_retry,
+                ..
+            } => {
+                let refusal = Refusal::of(status.as_u16());
+                let retryable = match refusal.reason {
+                    "unauthenticated" => false,
+                    _ => should_retry.unwrap_or(refusal.retryable),
+                };
+                (
+                    refusal.code,
+                    retryable,
+                    refusal.reason,
+                    Some(status.as_u16()),
+                )
             }
+            Failure::Connect(_) => passing("unreachable"),
+            Failure::Silent(_) => passing("timeout"),
+            Failure::Broken(_) => passing("broken"),
             Failure::TooLong(_) | Failure::NotUtf8 | Failure::NotJson(_) => {
-                ("upstream_error", false)
+                ("upstream_error", false, "malformed", None)
             }
-            Failure::Tls(_) | Failure::Client(_) => ("internal", false),
+            Failure::Tls(_) | Failure::Client(_) => ("internal", false, "internal", None),
         };
         let mut error = AdapterError::new(code, chain(&failure));
         error.retryable = retryable;
+        error.details = Some(retry::details(reason, status));
         if let Failure::Refused {
             retry_after: Some(after),
             ..
@@ -80,6 +96,15 @@ impl From<Failure> for AdapterError {
             error.retry_after_ms = u64::try_from(after.as_millis()).ok();
         }
         error
+    }
+}
+
+/// The status with its name; 529 has none in the standard, but a meaning at several services.
+pub fn named(status: StatusCode) -> String {
+    match (status.as_u16(), status.canonical_reason()) {
+        (529, _) => "529 Overloaded".to_owned(),
+        (number, Some(reason)) => format!("{number} {reason}"),
+        (number, None) => number.to_string(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Transports shared by several adapters: HTTP, JSON lines, JSON-RPC, temporary folders, the caller's
+//! Transports shared by several adapters: HTTP, retries, JSON lines, JSON-RPC, temporary folders, the caller's
 //! tools. Independent of any runtime.
 
 pub mod answer;
@@ -12,5 +12,6 @@ pub mod fuzzing;
 pub mod http;
 pub mod json_lines;
 pub mod json_rpc;
+pub mod retry;
 mod server_events;
 pub mod wire;

@@ -143,7 +143,9 @@ impl Reader {
         }
         if line.is_empty() {
             let name = std::mem::take(&mut self.name);
-            return Ok(self.data.take().map(|data| ServerEvent {
+            // Some servers send events without data to keep the connection open.
+            let data = self.data.take().filter(|data| !data.is_empty());
+            return Ok(data.map(|data| ServerEvent {
                 id: self.id.clone(),
                 name: if name.is_empty() {
                     "message".to_owned()
@@ -239,6 +241,12 @@ mod tests {
             let bytes: Vec<&str> = bytes.iter().map(String::as_str).collect();
             assert_eq!(events(&bytes).1, cut, "{stream:?}");
         }
+    }
+
+    #[test]
+    fn events_without_data_are_skipped() {
+        let (found, _) = events(&["event: ping\ndata:\n\ndata: \n\ndata: 1\n\n"]);
+        assert_eq!(found, [("message".to_owned(), "1".to_owned())]);
     }
 
     #[test]

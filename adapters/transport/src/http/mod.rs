@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 use url::form_urlencoded;
 
-pub use crate::failure::{Break, Failure, Unreachable};
+pub use crate::failure::{Break, Failure, Unreachable, named};
 use crate::server_events::Framing;
 pub use crate::server_events::{ServerEvent, ServerEvents};
 
@@ -154,6 +154,11 @@ impl Http {
             return Ok(response);
         }
         let retry_after = retry_after(response.headers(), SystemTime::now());
+        let should_retry = match text(response.headers(), "x-should-retry") {
+            Some("true") => Some(true),
+            Some("false") => Some(false),
+            Some(_) | None => None,
+        };
         // A read error only shortens the error text.
         let body = self.beginning(&mut response).await;
         Err(Failure::Refused {
@@ -161,6 +166,7 @@ impl Http {
             status: response.status(),
             body,
             retry_after,
+            should_retry,
         })
     }
 
@@ -247,9 +253,18 @@ fn says_json(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.trim_start().starts_with("application/json"))
 }
 
-/// Parses `Retry-After`: seconds or an HTTP date.
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    Some(headers.get(name)?.to_str().ok()?.trim())
+}
+
+/// Parses `retry-after-ms`, which OpenAI's service sends and its clients prefer, else `Retry-After`: seconds or an HTTP
+/// date.
 pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let millis = text(headers, "retry-after-ms").and_then(|text| text.parse::<f64>().ok());
+    if let Some(wait) = millis.and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok()) {
+        return Some(wait);
+    }
+    let text = text(headers, RETRY_AFTER.as_str())?;
     if let Ok(seconds) = text.parse() {
         return Some(Duration::from_secs(seconds));
     }

@@ -14,6 +14,12 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
+/// `data: 1\n\ndata: 2\n\n`, compressed by gzip.
+const PACKED: &[u8] = &[
+    31, 139, 8, 0, 0, 0, 0, 0, 2, 3, 75, 73, 44, 73, 180, 82, 48, 228, 226, 74, 1, 51, 140, 184,
+    184, 0, 6, 45, 0, 143, 18, 0, 0, 0,
+];
+
 struct Server {
     url: String,
     task: JoinHandle<()>,
@@ -49,7 +55,14 @@ async fn serve() -> Server {
             "slow down",
         )
     };
+    let packed = || async {
+        Response::builder()
+            .header("content-encoding", "gzip")
+            .body(Body::from(PACKED))
+            .unwrap()
+    };
     let router = Router::new()
+        .route("/packed", get(packed))
         .route("/echo", post(|body: String| async move { body }))
         .route("/echo-form", post(|body: String| async move { Json(body) }))
         .route(
@@ -166,6 +179,47 @@ async fn a_refusal_says_why_and_when_to_come_again() {
     let host = server.url.trim_start_matches("http://");
     assert!(error.message.starts_with(host), "{}", error.message);
     drop(server);
+}
+
+#[tokio::test]
+async fn a_compressed_answer_is_decoded() {
+    let (server, http) = (serve().await, http());
+    let request = http.get(&format!("{}/packed", server.url));
+    let mut events = http.events(request).await.unwrap();
+    for wanted in ["1", "2"] {
+        assert_eq!(events.next().await.unwrap().unwrap().data, wanted);
+    }
+    assert!(events.next().await.is_none());
+}
+
+#[test]
+fn milliseconds_go_before_seconds_and_the_services_word_before_the_status() {
+    let mut headers = HeaderMap::new();
+    headers.insert(RETRY_AFTER, "7".parse().unwrap());
+    headers.insert("retry-after-ms", "1500".parse().unwrap());
+    let wait = retry_after(&headers, SystemTime::now());
+    assert_eq!(wait, Some(Duration::from_millis(1_500)));
+    for (status, should_retry, retryable) in [
+        (429, None, true),
+        (429, Some(false), false),
+        (400, Some(true), true),
+        (529, None, true),
+        (409, None, true),
+        (404, None, false),
+        (302, None, false),
+        (401, Some(true), false),
+    ] {
+        let error = AdapterError::from(Failure::Refused {
+            host: "h".to_owned(),
+            status: StatusCode::from_u16(status).unwrap(),
+            body: String::new(),
+            retry_after: None,
+            should_retry,
+        });
+        assert_eq!(error.retryable, retryable, "{status} {should_retry:?}");
+        assert_eq!(error.details.unwrap()["status"], status);
+        assert_eq!(error.message.contains("529 Overloaded"), status == 529);
+    }
 }
 
 #[test]

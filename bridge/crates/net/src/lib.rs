@@ -251,6 +251,8 @@ impl Config {
         let builder = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
             .no_proxy()
+            // Adapters enable decompression in the same build; here the limits count the bytes as sent.
+            .no_gzip()
             .redirect(redirect::Policy::none())
             .retry(retry::never())
             .referer(false)
