@@ -7,7 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::harness::api::{answer, owed, quiet, with};
-use super::harness::{Bridge, CallbackSink};
+use super::harness::{Bridge, CallbackSink, until};
 
 /// Starts a bridge that soon drops cancelled executions which do not end.
 async fn impatient() -> Bridge {
@@ -256,5 +256,41 @@ async fn the_clock_ends_what_does_not_end_itself() {
         });
     join_all(runs).await;
     assert_eq!(api.run(quiet("well", "ok")).await["status"], "ok");
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn a_repeated_request_to_a_model_is_progress_counted_and_its_hints_reach_the_caller() {
+    let sink = CallbackSink::start().await;
+    let bridge = Bridge::start().await;
+    let api = &bridge.api;
+    // The announced wait is longer than the idle timeout, which would end the attempt.
+    let body = with(
+        owed("busy", "busy:4000", &sink.url("/cb")),
+        &json!({"idleTimeoutSeconds": 3}),
+    );
+    let id = api.dispatch(body).await;
+    let result = api.finished(&id).await["result"].clone();
+    assert_eq!(result["errorCode"], "rate_limited", "{result}");
+    let delivered: Value = serde_json::from_slice(&sink.until(1).await[0].body).unwrap();
+    for result in [&result, &delivered] {
+        assert_eq!(result["retryable"], true, "{result}");
+        assert_eq!(result["retryAfterMs"], 4000, "{result}");
+    }
+    let events = api.events(&id).await;
+    let retrying = events
+        .iter()
+        .find(|event| event["type"] == "model.retrying");
+    let data = &retrying.unwrap()["data"];
+    assert_eq!(*data, json!({"reason": "rate_limited", "delayMs": 4000}));
+    let page = api.request(Method::GET, "/metrics").send().await.unwrap();
+    let page = page.text().await.unwrap();
+    let counted = "forge_bridge_model_retries_total{adapter=\"echo\",reason=\"rate_limited\"} 1\n";
+    assert!(page.contains(counted), "{page}");
+    until("the delivery to be settled", || async {
+        let record = api.record(&id).await;
+        (record["deliveries"][0]["status"] == "delivered").then_some(())
+    })
+    .await;
     bridge.stop().await;
 }

@@ -12,6 +12,7 @@
 //! | `structured` | `structuredOutput`: the message if it is JSON, else a sample of `outputSchema` |
 //! | `file` | writes the message to `outputFile` below `workspace.dir` |
 //! | `fail`, `fail:<code>` | an error with that code (`echo_failed`) |
+//! | `busy:<ms>` | announces a repeated request (`model.retrying`), waits, then fails as `rate_limited` with that wait as `retryAfterMs` |
 //! | `panic` | panics |
 //! | `hang` | never ends; a cancel returns false |
 //! | `large:<bytes>` | an output of that size |

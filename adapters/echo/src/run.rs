@@ -40,6 +40,7 @@ pub(crate) enum Mode {
     Structured,
     File,
     Fail(String),
+    Busy(u64),
     Panic,
     Hang,
     Large(usize),
@@ -70,6 +71,7 @@ impl Mode {
             "structured" => Self::Structured,
             "file" => Self::File,
             "fail" => Self::Fail(argument.unwrap_or("echo_failed").to_owned()),
+            "busy" => Self::Busy(number(1_000)?),
             "panic" => Self::Panic,
             "hang" => Self::Hang,
             "large" => {
@@ -120,6 +122,7 @@ impl Echo {
             Mode::Structured => structured(&request),
             Mode::File => write_file(&request)?,
             Mode::Fail(code) => ExecutionResult::error(code, "echo was asked to fail"),
+            Mode::Busy(wait_ms) => busy(wait_ms, events).await,
             Mode::Panic => panic!("echo was asked to panic"),
             Mode::Hang => std::future::pending().await,
             Mode::Large(bytes) => ExecutionResult::ok("x".repeat(bytes)),
@@ -208,6 +211,20 @@ async fn stream(request: &ExecutionRequest, pieces: u64, events: &Events) -> Exe
         events.send(AdapterEvent::text(delta)).await;
     }
     ExecutionResult::ok(output)
+}
+
+/// Waits like an adapter whose model refuses requests, then gives up.
+async fn busy(wait_ms: u64, events: &Events) -> ExecutionResult {
+    let retrying = json!({"reason": "rate_limited", "delayMs": wait_ms});
+    events
+        .send(AdapterEvent::new("model.retrying").with(retrying))
+        .await;
+    tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+    ExecutionResult {
+        retryable: Some(true),
+        retry_after_ms: Some(wait_ms),
+        ..ExecutionResult::error("rate_limited", "echo was asked to be busy")
+    }
 }
 
 async fn spend(request: &ExecutionRequest, steps: u64, events: &Events) -> ExecutionResult {

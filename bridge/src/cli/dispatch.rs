@@ -256,6 +256,7 @@ impl State {
                 format!("started, attempt {}", text(event, "/attempt")),
             ),
             "execution.retrying" => (Tone::Bad, "will be retried".to_owned()),
+            "model.retrying" => (Tone::Bad, tail::model_retrying(&event["data"])),
             "tool.invoked" => (Tone::Name, format!("tool {}", name())),
             "tool.completed" if event["data"]["isError"] == true => {
                 (Tone::Bad, format!("tool {} failed", name()))
@@ -339,6 +340,11 @@ mod tests {
                 json!({"type": "usage", "data": {"inputTokens": 3, "outputTokens": 4}}),
                 None,
                 "started, attempt 2, 0 s, 7 tokens",
+            ),
+            (
+                json!({"type": "model.retrying", "data": {"reason": "overloaded", "delayMs": 1500}}),
+                Some("the model is asked again in 1.5 s: overloaded"),
+                "the model is asked again in 1.5 s: overloaded, 0 s, 7 tokens",
             ),
             (
                 json!({"type": "tool.completed", "data": {"name": "sh", "isError": true}}),

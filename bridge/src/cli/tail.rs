@@ -112,6 +112,9 @@ pub(super) fn line(screen: &Screen, event: &Value) -> String {
 /// Formats an event's data on one line, with control characters escaped or replaced: text as it is, other members
 /// with their names.
 fn said(kind: &str, data: &Value) -> String {
+    if kind == "model.retrying" {
+        return harmless(&model_retrying(data));
+    }
     let delta = match kind {
         "assistant.text" | "assistant.thinking" => data["delta"].as_str(),
         _ => None,
@@ -127,6 +130,13 @@ fn said(kind: &str, data: &Value) -> String {
         }
         (None, other) => harmless(&other.to_string()),
     }
+}
+
+/// Description of a `model.retrying` event.
+pub(super) fn model_retrying(data: &Value) -> String {
+    let seconds = data["delayMs"].as_f64().unwrap_or_default() / 1000.0;
+    let reason = data["reason"].as_str().unwrap_or("no reason given");
+    format!("the model is asked again in {seconds} s: {reason}")
 }
 
 fn pair(name: &str, value: &Value) -> String {
@@ -189,6 +199,9 @@ mod tests {
         ] {
             assert_eq!(said("any", &data), expected);
         }
+        let retrying = json!({"reason": "rate_limited", "delayMs": 250});
+        let expected = "the model is asked again in 0.25 s: rate_limited";
+        assert_eq!(said("model.retrying", &retrying), expected);
     }
 
     #[test]

@@ -101,6 +101,10 @@ export interface Result {
   costUsd?: number | null;
   usage?: Usage | null;
   toolCalls?: ToolCall[];
+  /** The adapter's hint on an error: the same request can succeed later. */
+  retryable?: boolean;
+  /** Wait that the runtime asked for, at most a day. */
+  retryAfterMs?: number;
   [field: string]: unknown;
 }
 

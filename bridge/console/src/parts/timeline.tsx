@@ -23,7 +23,7 @@ export interface History {
 const KEPT = 2000;
 /** Characters of one text; the output has the complete text. */
 const LONGEST = 20_000;
-const BAD = ["execution.failed", "callback.dead", "events.dropped"];
+const BAD = ["execution.failed", "model.retrying", "callback.dead", "events.dropped"];
 
 /** Appends events; text is added to the last entry if that is text of the same kind and attempt. */
 export function grow(history: History, events: BridgeEvent[]): History {
@@ -90,6 +90,8 @@ function Summary({ entry }: { entry: Entry }) {
       return <span>{data["status"] ? `HTTP ${data["status"]}` : String(data["error"] ?? "")} <span class="dim">in {duration(Number(data["durationMs"] ?? 0))}</span></span>;
     case "execution.failed":
       return <span><b>{String(data["errorCode"] ?? "")}</b> {String(data["error"] ?? "")}</span>;
+    case "model.retrying":
+      return <span>the model is asked again in {duration(Number(data["delayMs"] ?? 0))} <span class="dim">{String(data["reason"] ?? "")}</span></span>;
     case "usage":
       return <span class="dim">input {number(data["inputTokens"] as number | null)}, output {number(data["outputTokens"] as number | null)}</span>;
     default:

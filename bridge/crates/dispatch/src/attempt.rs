@@ -268,6 +268,7 @@ impl Inner {
         meters.events.add(batcher.events);
         meters.events_dropped.add(batcher.lost);
         meters.tool_calls.add(batcher.calls.count);
+        meters.retry_model(&batcher.retries.counts);
         if let Some(first) = batcher.first
             && begun.lease.attempt == 1
         {

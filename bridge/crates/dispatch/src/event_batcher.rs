@@ -8,6 +8,7 @@ use forge_base::event::{NewEvent, kind};
 use forge_store::record::Progress;
 
 use super::accumulator::{Accumulator, Change};
+use super::model_retries::ModelRetries;
 use super::tool_calls::ToolCalls;
 
 /// Events at which a batch is written, even if more are waiting.
@@ -25,6 +26,7 @@ pub(super) struct EventBatcher {
     /// Data of adapter events with names reserved for the bridge, to be merged into the terminal event.
     pub(super) hints: Map<String, Value>,
     pub(super) calls: ToolCalls,
+    pub(super) retries: ModelRetries,
     /// Time of the first event.
     pub(super) first: Option<Timestamp>,
     pub(super) events: u64,
@@ -40,6 +42,7 @@ impl EventBatcher {
             accumulator,
             hints: Map::new(),
             calls: ToolCalls::default(),
+            retries: ModelRetries::default(),
             first: None,
             events: 0,
             lost: 0,
@@ -59,6 +62,7 @@ impl EventBatcher {
         }
         let noticed = self.accumulator.observe(&event);
         self.calls.notice(&event.kind, event.data.as_ref(), now);
+        self.retries.notice(&event.kind, event.data.as_ref());
         match noticed {
             Change::Usage => self.batch.spent = Some(self.accumulator.meter.to_store()),
             Change::Session => self.batch.session.clone_from(&self.accumulator.session),

@@ -66,9 +66,11 @@ pub(super) enum AttemptEnd {
 }
 
 impl Attempt<'_> {
-    /// Waits until the bridge has to stop the attempt. The idle timeout counts from this call.
-    pub(super) async fn stop_requested(&self) -> StopReason {
-        let idle = self.idle_timeout.map(|idle| Instant::now() + idle);
+    /// Waits until the bridge has to stop the attempt. The idle timeout counts from this call, or from `busy_until` if
+    /// the adapter announced to wait until then.
+    pub(super) async fn stop_requested(&self, busy_until: Option<Instant>) -> StopReason {
+        let from = busy_until.map_or_else(Instant::now, |busy| busy.max(Instant::now()));
+        let idle = self.idle_timeout.map(|idle| from + idle);
         let (until, late) = match idle {
             Some(idle) if idle < self.deadline => (idle, StopReason::Stalled),
             Some(_) | None => (self.deadline, StopReason::TimedOut),
@@ -162,7 +164,7 @@ impl Execution<'_> {
         let why = 'until_cut: loop {
             let item = tokio::select! {
                 biased;
-                why = self.attempt.stop_requested() => break why,
+                why = self.attempt.stop_requested(self.batcher.retries.until) => break why,
                 item = self.call.next() => item,
             };
             failpoint::point("execute.item");

@@ -14,6 +14,7 @@ pub mod finish;
 pub mod idempotency;
 pub mod mcp;
 pub mod meters;
+mod model_retries;
 mod next_wakeup;
 pub mod normalise;
 pub mod recover;

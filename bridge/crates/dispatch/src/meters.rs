@@ -4,6 +4,7 @@ use forge_adapter_api::Usage;
 
 use forge_base::metrics::{Counter, Histogram, OTHER, Table};
 
+use super::model_retries::REASONS;
 use super::normalise::Account;
 
 /// Number of providers with a row of their own; the others share one.
@@ -74,6 +75,8 @@ pub struct Provider {
     pub events: Counter,
     pub events_dropped: Counter,
     pub tool_calls: Counter,
+    /// Repeated requests to a model, indexed like `REASONS`.
+    model_retries: [Counter; REASONS.len()],
     pub models: Table<Model>,
 }
 
@@ -89,6 +92,7 @@ impl Default for Provider {
             events: Counter::default(),
             events_dropped: Counter::default(),
             tool_calls: Counter::default(),
+            model_retries: Default::default(),
             models: Table::new(MODELS),
         }
     }
@@ -113,6 +117,20 @@ impl Provider {
     /// Number of ended dispatches for each of `ENDS`.
     pub fn finished(&self) -> impl Iterator<Item = (&'static str, u64)> {
         ENDS.into_iter().zip(self.finished.iter().map(Counter::get))
+    }
+
+    /// Adds the repeated requests to a model of one attempt.
+    pub(super) fn retry_model(&self, counts: &[u64; REASONS.len()]) {
+        for (counter, count) in self.model_retries.iter().zip(counts) {
+            counter.add(*count);
+        }
+    }
+
+    /// Number of repeated requests to a model for each reason.
+    pub fn model_retries(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        REASONS
+            .into_iter()
+            .zip(self.model_retries.iter().map(Counter::get))
     }
 
     /// Counts the usage of a dispatch over all attempts. `asked` is the requested model, used if the adapter named

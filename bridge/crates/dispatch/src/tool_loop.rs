@@ -63,7 +63,7 @@ impl Inner {
         };
         failpoint::point("tool.open.before");
         let opened = tokio::select! {
-            why = attempt.stop_requested() => return AttemptEnd::Cut { why, answer: None },
+            why = attempt.stop_requested(None) => return AttemptEnd::Cut { why, answer: None },
             opened = self.mcp.open(servers.keys(), caller) => opened,
         };
         failpoint::point("tool.open.after");
@@ -197,7 +197,7 @@ impl Rounds<'_> {
             self.note(kind::TOOL_INVOKED, &invoked, batcher).await?;
             failpoint::point("tool.call.before");
             let Answer { output, is_error } = tokio::select! {
-                why = self.attempt.stop_requested() => return Err(Stopped::Cut(why)),
+                why = self.attempt.stop_requested(None) => return Err(Stopped::Cut(why)),
                 answer = self.session.call(name, input) => answer,
             };
             failpoint::point("tool.call.after");

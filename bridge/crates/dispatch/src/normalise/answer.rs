@@ -13,8 +13,6 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<ExecutionResult, String> {
         Ok(result) if bytes.trim_ascii_start().starts_with(b"{") => Ok(ExecutionResult {
             cost_usd: result.cost_usd.filter(|cost| known_cost(*cost)),
             duration_ms: None,
-            retryable: None,
-            retry_after_ms: None,
             ..result
         }),
         Ok(_) | Err(_) => parse_tolerantly(bytes),
@@ -27,6 +25,8 @@ fn parse_tolerantly(bytes: &[u8]) -> Result<ExecutionResult, String> {
         serde_json::from_str(&text).map_err(|error| format!("not a JSON object: {error}"))?;
     members.retain(|_, member| !member.is_null());
     let spent = Spent::read(members.get("usage"), members.get("costUsd"));
+    let retryable = members.get("retryable").and_then(Value::as_bool);
+    let retry_after_ms = members.get("retryAfterMs").and_then(Value::as_u64);
     // Read above or measured by the bridge; a mistake in them must not lose the output.
     for name in [
         "usage",
@@ -42,6 +42,8 @@ fn parse_tolerantly(bytes: &[u8]) -> Result<ExecutionResult, String> {
     Ok(ExecutionResult {
         usage: spent.usage,
         cost_usd: spent.cost_usd,
+        retryable,
+        retry_after_ms,
         ..result
     })
 }
@@ -55,13 +57,15 @@ mod tests {
     #[test]
     fn results_are_read_tolerantly() {
         let full = br#"{"status":"ok","output":"x","usage":{"inputTokens":3.0,"outputTokens":"?"},
-            "error":null,"toolCalls":null,"durationMs":-1,"costUsd":"free","later":{}}"#;
+            "error":null,"toolCalls":null,"durationMs":-1,"costUsd":"free","later":{},
+            "retryable":"often","retryAfterMs":30}"#;
         let result = parse(full).unwrap();
         assert_eq!(result.status, Status::Ok);
         assert_eq!(result.output.as_deref(), Some("x"));
         assert_eq!(result.usage.input_tokens, Some(3));
         assert_eq!(result.usage.output_tokens, None);
         assert_eq!(result.cost_usd, None);
+        assert_eq!((result.retryable, result.retry_after_ms), (None, Some(30)));
         assert!(parse(br#"{"status":"ok","usage":null}"#).is_ok());
     }
 

@@ -255,6 +255,44 @@ fn an_error_of_the_adapter_keeps_its_own_code_beside_tool_calls() {
 }
 
 #[test]
+fn hints_of_the_adapter_are_kept_and_bounded() {
+    let hinted = AdapterError {
+        retry_after_ms: Some(u64::MAX),
+        ..AdapterError::new("rate_limited", "slow down").retryable()
+    };
+    for (ending, retryable, after) in [
+        (
+            answered(&json!({"status": "error", "retryable": true, "retryAfterMs": 1500})),
+            json!(true),
+            json!(1500),
+        ),
+        (
+            answered(
+                &json!({"status": "error", "durationMs": -1, "retryable": false, "retryAfterMs": "soon"}),
+            ),
+            json!(false),
+            json!(null),
+        ),
+        (Ending::Failed(hinted), json!(true), json!(86_400_000)),
+        // The hints of an answer that is not an error.
+        (
+            answered(&json!({"status": "ok", "retryable": true, "retryAfterMs": 1})),
+            json!(null),
+            json!(null),
+        ),
+        (Ending::TimedOut, json!(null), json!(null)),
+    ] {
+        let shown = format!("{ending:?}");
+        let body = run(ending, &minimal());
+        assert_eq!(
+            (&body["retryable"], &body["retryAfterMs"]),
+            (&retryable, &after),
+            "{shown}"
+        );
+    }
+}
+
+#[test]
 fn structured_output_is_checked_and_raw_output_kept() {
     let dispatch = DispatchRequest {
         output_schema: Some(json!({"type": "object", "required": ["a"]})),

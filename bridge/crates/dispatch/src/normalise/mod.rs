@@ -26,6 +26,8 @@ use super::request::DispatchRequest;
 
 const ERROR_BYTES: usize = 16 * 1024;
 const CODE_BYTES: usize = 128;
+/// Longest `retryAfterMs`: a day. A longer wait is reported as this one.
+const RETRY_AFTER_MS: u64 = 86_400_000;
 
 /// End of an attempt, or the reason why there was none.
 #[derive(Clone, Debug)]
@@ -173,6 +175,8 @@ pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
         tool_calls: &result.tool_calls,
         input_request: result.input_request.as_ref(),
         output_truncated: truncated.as_ref(),
+        retryable: failure.as_ref().and_then(|failure| failure.retryable),
+        retry_after_ms: failure.as_ref().and_then(|failure| failure.retry_after_ms),
         started_at: subject.started_at,
         completed_at: subject.completed_at,
         trace_id: &dispatch.trace.trace_id,
@@ -231,6 +235,10 @@ struct Body<'a> {
     input_request: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_truncated: Option<&'a Truncated>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retryable: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
     #[serde(serialize_with = "forge_base::time::millis_option")]
     started_at: Option<Timestamp>,
     #[serde(serialize_with = "forge_base::time::millis")]
@@ -252,6 +260,9 @@ struct Body<'a> {
 struct Failure {
     code: String,
     text: String,
+    /// The adapter's hints; `None` for a failure that the bridge found.
+    retryable: Option<bool>,
+    retry_after_ms: Option<u64>,
 }
 
 impl Failure {
@@ -259,7 +270,20 @@ impl Failure {
         let code = printable(code);
         let mut text = output::clean(text.into());
         text.truncate(text.floor_char_boundary(ERROR_BYTES));
-        Self { code, text }
+        Self {
+            code,
+            text,
+            retryable: None,
+            retry_after_ms: None,
+        }
+    }
+
+    fn hinted(self, retryable: Option<bool>, retry_after_ms: Option<u64>) -> Self {
+        Self {
+            retryable,
+            retry_after_ms: retry_after_ms.map(|wait| wait.min(RETRY_AFTER_MS)),
+            ..self
+        }
     }
 }
 
@@ -284,7 +308,9 @@ impl Draft {
             Ending::Failed(error) => {
                 let code = adapter_code(Some(&error.code), subject);
                 let text = or_silent(Some(&error.message));
-                (Some(Failure::new(&code, text)), kept(error))
+                let failure = Failure::new(&code, text);
+                let failure = failure.hinted(Some(error.retryable), error.retry_after_ms);
+                (Some(failure), kept(error))
             }
             Ending::Cancelled { answer } => {
                 // An answer that cannot be parsed is ignored: the result is `cancelled` anyway.
@@ -425,7 +451,8 @@ fn failure_of(result: &ExecutionResult, subject: &Subject<'_>) -> Option<Failure
         Status::Ok => None,
         Status::Error => {
             let code = adapter_code(result.error_code.as_deref(), subject);
-            Some(Failure::new(&code, or_silent(result.error.as_deref())))
+            let failure = Failure::new(&code, or_silent(result.error.as_deref()));
+            Some(failure.hinted(result.retryable, result.retry_after_ms))
         }
     }
 }

@@ -140,6 +140,18 @@ impl Scrape {
             }
             Ok(())
         })?;
+        let about = (
+            "model_retries",
+            "Requests to a model that adapters repeated inside an attempt",
+        );
+        page.counter(about, |to| {
+            for (name, of) in providers() {
+                for (reason, count) in of.model_retries() {
+                    to.count(&[("adapter", name), ("reason", reason)], count)?;
+                }
+            }
+            Ok(())
+        })?;
         for (about, read) in TIMES {
             page.times(about, |to| {
                 providers()
