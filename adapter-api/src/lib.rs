@@ -21,6 +21,7 @@ mod json;
 mod listeners;
 mod log;
 pub mod manage;
+pub mod options;
 pub mod profile;
 pub mod request;
 pub mod result;
@@ -35,6 +36,7 @@ pub use events::{Events, Sent};
 pub use host::{Host, User};
 pub use instance::{CancelAnswer, CancelRequest};
 pub use listeners::{EventListeners, ListenerId};
+pub use options::ModelOptions;
 pub use profile::{
     CostTier, Health, HealthStatus, LatencyProfile, Manifest, OutputStrategy, Profile,
 };

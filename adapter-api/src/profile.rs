@@ -21,6 +21,9 @@ pub struct Profile {
     /// Supported output strategies.
     #[serde(default)]
     pub output_strategies: Vec<OutputStrategy>,
+    /// Names of the [`ModelOptions`](crate::ModelOptions) that the runtime honours.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
     /// Approximate cost of an execution.
     pub cost_tier: CostTier,
     /// Approximate time until an execution begins to answer.

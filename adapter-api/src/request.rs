@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::error::AdapterError;
 use crate::folder::{Folder, FolderId};
+use crate::options::ModelOptions;
 use crate::profile::OutputStrategy;
 use crate::result::ToolCall;
 
@@ -32,6 +33,9 @@ pub struct ExecutionRequest {
     /// Model to use; default: the runtime's own choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Options of the model.
+    #[serde(default, skip_serializing_if = "ModelOptions::is_empty")]
+    pub options: ModelOptions,
     /// Tools of the caller, converted to one format.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Tool>,
@@ -196,6 +200,7 @@ impl ExecutionRequest {
             message: message.into(),
             system_prompt: None,
             model: None,
+            options: ModelOptions::default(),
             tools: Vec::new(),
             tool_results: Vec::new(),
             turns: Vec::new(),

@@ -52,6 +52,7 @@ impl<const FLAW: u8> ExecutionAdapter for Subject<FLAW> {
             native_tools: Vec::new(),
             max_concurrent: if FLAW == NOTHING_AT_ONCE { 0 } else { 2 },
             output_strategies: vec![OutputStrategy::Stream],
+            options: Vec::new(),
             cost_tier: CostTier::Low,
             latency_profile: LatencyProfile::Fast,
         }

@@ -97,6 +97,7 @@ impl Bench {
             native_tools: Vec::new(),
             max_concurrent: 10,
             output_strategies: vec![OutputStrategy::Stream],
+            options: Vec::new(),
             cost_tier: CostTier::Low,
             latency_profile: LatencyProfile::Fast,
         };

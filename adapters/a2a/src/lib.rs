@@ -101,6 +101,7 @@ impl ExecutionAdapter for A2a {
             native_tools: Vec::new(),
             max_concurrent: self.settings.table.max_concurrent.max(1),
             output_strategies: vec![OutputStrategy::Stream],
+            options: Vec::new(),
             cost_tier: CostTier::Medium,
             latency_profile: LatencyProfile::Variable,
         }

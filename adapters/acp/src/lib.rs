@@ -99,6 +99,7 @@ impl ExecutionAdapter for Acp {
             native_tools: table.native_tools.clone(),
             max_concurrent: table.max_concurrent.max(1),
             output_strategies: vec![OutputStrategy::Stream, OutputStrategy::File],
+            options: Vec::new(),
             cost_tier: CostTier::Medium,
             latency_profile: LatencyProfile::Variable,
         }

@@ -101,6 +101,7 @@ impl ExecutionAdapter for ClaudeAgentSdk {
                 OutputStrategy::Structured,
                 OutputStrategy::File,
             ],
+            options: Vec::new(),
             cost_tier: CostTier::High,
             latency_profile: LatencyProfile::Variable,
         }

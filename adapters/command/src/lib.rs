@@ -111,6 +111,7 @@ impl ExecutionAdapter for Command {
             native_tools: Vec::new(),
             max_concurrent: self.settings.table.max_concurrent.max(1),
             output_strategies,
+            options: Vec::new(),
             cost_tier: self.settings.table.cost_tier,
             latency_profile: LatencyProfile::Variable,
         }

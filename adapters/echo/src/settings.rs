@@ -13,6 +13,7 @@ pub(crate) struct Settings {
     native_tools: Vec<String>,
     max_concurrent: u32,
     output_strategies: Vec<OutputStrategy>,
+    options: Vec<String>,
     cost_tier: CostTier,
     latency_profile: LatencyProfile,
     /// Status returned by the health check.
@@ -41,6 +42,7 @@ impl Default for Settings {
                 OutputStrategy::Stream,
                 OutputStrategy::Structured,
             ],
+            options: Vec::new(),
             cost_tier: CostTier::Low,
             latency_profile: LatencyProfile::Fast,
             health: HealthStatus::Healthy,
@@ -70,6 +72,7 @@ impl Settings {
             native_tools: self.native_tools.clone(),
             max_concurrent: self.max_concurrent,
             output_strategies: self.output_strategies.clone(),
+            options: self.options.clone(),
             cost_tier: self.cost_tier,
             latency_profile: self.latency_profile,
         }

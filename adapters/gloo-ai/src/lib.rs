@@ -115,6 +115,7 @@ impl ExecutionAdapter for GlooAi {
             native_tools: Vec::new(),
             max_concurrent: self.settings.table.max_concurrent,
             output_strategies: vec![OutputStrategy::Stream],
+            options: Vec::new(),
             cost_tier: CostTier::Low,
             latency_profile: LatencyProfile::Fast,
         }

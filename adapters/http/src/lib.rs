@@ -100,6 +100,7 @@ impl ExecutionAdapter for HttpAdapter {
             native_tools: table.native_tools.clone(),
             max_concurrent: table.max_concurrent.max(1),
             output_strategies: table.output_strategies.clone(),
+            options: table.options.clone(),
             cost_tier: table.cost_tier,
             latency_profile: table.latency_profile,
         }

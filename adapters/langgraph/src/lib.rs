@@ -92,6 +92,7 @@ impl ExecutionAdapter for LangGraph {
             native_tools: Vec::new(),
             max_concurrent: self.settings.table.max_concurrent.max(1),
             output_strategies: vec![OutputStrategy::Stream, OutputStrategy::Structured],
+            options: Vec::new(),
             cost_tier: CostTier::Medium,
             latency_profile: LatencyProfile::Variable,
         }

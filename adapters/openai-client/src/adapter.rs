@@ -133,6 +133,7 @@ impl<D: Dialect> ExecutionAdapter for OpenAi<D> {
             native_tools: Vec::new(),
             max_concurrent: MAX_CONCURRENT,
             output_strategies,
+            options: Vec::new(),
             cost_tier: D::COST,
             latency_profile: D::LATENCY,
         }

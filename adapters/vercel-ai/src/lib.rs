@@ -99,6 +99,7 @@ impl ExecutionAdapter for VercelAi {
             native_tools: Vec::new(),
             max_concurrent: settings.max_concurrent.unwrap_or(concurrent).max(1),
             output_strategies: vec![OutputStrategy::Stream, OutputStrategy::Structured],
+            options: Vec::new(),
             cost_tier: CostTier::Low,
             latency_profile: match settings.mode {
                 Mode::Direct | Mode::Gateway => LatencyProfile::Fast,

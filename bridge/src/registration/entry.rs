@@ -102,6 +102,7 @@ mod tests {
                 native_tools: Vec::new(),
                 max_concurrent: 8,
                 output_strategies: vec![OutputStrategy::Stream],
+                options: Vec::new(),
                 cost_tier: CostTier::Low,
                 latency_profile: LatencyProfile::Fast,
             }),

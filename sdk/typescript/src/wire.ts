@@ -13,6 +13,7 @@ export interface DispatchRequest {
   provider?: string;
   systemPrompt?: string | null;
   model?: string | null;
+  options?: ModelOptions;
   /** Time limit of each attempt, in seconds. */
   timeout?: number;
   /** Time without an event, in seconds, after which an attempt ends as `stalled`. */
@@ -50,6 +51,17 @@ export interface DispatchRequest {
   gatewayId?: string;
   /** Returned unchanged. */
   metadata?: Record<string, unknown>;
+}
+
+/** Options of the model; an adapter lists in `profile.options` those that it honours. */
+export interface ModelOptions {
+  temperature?: number;
+  topP?: number;
+  maxOutputTokens?: number;
+  reasoning?: "off" | "low" | "medium" | "high";
+  toolChoice?: "auto" | "none" | "required" | { tool: string };
+  stop?: string[];
+  seed?: number;
 }
 
 /** Tool in the format of the bridge, of MCP or of OpenAI. */
@@ -202,6 +214,7 @@ export interface Profile {
   nativeTools: string[];
   maxConcurrent: number;
   outputStrategies: string[];
+  options?: string[];
   costTier: string;
   latencyProfile: string;
 }

@@ -30,6 +30,7 @@ fn conforms() {
             native_tools: names(&["terminal"]),
             max_concurrent: 2,
             output_strategies: vec![OutputStrategy::Stream, OutputStrategy::File],
+            options: Vec::new(),
             cost_tier: CostTier::Medium,
             latency_profile: LatencyProfile::Variable,
         }),

@@ -40,6 +40,7 @@ fn conforms() {
                 OutputStrategy::Structured,
                 OutputStrategy::File,
             ],
+            options: Vec::new(),
             cost_tier: CostTier::High,
             latency_profile: LatencyProfile::Variable,
         }),

@@ -23,6 +23,7 @@ fn conforms() {
             native_tools: Vec::new(),
             max_concurrent: 3,
             output_strategies: vec![OutputStrategy::Stream, OutputStrategy::File],
+            options: Vec::new(),
             cost_tier: CostTier::Low,
             latency_profile: LatencyProfile::Variable,
         }),

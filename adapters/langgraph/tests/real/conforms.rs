@@ -36,6 +36,7 @@ fn conforms() {
             native_tools: Vec::new(),
             max_concurrent: 3,
             output_strategies: vec![OutputStrategy::Stream, OutputStrategy::Structured],
+            options: Vec::new(),
             cost_tier: CostTier::Medium,
             latency_profile: LatencyProfile::Variable,
         }),

@@ -35,6 +35,7 @@ fn conforms() {
             native_tools: Vec::new(),
             max_concurrent: 64,
             output_strategies: vec![OutputStrategy::Stream, OutputStrategy::Structured],
+            options: Vec::new(),
             cost_tier: CostTier::Low,
             latency_profile: LatencyProfile::Variable,
         }),

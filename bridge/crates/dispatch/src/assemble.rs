@@ -52,6 +52,7 @@ pub fn assemble(
         message: prompt.message,
         system_prompt: system_prompt(prompt.system_prompt, &prompt.files),
         model: dispatch.model.clone(),
+        options: dispatch.options.clone(),
         tools: prompt.tools,
         tool_results: prompt.tool_results,
         turns: Vec::new(),

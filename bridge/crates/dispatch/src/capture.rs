@@ -89,6 +89,7 @@ mod tests {
             native_tools: Vec::new(),
             max_concurrent: 1,
             output_strategies: output_strategies.to_vec(),
+            options: Vec::new(),
             cost_tier: CostTier::Low,
             latency_profile: LatencyProfile::Fast,
         }

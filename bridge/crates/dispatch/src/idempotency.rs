@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use forge_adapter_api::OutputStrategy;
 use forge_adapter_api::folder::FolderId;
 use forge_adapter_api::request::{Budget, Tool, ToolResult};
+use forge_adapter_api::{ModelOptions, OutputStrategy};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -35,6 +35,8 @@ struct Compared<'a> {
     system_prompt: &'a Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     model: &'a Option<String>,
+    #[serde(skip_serializing_if = "ModelOptions::is_empty")]
+    options: &'a ModelOptions,
     #[serde(rename = "timeoutSeconds", with = "seconds")]
     timeout: &'a Duration,
     #[serde(
@@ -111,6 +113,7 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         provider,
         system_prompt,
         model,
+        options,
         timeout,
         idle_timeout,
         queue_timeout,
@@ -144,6 +147,7 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         provider,
         system_prompt,
         model,
+        options,
         timeout,
         idle_timeout,
         queue_timeout,

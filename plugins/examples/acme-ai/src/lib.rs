@@ -52,6 +52,7 @@ impl ExecutionAdapter for AcmeAi {
             native_tools: Vec::new(),
             max_concurrent: 20,
             output_strategies: vec![OutputStrategy::Stream],
+            options: Vec::new(),
             cost_tier: CostTier::Low,
             latency_profile: LatencyProfile::Fast,
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use forge_adapter_api::folder::FolderId;
 use forge_adapter_api::request::{Budget, Tool, ToolResult};
-use forge_adapter_api::{CostTier, LatencyProfile, OutputStrategy};
+use forge_adapter_api::{CostTier, LatencyProfile, ModelOptions, OutputStrategy};
 use jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,8 @@ pub struct DispatchRequest {
     pub system_prompt: Option<String>,
     #[serde(default)]
     pub model: Option<String>,
+    #[serde(default)]
+    pub options: ModelOptions,
     /// Timeout of each attempt, from its start.
     #[serde(rename = "timeoutSeconds", with = "seconds")]
     pub timeout: Duration,
@@ -123,6 +125,7 @@ impl DispatchRequest {
             provider: None,
             system_prompt: None,
             model: None,
+            options: ModelOptions::default(),
             timeout: Duration::ZERO,
             idle_timeout: None,
             queue_timeout: Duration::ZERO,

@@ -14,6 +14,7 @@ pub(crate) fn minimal() -> DispatchRequest {
         provider: None,
         system_prompt: None,
         model: None,
+        options: ModelOptions::default(),
         timeout: Duration::from_secs(600),
         idle_timeout: None,
         queue_timeout: Duration::from_secs(86_400),

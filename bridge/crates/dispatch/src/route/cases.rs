@@ -19,6 +19,7 @@ fn profile(capabilities: &[&str]) -> Profile {
         native_tools: Vec::new(),
         max_concurrent: 10,
         output_strategies: vec![OutputStrategy::Stream],
+        options: Vec::new(),
         cost_tier: CostTier::Medium,
         latency_profile: LatencyProfile::Moderate,
     }

@@ -51,6 +51,7 @@ fn adapter() -> impl Strategy<Value = Adapter> {
             native_tools: Vec::new(),
             max_concurrent: 4,
             output_strategies: vec![OutputStrategy::Stream],
+            options: Vec::new(),
             cost_tier: cost,
             latency_profile: latency,
         });

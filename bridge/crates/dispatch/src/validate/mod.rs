@@ -3,6 +3,7 @@
 
 mod callback;
 mod fields;
+mod options;
 #[cfg(test)]
 mod rows;
 mod spelling;
@@ -101,6 +102,13 @@ fn read_dispatch(
         let message = "the file strategy needs workspace.dir, where the output file is written";
         fields.complain("outputStrategy", message);
     }
+    let tools = tools::read(fields);
+    let mcp_servers = read_mcp_servers(fields, limits.mcp_servers);
+    let offered = options::Offered {
+        tools: &tools,
+        others: !mcp_servers.is_empty(),
+    };
+    let options = options::read(fields, &offered);
     let timeout = fields.seconds(TIMEOUT, config.max_timeout);
     let queue_timeout = fields.seconds("queueTimeoutSeconds", config.max_queue_timeout);
     let dispatch = DispatchRequest {
@@ -108,14 +116,15 @@ fn read_dispatch(
         provider: fields.id("provider"),
         system_prompt: fields.text("systemPrompt").map(str::to_owned),
         model: fields.id("model"),
+        options,
         timeout: timeout.unwrap_or(config.default_timeout),
         idle_timeout: fields.seconds("idleTimeoutSeconds", config.max_timeout),
         queue_timeout: queue_timeout.unwrap_or(config.queue_timeout),
         not_before,
         deadline,
-        tools: tools::read(fields),
+        tools,
         tool_results: tools::read_results(fields),
-        mcp_servers: read_mcp_servers(fields, limits.mcp_servers),
+        mcp_servers,
         workspace,
         workspace_id,
         output_strategy,

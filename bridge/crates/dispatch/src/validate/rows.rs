@@ -209,6 +209,32 @@ fn rows() -> Vec<Row> {
                 ),
             ],
         ),
+        inner(
+            "options",
+            json!([
+                {},
+                {"temperature": 0, "topP": 1, "maxOutputTokens": 1.0, "reasoning": "off", "seed": -5},
+                {"top_p": 0.5, "max_output_tokens": 9, "stop": ["a"], "toolChoice": "none"},
+                {"toolChoice": null, "unknown": 1},
+            ]),
+            vec![
+                (json!([]), "options"),
+                (json!({"temperature": 2.1}), "options.temperature"),
+                (json!({"temperature": "1"}), "options.temperature"),
+                (json!({"topP": 0}), "options.topP"),
+                (json!({"topP": 1.1}), "options.topP"),
+                (json!({"maxOutputTokens": 0}), "options.maxOutputTokens"),
+                (json!({"reasoning": "much"}), "options.reasoning"),
+                (json!({"stop": "a"}), "options.stop"),
+                (json!({"stop": ["x".repeat(257)]}), "options.stop"),
+                (json!({"seed": 0.5}), "options.seed"),
+                (json!({"toolChoice": "all"}), "options.toolChoice"),
+                (json!({"toolChoice": {"name": "a"}}), "options.toolChoice"),
+                // Without tools.
+                (json!({"toolChoice": "required"}), "options.toolChoice"),
+                (json!({"toolChoice": {"tool": "a"}}), "options.toolChoice"),
+            ],
+        ),
         row(
             "priority",
             json!([-10, 0, 10, 2.0]),

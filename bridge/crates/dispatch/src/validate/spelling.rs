@@ -20,6 +20,7 @@ pub(super) const DISPATCH: &[&str] = &[
     "metadata",
     "model",
     "notBefore",
+    "options",
     "outputFile",
     "outputSchema",
     "outputStrategy",
@@ -43,6 +44,15 @@ pub(super) const DISPATCH: &[&str] = &[
 pub(super) const BUDGET: &[&str] = &["maxCostUsd", "maxTokens"];
 pub(super) const CALLBACK: &[&str] = &["bearer", "headers", "retry", "secret"];
 pub(super) const FILE: &[&str] = &["content", "path"];
+pub(super) const OPTIONS: &[&str] = &[
+    "maxOutputTokens",
+    "reasoning",
+    "seed",
+    "stop",
+    "temperature",
+    "toolChoice",
+    "topP",
+];
 pub(super) const PREFERENCES: &[&str] = &["costTier", "latencyProfile", "providers"];
 pub(super) const RETRY: &[&str] = &["maxElapsedSeconds"];
 /// Of our format, OpenAI's and MCP's.
@@ -68,6 +78,20 @@ const MAX_NAME_BYTES: usize = 64;
 
 /// Warns about the members of `fields` that are similar to one of `known` but equal to none.
 pub(super) fn warn(fields: &Fields<'_>, known: &[&str]) {
+    report(fields, known, |_| None);
+}
+
+/// Warns about all members of `fields` that are not among `known`.
+pub(super) fn warn_about_all(fields: &Fields<'_>, known: &[&str]) {
+    report(fields, known, |given| {
+        let known = known.join(", ");
+        Some(format!(
+            "{given:?} is ignored, because there is no such field; there are {known}"
+        ))
+    });
+}
+
+fn report(fields: &Fields<'_>, known: &[&str], other: impl Fn(String) -> Option<String>) {
     let is_known = |name: &str| known.binary_search(&&*camel_case(name)).is_ok();
     let unknown = fields
         .names()
@@ -77,11 +101,16 @@ pub(super) fn warn(fields: &Fields<'_>, known: &[&str]) {
         if complaints.warning_count() >= MAX_WARNINGS {
             return;
         }
-        if let Some(meant) = nearest(&camel_case(name), known.iter().copied()) {
-            let (given, meant) = (fields.path(name), fields.path(meant));
-            complaints.warn(format!(
-                "{given:?} is ignored, because there is no such field; did you mean {meant}?"
-            ));
+        let given = fields.path(name);
+        let warning = match nearest(&camel_case(name), known.iter().copied()) {
+            Some(meant) => Some(format!(
+                "{given:?} is ignored, because there is no such field; did you mean {}?",
+                fields.path(meant)
+            )),
+            None => other(given),
+        };
+        if let Some(warning) = warning {
+            complaints.warn(warning);
         }
     }
 }
@@ -142,6 +171,10 @@ mod tests {
             ),
             (json!({"workspace": {"file": []}}), "workspace.files"),
             (
+                json!({"options": {"max_output_token": 1}}),
+                "options.maxOutputTokens",
+            ),
+            (
                 json!({"tools": [{"name": "t", "inputSchema": {}, "descripton": "d"}]}),
                 "tools[0].description",
             ),
@@ -153,6 +186,16 @@ mod tests {
                 "{members}: {found:?}"
             );
         }
+    }
+
+    #[test]
+    fn an_unknown_option_is_always_reported() {
+        let found = warnings(&json!({"options": {"mirostat": 2, "seed": 1, "top_p": 0.5}}));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with("\"options.mirostat\" is ignored"),
+            "{found:?}"
+        );
     }
 
     #[test]
@@ -182,6 +225,7 @@ mod tests {
         for (member, known) in [
             ("budget", BUDGET),
             ("callback", CALLBACK),
+            ("options", OPTIONS),
             ("preferences", PREFERENCES),
             ("workspace", WORKSPACE),
         ] {
@@ -200,6 +244,7 @@ mod tests {
             BUDGET,
             CALLBACK,
             FILE,
+            OPTIONS,
             PREFERENCES,
             RETRY,
             TOOL,

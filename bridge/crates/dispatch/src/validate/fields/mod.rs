@@ -227,6 +227,17 @@ impl<'a> Fields<'a> {
         number
     }
 
+    /// A number from `least` to `most`.
+    pub(super) fn number(&self, name: impl Into<Name>, least: f64, most: f64) -> Option<f64> {
+        let name = name.into();
+        let value = self.value(name)?;
+        let number = value.as_f64().filter(|n| (least..=most).contains(n));
+        if number.is_none() {
+            self.complain(name, format!("must be a number from {least} to {most}"));
+        }
+        number
+    }
+
     /// A number of seconds, above 0 and at most `most`.
     pub(super) fn seconds(&self, name: impl Into<Name>, most: Duration) -> Option<Duration> {
         let name = name.into();
