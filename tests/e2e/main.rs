@@ -58,6 +58,7 @@ mod redaction;
 mod reference;
 mod registration;
 mod reload;
+mod repair;
 mod retention;
 mod routing;
 mod secrets;

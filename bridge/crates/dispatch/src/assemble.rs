@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use forge_base::id::DispatchId;
 
+use super::repair;
 use super::request::{DispatchRequest, File, Prompt, Recovery};
 
 /// Input about one attempt from the dispatch record and the configuration.
@@ -44,13 +45,14 @@ pub fn assemble(
     let (session_id, resume) = session(dispatch, attempt);
     let structured = attempt.strategy == OutputStrategy::Structured;
     let file = attempt.strategy == OutputStrategy::File;
+    let asked = repair::instruction(dispatch, attempt.strategy);
     Ok(ExecutionRequest {
         execution_id: format!("{}/{}", attempt.id, attempt.number),
         task_id: dispatch.task_id.clone(),
         agent_id: dispatch.agent_id.clone(),
         attempt: attempt.number,
         message: prompt.message,
-        system_prompt: system_prompt(prompt.system_prompt, &prompt.files),
+        system_prompt: system_prompt(prompt.system_prompt, &prompt.files, asked),
         model: dispatch.model.clone(),
         options: dispatch.options.clone(),
         tools: prompt.tools,
@@ -80,9 +82,13 @@ pub fn assemble(
     })
 }
 
-/// The caller's prompt unchanged, followed by each file under its path.
-fn system_prompt(given: Option<String>, files: &[File]) -> Option<String> {
-    files.iter().fold(given, |prompt, file| {
+/// The caller's prompt unchanged, followed by each file under its path and the instruction of the bridge.
+fn system_prompt(
+    given: Option<String>,
+    files: &[File],
+    instruction: Option<String>,
+) -> Option<String> {
+    let prompt = files.iter().fold(given, |prompt, file| {
         let mut prompt = prompt.unwrap_or_default();
         if !prompt.is_empty() {
             prompt.push_str("\n\n");
@@ -92,7 +98,11 @@ fn system_prompt(given: Option<String>, files: &[File]) -> Option<String> {
         prompt.push_str("\n\n");
         prompt.push_str(&file.content);
         Some(prompt)
-    })
+    });
+    match (prompt, instruction) {
+        (Some(prompt), Some(instruction)) => Some(format!("{prompt}\n\n{instruction}")),
+        (prompt, instruction) => prompt.or(instruction),
+    }
 }
 
 /// Session id to use, and true if it resumes an interrupted attempt.
@@ -177,7 +187,7 @@ mod tests {
             (None, &[("b.md", "B")], Some("# b.md\n\nB")),
         ] {
             let taken = with_files(prompt, files).take_prompt();
-            let prompt = system_prompt(taken.system_prompt, &taken.files);
+            let prompt = system_prompt(taken.system_prompt, &taken.files, None);
             assert_eq!(prompt.as_deref(), expected);
         }
     }

@@ -26,6 +26,7 @@ use super::execute::{Attempt, AttemptEnd, StopReason, WriteOutcome};
 use super::finish::{Completion, PendingDelivery};
 use super::normalise::{Ending, Raw};
 use super::recover::{self, RecoveryAction};
+use super::repair;
 use super::request::{DispatchRequest, Prompt};
 use super::running::Stop;
 use super::spans::DispatchSpans;
@@ -35,7 +36,7 @@ use super::validate::workspace;
 const STOPPED: &str = "the bridge was stopped during the attempt";
 
 /// Error code of a call whose adapter process ended.
-const CRASHED: &str = "adapter_crashed";
+pub(super) const CRASHED: &str = "adapter_crashed";
 
 /// Outcome of an attempt.
 enum Outcome {
@@ -180,7 +181,13 @@ impl Inner {
         let accumulator = Accumulator::new(spent, self.config.output_limit_bytes);
         let mut batcher = EventBatcher::new(accumulator);
         self.record_start(begun, request, now, &mut batcher);
-        let end = self.rounds(&attempt, assembled, &mut batcher).await;
+        let end = match repair::Repair::of(request, &assembled, adapter) {
+            None => self.rounds(&attempt, assembled, &mut batcher).await,
+            // Boxed: few attempts need it.
+            Some(repair) => {
+                Box::pin(self.repaired(&attempt, assembled, repair, &mut batcher)).await
+            }
+        };
         self.record_end(begun, request, &mut batcher);
         let (ending, mut file) = match end {
             AttemptEnd::Answered(Ok(answer)) => (Ending::Answered(answer), None),

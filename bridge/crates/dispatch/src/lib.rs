@@ -18,6 +18,7 @@ mod model_retries;
 mod next_wakeup;
 pub mod normalise;
 pub mod recover;
+mod repair;
 pub mod request;
 pub mod roles;
 pub mod route;

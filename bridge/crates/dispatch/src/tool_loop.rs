@@ -277,7 +277,7 @@ fn foreign(result: ExecutionResult, ours: usize, owns: impl Fn(&str) -> bool) ->
     }
 }
 
-fn to_bytes(result: &impl Serialize) -> Vec<u8> {
+pub(super) fn to_bytes(result: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(result).expect("a result has only text keys")
 }
 

@@ -5,7 +5,7 @@ pub(super) mod answer;
 #[cfg(test)]
 mod cases;
 mod output;
-mod structured;
+pub(super) mod structured;
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::schema;
 
 /// Returns the value that matches the schema; the error is the reason why there is none.
-pub(super) fn check(
+pub(crate) fn check(
     schema: &Value,
     structured: Option<&Value>,
     text: Option<&str>,

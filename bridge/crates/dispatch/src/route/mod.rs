@@ -348,7 +348,14 @@ fn warnings(dispatch: &DispatchRequest, chosen: &Candidate<'_>) -> Vec<String> {
     }
     if dispatch.output_schema.is_some() && !supports(chosen, "structured_output") {
         warnings.push(format!(
-            "outputSchema is checked on the text: {provider} lacks structured_output"
+            "outputSchema is added to the instructions and checked on the text: {provider} lacks structured_output"
+        ));
+    }
+    let honoured = chosen.profile.map_or(&[][..], |profile| &profile.options);
+    let ignored = dispatch.options.names();
+    for name in ignored.filter(|name| honoured.iter().all(|known| known != name)) {
+        warnings.push(format!(
+            "options.{name} is ignored: {provider} does not honour it"
         ));
     }
     if !dispatch.mcp_servers.is_empty() && !supports(chosen, "mcp_servers") {
