@@ -8,6 +8,7 @@ use forge_test_model::Model;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::harness::process::Home;
 use super::harness::{Api, Bridge, until};
 
 /// The agent's process; killed on drop.
@@ -131,4 +132,33 @@ async fn a_question_is_answered_by_the_next_dispatch_and_a_cancel_reaches_the_ag
     })
     .await;
     bridge.stop().await;
+}
+
+#[tokio::test]
+async fn after_a_crash_the_task_is_followed_again_and_not_sent_twice() {
+    let model = Model::start().await;
+    let agent = Agent::start(&model);
+    let mut home = Home::new(&[("BRIDGE_ADAPTERS", "a2a")]);
+    let url = format!("http://127.0.0.1:{}", agent.port);
+    home.set("BRIDGE_ADAPTERS_A2A_URL", &url);
+    let process = home.start();
+    let mut slow = task("slow", "SLOW please");
+    slow["recovery"] = "resume".into();
+    let id = process.api.dispatch(slow).await;
+    until("news of the task", || async {
+        has_news(&process.api, &id).await.then_some(())
+    })
+    .await;
+    process.kill();
+    let process = home.start();
+    let record = process.api.finished(&id).await;
+    let result = &record["result"];
+    assert_eq!(result["status"], "ok", "{record}");
+    assert_eq!(result["attempt"], 2, "{record}");
+    let output = result["output"].as_str().unwrap();
+    assert!(output.starts_with("tick000"), "{output}");
+    assert_eq!(model.requests().len(), 1, "the work was done once");
+    // The task is not part of the session that later dispatches continue.
+    let session = result["sessionId"].as_str().unwrap();
+    assert!(!session.contains('|'), "{session}");
 }

@@ -21,6 +21,8 @@ pub(crate) enum Call {
 
 /// The protocol's error code of an unknown task.
 const TASK_NOT_FOUND: i64 = -32001;
+/// Code of the adapter error for it.
+pub(crate) const UNKNOWN_TASK: &str = "session_not_found";
 
 impl Call {
     fn name(self, version: Version) -> &'static str {
@@ -99,7 +101,7 @@ pub(crate) fn result(mut answer: Value) -> Result<Value, AdapterError> {
         let code = error["code"].as_i64().unwrap_or_default();
         let said = error["message"].as_str().unwrap_or("no reason given");
         let (name, retryable) = match code {
-            TASK_NOT_FOUND => ("session_not_found", false),
+            TASK_NOT_FOUND => (UNKNOWN_TASK, false),
             // Parameters or content that the agent does not accept.
             -32602 | -32005 => ("invalid_request", false),
             -32603 => ("upstream_error", true),

@@ -15,8 +15,8 @@ use tokio::time::sleep;
 use crate::card::{Endpoint, Streaming};
 use crate::config::Settings;
 use crate::rpc::{self, Call};
-use crate::transcript::{Transcript, conversation};
-use crate::update::Update;
+use crate::transcript::{Conversation, Transcript, conversation};
+use crate::update::{State, Update};
 
 /// Upper bound of consecutive failures while following a task.
 const FAILURES: u32 = 5;
@@ -74,11 +74,18 @@ impl Talk<'_> {
     }
 
     async fn follow(&self, request: &ExecutionRequest, course: &mut Course) -> Result<()> {
-        let ids = conversation(request.session_id.as_deref());
-        let text = match (&request.system_prompt, &request.session_id) {
-            // Later messages of a session do not repeat it.
-            (Some(system), None) => format!("{system}\n\n{}", request.message),
-            (Some(_) | None, _) => request.message.clone(),
+        let Conversation { ids, running } = conversation(request.session_id.as_deref());
+        if let Some(task) = running.filter(|_| request.resume)
+            && self.is_there(&task, course).await?
+        {
+            return self.follow_task(Ok(()), course).await;
+        }
+        let text = match &request.system_prompt {
+            // Later messages of a session do not repeat it; that of an attempt that begins again is no later one.
+            Some(system) if request.session_id.is_none() || request.resume => {
+                format!("{system}\n\n{}", request.message)
+            }
+            Some(_) | None => request.message.clone(),
         };
         let metadata = request
             .metadata
@@ -89,7 +96,37 @@ impl Talk<'_> {
             Streaming::Offered => Call::Stream,
             Streaming::Missing => Call::Send,
         };
-        let mut ended = self.hear(call, &message, course).await;
+        let ended = self.hear(call, &message, course).await;
+        self.follow_task(ended, course).await
+    }
+
+    /// Reads the task of an earlier attempt. False if it must be started again: the agent does not know it any more, or
+    /// cancelled it when the bridge stopped.
+    async fn is_there(&self, task: &str, course: &mut Course) -> Result<bool> {
+        let mut read = self.hear(Call::Get, &rpc::of_task(task), course).await;
+        for failures in 1..=FAILURES {
+            match &read {
+                Err(error) if error.retryable => sleep(PAUSE * failures).await,
+                Ok(()) | Err(_) => break,
+            }
+            read = self.hear(Call::Get, &rpc::of_task(task), course).await;
+        }
+        let is_lost = match &read {
+            Ok(()) => course.transcript.state == Some(State::Canceled),
+            Err(error) => error.code == rpc::UNKNOWN_TASK,
+        };
+        if is_lost {
+            if let Some(undo) = course.undo.take() {
+                undo.disarm();
+            }
+            *course = Course::default();
+            return Ok(false);
+        }
+        read.map(|()| true)
+    }
+
+    /// Follows the task to its end, after this end of a call about it.
+    async fn follow_task(&self, mut ended: Result<()>, course: &mut Course) -> Result<()> {
         let mut failures = 0;
         while !course.transcript.is_over() {
             let Some(task) = course.transcript.ids.task.clone() else {

@@ -7,6 +7,8 @@ use crate::update::{Appends, Artifact, Content, Ids, Message, State, Task, Updat
 
 /// Separator of context id and task id in the id of a session that waits for an answer.
 const TASK: &str = "|task:";
+/// The same in the id of a session whose task is running. Only an attempt that resumes the run uses the task.
+const RUN: &str = "|run:";
 
 #[derive(Default)]
 pub(crate) struct Transcript {
@@ -15,23 +17,32 @@ pub(crate) struct Transcript {
     artifacts: Vec<(String, Content)>,
     /// The agent's latest content that is not an artifact.
     said: Option<Content>,
-    session_told: bool,
+    /// The session id of the last event.
+    told: Option<String>,
 }
 
-/// Parses a session id. Contains a task only while the task waits for an answer.
-pub(crate) fn conversation(session: Option<&str>) -> Ids {
+/// Conversation that a session id names.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Conversation {
+    /// Ids for the next message; with a task only while it waits for an answer.
+    pub(crate) ids: Ids,
+    /// Task that was running when the id was issued.
+    pub(crate) running: Option<String>,
+}
+
+pub(crate) fn conversation(session: Option<&str>) -> Conversation {
     let Some(session) = session else {
-        return Ids::default();
+        return Conversation::default();
     };
-    match session.split_once(TASK) {
-        Some((context, task)) => Ids {
-            task: Some(task.to_owned()),
-            context: Some(context.to_owned()).filter(|context| !context.is_empty()),
-        },
-        None => Ids {
-            task: None,
-            context: Some(session.to_owned()),
-        },
+    let (context, task, running) = match (session.split_once(TASK), session.split_once(RUN)) {
+        (Some((context, task)), _) => (context, Some(task.to_owned()), None),
+        (None, Some((context, task))) => (context, None, Some(task.to_owned())),
+        (None, None) => (session, None, None),
+    };
+    let context = Some(context.to_owned()).filter(|context| !context.is_empty());
+    Conversation {
+        ids: Ids { task, context },
+        running,
     }
 }
 
@@ -158,9 +169,16 @@ impl Transcript {
         if ids.context.is_some() {
             self.ids.context.clone_from(&ids.context);
         }
-        if let (Some(context), false) = (&self.ids.context, self.session_told) {
-            events.push(AdapterEvent::new("session.updated").with(json!({"sessionId": context})));
-            self.session_told = true;
+        let Some(context) = &self.ids.context else {
+            return;
+        };
+        let session = match &self.ids.task {
+            Some(task) => format!("{context}{RUN}{task}"),
+            None => context.clone(),
+        };
+        if self.told.as_ref() != Some(&session) {
+            events.push(AdapterEvent::new("session.updated").with(json!({"sessionId": session})));
+            self.told = Some(session);
         }
     }
 
@@ -309,23 +327,23 @@ mod tests {
     #[test]
     fn a_session_that_waits_holds_its_task() {
         let mut transcript = Transcript::default();
-        hear(
+        let events = hear(
             &mut transcript,
             &json!({"id": "t:1", "contextId": "c", "status": {"state": "input-required"}}),
         );
+        let transcript_session = events[0].1["sessionId"].clone();
         let ended = transcript.ended().unwrap();
         let session = transcript.into_result(ended).session_id.unwrap();
-        let ids = conversation(Some(&session));
-        assert_eq!(
-            (ids.task.as_deref(), ids.context.as_deref()),
-            (Some("t:1"), Some("c"))
-        );
-        assert_eq!(
-            conversation(Some("c")),
-            Ids {
-                task: None,
-                context: Some("c".to_owned())
-            }
-        );
+        assert_eq!(transcript_session, json!("c|run:t:1"));
+        for (session, task, running) in [
+            (session.as_str(), Some("t:1"), None),
+            ("c|run:t:1", None, Some("t:1")),
+            ("c", None, None),
+        ] {
+            let found = conversation(Some(session));
+            assert_eq!(found.ids.context.as_deref(), Some("c"), "{session}");
+            assert_eq!(found.ids.task.as_deref(), task, "{session}");
+            assert_eq!(found.running.as_deref(), running, "{session}");
+        }
     }
 }
