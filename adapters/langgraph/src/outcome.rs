@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::server::RunStatus;
 use crate::settings::Shape;
 use crate::thread::{Session, State, is_the_models, list};
-use crate::transcript::{RunError, Transcript};
+use crate::transcript::{Cut, RunError, Transcript};
 
 /// Reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) fn outcome(
     let mut outcome = match (end, &transcript.error) {
         (End::Cancelled, _) => ExecutionResult::error("cancelled", "cancelled"),
         (End::Over(_), Some(error)) => of_error(error),
-        (End::Over(status), None) => of_status(status, state, request),
+        (End::Over(status), None) => of_status(status, &transcript, state, request),
     };
     let text = match (&shape.output, outcome.status) {
         (Some(path), Status::Ok) => state.at(path).map(text_at),
@@ -81,11 +81,19 @@ fn structured(state: &State, shape: &Shape, text: Option<&str>) -> Option<Value>
     at.or_else(|| serde_json::from_str(text?).ok())
 }
 
-fn of_status(status: RunStatus, state: &State, request: &ExecutionRequest) -> ExecutionResult {
+fn of_status(
+    status: RunStatus,
+    transcript: &Transcript,
+    state: &State,
+    request: &ExecutionRequest,
+) -> ExecutionResult {
     match status {
         RunStatus::Success => {
             let interrupts = state.interrupts();
             if interrupts.is_empty() {
+                if let Some(cut) = &transcript.cut {
+                    return of_cut(*cut);
+                }
                 return ExecutionResult {
                     tool_calls: handed_back(state, request),
                     ..ExecutionResult::default()
@@ -173,8 +181,23 @@ fn of_error(error: &RunError) -> ExecutionResult {
     }
 }
 
+fn of_cut(cut: Cut) -> ExecutionResult {
+    match cut {
+        Cut::TooLong => ExecutionResult::error(
+            "max_tokens",
+            "the model's answer reached its token limit before its end",
+        ),
+        Cut::Blocked => ExecutionResult::error(
+            "blocked_by_policy",
+            "the content filter of the model blocked its answer",
+        ),
+    }
+}
+
 /// Parts of class names with code and `retryable`; the first match decides.
-const NAMES: [(&str, &str, bool); 21] = [
+const NAMES: [(&str, &str, bool); 24] = [
+    ("LengthFinishReason", "max_tokens", false),
+    ("ContentFilter", "blocked_by_policy", false),
     ("GraphRecursion", "max_turns", false),
     ("RateLimit", "rate_limited", true),
     ("ResourceExhausted", "rate_limited", true),
@@ -191,7 +214,8 @@ const NAMES: [(&str, &str, bool); 21] = [
     ("InternalServer", "upstream_error", true),
     ("ServiceUnavailable", "upstream_error", true),
     ("Overloaded", "upstream_error", true),
-    ("APIConnection", "upstream_error", true),
+    ("ConnectionError", "upstream_unreachable", true),
+    ("ConnectError", "upstream_unreachable", true),
     ("APITimeout", "upstream_error", true),
     ("APIError", "upstream_error", true),
     ("APIStatus", "upstream_error", true),
@@ -247,6 +271,14 @@ mod tests {
                 "APIStatusError",
                 "Error code: 404 - {}",
                 "invalid_request",
+                false,
+            ),
+            ("OpenAIConnectionError", "", "upstream_unreachable", true),
+            ("LengthFinishReasonError", "", "max_tokens", false),
+            (
+                "ContentFilterFinishReasonError",
+                "",
+                "blocked_by_policy",
                 false,
             ),
             ("GraphRecursionError", "", "max_turns", false),

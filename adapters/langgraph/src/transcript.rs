@@ -17,6 +17,8 @@ pub(crate) struct Transcript {
     /// Text of the model's latest message, even if it was cut off.
     pub(crate) last_text: String,
     pub(crate) error: Option<RunError>,
+    /// Reason why the model stopped before the end of its latest message, as far as it told one.
+    pub(crate) cut: Option<Cut>,
     /// Id of the message in `last_text`.
     last_message: Option<String>,
     /// Ids of messages from before the run.
@@ -27,6 +29,26 @@ pub(crate) struct Transcript {
     calls: HashMap<String, String>,
     /// Ids of calls whose results were already emitted.
     answered: HashSet<String>,
+}
+
+/// Premature end of a model's message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    TooLong,
+    Blocked,
+}
+
+impl Cut {
+    /// Reads the reason in the words of OpenAI, Anthropic and Google; `None` for an ordinary end.
+    fn named(reason: &str) -> Option<Self> {
+        match reason.to_ascii_lowercase().as_str() {
+            "length" | "max_tokens" | "max_output_tokens" => Some(Self::TooLong),
+            "content_filter" | "refusal" | "safety" | "prohibited_content" | "blocklist" => {
+                Some(Self::Blocked)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Error of a run as reported by the server.
@@ -106,6 +128,8 @@ impl Transcript {
         });
         for message in fresh.filter(|message| is_the_models(message)) {
             self.remember(message);
+            self.cut = None;
+            self.take_end(message);
             self.last_message = None;
             self.last_text = text_of(message);
         }
@@ -133,10 +157,14 @@ impl Transcript {
                 if id.is_none() || id != self.last_message.as_deref() {
                     self.last_message = id.map(str::to_owned);
                     self.last_text.clear();
+                    self.cut = None;
                 }
                 self.last_text.push_str(&text);
             }
             events.push(AdapterEvent::text(text));
+        }
+        if is_the_graphs_own {
+            self.take_end(message);
         }
         // Streamed calls come in pieces; the node's update has them whole.
         if message["type"] == "ai" {
@@ -157,6 +185,14 @@ impl Transcript {
         };
         self.model = said("model_name").or(self.model.take());
         self.model_provider = said("model_provider").or(self.model_provider.take());
+    }
+
+    fn take_end(&mut self, message: &Value) {
+        let metadata = &message["response_metadata"];
+        let reasons = [&metadata["finish_reason"], &metadata["stop_reason"]];
+        if let Some(reason) = reasons.into_iter().find_map(Value::as_str) {
+            self.cut = Cut::named(reason);
+        }
     }
 
     /// Events of node updates: `{node: its change}`.

@@ -70,7 +70,7 @@ fn whole(id: &str, body: &Value, plan: &Plan) -> Response {
             if let Plan::Thought(_) = plan {
                 message["reasoning_content"] = THOUGHT.into();
             }
-            (message, "stop")
+            (message, end_of(body))
         }
     };
     Json(json!({
@@ -116,7 +116,7 @@ fn streamed(id: &str, body: &Value, plan: &Plan) -> Response {
                     .iter()
                     .map(|piece| delta(json!({"content": piece})).piece()),
             );
-            ("stop", pace)
+            (end_of(body), pace)
         }
     };
     frames.push(chunk(
@@ -128,6 +128,16 @@ fn streamed(id: &str, body: &Value, plan: &Plan) -> Response {
     }
     frames.push(Frame::text("[DONE]"));
     sse(frames, pace)
+}
+
+/// Reason for the end of a text: `LENGTHEND` and `FILTEREND` in the prompt are an answer cut off.
+fn end_of(body: &Value) -> &'static str {
+    let text = prompt(body).text;
+    match (text.contains("LENGTHEND"), text.contains("FILTEREND")) {
+        (true, _) => "length",
+        (false, true) => "content_filter",
+        (false, false) => "stop",
+    }
 }
 
 pub(crate) fn tool_call(index: usize, call: &Call) -> Value {
