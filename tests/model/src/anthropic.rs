@@ -16,7 +16,9 @@ pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
         tool_output: tool_output(body),
         schema: body["output_config"]["format"].get("schema").cloned(),
     };
-    let (content, pace) = match plan(desk, &prompt) {
+    let plan = plan(desk, &prompt);
+    let output_tokens = if plan.is_empty() { 0 } else { 12 };
+    let (content, pace) = match plan {
         Plan::Fail(status) => {
             let kind = if status.as_u16() == 429 {
                 "rate_limit_error"
@@ -35,6 +37,7 @@ pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
         plan @ (Plan::Text(_) | Plan::Thought(_) | Plan::Slow) => {
             let (text, pace) = text_of(&plan).unwrap();
             let mut content = vec![json!({"type": "text", "text": text})];
+            content.retain(|block| block["text"] != "");
             if let Plan::Thought(_) = plan {
                 content.insert(
                     0,
@@ -45,12 +48,12 @@ pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
         }
     };
     if body["stream"] == true {
-        stream_of(desk, body, &content, pace)
+        stream_of(desk, body, &content, output_tokens, pace)
     } else {
         let mut message = message(desk, body);
         message["stop_reason"] = stop_reason(&content).into();
         message["content"] = content.into();
-        message["usage"]["output_tokens"] = 12.into();
+        message["usage"]["output_tokens"] = output_tokens.into();
         Json(message).into_response()
     }
 }
@@ -75,14 +78,20 @@ fn stop_reason(content: &[Value]) -> &'static str {
     }
 }
 
-fn stream_of(desk: &Desk, body: &Value, content: &[Value], pace: Duration) -> Response {
+fn stream_of(
+    desk: &Desk,
+    body: &Value,
+    content: &[Value],
+    output_tokens: u64,
+    pace: Duration,
+) -> Response {
     let mut events = vec![json!({"type": "message_start", "message": message(desk, body)})];
     for (index, block) in content.iter().enumerate() {
         events.extend(block_events(index, block));
     }
     events.push(json!({
         "type": "message_delta", "delta": {"stop_reason": stop_reason(content), "stop_sequence": null},
-        "usage": {"output_tokens": 12},
+        "usage": {"output_tokens": output_tokens},
     }));
     events.push(json!({"type": "message_stop"}));
     let frames = events.iter().map(|event| {

@@ -30,7 +30,9 @@ pub(crate) async fn whole(desk: &Desk, body: &Value) -> Response {
 
 /// `streamGenerateContent?alt=sse`.
 pub(crate) async fn streamed(desk: &Desk, body: &Value) -> Response {
-    let (mut parts, pace) = match plan(desk, &prompt(body)) {
+    let plan = plan(desk, &prompt(body));
+    let is_empty = plan.is_empty();
+    let (mut parts, pace) = match plan {
         Plan::Fail(status) => return failure(status),
         Plan::Hang => return std::future::pending().await,
         Plan::Calls(calls) => {
@@ -41,11 +43,16 @@ pub(crate) async fn streamed(desk: &Desk, body: &Value) -> Response {
         }
         plan @ (Plan::Text(_) | Plan::Thought(_) | Plan::Slow) => {
             let (text, pace) = text_of(&plan).unwrap();
-            let parts: Vec<Value> = pieces(&text)
+            let thought = json!({"text": "a fake thought", "thought": true});
+            let thought = matches!(plan, Plan::Thought(_)).then_some(thought);
+            let mut parts: Vec<Value> = pieces(&text)
                 .iter()
                 .map(|piece| json!({"text": piece}))
                 .collect();
-            (parts, pace)
+            if let (Some(_), Some(first)) = (&thought, parts.first_mut()) {
+                first["thoughtSignature"] = "c2ln".into();
+            }
+            (thought.into_iter().chain(parts).collect::<Vec<_>>(), pace)
         }
     };
     let last = parts.pop().into_iter().collect();
@@ -53,7 +60,12 @@ pub(crate) async fn streamed(desk: &Desk, body: &Value) -> Response {
         .into_iter()
         .map(|part| Frame::new(&chunk(vec![part], IsLast::No)).piece())
         .collect();
-    frames.push(Frame::new(&chunk(last, IsLast::Yes)).piece());
+    let mut last = chunk(last, IsLast::Yes);
+    if is_empty {
+        last["usageMetadata"]["candidatesTokenCount"] = 0.into();
+        last["usageMetadata"]["thoughtsTokenCount"] = 0.into();
+    }
+    frames.push(Frame::new(&last).piece());
     sse(frames, pace)
 }
 
@@ -95,14 +107,10 @@ fn prompt(body: &Value) -> Prompt {
         .iter()
         .rev()
         .filter(|content| content["role"] != "model")
-        .map(|content| {
-            let texts: Vec<&str> = array(&content["parts"])
-                .iter()
-                .filter_map(|part| part["text"].as_str())
-                .collect();
-            texts.join("\n")
-        })
-        .find(|text| !text.is_empty());
+        .find_map(|content| {
+            let parts = array(&content["parts"]).iter();
+            parts.rev().find_map(|part| part["text"].as_str())
+        });
     let answered = contents.last().and_then(|content| {
         let response = array(&content["parts"])
             .iter()
@@ -111,7 +119,7 @@ fn prompt(body: &Value) -> Prompt {
     });
     let config = &body["generationConfig"];
     Prompt {
-        text: text.unwrap_or_default(),
+        text: text.unwrap_or_default().to_owned(),
         tool_output: answered,
         schema: config
             .get("responseSchema")

@@ -7,7 +7,8 @@
 //! …` |
 //! | `SLOW` | 200 deltas, one every 100 ms |
 //! | `HANG` | no answer |
-//! | `THINK` | a thought before the text |
+//! | `THINK` | a thought before the text; `THINKONLY` a thought without a text |
+//! | `EMPTY` | nothing, and no output tokens; `BLANK` white space |
 //! | `FAIL<status>` | this HTTP status; `FAILONCE<status>` only the first time. With `SOON`, Chat Completions allows an
 //! immediate retry |
 //! | `RETRYAFTER<seconds>` | sets `Retry-After` of a failure |
@@ -15,10 +16,11 @@
 //! | a JSON schema in the request | a sample that follows it |
 //! | otherwise | `pong: ` and the end of the prompt |
 //!
-//! Prompts can be wrapped in reminders of the program; the last text that is not a reminder decides.
+//! Requests that the real service refuses are refused: see `strict.rs`. Prompts can be wrapped in reminders of the program; the last text that is not a reminder decides.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub mod accidents;
 mod anthropic;
 mod fault;
 mod gemini;
@@ -26,12 +28,17 @@ pub mod gloo;
 mod openai;
 mod plan;
 mod responses;
+mod script;
+mod strict;
 mod wire;
 
-use std::collections::HashSet;
+pub use script::Answer;
+
+use std::collections::{HashSet, VecDeque};
 use std::future::IntoFuture as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -56,6 +63,8 @@ pub struct Received {
     pub path: String,
     pub headers: HeaderMap,
     pub body: Value,
+    /// Time of arrival.
+    pub at: Instant,
 }
 
 impl Model {
@@ -85,6 +94,11 @@ impl Model {
         self.desk.0.killed.send_replace(true);
     }
 
+    /// Gives these answers to the next requests that are valid, in place of those that markers select.
+    pub fn script(&self, answers: impl IntoIterator<Item = Answer>) {
+        self.desk.0.script.lock().unwrap().extend(answers);
+    }
+
     /// All requests for an answer, oldest first.
     pub fn requests(&self) -> Vec<Received> {
         self.desk.0.received.lock().unwrap().clone()
@@ -104,6 +118,7 @@ pub(crate) struct Desk(Arc<Memory>);
 #[derive(Default)]
 struct Memory {
     received: Mutex<Vec<Received>>,
+    script: Mutex<VecDeque<Answer>>,
     failed: Mutex<HashSet<String>>,
     count: AtomicU64,
     killed: watch::Sender<bool>,
@@ -178,7 +193,15 @@ async fn asked_answer(
         path: path.clone(),
         headers,
         body: body.clone(),
+        at: Instant::now(),
     });
+    if let Some(refusal) = strict::refusal(&path, &body) {
+        return refusal;
+    }
+    let scripted = desk.0.script.lock().unwrap().pop_front();
+    if let Some(answer) = scripted {
+        return answer.into_response();
+    }
     if path.ends_with("/messages") {
         return anthropic::answer(&desk, &body).await;
     }

@@ -9,7 +9,7 @@ use super::Desk;
 use super::plan::{Call, Plan, Prompt, plan};
 use super::wire::{Frame, array, pieces, sse, text_of, texts};
 
-const THOUGHT: &str = "a fake thought";
+pub(crate) const THOUGHT: &str = "a fake thought";
 
 pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
     let prompt = prompt(body);
@@ -123,7 +123,7 @@ fn streamed(id: &str, body: &Value, plan: &Plan) -> Response {
         json!([{"index": 0, "delta": {}, "finish_reason": reason}]),
         Value::Null,
     ));
-    if body["stream_options"]["include_usage"] == true {
+    if body["stream_options"]["include_usage"] == true && !plan.is_empty() {
         frames.push(chunk(json!([]), usage()));
     }
     frames.push(Frame::text("[DONE]"));

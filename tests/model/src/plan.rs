@@ -15,6 +15,13 @@ pub(crate) enum Plan {
     Fail(StatusCode),
 }
 
+impl Plan {
+    /// True for an answer with neither text nor thought.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::Text(text) if text.is_empty())
+    }
+}
+
 pub(crate) struct Call {
     pub(crate) tool: String,
     pub(crate) input: Value,
@@ -49,6 +56,15 @@ pub(crate) fn plan(desk: &Desk, prompt: &Prompt) -> Plan {
     }
     if let Some(schema) = schema {
         return Plan::Text(sample(schema).to_string());
+    }
+    if prompt.contains("EMPTY") {
+        return Plan::Text(String::new());
+    }
+    if prompt.contains("BLANK") {
+        return Plan::Text("\n ".to_owned());
+    }
+    if prompt.contains("THINKONLY") {
+        return Plan::Thought(String::new());
     }
     if prompt.contains("HANG") {
         return Plan::Hang;

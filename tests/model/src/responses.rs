@@ -12,7 +12,12 @@ use super::plan::{Call, Plan, Prompt, plan};
 use super::wire::{Frame, array, pieces, sse, text_of, texts};
 
 pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
-    let (items, pace) = match plan(desk, &prompt(body)) {
+    let plan = plan(desk, &prompt(body));
+    let mut usage = usage();
+    if plan.is_empty() {
+        usage["output_tokens"] = 0.into();
+    }
+    let (items, pace) = match plan {
         Plan::Fail(status) => {
             return (status, Json(failure(status))).into_response();
         }
@@ -27,7 +32,9 @@ pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
         }
         plan @ (Plan::Text(_) | Plan::Thought(_) | Plan::Slow) => {
             let (text, pace) = text_of(&plan).unwrap();
-            (vec![message_item(&text)], pace)
+            let thought = matches!(plan, Plan::Thought(_)).then(|| thought_item(desk));
+            let said = (!text.is_empty()).then(|| message_item(&text));
+            (thought.into_iter().chain(said).collect::<Vec<_>>(), pace)
         }
     };
     let id = format!("resp_fake{}", desk.number());
@@ -39,7 +46,7 @@ pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
             "temperature": 1, "top_p": 1,
         })
     };
-    let completed = response("completed", json!(items), usage());
+    let completed = response("completed", json!(items), usage);
     if body["stream"] != true {
         return Json(completed).into_response();
     }
@@ -66,6 +73,13 @@ fn call_item(index: usize, call: &Call) -> Value {
     json!({
         "type": "function_call", "id": format!("fc_fake{index}"), "call_id": format!("call_fake{index}"),
         "name": call.tool, "arguments": call.input.to_string(), "status": "completed",
+    })
+}
+
+fn thought_item(desk: &Desk) -> Value {
+    json!({
+        "type": "reasoning", "id": format!("rs_fake{}", desk.number()),
+        "summary": [{"type": "summary_text", "text": "a fake thought"}],
     })
 }
 
@@ -99,6 +113,14 @@ fn item_events(index: usize, item: &Value) -> Vec<Value> {
         events.push(event(
             "response.function_call_arguments.done",
             json!({"arguments": arguments, "name": item["name"]}),
+        ));
+    } else if item["type"] == "reasoning" {
+        begun["summary"] = json!([]);
+        let text = &item["summary"][0]["text"];
+        events.push(event("response.output_item.added", json!({"item": begun})));
+        events.push(event(
+            "response.reasoning_summary_text.delta",
+            json!({"summary_index": 0, "delta": text}),
         ));
     } else {
         begun["content"] = json!([]);

@@ -5,6 +5,7 @@
 )]
 
 pub mod callback;
+pub mod conversation;
 pub mod deadline;
 pub mod execution;
 pub mod instance;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::check::{Asked, Door};
 use super::refusal;
 use crate::Desk;
-use crate::openai::{prompt, tool_call, usage};
+use crate::openai::{THOUGHT, prompt, tool_call, usage};
 use crate::plan::{Plan, plan};
 use crate::wire::{Frame, pieces, sse, text_of};
 
@@ -133,6 +133,9 @@ fn streamed(id: &str, door: Door, asked: &Asked, plan: &Plan, prompt: &str) -> R
         }
         plan => {
             let (text, pace) = text_of(plan).unwrap();
+            if let Plan::Thought(_) = plan {
+                frames.push(delta(json!({"reasoning_content": THOUGHT})));
+            }
             let said = pieces(&text);
             frames.extend(
                 said.iter()
@@ -152,7 +155,7 @@ fn streamed(id: &str, door: Door, asked: &Asked, plan: &Plan, prompt: &str) -> R
         last["sources_returned"] = sources_returned(asked);
     }
     frames.push(Frame::new(&last));
-    if asked.body["stream_options"]["include_usage"] == true {
+    if asked.body["stream_options"]["include_usage"] == true && !plan.is_empty() {
         let mut counted = chunk(json!([]));
         counted["usage"] = usage();
         frames.push(Frame::new(&counted));

@@ -115,6 +115,7 @@ pub(super) fn chat(door: Door, headers: &HeaderMap, body: &[u8]) -> Result<Asked
     }
     let (model, mechanism) = routing(members)?;
     messages(&members["messages"])?;
+    crate::strict::chat(&body)?;
     tools(members, &model)?;
     options(&body)?;
     Ok(Asked {

@@ -12,6 +12,7 @@ mod token;
 use std::future::IntoFuture as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -182,6 +183,7 @@ impl Platform {
             path: path.to_owned(),
             headers,
             body: asked.body.clone(),
+            at: Instant::now(),
         });
         answer::chat(&self.desk, door, &asked).await
     }
