@@ -2,7 +2,8 @@
 //! `{"message": text}`, in the body of an answer or within a stream.
 
 use forge_adapter_api::AdapterError;
-use forge_adapter_transport::http::Failure;
+use forge_adapter_transport::http::{Failure, named};
+use forge_adapter_transport::retry::{Refusal, details};
 use serde_json::Value;
 
 /// The error in an answer or an event; `None` if it contains none.
@@ -13,12 +14,11 @@ pub fn said_in(answer: &Value) -> Option<&Value> {
 /// Parses an error that has no HTTP status of its own; its `code`, `status` or `type` determines the code.
 pub fn read(error: &Value) -> AdapterError {
     let message = message(error).unwrap_or_else(|| error.to_string());
-    let (code, retryable) = match status(error) {
-        Some(status) => by_status(status),
-        None => by_kind(&kind(error)),
-    };
-    let mut read = AdapterError::new(code, message);
-    read.retryable = retryable && !is_spent(error);
+    let status = status(error);
+    let refusal = status.map_or_else(|| by_kind(&kind(error)), Refusal::of);
+    let mut read = AdapterError::new(refusal.code, message);
+    read.retryable = refusal.retryable && !is_spent(error);
+    read.details = Some(details(refusal.reason, status));
     read
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn of(failure: Failure, own: fn(&Value) -> Option<AdapterError>) -> A
         | Failure::NotJson(_) => None,
     };
     let head = match &failure {
-        Failure::Refused { host, status, .. } => format!("{host} answered {status}"),
+        Failure::Refused { host, status, .. } => format!("{host} answered {}", named(*status)),
         failure => failure.to_string(),
     };
     let mut error = AdapterError::from(failure);
@@ -59,6 +59,11 @@ pub(crate) fn of(failure: Failure, own: fn(&Value) -> Option<AdapterError>) -> A
         error.message = format!("{head}: {message}");
     }
     error.retryable &= !is_spent(inner);
+    // A proxy can pass on the refusal of a key with a status of its own.
+    if is_key_refused(inner) {
+        error.code = "unauthenticated".to_owned();
+        error.retryable = false;
+    }
     error
 }
 
@@ -86,27 +91,26 @@ fn kind(error: &Value) -> String {
     texts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-fn by_status(status: u16) -> (&'static str, bool) {
-    match status {
-        401 | 403 => ("unauthenticated", false),
-        429 => ("rate_limited", true),
-        408 => ("upstream_error", true),
-        400..=499 => ("invalid_request", false),
-        _ => ("upstream_error", true),
-    }
+/// The refusal with the HTTP status that belongs to this kind.
+fn by_kind(kind: &str) -> Refusal {
+    let has = |words: &[&str]| words.iter().any(|word| kind.contains(word));
+    Refusal::of(if has(&["rate_limit", "quota"]) {
+        429
+    } else if has(&["authentication", "api_key", "permission"]) {
+        401
+    } else if has(&["invalid_request", "context_length", "not_found"]) {
+        400
+    } else if has(&["overloaded"]) {
+        529
+    } else {
+        500
+    })
 }
 
-fn by_kind(kind: &str) -> (&'static str, bool) {
-    let has = |words: &[&str]| words.iter().any(|word| kind.contains(word));
-    if has(&["rate_limit", "quota"]) {
-        ("rate_limited", true)
-    } else if has(&["authentication", "api_key", "permission"]) {
-        ("unauthenticated", false)
-    } else if has(&["invalid_request", "context_length", "not_found"]) {
-        ("invalid_request", false)
-    } else {
-        ("upstream_error", true)
-    }
+fn is_key_refused(error: &Value) -> bool {
+    let unauthenticated = Refusal::of(401);
+    let by_status = status(error).map(Refusal::of);
+    by_status == Some(unauthenticated) || by_kind(&kind(error)) == unauthenticated
 }
 
 /// True if the account's quota is exhausted, as opposed to a rate limit; not retryable.
@@ -159,6 +163,12 @@ mod tests {
                 false,
                 "m",
             ),
+            (
+                json!({"message": "m", "type": "overloaded_error"}),
+                "upstream_error",
+                true,
+                "m",
+            ),
             (json!("text"), "upstream_error", true, "text"),
             (json!({"odd": 1}), "upstream_error", true, "{\"odd\":1}"),
         ] {
@@ -168,6 +178,35 @@ mod tests {
                 (code, retryable, message),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn a_wrong_key_behind_a_proxy_is_one_whatever_the_proxys_status() {
+        for (status, body) in [
+            (
+                500,
+                json!({"error": {"message": "AuthenticationError: wrong key", "code": "401"}}),
+            ),
+            (
+                503,
+                json!({"error": {"message": "wrong key", "type": "authentication_error"}}),
+            ),
+            (
+                429,
+                json!({"error": {"message": "wrong key", "code": "invalid_api_key"}}),
+            ),
+            (401, json!({"message": "wrong key"})),
+        ] {
+            let error = refused(Failure::Refused {
+                host: "proxy".to_owned(),
+                status: reqwest::StatusCode::from_u16(status).unwrap(),
+                body: body.to_string(),
+                retry_after: None,
+                should_retry: None,
+            });
+            let read = (error.code.as_str(), error.retryable);
+            assert_eq!(read, ("unauthenticated", false), "{status} {body}");
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use forge_adapter_api::{AdapterError, AdapterEvent, Events};
 use forge_adapter_transport::http::{Failure, Http, Reply, ServerEvent, ServerEvents};
+use forge_adapter_transport::retry::details;
 use reqwest::RequestBuilder;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -192,7 +193,11 @@ async fn hear(
     Ok(())
 }
 
-fn ended_early() -> AdapterError {
+/// The error of a stream that ended without the end of the answer.
+pub fn ended_early() -> AdapterError {
     let text = "the stream ended before the answer did";
-    AdapterError::new("upstream_error", text).retryable()
+    AdapterError {
+        details: Some(details("broken", None)),
+        ..AdapterError::new("upstream_error", text).retryable()
+    }
 }

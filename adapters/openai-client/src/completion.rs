@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use forge_adapter_api::result::ToolCall;
 use forge_adapter_api::{AdapterError, AdapterEvent, ExecutionResult, Usage};
+use forge_adapter_transport::retry::Retries;
 use serde_json::{Value, json};
 
 use crate::api_error;
@@ -21,6 +22,8 @@ pub struct Completion {
     pub text: String,
     /// `usage` of the server, unchanged.
     pub usage: Value,
+    /// `usage` of earlier tries, which failed before any output.
+    earlier: Vec<Value>,
     /// The model that answered.
     pub model: Option<String>,
     /// Finish reason; `None` until the answer has ended.
@@ -88,7 +91,7 @@ impl Completion {
         let used = &chunk["usage"];
         if used.is_object() && *used != self.usage {
             self.usage = used.clone();
-            news.push(News::Usage(usage::of(used)));
+            news.push(News::Usage(self.used()));
         }
         Ok(news)
     }
@@ -100,13 +103,17 @@ impl Completion {
             news.push(News::Thought(thought.to_owned()));
         }
         if let Some(text) = piece("content") {
-            self.take(text.len())?;
-            self.text.push_str(text);
-            news.push(News::Text(text.to_owned()));
+            self.say(text, news)?;
+        }
+        for part in delta["content"].as_array().into_iter().flatten() {
+            self.part(part, news)?;
         }
         if let Some(refusal) = piece("refusal") {
-            self.take(refusal.len())?;
-            self.refusal.push_str(refusal);
+            self.refuse(refusal)?;
+        }
+        if delta["function_call"].is_object() {
+            // The form before `tool_calls`: one call, without an id.
+            self.call(0, &json!({"index": 0, "function": delta["function_call"]}))?;
         }
         for (at, call) in delta["tool_calls"]
             .as_array()
@@ -115,6 +122,41 @@ impl Completion {
             .enumerate()
         {
             self.call(at, call)?;
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, text: &str, news: &mut Vec<News>) -> Result<(), AdapterError> {
+        self.take(text.len())?;
+        self.text.push_str(text);
+        news.push(News::Text(text.to_owned()));
+        Ok(())
+    }
+
+    fn refuse(&mut self, text: &str) -> Result<(), AdapterError> {
+        self.take(text.len())?;
+        self.refusal.push_str(text);
+        Ok(())
+    }
+
+    /// Adds a part of a content that is a list: text, a refusal, or thoughts in parts of their own.
+    fn part(&mut self, part: &Value, news: &mut Vec<News>) -> Result<(), AdapterError> {
+        if let Some(text) = part["text"].as_str().filter(|text| !text.is_empty()) {
+            self.say(text, news)?;
+        }
+        if let Some(refusal) = part["refusal"].as_str() {
+            self.refuse(refusal)?;
+        }
+        let thoughts = match &part["thinking"] {
+            Value::String(thought) => thought.clone(),
+            parts => {
+                let parts = parts.as_array().into_iter().flatten();
+                parts.filter_map(|part| part["text"].as_str()).collect()
+            }
+        };
+        if !thoughts.is_empty() {
+            self.take(thoughts.len())?;
+            news.push(News::Thought(thoughts));
         }
         Ok(())
     }
@@ -165,6 +207,50 @@ impl Completion {
         }
     }
 
+    /// True once a text, a thought, a refusal or a call has begun.
+    fn has_output(&self) -> bool {
+        self.bytes > 0
+    }
+
+    /// `usage` of all tries, unchanged.
+    pub fn usages(&self) -> impl Iterator<Item = &Value> {
+        self.earlier.iter().chain([&self.usage])
+    }
+
+    /// Token counts of all tries.
+    pub fn used(&self) -> Usage {
+        let tries = self.usages().map(usage::of);
+        tries.fold(Usage::default(), |all, one| usage::plus(&all, &one))
+    }
+
+    /// Ends a try: returns its end, or `None` after the wait before the next one. A try is repeated only if nothing of
+    /// an answer has arrived; of a repeated one only the usage is kept.
+    pub async fn ended(
+        &mut self,
+        tried: Result<(), AdapterError>,
+        retries: &mut Retries<'_>,
+    ) -> Option<Result<(), AdapterError>> {
+        let failed = match tried {
+            Ok(()) if self.finish.as_deref() == Some("error") => ended_with_error(),
+            Ok(()) => return Some(Ok(())),
+            Err(error) => error,
+        };
+        if self.has_output() {
+            return Some(Err(failed));
+        }
+        if let Err(error) = retries.wait(failed).await {
+            return Some(Err(error));
+        }
+        let used = std::mem::take(&mut self.usage);
+        let mut earlier = std::mem::take(&mut self.earlier);
+        earlier.extend(used.is_object().then_some(used));
+        *self = Self {
+            earlier,
+            ..Self::default()
+        };
+        None
+    }
+
     /// The tool calls with the caller's names. Fails if arguments are not JSON: the model generated invalid
     /// text, or the server truncated it.
     pub fn calls(&self, names: &Names) -> Result<Vec<ToolCall>, AdapterError> {
@@ -192,6 +278,10 @@ impl Completion {
         calls.collect()
     }
 
+    fn counted_output(&self) -> u64 {
+        usage::of(&self.usage).output_tokens.unwrap_or_default()
+    }
+
     /// The result of an answer that has ended.
     pub fn result(&self, names: &Names) -> ExecutionResult {
         if !self.refusal.is_empty() {
@@ -206,13 +296,14 @@ impl Completion {
                 "blocked_by_policy",
                 "the server's content filter blocked the answer",
             ),
-            Some("error") => ExecutionResult {
-                retryable: Some(true),
-                ..ExecutionResult::error(
-                    "upstream_error",
-                    "the server ended the answer with an error",
-                )
-            },
+            Some("error") => failed(ended_with_error()),
+            Some(_) | None if !self.has_output() && self.counted_output() > 0 => {
+                let text = format!(
+                    "the server counted {} output tokens, but sent no text, thought or tool call",
+                    self.counted_output()
+                );
+                ExecutionResult::error("upstream_error", text)
+            }
             Some(_) | None => match self.calls(names) {
                 Ok(tool_calls) => ExecutionResult {
                     tool_calls,
@@ -231,6 +322,11 @@ pub fn failed(error: AdapterError) -> ExecutionResult {
         retry_after_ms: error.retry_after_ms,
         ..ExecutionResult::error(error.code, error.message)
     }
+}
+
+fn ended_with_error() -> AdapterError {
+    let text = "the server ended the answer with an error";
+    AdapterError::new("upstream_error", text).retryable()
 }
 
 fn too_much(what: &str) -> AdapterError {
@@ -274,6 +370,18 @@ mod tests {
             ),
             ("too_long", include_str!("../tests/golden/too_long.jsonl")),
             ("refused", include_str!("../tests/golden/refused.jsonl")),
+            (
+                "content_parts",
+                include_str!("../tests/golden/content_parts.jsonl"),
+            ),
+            (
+                "function_call",
+                include_str!("../tests/golden/function_call.jsonl"),
+            ),
+            (
+                "nothing_said",
+                include_str!("../tests/golden/nothing_said.jsonl"),
+            ),
             ("whole", include_str!("../tests/golden/whole.jsonl")),
             (
                 "bad_arguments",

@@ -21,7 +21,7 @@ use serde_json::Value;
 pub use adapter::OpenAi;
 pub use api_error::{read as read_refusal, refused, said_in as refusal_in};
 pub use ask::{Structured, ask, assistant, format_for, offered, said, tool_answers};
-pub use client::Client;
+pub use client::{Client, ended_early};
 pub use completion::{Completion, News, failed};
 pub use names::Names;
 pub use prices::{Price, Prices, cost};

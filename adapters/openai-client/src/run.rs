@@ -3,8 +3,8 @@
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,
 };
+use forge_adapter_transport::retry::Retries;
 use serde_json::{Map, Value, json};
-use uuid::Uuid;
 
 use crate::adapter::OpenAi;
 use crate::ask::{Structured, ask, assistant, said};
@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::completion::{Completion, failed};
 use crate::names::Names;
 use crate::settings::Switch;
-use crate::{Dialect, prices, usage};
+use crate::{Dialect, prices};
 
 /// Body members that a dispatch may set in `metadata.<provider>`; all others are set by the operator and
 /// the adapter.
@@ -46,7 +46,7 @@ pub(crate) async fn execute<D: Dialect>(
         return Err(AdapterError::new("invalid_request", text));
     }
     let names = Names::new(&request.tools);
-    let (session, mut history) = conversation(adapter, request)?;
+    let (session, mut history) = adapter.sessions.open(request, D::NAME)?;
     let updated = json!({"sessionId": session});
     events
         .send(AdapterEvent::new("session.updated").with(updated))
@@ -57,9 +57,18 @@ pub(crate) async fn execute<D: Dialect>(
     let model = request.model.as_deref().or(settings.model.as_deref());
     let body = body(adapter, request, model, &history, &names);
     let mut heard = Completion::default();
+    let mut retries = Retries::new(settings.model_retries, request, events);
+    let tries = async {
+        loop {
+            let tried = retries.within(client.chat(&body, &mut heard, events)).await;
+            if let Some(ended) = heard.ended(tried, &mut retries).await {
+                return ended;
+            }
+        }
+    };
     let answered = tokio::select! {
-        answered = client.chat(&body, &mut heard, events) => answered,
-        () = run.cancelled() => Err(AdapterError::cancelled()),
+        answered = tries => answered,
+        () = run.cancelled() => Err(retries.cancelled()),
     };
     let mut result = match answered {
         Ok(()) => heard.result(&names),
@@ -73,40 +82,21 @@ pub(crate) async fn execute<D: Dialect>(
             result.structured_output = serde_json::from_str(&heard.text).ok();
         }
     }
-    let usage = usage::of(&heard.usage);
+    let usage = heard.used();
+    let told = heard
+        .usages()
+        .filter_map(D::cost)
+        .reduce(|all, one| all + one);
     let models: Vec<&str> = heard.model.as_deref().into_iter().chain(model).collect();
     Ok(ExecutionResult {
         usage,
-        cost_usd: D::cost(&heard.usage).or_else(|| prices::cost(&settings.prices, &models, &usage)),
+        cost_usd: told.or_else(|| prices::cost(&settings.prices, &models, &usage)),
         model_provider: D::model_provider(&heard.first).or_else(|| Some(D::NAME.to_owned())),
         model: heard.model.clone().or_else(|| model.map(str::to_owned)),
         output: Some(heard.text).filter(|text| !text.is_empty()),
         session_id: Some(session),
         ..result
     })
-}
-
-/// The session's id and its stored messages.
-fn conversation<D: Dialect>(
-    adapter: &OpenAi<D>,
-    request: &ExecutionRequest,
-) -> Result<(String, Vec<Value>)> {
-    let Some(id) = &request.session_id else {
-        return Ok((Uuid::now_v7().to_string(), Vec::new()));
-    };
-    match adapter.sessions.read(id)? {
-        Some(history) => Ok((id.clone(), history)),
-        // An interrupted attempt stored no answered message, or the turns contain all of them.
-        None if request.resume || !request.turns.is_empty() => Ok((id.clone(), Vec::new())),
-        None => {
-            let text = format!(
-                "the conversation {id} does not exist: it never belonged to this adapter, or it is no longer kept \
-                 (adapters.{}.session_dir keeps conversations across restarts)",
-                D::NAME
-            );
-            Err(AdapterError::new("session_not_found", text))
-        }
-    }
 }
 
 fn body<D: Dialect>(

@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use forge_adapter_api::AdapterError;
+use forge_adapter_api::{AdapterError, ExecutionRequest};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 use uuid::Uuid;
@@ -60,9 +60,37 @@ impl Sessions {
                 Err(error) => return Err(lost("read", &error)),
             },
         };
-        let read =
-            |text: String| serde_json::from_str(&text).map_err(|error| lost("read", &error.into()));
+        let read = |text: String| {
+            let mut messages: Vec<Value> =
+                serde_json::from_str(&text).map_err(|error| lost("read", &error.into()))?;
+            messages.retain(is_accepted);
+            Ok(messages)
+        };
         text.map(read).transpose()
+    }
+
+    /// The id and the messages of the conversation that a request continues, or a new one. `adapter` is the provider
+    /// id, for the error `session_not_found`.
+    pub fn open(
+        &self,
+        request: &ExecutionRequest,
+        adapter: &str,
+    ) -> Result<(String, Vec<Value>), AdapterError> {
+        let Some(id) = &request.session_id else {
+            return Ok((Uuid::now_v7().to_string(), Vec::new()));
+        };
+        match self.read(id)? {
+            Some(history) => Ok((id.clone(), history)),
+            // An interrupted attempt stored no answered message, or the turns contain all of them.
+            None if request.resume || !request.turns.is_empty() => Ok((id.clone(), Vec::new())),
+            None => {
+                let text = format!(
+                    "the conversation {id} does not exist: it never belonged to this adapter, or it is no longer \
+                     kept (adapters.{adapter}.session_dir keeps conversations across restarts)"
+                );
+                Err(AdapterError::new("session_not_found", text))
+            }
+        }
     }
 
     /// Replaces the messages of a conversation. Ids that are not UUIDs are ignored.
@@ -79,6 +107,16 @@ impl Sessions {
             Kept::Folder(folder) => save(folder, id, &text).map_err(|error| lost("write", &error)),
         }
     }
+}
+
+/// True if servers accept the message in a later request: they refuse an answer without text and calls, such as one that
+/// had only thoughts.
+fn is_accepted(message: &Value) -> bool {
+    let text = message["content"].as_str().unwrap_or_default();
+    let calls = message["tool_calls"].as_array();
+    message["role"] != "assistant"
+        || !text.trim().is_empty()
+        || calls.is_some_and(|calls| !calls.is_empty())
 }
 
 impl Memory {

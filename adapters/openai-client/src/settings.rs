@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use forge_adapter_api::{AdapterError, Config, Result};
 use forge_adapter_transport::http::Limits;
+use forge_adapter_transport::retry;
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -39,6 +40,8 @@ pub(crate) struct Settings {
     pub(crate) connect_seconds: f64,
     /// Longest silence of the server.
     pub(crate) silence_seconds: f64,
+    /// Retries of one call before its first output.
+    pub(crate) model_retries: u32,
 }
 
 /// A switch; default: on.
@@ -66,11 +69,12 @@ impl Default for Settings {
             health_path: None,
             connect_seconds: 10.0,
             silence_seconds: 300.0,
+            model_retries: retry::DEFAULT,
         }
     }
 }
 
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "base_url",
     "api_key",
     "model",
@@ -84,6 +88,7 @@ const NAMES: [&str; 13] = [
     "health_path",
     "connect_seconds",
     "silence_seconds",
+    retry::SETTING,
 ];
 
 impl Settings {

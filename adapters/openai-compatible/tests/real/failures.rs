@@ -4,6 +4,8 @@ use std::sync::Mutex;
 
 use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest, HealthStatus, Usage};
 use forge_test_model::Model;
+use forge_test_model::accidents::{self, Outcome, Wire};
+use forge_test_support::conversation::every_order;
 use forge_test_support::execution::{run, run_until};
 use forge_test_support::instance::with_members;
 use serde_json::json;
@@ -12,7 +14,7 @@ use crate::bench::{Bench, adapter, config};
 
 #[tokio::test]
 async fn what_the_server_refuses_has_a_code_and_a_hint_whether_to_try_again() {
-    let bench = Bench::new().await;
+    let bench = Bench::with(&json!({"model_retries": 0})).await;
     for (status, code, retryable) in [
         (400, "invalid_request", false),
         (401, "unauthenticated", false),
@@ -29,7 +31,8 @@ async fn what_the_server_refuses_has_a_code_and_a_hint_whether_to_try_again() {
 
 #[tokio::test]
 async fn the_server_says_when_to_come_again() {
-    let ran = Bench::new().await.say("FAIL429 RETRYAFTER7").await;
+    let bench = Bench::with(&json!({"model_retries": 0})).await;
+    let ran = bench.say("FAIL429 RETRYAFTER7").await;
     ran.failed_with("rate_limited", "429");
     assert_eq!(ran.result.retry_after_ms, Some(7_000));
 }
@@ -96,7 +99,7 @@ async fn a_cancelled_run_keeps_its_text() {
 
 #[tokio::test]
 async fn a_server_may_be_silent_only_so_long() {
-    let bench = Bench::with(&json!({"silence_seconds": 0.2})).await;
+    let bench = Bench::with(&json!({"silence_seconds": 0.2, "model_retries": 0})).await;
     let ran = bench.say("HANG").await;
     ran.failed_with("upstream_error", "within 200ms");
     assert_eq!(ran.result.retryable, Some(true));
@@ -147,4 +150,48 @@ async fn tools_are_refused_where_the_server_takes_none() {
         .await
         .failed_with("invalid_request", "takes no tools");
     assert!(bench.model.requests().is_empty());
+}
+
+#[tokio::test]
+async fn accidents_are_answers_retries_or_errors_with_their_cause() {
+    let bench = Bench::new().await;
+    for accident in accidents::all(Wire::Chat) {
+        bench.model.script(accident.answers.clone());
+        let ran = bench.say("hello").await;
+        let is_again = ran.output().starts_with("pong");
+        let retries = ran.all("model.retrying");
+        let reasons: Vec<_> = retries.iter().map(|data| data["reason"].as_str()).collect();
+        let (code, text) = (&ran.result.error_code, ran.result.error.as_deref());
+        let name = accident.name;
+        match accident.outcome {
+            Outcome::Answer => assert_eq!(ran.output(), "an answer", "{name}"),
+            Outcome::Retried(reason) => {
+                assert_eq!((is_again, reasons), (true, vec![Some(reason)]), "{name}");
+            }
+            Outcome::Failed(wanted, said) => {
+                assert_eq!(
+                    (code.as_deref(), retries.len()),
+                    (Some(wanted), 0),
+                    "{name}: {text:?}"
+                );
+                assert!(
+                    text.is_some_and(|text| text.contains(said)),
+                    "{name}: {text:?}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_asked_again_and_then_named() {
+    let table = json!({"base_url": "http://127.0.0.1:1/v1", "model_retries": 1});
+    let ran = run(&adapter(table).await, ExecutionRequest::sample("hello")).await;
+    ran.failed_with("upstream_error", "127.0.0.1:1 could not be reached");
+    assert_eq!(ran.all("model.retrying")[0]["reason"], "unreachable");
+}
+
+#[tokio::test]
+async fn no_turn_makes_the_next_one_fail() {
+    every_order(&Bench::new().await.adapter, None).await;
 }
