@@ -4,7 +4,7 @@ use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::wire::{Ask, Protocol, calls, delta, finish, native, text, usage};
+use crate::wire::{Ask, Protocol, accepted, calls, delta, finish, native, text, usage};
 
 const MOST_PARTS: usize = 100_000;
 
@@ -196,7 +196,7 @@ fn is_answer(parts: &[Value]) -> bool {
 
 fn said(message: &Value) -> Vec<Value> {
     if let Some(Value::Array(parts)) = native(message, Gemini::NAME) {
-        return parts.clone();
+        return accepted(parts, |part| part["thought"] == true);
     }
     let text = text(message);
     let text = (!text.is_empty()).then(|| json!({ "text": text }));

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use crate::providers::{KNOWN, NO_GATEWAY_KEY, Target};
 use crate::run::Room;
-use crate::settings::{Api, Mode};
+use crate::settings::{Api, Mode, Settings};
 use crate::sidecar;
 
 /// Interval of Node checks; starting Node costs half a second of CPU.
@@ -42,13 +42,7 @@ impl Probe {
 
     async fn direct(&self, room: &Room) -> Health {
         let settings = &room.settings;
-        // `openai` and `openai-chat` are the same server.
-        let names = settings
-            .providers
-            .keys()
-            .filter(|name| *name != "openai-chat");
-        let targets = names.map(|name| Target::of(settings, Some(&format!("{name}/any"))));
-        let targets: Vec<Target> = targets.filter_map(Result::ok).collect();
+        let targets = self::targets(settings);
         if targets.is_empty() {
             let names = KNOWN.map(|known| known.name).join(", ");
             return Health::degraded(format!(
@@ -56,6 +50,10 @@ impl Probe {
                  GOOGLE_GENERATIVE_AI_API_KEY, or api_key in adapters.vercel-ai.providers.<name> ({names})"
             ));
         }
+        self.servers(&targets).await
+    }
+
+    async fn servers(&self, targets: &[Target]) -> Health {
         let asked = targets
             .iter()
             .map(|target| async { judge(self.ask(target, "/models").await) });
@@ -78,12 +76,15 @@ impl Probe {
         let last = || self.node.lock().unwrap_or_else(PoisonError::into_inner);
         let packages = room.settings.sidecar.packages.as_ref();
         let is_there = packages.is_some_and(|folder| folder.join("node_modules/ai").is_dir());
-        if is_there && last().is_some_and(|last| last.elapsed() < NODE_EVERY) {
-            return Health::healthy();
+        if !is_there || last().is_none_or(|last| last.elapsed() >= NODE_EVERY) {
+            let health = sidecar::probe(&room.host, &room.settings).await;
+            if health.status != HealthStatus::Healthy {
+                *last() = None;
+                return health;
+            }
+            *last() = Some(Instant::now());
         }
-        let health = sidecar::probe(&room.host, &room.settings).await;
-        *last() = (health.status == HealthStatus::Healthy).then(Instant::now);
-        health
+        self.servers(&targets(&room.settings)).await
     }
 
     async fn ask(&self, target: &Target, path: &str) -> Result<(), Failure> {
@@ -93,6 +94,19 @@ impl Probe {
         let request = self.http.get(&target.url(path)).headers(headers);
         self.http.head_of(request).await.map(drop)
     }
+}
+
+/// The servers of the providers that can be used, each once for one key: `openai` and `openai-chat` usually are the same.
+fn targets(settings: &Settings) -> Vec<Target> {
+    let names = settings.providers.keys();
+    let all = names.filter_map(|name| Target::of_provider(settings, name, "any").ok());
+    let mut targets: Vec<Target> = Vec::new();
+    for target in all {
+        if !targets.iter().any(|other| other.is_same_server(&target)) {
+            targets.push(target);
+        }
+    }
+    targets
 }
 
 /// Health of a failed check; `None` if the server is considered healthy.

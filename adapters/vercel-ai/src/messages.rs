@@ -3,7 +3,7 @@
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 
-use crate::wire::{Ask, Protocol, calls, delta, finish, native, text, usage};
+use crate::wire::{Ask, Protocol, accepted, calls, delta, finish, native, text, usage};
 
 /// Default of `max_tokens`, which the protocol requires; below every model's limit.
 const MAX_TOKENS: u64 = 4096;
@@ -89,10 +89,6 @@ impl Protocol for Messages {
 
     /// Thinking blocks are signed and have to be sent back unchanged.
     fn native(self) -> Option<Value> {
-        let is_thought = |block: &Value| {
-            let kind = block["type"].as_str().unwrap_or_default();
-            kind.ends_with("thinking")
-        };
         self.blocks
             .iter()
             .any(is_thought)
@@ -218,9 +214,14 @@ fn messages(history: &[Value]) -> Value {
         .collect()
 }
 
+fn is_thought(block: &Value) -> bool {
+    let kind = block["type"].as_str().unwrap_or_default();
+    kind.ends_with("thinking")
+}
+
 fn said(message: &Value) -> Vec<Value> {
     if let Some(Value::Array(blocks)) = native(message, Messages::NAME) {
-        return blocks.clone();
+        return accepted(blocks, is_thought);
     }
     let text = text(message);
     let text = (!text.is_empty()).then(|| json!({"type": "text", "text": text}));

@@ -112,17 +112,24 @@ impl Target {
             return Self::gateway(settings, model);
         }
         let (name, bare) = split(settings, model)?;
+        Self::of_provider(settings, name, bare)
+    }
+
+    /// Target of a provider's model. Fails with `adapter_unavailable` if the key is missing, or the address: the mode
+    /// `sidecar` needs none.
+    pub(crate) fn of_provider(settings: &Settings, name: &str, bare: &str) -> Result<Self> {
         let provider = &settings.providers[name];
         let is_known = KNOWN.iter().any(|known| known.name == name);
+        let (Some(api), Some(base_url)) = (provider.api, &provider.base_url) else {
+            let text = format!("providers.{name} has no api or no base_url");
+            return Err(AdapterError::new("adapter_unavailable", text));
+        };
         if is_known && provider.api_key.is_none() {
             return Err(AdapterError::new("adapter_unavailable", no_key(name)));
         }
         Ok(Self {
-            api: provider.api.expect("the settings were checked"),
-            base_url: provider
-                .base_url
-                .clone()
-                .expect("the settings were checked"),
+            api,
+            base_url: base_url.clone(),
             key: provider.api_key.clone(),
             headers: provider.headers.clone(),
             extra: provider.extra.clone(),
@@ -145,6 +152,11 @@ impl Target {
             provider: "gateway".to_owned(),
             model: model.to_owned(),
         })
+    }
+
+    /// True if both have one server and send it the same headers.
+    pub(crate) fn is_same_server(&self, other: &Self) -> bool {
+        self.base_url == other.base_url && self.header_map().ok() == other.header_map().ok()
     }
 
     /// Address of a path below `base_url`.

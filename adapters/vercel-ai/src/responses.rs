@@ -1,9 +1,13 @@
 //! OpenAI's Responses protocol.
 
+use std::collections::BTreeSet;
+
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 
-use crate::wire::{Ask, Protocol, calls, delta, finish, native, system_role, text, usage};
+use crate::wire::{
+    Ask, Protocol, accepted, calls, delta, finish, native, system_role, text, usage,
+};
 
 const MOST_ITEMS: usize = 1024;
 
@@ -11,6 +15,8 @@ const MOST_ITEMS: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Responses {
     items: Vec<Value>,
+    /// Indexes of the items whose content came in pieces.
+    in_pieces: BTreeSet<u64>,
 }
 
 impl Protocol for Responses {
@@ -50,6 +56,10 @@ impl Protocol for Responses {
 
     fn event(&mut self, event: &Value) -> Result<Vec<Value>> {
         let response = &event["response"];
+        let is_piece = event.get("delta").is_some();
+        if let Some(index) = event["output_index"].as_u64().filter(|_| is_piece) {
+            self.in_pieces.insert(index);
+        }
         Ok(match event["type"].as_str().unwrap_or_default() {
             "response.created" => vec![json!({"model": response["model"], "id": response["id"]})],
             "response.output_text.delta" => vec![delta(json!({"content": event["delta"]}))],
@@ -72,16 +82,20 @@ impl Protocol for Responses {
                     let text = format!("the answer has more than {MOST_ITEMS} items");
                     return Err(AdapterError::new("upstream_error", text));
                 }
+                let whole = match event["output_index"].as_u64() {
+                    Some(index) if !self.in_pieces.contains(&index) => whole(index, &event["item"]),
+                    Some(_) | None => Vec::new(),
+                };
                 self.items.push(event["item"].clone());
-                Vec::new()
+                whole
             }
-            "response.completed" => vec![counted(&response["usage"]), finish("stop")],
+            "response.completed" => self.end(response, "stop"),
             "response.incomplete" => {
                 let reason = match response["incomplete_details"]["reason"].as_str() {
                     Some("content_filter") => "content_filter",
                     Some(_) | None => "length",
                 };
-                vec![counted(&response["usage"]), finish(reason)]
+                self.end(response, reason)
             }
             "response.failed" => {
                 let error = match &response["error"] {
@@ -104,6 +118,43 @@ impl Protocol for Responses {
     }
 }
 
+impl Responses {
+    /// Ends the answer. Some servers send its content in the last event alone.
+    fn end(&mut self, response: &Value, reason: &str) -> Vec<Value> {
+        let mut chunks = Vec::new();
+        if self.items.is_empty() && self.in_pieces.is_empty() {
+            let items = response["output"].as_array().into_iter().flatten();
+            for (index, item) in (0..).zip(items.take(MOST_ITEMS)) {
+                chunks.extend(whole(index, item));
+                self.items.push(item.clone());
+            }
+        }
+        chunks.extend([counted(&response["usage"]), finish(reason)]);
+        chunks
+    }
+}
+
+/// Chunks of an item that did not come in pieces.
+fn whole(index: u64, item: &Value) -> Vec<Value> {
+    let texts = |member: &str, wanted: &str| -> String {
+        let parts = item[member].as_array().into_iter().flatten();
+        parts.filter_map(|part| part[wanted].as_str()).collect()
+    };
+    match item["type"].as_str().unwrap_or_default() {
+        "message" => vec![delta(json!({
+            "content": texts("content", "text"), "refusal": texts("content", "refusal"),
+        }))],
+        "reasoning" => vec![delta(json!({
+            "reasoning_content": texts("summary", "text") + &texts("content", "text"),
+        }))],
+        "function_call" => vec![delta(json!({"tool_calls": [{
+            "index": index, "id": item["call_id"],
+            "function": {"name": item["name"], "arguments": item["arguments"]},
+        }]}))],
+        _ => Vec::new(),
+    }
+}
+
 fn counted(told: &Value) -> Value {
     if !told.is_object() {
         return json!({});
@@ -120,7 +171,7 @@ fn counted(told: &Value) -> Value {
 
 fn items(message: &Value) -> Vec<Value> {
     if let Some(Value::Array(items)) = native(message, Responses::NAME) {
-        return items.clone();
+        return accepted(items, |item| item["type"] == "reasoning");
     }
     match message["role"].as_str().unwrap_or_default() {
         "assistant" => {

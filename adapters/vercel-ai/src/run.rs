@@ -1,15 +1,12 @@
 //! One execution, the same in all modes: builds the request, reads the answer, and makes the result.
 
 use forge_adapter_api::{
-    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, Result, Run,
-    Status,
+    AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, Result, Run, Status,
 };
-use forge_adapter_openai_client::{
-    Completion, Names, Sessions, assistant, cost, failed, said, usage_of,
-};
+use forge_adapter_openai_client::{Completion, Names, Sessions, assistant, cost, failed, said};
 use forge_adapter_transport::http::Http;
+use forge_adapter_transport::retry::Retries;
 use serde_json::{Map, Value, json};
-use uuid::Uuid;
 
 use crate::providers::{Target, split};
 use crate::settings::{Api, Mode, Settings};
@@ -34,7 +31,7 @@ pub(crate) async fn execute(
     let named = request.model.as_deref().or(settings.model.as_deref());
     let way = Way::of(settings, named)?;
     let names = Names::new(&request.tools);
-    let (session, mut history) = conversation(room, request)?;
+    let (session, mut history) = room.sessions.open(request, "vercel-ai")?;
     let updated = json!({"sessionId": session});
     events
         .send(AdapterEvent::new("session.updated").with(updated))
@@ -55,9 +52,19 @@ pub(crate) async fn execute(
         max_output_tokens: settings.max_output_tokens,
     };
     let (mut heard, mut native) = (Completion::default(), Map::new());
+    let mut retries = Retries::new(settings.model_retries, request, events);
+    let tries = async {
+        loop {
+            let tried = way.call(room, request, &ask, &mut heard, &mut native, events);
+            let tried = retries.within(tried).await;
+            if let Some(ended) = heard.ended(tried, &mut retries).await {
+                return ended;
+            }
+        }
+    };
     let answered = tokio::select! {
-        answered = way.call(room, request, &ask, &mut heard, &mut native, events) => answered,
-        () = run.cancelled() => Err(AdapterError::cancelled()),
+        answered = tries => answered,
+        () = run.cancelled() => Err(retries.cancelled()),
     };
     let mut result = match answered {
         Ok(()) => heard.result(&names),
@@ -72,7 +79,7 @@ pub(crate) async fn execute(
             result.structured_output = serde_json::from_str(&heard.text).ok();
         }
     }
-    let usage = usage_of(&heard.usage);
+    let usage = heard.used();
     let listed: Vec<&str> = named.into_iter().chain(heard.model.as_deref()).collect();
     let told = way.cost(room, &heard, run).await;
     Ok(ExecutionResult {
@@ -162,25 +169,6 @@ impl<'a> Way<'a> {
         tokio::select! {
             cost = gateway::cost(&room.http, &own, id) => cost,
             () = run.cancelled() => None,
-        }
-    }
-}
-
-/// The session's id and its history.
-fn conversation(room: &Room, request: &ExecutionRequest) -> Result<(String, Vec<Value>)> {
-    let Some(id) = &request.session_id else {
-        return Ok((Uuid::now_v7().to_string(), Vec::new()));
-    };
-    match room.sessions.read(id)? {
-        Some(history) => Ok((id.clone(), history)),
-        // An interrupted attempt stored nothing; earlier rounds are in `turns`.
-        None if request.resume || !request.turns.is_empty() => Ok((id.clone(), Vec::new())),
-        None => {
-            let text = format!(
-                "the conversation {id} does not exist: it never belonged to this adapter, or it is no longer kept \
-                 (adapters.vercel-ai.session_dir keeps conversations across restarts)"
-            );
-            Err(AdapterError::new("session_not_found", text))
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use forge_adapter_api::{AdapterError, Config, Result};
 use forge_adapter_openai_client::Prices;
 use forge_adapter_transport::http::Limits;
+use forge_adapter_transport::retry;
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -57,6 +58,8 @@ pub(crate) struct Settings {
     pub(crate) connect_seconds: f64,
     /// Timeout between two pieces of an answer, in seconds.
     pub(crate) silence_seconds: f64,
+    /// Retries of one model call before its first output.
+    pub(crate) model_retries: u32,
     pub(crate) providers: BTreeMap<String, Provider>,
     pub(crate) gateway: Gateway,
     pub(crate) sidecar: Sidecar,
@@ -138,6 +141,7 @@ impl Default for Settings {
             max_concurrent: None,
             connect_seconds: 10.0,
             silence_seconds: 300.0,
+            model_retries: retry::DEFAULT,
             providers: BTreeMap::new(),
             gateway: Gateway::default(),
             sidecar: Sidecar::default(),
@@ -145,7 +149,7 @@ impl Default for Settings {
     }
 }
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "mode",
     "model",
     "max_output_tokens",
@@ -154,6 +158,7 @@ const NAMES: [&str; 11] = [
     "max_concurrent",
     "connect_seconds",
     "silence_seconds",
+    retry::SETTING,
     "providers",
     "gateway",
     "sidecar",

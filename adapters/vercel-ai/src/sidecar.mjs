@@ -11,6 +11,7 @@ const told = (error) => ({
   isRetryable: error?.isRetryable,
   body: typeof error?.responseBody === 'string' ? error.responseBody.slice(0, 2000) : undefined,
   retryAfter: error?.responseHeaders?.['retry-after'],
+  retryAfterMs: error?.responseHeaders?.['retry-after-ms'],
 });
 const fail = (ev, error) => say({ ev, error: told(error) });
 
@@ -47,7 +48,7 @@ async function answer(ask) {
     tools,
     maxOutputTokens: ask.maxOutputTokens ?? undefined,
     providerOptions: ask.providerOptions ?? undefined,
-    // The bridge retries.
+    // The adapter retries.
     maxRetries: 0,
     ...(ask.schema ? { output: Output.object({ schema: jsonSchema(ask.schema) }) } : {}),
     onError() {},

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forge_adapter_api::child::{Child, Program, StartError};
 use forge_adapter_api::{AdapterError, Events, Health, Host, Result};
-use forge_adapter_openai_client::{Completion, read_refusal};
+use forge_adapter_openai_client::{Completion, ended_early, read_refusal};
 use forge_adapter_transport::json_lines::JsonLines;
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
@@ -114,7 +114,7 @@ async fn listen(
                 return Err(AdapterError::new("adapter_unavailable", missing(said)).into());
             }
             "error" => return Err(refused(&line["error"]).into()),
-            "done" if heard.finish.is_none() => return Err(crate::wire::ended_early().into()),
+            "done" if heard.finish.is_none() => return Err(ended_early().into()),
             "done" => {
                 if is_worth_keeping(&line["messages"]) {
                     kept.insert(NAME.to_owned(), line["messages"].clone());
@@ -297,9 +297,8 @@ fn refused(error: &Value) -> AdapterError {
     if let Some(is_retryable) = error["isRetryable"].as_bool() {
         read.retryable = is_retryable;
     }
-    let seconds = error["retryAfter"]
-        .as_str()
-        .and_then(|text| text.parse::<u64>().ok());
-    read.retry_after_ms = seconds.map(|seconds| seconds.saturating_mul(1000));
+    let asked = |name: &str| error[name].as_str()?.parse::<u64>().ok();
+    let seconds = asked("retryAfter").map(|seconds| seconds.saturating_mul(1000));
+    read.retry_after_ms = asked("retryAfterMs").or(seconds);
     read
 }

@@ -4,7 +4,7 @@
 
 use forge_adapter_api::request::Tool;
 use forge_adapter_api::{AdapterError, Events, Result};
-use forge_adapter_openai_client::{Client, Completion, Names, refusal_in, refused};
+use forge_adapter_openai_client::{Client, Completion, Names, ended_early, refusal_in, refused};
 use forge_adapter_transport::http::{Http, Reply};
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
@@ -219,9 +219,30 @@ pub(crate) fn calls(message: &Value) -> impl Iterator<Item = (&str, &str, Value)
     })
 }
 
-/// The text of a message; empty if it has none.
+/// The text of a message; empty if it has only white space, which providers refuse in an answer.
 pub(crate) fn text(message: &Value) -> &str {
-    message["content"].as_str().unwrap_or_default()
+    let text = message["content"].as_str().unwrap_or_default();
+    if text.trim().is_empty() { "" } else { text }
+}
+
+/// Parts of an answer that its provider accepts again: without empty texts, and not ending with thoughts, which have to
+/// be followed by a text or a call.
+pub(crate) fn accepted(parts: &[Value], is_thought: fn(&Value) -> bool) -> Vec<Value> {
+    let is_empty = |part: &&Value| {
+        part.as_object().is_some_and(|members| {
+            let is_blank = |text: &Value| text.as_str().is_some_and(|text| text.trim().is_empty());
+            members.get("text").is_some_and(is_blank) && !members.contains_key("thoughtSignature")
+        })
+    };
+    let end = parts
+        .iter()
+        .rposition(|part| !is_thought(part) && !is_empty(&part))
+        .map_or(0, |last| last + 1);
+    parts[..end]
+        .iter()
+        .filter(|part| !is_empty(part))
+        .cloned()
+        .collect()
 }
 
 /// A chunk with this delta.
@@ -264,11 +285,6 @@ fn extend(body: &mut Value, extra: &Map<String, Value>) {
             }
         }
     }
-}
-
-pub(crate) fn ended_early() -> AdapterError {
-    let text = "the stream ended before the answer did";
-    AdapterError::new("upstream_error", text).retryable()
 }
 
 /// Removes the key from the error text, since some servers repeat a key they reject.
@@ -332,7 +348,7 @@ mod tests {
             };
         }
         golden!(Messages: "messages", "messages_overloaded", "messages_too_long");
-        golden!(Responses: "responses", "responses_failed", "responses_filtered");
+        golden!(Responses: "responses", "responses_at_the_end", "responses_by_item", "responses_failed", "responses_filtered");
         golden!(Gemini: "gemini", "gemini_blocked");
     }
 

@@ -11,7 +11,7 @@ use crate::bench::{Bench, MODELS, adapter, config, to};
 
 #[tokio::test]
 async fn what_a_server_refuses_has_a_code_and_a_hint_whether_to_try_again() {
-    let bench = Bench::new().await;
+    let bench = Bench::with(&json!({"model_retries": 0})).await;
     for model in MODELS {
         for (status, code, retryable) in [
             (400, "invalid_request", false),
@@ -98,7 +98,7 @@ async fn a_cancelled_run_keeps_its_text() {
 
 #[tokio::test]
 async fn a_server_may_be_silent_only_so_long() {
-    let bench = Bench::with(&json!({"silence_seconds": 0.2})).await;
+    let bench = Bench::with(&json!({"silence_seconds": 0.2, "model_retries": 0})).await;
     for model in MODELS {
         let ran = bench.run(to(model, "HANG")).await;
         ran.failed_with("upstream_error", "within 200ms");

@@ -2,6 +2,7 @@
 //! which is also the reference for the requests of `direct`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod accidents;
 mod bench;
 mod conforms;
 mod failures;

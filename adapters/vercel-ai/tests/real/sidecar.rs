@@ -6,6 +6,7 @@ use std::time::Duration;
 use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest, HealthStatus};
 use forge_test_support::deadline::until_within;
 use forge_test_support::execution::{run, run_until};
+use forge_test_support::instance::with_members;
 use forge_test_support::process;
 use forge_test_support::tool::find;
 use serde_json::json;
@@ -67,7 +68,8 @@ async fn text_usage_tools_and_schemas_of_each_provider() {
 
 #[tokio::test]
 async fn refusals_and_broken_streams_have_their_codes() {
-    let bench = Bench::with(&by_package()).await;
+    let table = with_members(by_package(), &json!({"model_retries": 0}));
+    let bench = Bench::with(&table).await;
     for (message, code, retryable) in [
         ("FAIL400 now", "invalid_request", false),
         ("FAIL429 RETRYAFTER7", "rate_limited", true),
