@@ -1,21 +1,21 @@
 //! Builds the platform's chat request from a dispatch.
 
 use forge_adapter_api::ExecutionRequest;
-use forge_adapter_openai_client::{Names, Structured, ask, said};
+use forge_adapter_openai_client::{Names, Structured, ask};
 use serde_json::{Value, json};
 
 use crate::settings::{Surface, Table, Wishes};
 
-/// Body of the request. The platform stores no conversation, so every tool round is sent again. Options that are not
-/// set are left out, since the platform has its own defaults.
+/// Body of the request with the whole conversation, which the platform does not store. Options that are not set are left
+/// out, since the platform has its own defaults.
 pub(crate) fn body(
     request: &ExecutionRequest,
+    messages: &[Value],
     names: &Names,
     table: &Table,
     wishes: &Wishes,
 ) -> Value {
-    let messages = said(request, &[], names);
-    let mut body = ask(request, None, &messages, names, Structured::Off);
+    let mut body = ask(request, None, messages, names, Structured::Off);
     body["stream"] = true.into();
     body["stream_options"] = json!({"include_usage": true});
     let members = body.as_object_mut().expect("a request is an object");
@@ -64,6 +64,7 @@ fn routing(model: &str) -> (&'static str, Value) {
 mod tests {
     use forge_adapter_api::request::{Tool, ToolResult, Turn};
     use forge_adapter_api::result::ToolCall;
+    use forge_adapter_openai_client::said;
 
     use super::*;
     use crate::settings::Tradition;
@@ -126,12 +127,13 @@ mod tests {
             include_citations: Some(true),
         };
         insta::with_settings!({snapshot_path => "../tests/golden", prepend_module_to_snapshot => false}, {
-            insta::assert_json_snapshot!("full", body(&request, &names, &table, &grounded));
+            let body = |request: &ExecutionRequest, table: &Table, wishes: &Wishes| {
+                body(request, &said(request, &[], &names), &names, table, wishes)
+            };
+            insta::assert_json_snapshot!("full", body(&request, &table, &grounded));
             let direct = Wishes { surface: Some(Surface::Direct), ..grounded };
-            insta::assert_json_snapshot!(
-                "plain",
-                body(&ExecutionRequest::sample("What is hope?"), &names, &Table::default(), &direct)
-            );
+            let plain = ExecutionRequest::sample("What is hope?");
+            insta::assert_json_snapshot!("plain", body(&plain, &Table::default(), &direct));
         });
     }
 }

@@ -17,6 +17,7 @@ use forge_adapter_api::{
     Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
     LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
 };
+use forge_adapter_openai_client::Sessions;
 use forge_adapter_transport::http::{Http, Limits};
 use tokio::time::timeout;
 
@@ -36,6 +37,7 @@ pub struct GlooAi {
     http: Http,
     credentials: Option<Credentials>,
     prices: Prices,
+    sessions: Sessions,
     running: Running,
     /// True if the platform rejected the credentials when they were last used.
     refused: AtomicBool,
@@ -76,6 +78,7 @@ impl ExecutionAdapter for GlooAi {
             http: Http::new(Limits::default())?,
             credentials,
             prices: Prices::new(quick, settings.platform.models()),
+            sessions: Sessions::new(settings.table.session_dir.as_deref())?,
             running: Running::default(),
             refused: AtomicBool::new(false),
             settings,
@@ -111,7 +114,9 @@ impl ExecutionAdapter for GlooAi {
 
     fn capabilities(&self) -> Profile {
         Profile {
-            capabilities: vec!["streaming".to_owned(), "cost_tracking".to_owned()],
+            capabilities: ["streaming", "session_resume", "cost_tracking"]
+                .map(str::to_owned)
+                .to_vec(),
             native_tools: Vec::new(),
             max_concurrent: self.settings.table.max_concurrent,
             output_strategies: vec![OutputStrategy::Stream],

@@ -7,8 +7,9 @@ use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,
     Usage,
 };
-use forge_adapter_openai_client::{Completion, Names, usage_of};
+use forge_adapter_openai_client::{Names, assistant, ended_early, failed, said};
 use forge_adapter_transport::http::{Failure, ServerEvents};
+use forge_adapter_transport::retry::Retries;
 use reqwest::StatusCode;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
@@ -31,12 +32,6 @@ pub(crate) async fn execute(
     let Some(credentials) = &adapter.credentials else {
         return Err(AdapterError::new("unauthenticated", NO_CREDENTIALS));
     };
-    if request.turns.is_empty() && !request.tool_results.is_empty() {
-        return Err(AdapterError::new(
-            "invalid_request",
-            "toolResults: the platform stores no conversations, so results of an earlier dispatch are not supported",
-        ));
-    }
     let mut wishes = adapter.settings.wishes(request)?;
     let surface = *wishes.surface.get_or_insert(Surface::Guarded);
     let url = adapter
@@ -44,21 +39,38 @@ pub(crate) async fn execute(
         .platform
         .chat(adapter.settings.table.generation, surface);
     let names = Names::new(&request.tools);
-    let body = ask::body(request, &names, &adapter.settings.table, &wishes);
+    let (session, mut history) = adapter.sessions.open(request, "gloo-ai")?;
+    let updated = json!({"sessionId": session});
+    events
+        .send(AdapterEvent::new("session.updated").with(updated))
+        .await;
+    let fresh = said(request, &history, &names);
+    history.extend(fresh);
+    let table = &adapter.settings.table;
+    let body = ask::body(request, &history, &names, table, &wishes);
 
     let mut answer = Answer::default();
+    let mut retries = Retries::new(table.model_retries, request, events);
     let conversation = async {
-        let mut stream = open(adapter, credentials, &url, &body, surface).await?;
-        listen(&mut stream, &mut answer, events).await
+        loop {
+            let tried = retries.within(async {
+                let mut stream = open(adapter, credentials, &url, &body, surface).await?;
+                listen(&mut stream, &mut answer, events).await
+            });
+            let tried = tried.await;
+            if let Some(ended) = answer.heard.ended(tried, &mut retries).await {
+                return ended;
+            }
+        }
     };
     // Prices are read concurrently; the client's timeout bounds the read.
     let both = async { tokio::join!(conversation, adapter.prices.models()) };
     let (ended, models) = tokio::select! {
         both = both => both,
-        () = run.cancelled() => (Err(AdapterError::cancelled()), adapter.prices.known()),
+        () = run.cancelled() => (Err(retries.cancelled()), adapter.prices.known()),
     };
     let Answer { heard, about } = answer;
-    let usage = usage_of(&heard.usage);
+    let usage = heard.used();
     let cost_usd = heard
         .model
         .as_deref()
@@ -67,9 +79,13 @@ pub(crate) async fn execute(
         events.send(AdapterEvent::usage(&usage, cost_usd)).await;
     }
     let result = match ended {
-        Ok(()) => finished(&heard, &names),
-        Err(error) => stopped(&error),
+        Ok(()) => heard.result(&names),
+        Err(error) => failed(error),
     };
+    if result.status == Status::Ok {
+        history.push(assistant(&heard.text, &result.tool_calls, &names));
+        adapter.sessions.write(&session, &history)?;
+    }
     let model_provider = about.get("modelFamily").and_then(Value::as_str);
     let result = ExecutionResult {
         usage,
@@ -78,6 +94,7 @@ pub(crate) async fn execute(
         // Tool calls usually come without text.
         output: Some(heard.text).filter(|text| !text.is_empty() || is_plain(&result)),
         model: heard.model,
+        session_id: Some(session),
         ..result
     };
     if result.status == Status::Ok && !about.is_empty() {
@@ -157,31 +174,20 @@ async fn listen(stream: &mut ServerEvents, answer: &mut Answer, events: &Events)
             },
             false => stream.next().await,
         };
-        let Some(event) = next else {
-            return Ok(());
+        let data = match next {
+            Some(event) => event?.data,
+            None if is_finished => return Ok(()),
+            None => return Err(ended_early()),
         };
-        let data = event?.data;
         if data.trim() == "[DONE]" {
-            return Ok(());
+            return if is_finished {
+                Ok(())
+            } else {
+                Err(ended_early())
+            };
         }
         for event in answer.hear(&data)? {
             events.send(event).await;
         }
-    }
-}
-
-fn finished(heard: &Completion, names: &Names) -> ExecutionResult {
-    if heard.finish.is_none() {
-        let error = AdapterError::new("upstream_error", "the answer broke off before its end");
-        return stopped(&error.retryable());
-    }
-    heard.result(names)
-}
-
-fn stopped(error: &AdapterError) -> ExecutionResult {
-    ExecutionResult {
-        retryable: Some(error.retryable),
-        retry_after_ms: error.retry_after_ms,
-        ..ExecutionResult::error(error.code.as_str(), error.message.as_str())
     }
 }

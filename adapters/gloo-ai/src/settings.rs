@@ -1,6 +1,9 @@
 //! The operator's settings: address and credentials of the platform, and defaults of requests.
 
+use std::path::PathBuf;
+
 use forge_adapter_api::{AdapterError, Config, ExecutionRequest, Result};
+use forge_adapter_transport::retry;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -31,6 +34,10 @@ pub(crate) struct Table {
     pub(crate) max_tokens: Option<u32>,
     pub(crate) temperature: Option<f64>,
     pub(crate) max_concurrent: u32,
+    /// Retries of one call before its first output.
+    pub(crate) model_retries: u32,
+    /// Folder for conversations; default: in memory.
+    pub(crate) session_dir: Option<PathBuf>,
     #[serde(flatten)]
     pub(crate) wishes: Wishes,
 }
@@ -43,6 +50,8 @@ impl Default for Table {
             max_tokens: None,
             temperature: None,
             max_concurrent: 20,
+            model_retries: retry::DEFAULT,
+            session_dir: None,
             wishes: Wishes::default(),
         }
     }
@@ -72,7 +81,7 @@ const WISHES: [&str; 5] = [
 ];
 
 /// Keys of the table.
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 16] = [
     "api_key",
     "base_url",
     "client_id",
@@ -82,7 +91,9 @@ const KEYS: [&str; 14] = [
     "max_concurrent",
     "max_tokens",
     "model",
+    retry::SETTING,
     "rag_publisher",
+    "session_dir",
     "sources_limit",
     "surface",
     "temperature",

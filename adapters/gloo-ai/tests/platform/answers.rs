@@ -2,10 +2,14 @@
 
 use forge_adapter_api::request::{Tool, ToolResult, Turn};
 use forge_adapter_api::{ExecutionRequest, Usage};
-use forge_test_model::gloo::{CLIENT_ID, CLIENT_SECRET, ROUTED_MODEL};
+use forge_test_model::gloo::{API_KEY, CLIENT_ID, CLIENT_SECRET, ROUTED_MODEL};
+use forge_test_support::conversation::every_order;
+use forge_test_support::execution::run;
+use forge_test_support::tool::find;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
-use crate::bench::{Bench, CALL_COST, about};
+use crate::bench::{Bench, CALL_COST, about, adapter};
 
 #[tokio::test]
 async fn a_text_is_routed_streamed_and_paid_for() {
@@ -91,7 +95,11 @@ async fn grounded_answers_come_with_their_sources_on_both_generations() {
             ran.all("gloo.citations"),
             [&json!({"citations": citations})]
         );
-        assert_eq!(ran.events[0].kind, "gloo.citations", "before the answer");
+        let kinds: Vec<_> = ran.events.iter().map(|event| event.kind.as_str()).collect();
+        assert_eq!(
+            kinds[..3],
+            ["session.updated", "gloo.citations", "assistant.text"]
+        );
         let about = about(&ran);
         assert_eq!(about["citations"], citations);
         assert_eq!(about["sourcesReturned"], 2);
@@ -171,7 +179,37 @@ async fn calls_of_tools_are_handed_back_and_answered_in_the_next_round() {
     assert_eq!(second.succeeded(), "tool said: found it");
 
     request.turns.clear();
-    bench.run(request).await.failed("invalid_request");
+    request.session_id = Some(Uuid::now_v7().to_string());
+    bench.run(request).await.failed("session_not_found");
+}
+
+#[tokio::test]
+async fn the_next_dispatch_of_the_session_answers_the_calls_and_the_folder_outlives_the_adapter() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = json!({"api_key": API_KEY, "session_dir": folder.path()});
+    let bench = Bench::with(table.clone()).await;
+    let mut request = ExecutionRequest::sample("CALL find {\"who\":\"bob\"}");
+    request.tools = vec![find("find")];
+    let asked = bench.run(request.clone()).await;
+    asked.succeeded();
+    assert_eq!(
+        asked.all("session.updated")[0]["sessionId"],
+        json!(asked.result.session_id)
+    );
+    request.session_id.clone_from(&asked.result.session_id);
+    request.tool_results = asked.tool_results(&json!("seven"));
+    request.message = "and now?".to_owned();
+    let again = adapter(bench.gloo.url(), table).await;
+    let answered = run(&again, request).await;
+    assert_eq!(answered.succeeded(), "pong: and now?");
+    let said = bench.asked().1["messages"].to_string();
+    assert!(said.contains("seven") && said.contains("bob"), "{said}");
+}
+
+#[tokio::test]
+async fn no_turn_makes_the_next_one_fail() {
+    let bench = Bench::new().await;
+    every_order(&bench.adapter, None).await;
 }
 
 fn wishing(own: &Value) -> ExecutionRequest {

@@ -17,7 +17,9 @@ fn conforms() {
         health_without_config: HealthStatus::Degraded,
         bad_config: Some(json!({"surface": "open"})),
         profile: Some(Profile {
-            capabilities: vec!["streaming".to_owned(), "cost_tracking".to_owned()],
+            capabilities: ["streaming", "session_resume", "cost_tracking"]
+                .map(str::to_owned)
+                .to_vec(),
             native_tools: Vec::new(),
             max_concurrent: 20,
             output_strategies: vec![OutputStrategy::Stream],

@@ -10,7 +10,7 @@ use crate::bench::{Bench, adapter};
 
 #[tokio::test]
 async fn a_refusal_becomes_a_code() {
-    let bench = Bench::new().await;
+    let bench = Bench::with(json!({"api_key": API_KEY, "model_retries": 0})).await;
     for (message, code, retryable) in [
         ("FAIL400", "invalid_request", false),
         ("FAIL401", "unauthenticated", false),
@@ -47,7 +47,7 @@ async fn a_model_without_tools_says_so() {
 #[tokio::test]
 async fn a_half_or_malformed_stream_is_an_error_that_keeps_what_was_said() {
     let bench = Bench::new().await;
-    for (message, said) in [("CUTSHORT", "broke off"), ("GARBLED", "not JSON")] {
+    for (message, said) in [("CUTSHORT", "ended before"), ("GARBLED", "not JSON")] {
         let ran = bench.say(message).await;
         assert!(ran.failed("upstream_error").contains(said));
         assert_eq!(ran.result.retryable, Some(true));
@@ -87,4 +87,19 @@ async fn a_platform_that_dies_in_the_middle_is_an_error() {
     ran.failed("upstream_error");
     assert_eq!(ran.result.retryable, Some(true));
     assert!(ran.result.output.unwrap().starts_with("tick000"));
+}
+
+#[tokio::test]
+async fn a_refusal_that_can_pass_is_asked_again_before_the_first_text() {
+    let bench = Bench::new().await;
+    let ran = bench.say("FAILONCE503 then fine").await;
+    ran.succeeded();
+    let retries = ran.all("model.retrying");
+    assert_eq!(retries.len(), 1);
+    assert_eq!(retries[0]["reason"], "overloaded");
+    assert_eq!(bench.gloo.requests().len(), 2);
+    assert_eq!(ran.result.usage.output_tokens, Some(9), "of one answer");
+    let ran = bench.say("CUTSHORT").await;
+    ran.failed("upstream_error");
+    assert_eq!(bench.gloo.requests().len(), 3, "a text had begun");
 }
