@@ -16,7 +16,7 @@
 //! | a JSON schema in the request | a sample that follows it |
 //! | otherwise | `pong: ` and the end of the prompt |
 //!
-//! Requests that the real service refuses are refused: see `strict.rs`. Prompts can be wrapped in reminders of the program; the last text that is not a reminder decides.
+//! Requests that the real service refuses are refused: see `strict`. Prompts can be wrapped in reminders of the program; the last text that is not a reminder decides.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
-use super::wire::array;
+use crate::wire::array;
 
 type Checked = Result<(), String>;
 
@@ -100,6 +100,10 @@ fn messages(body: &Value) -> Checked {
         known(message, &["role", "content"], &format!("messages.{at}."))?;
         let role = message["role"].as_str().unwrap_or_default();
         let content = blocks(&message["content"]);
+        if role == "system" {
+            // `claude` sends it between turns, with a header of the service for that.
+            continue;
+        }
         let is_role = ["user", "assistant"].contains(&role);
         ensure(is_role, || format!("messages.{at}.role: {role}"))?;
         ensure(!content.is_empty(), || {
@@ -401,3 +405,6 @@ fn gemini(body: &Value) -> Checked {
         "contents: a function call turn has no function response turn".to_owned()
     })
 }
+
+#[cfg(test)]
+mod tests;
