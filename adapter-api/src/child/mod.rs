@@ -24,7 +24,7 @@ mod program;
 mod streams;
 
 pub use self::program::{INHERITED, Program, inherited};
-pub use self::streams::Line;
+pub use self::streams::{Line, Piece};
 
 /// Time limit for the output of a program to end after the program has ended.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -156,13 +156,28 @@ impl Child {
 
     /// The next line of output; `None` when no more will come. Cancel-safe.
     pub async fn next(&mut self) -> Option<Line> {
+        match self.advance(|_| None).await? {
+            Piece::Rest(line) => Some(line),
+            Piece::Open(text) => Some(Line::Text(text)),
+        }
+    }
+
+    /// The next output as it arrives, without waiting for the end of the line. Cancel-safe.
+    pub async fn next_piece(&mut self) -> Option<Piece> {
+        self.advance(Lines::piece).await
+    }
+
+    async fn advance(&mut self, piece: fn(&mut Lines) -> Option<String>) -> Option<Piece> {
         let mut deadline = None;
         loop {
             if let Some(line) = self.lines.pop() {
-                return Some(line);
+                return Some(Piece::Rest(line));
+            }
+            if let Some(text) = piece(&mut self.lines) {
+                return Some(Piece::Open(text));
             }
             if self.stdout.is_none() {
-                return self.lines.finish();
+                return self.lines.finish().map(Piece::Rest);
             }
             if self.status.is_some() && deadline.is_none() {
                 deadline = Some(Instant::now() + DRAIN);

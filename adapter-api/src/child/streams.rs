@@ -19,6 +19,15 @@ pub enum Line {
     },
 }
 
+/// Output of a program as it arrives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// A part of a line that is not complete; further pieces of it follow.
+    Open(String),
+    /// The rest of a line, up to its end.
+    Rest(Line),
+}
+
 /// Longest beginning that is kept of a line above the limit, in bytes.
 const START: usize = 1 << 20;
 
@@ -65,6 +74,8 @@ pub(super) struct Lines {
     bytes: Vec<u8>,
     /// Offset up to which no line end was found.
     searched: usize,
+    /// Bytes at the beginning of the line that were returned as pieces.
+    given: usize,
     /// Bytes discarded so far of a line above the limit.
     skipped: u64,
     /// Beginning of that line.
@@ -77,6 +88,7 @@ impl Lines {
             limit,
             bytes: Vec::new(),
             searched: 0,
+            given: 0,
             skipped: 0,
             start: Vec::new(),
         }
@@ -108,10 +120,25 @@ impl Lines {
                     }
                     self.skipped += skipped.len() as u64;
                     self.searched = 0;
+                    self.given = 0;
                 }
                 None
             }
         }
+    }
+
+    /// Text of the line that has arrived, without what was returned before. A character that is not complete, or a
+    /// carriage return that can belong to the line end, is not part of it yet. Call after [`pop`](Self::pop).
+    pub(super) fn piece(&mut self) -> Option<String> {
+        let fresh = &self.bytes[self.given..];
+        let fresh = fresh.strip_suffix(b"\r").unwrap_or(fresh);
+        let text = match str::from_utf8(fresh) {
+            Ok(text) => text,
+            Err(error) => str::from_utf8(&fresh[..error.valid_up_to()]).ok()?,
+        };
+        let text = (!text.is_empty() && self.skipped == 0).then(|| text.to_owned())?;
+        self.given += text.len();
+        Some(text)
     }
 
     /// The last line, if it has no line end.
@@ -132,6 +159,7 @@ impl Lines {
     fn cut(&mut self, end: usize) -> Line {
         let skipped = std::mem::take(&mut self.skipped);
         let bytes = skipped + end as u64;
+        let given = std::mem::take(&mut self.given);
         let line = &self.bytes[..end];
         if bytes > self.limit as u64 {
             let start = match skipped {
@@ -146,6 +174,7 @@ impl Lines {
             return Line::TooLong { bytes, start };
         }
         let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let line = &line[given..];
         Line::Text(String::from_utf8_lossy(line).into_owned())
     }
 }

@@ -40,6 +40,24 @@ async fn lines_go_in_and_come_out_and_the_end_is_told() {
 }
 
 #[tokio::test]
+async fn pieces_of_a_line_come_before_its_end_and_once() {
+    let mut child = start(&sh(
+        "printf 'gr\\303'; read l; printf '\\274n\\r'; read l; printf '\\nx\\n\\377y'",
+    ));
+    let open = |text: &str| Some(Piece::Open(text.to_owned()));
+    assert_eq!(child.next_piece().await, open("gr"));
+    child.send("");
+    assert_eq!(child.next_piece().await, open("\u{fc}n"));
+    child.send("");
+    let mut rest = Vec::new();
+    while let Some(piece) = child.next_piece().await {
+        rest.push(piece);
+    }
+    let lines = ["", "x", "\u{fffd}y"].map(|line| Piece::Rest(text(line)));
+    assert_eq!(rest, lines);
+}
+
+#[tokio::test]
 async fn a_program_that_writes_before_it_reads_does_not_block() {
     let mut child = start(&sh(
         "head -c 1000000 /dev/zero | tr '\\0' 'a'; echo; read line; echo ${#line}",

@@ -4,7 +4,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::process::ExitStatus;
 
-use forge_adapter_api::child::{Child, Line, Program, StartError};
+use forge_adapter_api::child::{Child, Line, Piece, Program, StartError};
 use forge_adapter_api::folder::{Folder, TempFolder};
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, OutputStrategy,
@@ -86,9 +86,11 @@ impl Reading<'_> {
         let mut deadline: Option<Instant> = None;
         let mut whole = String::new();
         let mut read = 0_usize;
+        // Bytes of the current line that were read as pieces.
+        let mut given = 0_usize;
         loop {
-            let line = tokio::select! {
-                line = child.next() => line,
+            let piece = tokio::select! {
+                piece = self.next(child) => piece,
                 () = run.cancelled(), if deadline.is_none() => {
                     child.terminate();
                     deadline = Some(Instant::now() + self.settings.kill_after());
@@ -96,12 +98,14 @@ impl Reading<'_> {
                 }
                 () = at(deadline) => break,
             };
-            let line = match line {
+            let (line, ends) = match piece {
                 None => break,
-                Some(Line::Text(line)) => line,
-                Some(Line::TooLong { bytes, start }) => {
+                Some(Piece::Open(text)) => (text, false),
+                Some(Piece::Rest(Line::Text(line))) => (line, true),
+                Some(Piece::Rest(Line::TooLong { bytes, start })) => {
                     child.kill();
-                    self.keep(&start, transcript).await;
+                    let fresh = start.get(given..).unwrap_or_default();
+                    self.keep(fresh, given == 0, transcript).await;
                     return End::TooMuch(format!(
                         "the program wrote a line of {bytes} bytes; the limit is {}",
                         self.settings.table.line_bytes
@@ -112,12 +116,14 @@ impl Reading<'_> {
             if read + line.len() >= limit {
                 child.kill();
                 let fits = line.floor_char_boundary(limit - read);
-                self.keep(&line[..fits], transcript).await;
+                self.keep(&line[..fits], given == 0, transcript).await;
                 return End::TooMuch(format!("the program wrote more than {limit} bytes"));
             }
-            read += line.len() + 1;
+            read += line.len() + usize::from(ends);
+            let begins = given == 0;
+            given = if ends { 0 } else { given + line.len() };
             match self.settings.table.output {
-                Output::Text => self.text(&line, transcript).await,
+                Output::Text => self.text(&line, begins, transcript).await,
                 Output::Json => {
                     whole.push_str(&line);
                     whole.push('\n');
@@ -156,14 +162,24 @@ impl Reading<'_> {
         }
     }
 
-    /// Adds the beginning of a line that exceeds a limit to the answer, if that is plain text.
-    async fn keep(&self, start: &str, transcript: &mut Transcript) {
+    /// The next output: plain text as it arrives, unless lines of usage are to be found in it; anything else by lines.
+    async fn next(&self, child: &mut Child) -> Option<Piece> {
+        let table = &self.settings.table;
+        if table.output == Output::Text && table.usage_line.is_none() {
+            return child.next_piece().await;
+        }
+        child.next().await.map(Piece::Rest)
+    }
+
+    /// Adds text that exceeds a limit to the answer, if that is plain text.
+    async fn keep(&self, text: &str, begins: bool, transcript: &mut Transcript) {
         if self.settings.table.output == Output::Text {
-            self.text(start, transcript).await;
+            self.text(text, begins, transcript).await;
         }
     }
 
-    async fn text(&self, line: &str, transcript: &mut Transcript) {
+    /// Adds a line or a part of one; `begins` is false for a further part.
+    async fn text(&self, line: &str, begins: bool, transcript: &mut Transcript) {
         if let Some(prefix) = &self.settings.table.usage_line
             && let Some(rest) = line.strip_prefix(prefix.as_str())
             && let Ok(usage) = serde_json::from_str::<Value>(rest)
@@ -176,15 +192,17 @@ impl Reading<'_> {
             return;
         }
         // The line end goes before each further line, so that the last one is not part of the answer.
-        let delta = if transcript.text.is_empty() && transcript.output.is_none() {
-            line.to_owned()
-        } else {
-            format!("\n{line}")
+        let is_first = transcript.text.is_empty() && transcript.output.is_none();
+        let delta = match begins && !is_first {
+            true => format!("\n{line}"),
+            false => line.to_owned(),
         };
         // `Some` marks that a first line was read, even an empty one.
         let text = transcript.output.get_or_insert_default();
         text.push_str(&delta);
-        self.events.send(AdapterEvent::text(delta)).await;
+        if !delta.is_empty() {
+            self.events.send(AdapterEvent::text(delta)).await;
+        }
     }
 
     async fn json(&self, line: &str, transcript: &mut Transcript) {

@@ -4,6 +4,7 @@ use std::fs;
 
 use forge_adapter_api::OutputStrategy;
 use forge_adapter_api::Usage;
+use forge_test_support::execution::run_until;
 use serde_json::json;
 
 use crate::bench::Bench;
@@ -157,4 +158,25 @@ async fn a_program_may_speak_the_bridges_own_json() {
     )
     .await;
     mute.say("a").await.failed("adapter_crashed");
+}
+
+#[tokio::test]
+async fn text_is_streamed_before_its_line_ends() {
+    let script =
+        "printf one; while [ ! -e go ]; do sleep 0.05; done; printf ' two'; echo; printf three";
+    let bench = Bench::sh(script, json!({})).await;
+    let go = bench.workspace.path().join("go");
+    // The program goes on only after its text has arrived.
+    let ran = run_until(
+        &bench.adapter,
+        bench.request("x"),
+        "assistant.text",
+        async || {
+            fs::write(go, "").unwrap();
+        },
+    )
+    .await;
+    assert_eq!(ran.succeeded(), "one two\nthree");
+    assert_eq!(ran.text(), "one two\nthree");
+    assert_eq!(ran.all("assistant.text")[0]["delta"], "one");
 }
