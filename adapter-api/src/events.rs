@@ -45,16 +45,27 @@ pub enum Sent {
 
 impl Events {
     /// Sends one event and waits while the queue is full, which slows an adapter that produces faster than
-    /// the bridge stores. An event that can never be accepted is dropped; one above the size limit is
-    /// logged.
+    /// the bridge stores. An event that can never be accepted is dropped. Text above the size limit is sent in
+    /// several events; any other event above it is logged and dropped.
     pub async fn send(&self, event: AdapterEvent) {
         self.listeners.emit(&event);
+        self.send_unheard(event).await;
+    }
+
+    async fn send_unheard(&self, event: AdapterEvent) {
         let mut wait = FIRST_WAIT;
         loop {
             match self.hand_over(&event) {
                 Sent::Taken | Sent::Closed => return,
                 Sent::TooLarge => {
-                    tracing::warn!(event.kind = %event.kind, "event dropped: larger than the bridge's limit");
+                    let Some(halves) = halves(&event) else {
+                        tracing::warn!(event.kind = %event.kind, "event dropped: larger than the bridge's limit");
+                        return;
+                    };
+                    drop(event);
+                    for half in halves {
+                        Box::pin(self.send_unheard(half)).await;
+                    }
                     return;
                 }
                 Sent::Full => {
@@ -130,9 +141,44 @@ impl Events {
     }
 }
 
+/// Splits a piece of text or thinking at a character near its middle; `None` for other events.
+fn halves(event: &AdapterEvent) -> Option<[AdapterEvent; 2]> {
+    let delta = event.data.as_ref()?.get("delta")?.as_str()?;
+    let middle = delta.floor_char_boundary(delta.len() / 2);
+    if !event.kind.starts_with("assistant.") || middle == 0 {
+        return None;
+    }
+    let part = |delta: &str| {
+        let mut part = event.clone();
+        part.data.as_mut().expect("it has a delta")["delta"] = delta.into();
+        part
+    };
+    Some([part(&delta[..middle]), part(&delta[middle..])])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_text_is_split_and_at_a_character() {
+        let text = AdapterEvent::new("assistant.text")
+            .with(serde_json::json!({"delta": "aüüü", "messageId": "m"}));
+        let [first, second] = halves(&text).unwrap().map(|half| half.data.unwrap());
+        assert_eq!(
+            (&first["delta"], &second["delta"]),
+            (&"aü".into(), &"üü".into())
+        );
+        assert_eq!(
+            (&first["messageId"], &second["messageId"]),
+            (&"m".into(), &"m".into())
+        );
+        assert_eq!(halves(&AdapterEvent::text("ü")), None);
+        assert_eq!(
+            halves(&AdapterEvent::new("acme.tick").with(serde_json::json!({"delta": "long"}))),
+            None
+        );
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_full_queue_slows_the_sender_and_loses_nothing() {

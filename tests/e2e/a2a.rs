@@ -84,6 +84,21 @@ async fn a_question_is_answered_by_the_next_dispatch_and_a_cancel_reaches_the_ag
     );
     assert_eq!(answer["usage"]["inputTokens"], Value::Null);
 
+    // One artifact of 6 MiB is several events, none of them lost.
+    let id = api.dispatch(task("huge", "HUGE please")).await;
+    let huge = api.finished(&id).await;
+    assert_eq!(
+        huge["result"]["outputTruncated"]["bytes"],
+        6 << 20,
+        "{}",
+        huge["errorCode"]
+    );
+    let events = api.events(&id).await;
+    let texts = events
+        .iter()
+        .filter_map(|event| event["data"]["delta"].as_str());
+    assert_eq!(texts.map(str::len).sum::<usize>(), 6 << 20);
+
     let asked = api.run(task("ask", "ASK me")).await;
     assert_eq!(asked["errorCode"], "input_required", "{asked}");
     assert_eq!(asked["inputRequest"]["text"], "which?");

@@ -54,7 +54,7 @@ impl ExecutionAdapter for A2a {
         let settings = Settings::read(&config, instance)?;
         let http = Http::new(Limits {
             silence: Duration::from_secs_f64(settings.table.silence_seconds),
-            ..Limits::default()
+            ..Limits::within(host.limits())
         })?;
         let agent = settings
             .card_url

@@ -50,7 +50,7 @@ impl ExecutionAdapter for HttpAdapter {
         let settings = Settings::read(&config, instance)?;
         let http = Http::new(Limits {
             silence: Duration::from_secs_f64(settings.table.silence_seconds),
-            ..Limits::default()
+            ..Limits::within(host.limits())
         })?;
         let door = match (&settings.table.callback, &settings.signing) {
             (Some(callback), Some(signing)) => {

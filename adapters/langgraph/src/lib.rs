@@ -46,9 +46,9 @@ impl ExecutionAdapter for LangGraph {
     const ENV: &'static [&'static str] = &["LANGSMITH_API_KEY"];
     const INTERFACES: &'static [Interface] = &[Interface::Runtime, Interface::Agents];
 
-    async fn initialize(_host: Host, config: Config) -> Result<Self> {
+    async fn initialize(host: Host, config: Config) -> Result<Self> {
         let settings = Settings::read(&config)?;
-        let http = Http::new(Limits::default())?;
+        let http = Http::new(Limits::within(host.limits()))?;
         let server = settings
             .url
             .clone()

@@ -30,8 +30,8 @@ pub enum Failure {
     Silent(Duration),
     #[error(transparent)]
     Broken(Break),
-    #[error("the answer is above the limit of {0} bytes")]
-    TooLong(usize),
+    #[error(transparent)]
+    TooLong(TooLong),
     #[error("the answer is not UTF-8")]
     NotUtf8,
     #[error("the answer is not JSON")]
@@ -45,6 +45,15 @@ pub struct Unreachable {
     pub host: String,
     #[source]
     pub source: reqwest::Error,
+}
+
+/// An answer, or one event of a stream, is above its limit in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TooLong {
+    #[error("the answer is above the limit of {0} bytes")]
+    Answer(usize),
+    #[error("an event of the answer is above the limit of {0} bytes")]
+    Event(usize),
 }
 
 /// Premature end of an answer.

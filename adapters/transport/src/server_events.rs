@@ -8,7 +8,7 @@ use bytes::{Buf as _, Bytes};
 use futures_util::{Stream, StreamExt as _};
 use tokio::time::timeout;
 
-use crate::failure::{Break, Failure};
+use crate::failure::{Break, Failure, TooLong};
 
 /// A server-sent event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Reader {
             let end = piece.iter().position(ends);
             let length = end.unwrap_or(piece.len());
             if self.held().saturating_add(length) > self.limit {
-                return Err(Failure::TooLong(self.limit));
+                return Err(Failure::TooLong(TooLong::Event(self.limit)));
             }
             self.line.extend_from_slice(&piece[..length]);
             piece.advance(length);

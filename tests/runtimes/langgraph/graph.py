@@ -2,7 +2,7 @@
 
 agent   a chat with a tool, a question to a human, a structured answer, progress; by markers in the prompt:
         `ASK` asks a human, `TWICE` asks two questions at once, `TICK` ticks for three seconds, `CRASH` raises,
-        `LOOP` never ends, `SCHEMA` follows a schema
+        `LOOP` never ends, `SCHEMA` follows a schema, `HUGE` answers with 6 MiB
 shop    a state without messages: `question` in, `reply.text` out
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import os
 from typing import Annotated, TypedDict
 
-from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -57,6 +57,8 @@ async def think(state: Talk, config: RunnableConfig):
         for tick in range(30):
             write({"tick": tick})
             await asyncio.sleep(0.1)
+    if "HUGE" in text:
+        return {"messages": [AIMessage("x" * (6 << 20))]}
     if "CRASH" in text:
         raise ValueError("the graph failed")
     write({"progress": "half"})

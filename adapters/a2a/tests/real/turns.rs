@@ -68,6 +68,15 @@ async fn every_kind_of_agent_answers_streams_and_asks() {
 }
 
 #[tokio::test]
+async fn an_artifact_can_be_as_large_as_an_output() {
+    for kind in KINDS {
+        let ran = Bench::new(kind).await.say("HUGE please").await;
+        assert_eq!(ran.succeeded().len(), 6 << 20, "{kind}");
+        assert_eq!(ran.text().len(), 6 << 20, "{kind}");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_that_breaks_is_taken_up_again() {
     for kind in ["both", "0.3"] {
         let bench = Bench::new(kind).await;

@@ -29,6 +29,30 @@ async fn what_the_provider_behind_the_graph_refuses_has_a_code() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_cut_or_blocked_is_no_success_and_keeps_its_text() {
+    let bench = Bench::new().await;
+    for (message, code) in [
+        ("LENGTHEND please", "max_tokens"),
+        ("FILTEREND please", "blocked_by_policy"),
+    ] {
+        let ran = bench.say(message).await;
+        ran.failed(code);
+        assert_eq!(ran.output(), format!("pong: {message}"));
+        used(&ran, 1);
+    }
+    let away = Bench::with(json!({"configurable": {"model_url": "http://127.0.0.1:9"}})).await;
+    let ran = away.say("hello").await;
+    ran.failed("upstream_unreachable");
+    assert_eq!(ran.result.retryable, Some(true));
+}
+
+#[tokio::test]
+async fn an_update_can_be_as_large_as_an_output() {
+    let ran = Bench::new().await.say("HUGE please").await;
+    assert_eq!(ran.succeeded().len(), 6 << 20);
+}
+
+#[tokio::test]
 async fn what_fails_in_the_graph_is_told() {
     let bench = Bench::with(json!({"recursion_limit": 4})).await;
     let crashed = bench.say("CRASH").await;

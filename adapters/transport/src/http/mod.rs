@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use forge_adapter_api::host;
 use futures_util::StreamExt as _;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{RequestBuilder, Response, StatusCode, redirect};
@@ -14,7 +15,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 use url::form_urlencoded;
 
-pub use crate::failure::{Break, Failure, Unreachable, named};
+pub use crate::failure::{Break, Failure, TooLong, Unreachable, named};
 use crate::server_events::Framing;
 pub use crate::server_events::{ServerEvent, ServerEvents};
 
@@ -42,7 +43,19 @@ impl Default for Limits {
             silence: Duration::from_secs(120),
             total: None,
             body_bytes: 16 << 20,
-            event_bytes: 4 << 20,
+            event_bytes: 16 << 20,
+        }
+    }
+}
+
+impl Limits {
+    /// Limits that follow those of the bridge: an answer, and one event of a stream, can be as large as a result
+    /// (`plugin.payload_bytes`), because the last event of a stream often repeats the whole output.
+    pub fn within(bridge: host::Limits) -> Self {
+        Self {
+            body_bytes: bridge.payload_bytes,
+            event_bytes: bridge.payload_bytes,
+            ..Self::default()
         }
     }
 }
@@ -205,7 +218,7 @@ impl Http {
                 return Ok(body);
             };
             if body.len() + piece.len() > limit {
-                return Err(Failure::TooLong(limit));
+                return Err(Failure::TooLong(TooLong::Answer(limit)));
             }
             body.extend_from_slice(&piece);
         }

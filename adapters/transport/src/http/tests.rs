@@ -44,6 +44,7 @@ async fn serve() -> Server {
         ));
         Response::new(Body::from_stream(pieces))
     };
+    let large = || async { format!("data: {}\n\n", "a".repeat(5 << 20)) };
     let silent = || async {
         let begun = stream::iter([Ok::<_, Infallible>("data: 1\n\n")]);
         Response::new(Body::from_stream(begun.chain(stream::pending())))
@@ -76,6 +77,7 @@ async fn serve() -> Server {
         )
         .route("/endless", get(endless))
         .route("/silent", get(silent))
+        .route("/large", get(large))
         .route("/refusing", get(refusing));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -108,8 +110,33 @@ async fn json_goes_there_and_back_within_its_bound() {
     let long = json!("a".repeat(2000));
     assert!(matches!(
         http.json(http.post(&url, &long)).await,
-        Err(Failure::TooLong(1000))
+        Err(Failure::TooLong(TooLong::Answer(1000)))
     ));
+}
+
+#[tokio::test]
+async fn an_event_can_be_as_large_as_a_result_of_the_bridge() {
+    let server = serve().await;
+    let bridge = |payload_bytes| host::Limits {
+        payload_bytes,
+        ..host::Limits::default()
+    };
+    for (limit, fits) in [(16 << 20, true), (1 << 20, false)] {
+        let http = Http::new(Limits::within(bridge(limit))).unwrap();
+        let request = http.get(&format!("{}/large", server.url));
+        let event = http.events(request).await.unwrap().next().await.unwrap();
+        match event {
+            Ok(event) => assert!(fits && event.data.len() == 5 << 20),
+            Err(failure) => {
+                assert!(!fits, "{failure}");
+                let text = AdapterError::from(failure).message;
+                assert_eq!(
+                    text,
+                    "an event of the answer is above the limit of 1048576 bytes"
+                );
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -153,7 +180,7 @@ async fn an_event_without_an_end_and_a_silence_are_failures() {
         .unwrap();
     assert!(matches!(
         endless.next().await,
-        Some(Err(Failure::TooLong(1000)))
+        Some(Err(Failure::TooLong(TooLong::Event(1000))))
     ));
     let mut silent = http
         .events(http.get(&format!("{}/silent", server.url)))
