@@ -144,8 +144,9 @@ impl Events {
 /// Splits a piece of text or thinking at a character near its middle; `None` for other events.
 fn halves(event: &AdapterEvent) -> Option<[AdapterEvent; 2]> {
     let delta = event.data.as_ref()?.get("delta")?.as_str()?;
-    let middle = delta.floor_char_boundary(delta.len() / 2);
-    if !event.kind.starts_with("assistant.") || middle == 0 {
+    let is_boundary = |at: &usize| delta.is_char_boundary(*at);
+    let middle = (1..=delta.len() / 2).rev().find(is_boundary)?;
+    if !event.kind.starts_with("assistant.") {
         return None;
     }
     let part = |delta: &str| {

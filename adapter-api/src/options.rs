@@ -15,7 +15,7 @@ pub struct ModelOptions {
     pub top_p: Option<f64>,
     /// Maximum tokens of one answer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_output_tokens: Option<u32>,
+    pub max_output_tokens: Option<u64>,
     /// Effort of thinking.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<Reasoning>,
@@ -29,6 +29,17 @@ pub struct ModelOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<i64>,
 }
+
+/// Names of all options.
+pub const ALL: [&str; 7] = [
+    "temperature",
+    "topP",
+    "maxOutputTokens",
+    "reasoning",
+    "toolChoice",
+    "stop",
+    "seed",
+];
 
 /// Effort of thinking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,15 +90,15 @@ impl ModelOptions {
     /// Names of the options that are set.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         let set = [
-            ("temperature", self.temperature.is_some()),
-            ("topP", self.top_p.is_some()),
-            ("maxOutputTokens", self.max_output_tokens.is_some()),
-            ("reasoning", self.reasoning.is_some()),
-            ("toolChoice", self.tool_choice.is_some()),
-            ("stop", !self.stop.is_empty()),
-            ("seed", self.seed.is_some()),
+            self.temperature.is_some(),
+            self.top_p.is_some(),
+            self.max_output_tokens.is_some(),
+            self.reasoning.is_some(),
+            self.tool_choice.is_some(),
+            !self.stop.is_empty(),
+            self.seed.is_some(),
         ];
-        set.into_iter()
-            .filter_map(|(name, set)| set.then_some(name))
+        let names = ALL.into_iter().zip(set);
+        names.filter_map(|(name, set)| set.then_some(name))
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::error::AdapterError;
 use crate::folder::{Folder, FolderId};
-use crate::options::ModelOptions;
+use crate::options::{ModelOptions, ToolChoice};
 use crate::profile::OutputStrategy;
 use crate::result::ToolCall;
 
@@ -188,6 +188,20 @@ impl ExecutionRequest {
             return Err(failed(std::io::Error::other(text)));
         }
         Ok(Some(folder))
+    }
+
+    /// The options, with a tool choice only where the model can follow it: with tools, and a forced call in the first
+    /// round only, since it would be repeated in each.
+    pub fn model_options(&self) -> ModelOptions {
+        let mut options = self.options.clone();
+        let is_forced = matches!(
+            options.tool_choice,
+            Some(ToolChoice::Required | ToolChoice::Tool(_))
+        );
+        if self.tools.is_empty() || is_forced && !self.turns.is_empty() {
+            options.tool_choice = None;
+        }
+        options
     }
 
     /// A minimal request for tests; set other fields with struct update syntax.

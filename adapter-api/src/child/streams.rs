@@ -132,9 +132,9 @@ impl Lines {
     pub(super) fn piece(&mut self) -> Option<String> {
         let fresh = &self.bytes[self.given..];
         let fresh = fresh.strip_suffix(b"\r").unwrap_or(fresh);
-        let text = match str::from_utf8(fresh) {
+        let text = match std::str::from_utf8(fresh) {
             Ok(text) => text,
-            Err(error) => str::from_utf8(&fresh[..error.valid_up_to()]).ok()?,
+            Err(error) => std::str::from_utf8(&fresh[..error.valid_up_to()]).ok()?,
         };
         let text = (!text.is_empty() && self.skipped == 0).then(|| text.to_owned())?;
         self.given += text.len();

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use forge_adapter_api::child::Program;
 use forge_adapter_api::folder::{Folder, TempFolder};
+use forge_adapter_api::options::Reasoning;
 use forge_adapter_api::{ExecutionRequest, OutputStrategy};
 use forge_adapter_transport::caller_tools::{self, CallerTools};
 use serde_json::{Map, Value, json};
@@ -86,6 +87,11 @@ pub(crate) fn program(
     }
     if let Some(model) = request.model.as_ref().or(table.model.as_ref()) {
         args.value("model", model);
+    }
+    match request.options.reasoning {
+        Some(Reasoning::Off) => args.value("thinking", "disabled"),
+        Some(effort) => args.value("effort", effort.name()),
+        None => {}
     }
     if let Some(turns) = max_turns(settings, request) {
         args.value("max-turns", &turns.to_string());

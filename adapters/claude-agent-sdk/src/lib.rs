@@ -101,7 +101,7 @@ impl ExecutionAdapter for ClaudeAgentSdk {
                 OutputStrategy::Structured,
                 OutputStrategy::File,
             ],
-            options: Vec::new(),
+            options: names(&["reasoning"]),
             cost_tier: CostTier::High,
             latency_profile: LatencyProfile::Variable,
         }

@@ -29,8 +29,11 @@ pub(crate) fn body(
         "tradition",
         wishes.tradition.map(|tradition| json!(tradition)),
     );
-    set("max_tokens", table.max_tokens.map(Value::from));
-    set("temperature", table.temperature.map(Value::from));
+    let options = &request.options;
+    let tokens = options.max_output_tokens.or(table.max_tokens);
+    set("max_tokens", tokens.map(Value::from));
+    let temperature = options.temperature.or(table.temperature);
+    set("temperature", temperature.map(Value::from));
     if wishes.surface == Some(Surface::Grounded) {
         set(
             "rag_publisher",

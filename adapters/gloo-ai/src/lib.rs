@@ -55,7 +55,7 @@ impl ExecutionAdapter for GlooAi {
     ];
     const INTERFACES: &'static [Interface] = &[Interface::Runtime];
 
-    async fn initialize(_host: Host, config: Config) -> Result<Self> {
+    async fn initialize(host: Host, config: Config) -> Result<Self> {
         let mut settings = Settings::read(&config)?;
         // Short timeouts: tokens and prices are small.
         let quick = Http::new(Limits {
@@ -75,7 +75,7 @@ impl ExecutionAdapter for GlooAi {
             tracing::warn!("{NO_CREDENTIALS}");
         }
         Ok(Self {
-            http: Http::new(Limits::default())?,
+            http: Http::new(Limits::within(host.limits()))?,
             credentials,
             prices: Prices::new(quick, settings.platform.models()),
             sessions: Sessions::new(settings.table.session_dir.as_deref())?,
@@ -120,7 +120,9 @@ impl ExecutionAdapter for GlooAi {
             native_tools: Vec::new(),
             max_concurrent: self.settings.table.max_concurrent,
             output_strategies: vec![OutputStrategy::Stream],
-            options: Vec::new(),
+            options: ["maxOutputTokens", "temperature"]
+                .map(str::to_owned)
+                .to_vec(),
             cost_tier: CostTier::Low,
             latency_profile: LatencyProfile::Fast,
         }

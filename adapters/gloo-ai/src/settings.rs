@@ -31,7 +31,7 @@ pub(crate) struct Table {
     pub(crate) generation: Generation,
     /// Default model: `auto`, `family:<name>` or a model's id.
     pub(crate) model: String,
-    pub(crate) max_tokens: Option<u32>,
+    pub(crate) max_tokens: Option<u64>,
     pub(crate) temperature: Option<f64>,
     pub(crate) max_concurrent: u32,
     /// Retries of one call before its first output.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use forge_adapter_api::options::ALL;
 use forge_adapter_api::{
     AdapterError, Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health,
     Host, OutputStrategy, Profile, Result, Running, async_trait,
@@ -43,7 +44,7 @@ impl<D: Dialect> OpenAi<D> {
         }
     }
 
-    fn clients(settings: &Settings) -> Result<Result<(Client, Client), String>> {
+    fn clients(settings: &Settings, host: &Host) -> Result<Result<(Client, Client), String>> {
         let Some(url) = &settings.base_url else {
             return Ok(Err(missing::<D>("address", "base_url", D::URLS)));
         };
@@ -66,7 +67,7 @@ impl<D: Dialect> OpenAi<D> {
             total: Some(PROBE),
             ..Limits::default()
         };
-        Ok(Ok((client(settings.limits())?, client(probe)?)))
+        Ok(Ok((client(settings.limits(host))?, client(probe)?)))
     }
 }
 
@@ -87,7 +88,7 @@ impl<D: Dialect> ExecutionAdapter for OpenAi<D> {
 
     async fn initialize(host: Host, config: Config) -> Result<Self> {
         let settings = Settings::read::<D>(&config)?;
-        let clients = Self::clients(&settings)?;
+        let clients = Self::clients(&settings, &host)?;
         if let Err(missing) = &clients {
             tracing::warn!("{missing}");
         }
@@ -133,7 +134,7 @@ impl<D: Dialect> ExecutionAdapter for OpenAi<D> {
             native_tools: Vec::new(),
             max_concurrent: MAX_CONCURRENT,
             output_strategies,
-            options: Vec::new(),
+            options: ALL.map(str::to_owned).to_vec(),
             cost_tier: D::COST,
             latency_profile: D::LATENCY,
         }

@@ -1,10 +1,11 @@
 //! Request bodies: messages, tools and the request for structured output.
 
-use forge_adapter_api::ExecutionRequest;
+use forge_adapter_api::options::{Reasoning, ToolChoice};
 use forge_adapter_api::request::{Tool, ToolResult, Turn};
 use forge_adapter_api::result::ToolCall;
+use forge_adapter_api::{ExecutionRequest, ModelOptions};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::names::Names;
 
@@ -112,6 +113,37 @@ pub fn offered(tools: &[Tool], names: &Names) -> Vec<Value> {
         json!({"type": "function", "function": function})
     });
     tools.collect()
+}
+
+/// The options as members of a Chat Completions request; `tokens` is the name of the limit.
+pub fn options_of(options: &ModelOptions, names: &Names, tokens: &str) -> Map<String, Value> {
+    let tool_choice = options.tool_choice.as_ref().map(|choice| match choice {
+        ToolChoice::Auto => json!("auto"),
+        ToolChoice::None => json!("none"),
+        ToolChoice::Required => json!("required"),
+        ToolChoice::Tool(name) => {
+            json!({"type": "function", "function": {"name": names.to_model(name)}})
+        }
+    });
+    let reasoning = options.reasoning.map(|effort| match effort {
+        Reasoning::Off => json!("none"),
+        effort => json!(effort.name()),
+    });
+    let members = [
+        ("temperature", options.temperature.map(Value::from)),
+        ("top_p", options.top_p.map(Value::from)),
+        (tokens, options.max_output_tokens.map(Value::from)),
+        ("reasoning_effort", reasoning),
+        ("tool_choice", tool_choice),
+        (
+            "stop",
+            (!options.stop.is_empty()).then(|| json!(options.stop)),
+        ),
+        ("seed", options.seed.map(Value::from)),
+    ];
+    let set = members.into_iter();
+    set.filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect()
 }
 
 /// The `response_format`, and a text to add to the instructions.

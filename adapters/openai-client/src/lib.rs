@@ -20,7 +20,7 @@ use serde_json::Value;
 
 pub use adapter::OpenAi;
 pub use api_error::{read as read_refusal, refused, said_in as refusal_in};
-pub use ask::{Structured, ask, assistant, format_for, offered, said, tool_answers};
+pub use ask::{Structured, ask, assistant, format_for, offered, options_of, said, tool_answers};
 pub use client::{Client, ended_early};
 pub use completion::{Completion, News, failed};
 pub use names::Names;

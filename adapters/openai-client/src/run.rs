@@ -7,7 +7,7 @@ use forge_adapter_transport::retry::Retries;
 use serde_json::{Map, Value, json};
 
 use crate::adapter::OpenAi;
-use crate::ask::{Structured, ask, assistant, said};
+use crate::ask::{Structured, ask, assistant, options_of, said};
 use crate::client::Client;
 use crate::completion::{Completion, failed};
 use crate::names::Names;
@@ -112,6 +112,7 @@ fn body<D: Dialect>(
         body["stream_options"] = json!({"include_usage": true});
     }
     let own = D::extra();
+    let options = options_of(&request.model_options(), names, "max_tokens");
     let metadata = request.metadata.as_ref();
     let callers = metadata.and_then(|metadata| metadata.get(adapter.id())?.as_object());
     let callers = callers.into_iter().flatten();
@@ -121,6 +122,7 @@ fn body<D: Dialect>(
         .into_iter()
         .flatten()
         .chain(&adapter.settings.extra)
+        .chain(&options)
         .chain(callers)
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();

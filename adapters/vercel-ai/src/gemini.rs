@@ -1,10 +1,11 @@
 //! Google's Gemini protocol, `streamGenerateContent`.
 
+use forge_adapter_api::options::{Reasoning, ToolChoice};
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::wire::{Ask, Protocol, accepted, calls, delta, finish, native, text, usage};
+use crate::wire::{Ask, Protocol, accepted, calls, delta, finish, native, set, stop, text, usage};
 
 const MOST_PARTS: usize = 100_000;
 
@@ -31,6 +32,20 @@ impl Gemini {
     }
 }
 
+/// Thinking by level, or before Gemini 3 by a number of tokens.
+fn thinking(model: &str, effort: Reasoning) -> Value {
+    let (level, tokens) = match effort {
+        Reasoning::Off => ("minimal", 0),
+        Reasoning::Low => ("low", 6_554),
+        Reasoning::Medium => ("medium", 19_661),
+        Reasoning::High => ("high", 24_576),
+    };
+    match model.contains("gemini-2") {
+        true => json!({"thinkingBudget": tokens}),
+        false => json!({"thinkingLevel": level}),
+    }
+}
+
 impl Protocol for Gemini {
     const NAME: &'static str = "gemini";
 
@@ -39,9 +54,22 @@ impl Protocol for Gemini {
         if let Some(system) = ask.system {
             body["systemInstruction"] = json!({"parts": [{"text": system}]});
         }
-        if let Some(tokens) = ask.max_output_tokens {
-            body["generationConfig"]["maxOutputTokens"] = tokens.into();
-        }
+        let options = ask.options;
+        let members = [
+            ("temperature", options.temperature.map(Value::from)),
+            ("topP", options.top_p.map(Value::from)),
+            (
+                "maxOutputTokens",
+                options.max_output_tokens.map(Value::from),
+            ),
+            ("stopSequences", stop(options)),
+            ("seed", options.seed.map(Value::from)),
+            (
+                "thinkingConfig",
+                options.reasoning.map(|effort| thinking(ask.model, effort)),
+            ),
+        ];
+        set(&mut body["generationConfig"], members);
         if !ask.tools.is_empty() {
             let tools = ask.tools.iter().map(|tool| {
                 json!({
@@ -52,7 +80,15 @@ impl Protocol for Gemini {
             });
             let tools: Vec<Value> = tools.collect();
             body["tools"] = json!([{"functionDeclarations": tools}]);
-            body["toolConfig"] = json!({"functionCallingConfig": {"mode": "AUTO"}});
+            let mode = match &options.tool_choice {
+                None | Some(ToolChoice::Auto) => json!({"mode": "AUTO"}),
+                Some(ToolChoice::None) => json!({"mode": "NONE"}),
+                Some(ToolChoice::Required) => json!({"mode": "ANY"}),
+                Some(ToolChoice::Tool(name)) => {
+                    json!({"mode": "ANY", "allowedFunctionNames": [name]})
+                }
+            };
+            body["toolConfig"] = json!({"functionCallingConfig": mode});
         }
         if let Some(schema) = ask.schema {
             body["generationConfig"]["responseMimeType"] = "application/json".into();

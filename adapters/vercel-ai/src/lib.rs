@@ -16,6 +16,7 @@ mod wire;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use forge_adapter_api::options::ALL;
 use forge_adapter_api::{
     Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
     LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
@@ -60,7 +61,7 @@ impl ExecutionAdapter for VercelAi {
             },
             room: Room {
                 sessions: Sessions::new(settings.session_dir.as_deref())?,
-                http: Http::new(settings.limits())?,
+                http: Http::new(settings.limits(&host))?,
                 settings,
                 host,
             },
@@ -99,7 +100,11 @@ impl ExecutionAdapter for VercelAi {
             native_tools: Vec::new(),
             max_concurrent: settings.max_concurrent.unwrap_or(concurrent).max(1),
             output_strategies: vec![OutputStrategy::Stream, OutputStrategy::Structured],
-            options: Vec::new(),
+            options: match settings.mode {
+                // `stop` and `seed` are not in every provider's protocol.
+                Mode::Direct => ALL[..5].iter().map(|&name| name.to_owned()).collect(),
+                Mode::Gateway | Mode::Sidecar => ALL.map(str::to_owned).to_vec(),
+            },
             cost_tier: CostTier::Low,
             latency_profile: match settings.mode {
                 Mode::Direct | Mode::Gateway => LatencyProfile::Fast,

@@ -1,9 +1,10 @@
 //! Anthropic's Messages protocol.
 
+use forge_adapter_api::options::{Reasoning, ToolChoice};
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 
-use crate::wire::{Ask, Protocol, accepted, calls, delta, finish, native, text, usage};
+use crate::wire::{Ask, Protocol, accepted, calls, delta, finish, native, set, stop, text, usage};
 
 /// Default of `max_tokens`, which the protocol requires; below every model's limit.
 const MAX_TOKENS: u64 = 4096;
@@ -30,7 +31,7 @@ impl Protocol for Messages {
 
     fn body(ask: &Ask<'_>) -> Value {
         let mut body = json!({
-            "model": ask.model, "max_tokens": ask.max_output_tokens.unwrap_or(MAX_TOKENS),
+            "model": ask.model, "max_tokens": ask.options.max_output_tokens.unwrap_or(MAX_TOKENS),
             "messages": messages(ask.messages), "stream": true,
         });
         if let Some(system) = ask.system {
@@ -47,10 +48,25 @@ impl Protocol for Messages {
                 offered
             });
             body["tools"] = tools.collect();
-            body["tool_choice"] = json!({"type": "auto"});
+            body["tool_choice"] = match &ask.options.tool_choice {
+                None | Some(ToolChoice::Auto) => json!({"type": "auto"}),
+                Some(ToolChoice::None) => json!({"type": "none"}),
+                Some(ToolChoice::Required) => json!({"type": "any"}),
+                Some(ToolChoice::Tool(name)) => json!({"type": "tool", "name": name}),
+            };
         }
         if let Some(schema) = ask.schema {
             body["output_config"] = json!({"format": {"type": "json_schema", "schema": schema}});
+        }
+        let options = ask.options;
+        let sampling = [
+            ("temperature", options.temperature.map(Value::from)),
+            ("top_p", options.top_p.map(Value::from)),
+            ("stop_sequences", stop(options)),
+        ];
+        set(&mut body, sampling);
+        if let Some(effort) = options.reasoning {
+            think(&mut body, ask.model, effort);
         }
         body
     }
@@ -183,6 +199,29 @@ impl Messages {
                 .saturating_add(written.unwrap_or(0))
         });
         usage(input, output, read, written, None)
+    }
+}
+
+/// Requests thinking: by effort, or for models before Claude 4.6 by a number of tokens on top of the answer's.
+fn think(body: &mut Value, model: &str, effort: Reasoning) {
+    let has = |names: &[&str]| names.iter().any(|name| model.contains(name));
+    let by_tokens =
+        has(&["claude-3", "sonnet-4", "opus-4", "haiku-4"]) && !has(&["4-6", "4-7", "4-8"]);
+    let tokens = match effort {
+        Reasoning::Off => {
+            body["thinking"] = json!({"type": "disabled"});
+            return;
+        }
+        Reasoning::Low => 4096,
+        Reasoning::Medium => 12_288,
+        Reasoning::High => 24_576,
+    };
+    if by_tokens {
+        body["thinking"] = json!({"type": "enabled", "budget_tokens": tokens});
+        body["max_tokens"] = (body["max_tokens"].as_u64().unwrap_or(MAX_TOKENS) + tokens).into();
+    } else {
+        body["thinking"] = json!({"type": "adaptive", "display": "summarized"});
+        body["output_config"]["effort"] = effort.name().into();
     }
 }
 

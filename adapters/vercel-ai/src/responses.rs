@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use forge_adapter_api::options::{Reasoning, ToolChoice};
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 
 use crate::wire::{
-    Ask, Protocol, accepted, calls, delta, finish, native, system_role, text, usage,
+    Ask, Protocol, accepted, calls, delta, finish, native, set, system_role, text, usage,
 };
 
 const MOST_ITEMS: usize = 1024;
@@ -29,9 +30,21 @@ impl Protocol for Responses {
         let said = ask.messages.iter().flat_map(items);
         let input: Vec<Value> = system.into_iter().chain(said).collect();
         let mut body = json!({"model": ask.model, "input": input, "stream": true});
-        if let Some(tokens) = ask.max_output_tokens {
-            body["max_output_tokens"] = tokens.into();
-        }
+        let options = ask.options;
+        let effort = options.reasoning.map(|effort| match effort {
+            Reasoning::Off => json!({"effort": "none"}),
+            effort => json!({"effort": effort.name(), "summary": "detailed"}),
+        });
+        let members = [
+            ("temperature", options.temperature.map(Value::from)),
+            ("top_p", options.top_p.map(Value::from)),
+            (
+                "max_output_tokens",
+                options.max_output_tokens.map(Value::from),
+            ),
+            ("reasoning", effort),
+        ];
+        set(&mut body, members);
         if !ask.tools.is_empty() {
             let tools = ask.tools.iter().map(|tool| {
                 let mut offered = json!({
@@ -44,7 +57,12 @@ impl Protocol for Responses {
                 offered
             });
             body["tools"] = tools.collect();
-            body["tool_choice"] = "auto".into();
+            body["tool_choice"] = match &options.tool_choice {
+                None | Some(ToolChoice::Auto) => json!("auto"),
+                Some(ToolChoice::None) => json!("none"),
+                Some(ToolChoice::Required) => json!("required"),
+                Some(ToolChoice::Tool(name)) => json!({"type": "function", "name": name}),
+            };
         }
         if let Some(schema) = ask.schema {
             body["text"] = json!({"format": {

@@ -1,5 +1,6 @@
 //! One execution, the same in all modes: builds the request, reads the answer, and makes the result.
 
+use forge_adapter_api::options::ToolChoice;
 use forge_adapter_api::{
     AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, Result, Run, Status,
 };
@@ -39,6 +40,11 @@ pub(crate) async fn execute(
     let fresh = said(request, &history, &names);
     history.extend(fresh);
 
+    let mut options = request.model_options();
+    options.max_output_tokens = options.max_output_tokens.or(settings.max_output_tokens);
+    if let Some(ToolChoice::Tool(name)) = &mut options.tool_choice {
+        *name = names.to_model(name);
+    }
     let ask = Ask {
         model: way.model(),
         system: request
@@ -49,7 +55,7 @@ pub(crate) async fn execute(
         tools: &request.tools,
         names: &names,
         schema: request.output_schema.as_ref(),
-        max_output_tokens: settings.max_output_tokens,
+        options: &options,
     };
     let (mut heard, mut native) = (Completion::default(), Map::new());
     let mut retries = Retries::new(settings.model_retries, request, events);

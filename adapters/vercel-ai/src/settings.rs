@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use forge_adapter_api::{AdapterError, Config, Result};
+use forge_adapter_api::{AdapterError, Config, Host, Result};
 use forge_adapter_openai_client::Prices;
 use forge_adapter_transport::http::Limits;
 use forge_adapter_transport::retry;
@@ -246,11 +246,11 @@ impl Settings {
         Ok(())
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self, host: &Host) -> Limits {
         Limits {
             connect: Duration::from_secs_f64(self.connect_seconds),
             silence: self.silence(),
-            ..Limits::default()
+            ..Limits::within(host.limits())
         }
     }
 

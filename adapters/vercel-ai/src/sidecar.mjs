@@ -41,12 +41,16 @@ async function answer(ask) {
   }
   const tools = ask.tools.length === 0 ? undefined : Object.fromEntries(ask.tools.map(
     ({ name, description, inputSchema }) => [name, tool({ description: description ?? undefined, inputSchema: jsonSchema(inputSchema) })]));
+  const { stop, reasoning, toolChoice, ...options } = ask.options;
   const result = streamText({
     model: chosen,
     instructions: ask.system ?? undefined,
     messages: ask.messages,
     tools,
-    maxOutputTokens: ask.maxOutputTokens ?? undefined,
+    ...options,
+    stopSequences: stop,
+    reasoning: reasoning === 'off' ? 'none' : reasoning,
+    toolChoice: toolChoice?.tool ? { type: 'tool', toolName: toolChoice.tool } : toolChoice,
     providerOptions: ask.providerOptions ?? undefined,
     // The adapter retries.
     maxRetries: 0,

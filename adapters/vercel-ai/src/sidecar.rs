@@ -225,7 +225,7 @@ fn question(name: &str, provider: &Provider, model: &str, ask: &Ask<'_>) -> Valu
             "package": package, "factory": provider.factory, "method": provider.method, "options": options,
         },
         "model": model, "system": ask.system, "messages": messages(ask.messages),
-        "tools": tools.collect::<Value>(), "schema": ask.schema, "maxOutputTokens": ask.max_output_tokens,
+        "tools": tools.collect::<Value>(), "schema": ask.schema, "options": ask.options,
         "providerOptions": (!provider.extra.is_empty()).then_some(&provider.extra),
     })
 }

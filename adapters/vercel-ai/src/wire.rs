@@ -3,8 +3,10 @@
 //! Data that only one protocol understands is stored with the message.
 
 use forge_adapter_api::request::Tool;
-use forge_adapter_api::{AdapterError, Events, Result};
-use forge_adapter_openai_client::{Client, Completion, Names, ended_early, refusal_in, refused};
+use forge_adapter_api::{AdapterError, Events, ModelOptions, Result};
+use forge_adapter_openai_client::{
+    Client, Completion, Names, ended_early, options_of, refusal_in, refused,
+};
 use forge_adapter_transport::http::{Http, Reply};
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
@@ -28,7 +30,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) tools: &'a [Tool],
     pub(crate) names: &'a Names,
     pub(crate) schema: Option<&'a Value>,
-    pub(crate) max_output_tokens: Option<u64>,
+    /// The name in a tool choice is the model's.
+    pub(crate) options: &'a ModelOptions,
 }
 
 /// Builds requests and reads answers of one protocol.
@@ -148,23 +151,35 @@ fn chat(ask: &Ask<'_>) -> Value {
     let mut body = json!({
         "model": ask.model, "messages": messages, "stream": true, "stream_options": {"include_usage": true},
     });
-    if let Some(tokens) = ask.max_output_tokens {
-        let name = match reasons(ask.model) {
-            true => "max_completion_tokens",
-            false => "max_tokens",
-        };
-        body[name] = tokens.into();
-    }
     let tools = forge_adapter_openai_client::offered(ask.tools, ask.names);
     if !tools.is_empty() {
         body["tools"] = tools.into();
         body["tool_choice"] = "auto".into();
     }
+    let tokens = match reasons(ask.model) {
+        true => "max_completion_tokens",
+        false => "max_tokens",
+    };
+    extend(&mut body, &options_of(ask.options, ask.names, tokens));
     if let Some(schema) = ask.schema {
         let named = json!({"name": "response", "strict": true, "schema": schema});
         body["response_format"] = json!({"type": "json_schema", "json_schema": named});
     }
     body
+}
+
+/// Sets the members that have a value.
+pub(crate) fn set<const N: usize>(body: &mut Value, members: [(&str, Option<Value>); N]) {
+    for (name, value) in members {
+        if let Some(value) = value {
+            body[name] = value;
+        }
+    }
+}
+
+/// The texts at which the answer ends, if there are any.
+pub(crate) fn stop(options: &ModelOptions) -> Option<Value> {
+    (!options.stop.is_empty()).then(|| json!(options.stop))
 }
 
 /// Returns true for OpenAI's reasoning models, which take other parameters.
@@ -332,7 +347,7 @@ mod tests {
             tools: &[],
             names: &names,
             schema: None,
-            max_output_tokens: None,
+            options: &ModelOptions::default(),
         };
         json!({"events": told, "result": result, "text": heard.text, "model": heard.model, "again": P::body(&ask)})
     }

@@ -40,7 +40,7 @@ fn conforms() {
                 OutputStrategy::Structured,
                 OutputStrategy::File,
             ],
-            options: Vec::new(),
+            options: vec!["reasoning".to_owned()],
             cost_tier: CostTier::High,
             latency_profile: LatencyProfile::Variable,
         }),

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use forge_adapter_api::options::Reasoning;
 use forge_adapter_api::{OutputStrategy, request::Budget};
 use serde_json::json;
 
@@ -152,4 +153,30 @@ async fn with_the_file_strategy_the_model_is_told_where_to_write() {
             .to_string()
             .contains("`answer.md`")
     );
+}
+
+#[tokio::test]
+async fn the_effort_of_thinking_reaches_the_model() {
+    let bench = Bench::new().await;
+    for (reasoning, effort, thinking) in [
+        (Reasoning::Low, json!("low"), true),
+        (Reasoning::High, json!("high"), true),
+        (Reasoning::Off, json!(null), false),
+    ] {
+        let mut request = bench.request("hello");
+        request.model = Some("claude-opus-4-6".to_owned());
+        request.options.reasoning = Some(reasoning);
+        bench.run(request).await.succeeded();
+        let body = bench.model.requests().pop().unwrap().body;
+        let kind = body["thinking"]["type"].as_str().unwrap_or("disabled");
+        assert_eq!(
+            kind != "disabled",
+            thinking,
+            "{reasoning:?}: {}",
+            body["thinking"]
+        );
+        if thinking {
+            assert_eq!(body["output_config"]["effort"], effort, "{reasoning:?}");
+        }
+    }
 }

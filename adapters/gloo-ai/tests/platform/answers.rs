@@ -217,3 +217,20 @@ fn wishing(own: &Value) -> ExecutionRequest {
     request.metadata = Some(json!({"gloo-ai": own}));
     request
 }
+
+#[tokio::test]
+async fn options_of_the_dispatch_go_before_the_operators() {
+    let bench =
+        Bench::with(json!({"api_key": API_KEY, "max_tokens": 500, "temperature": 1.0})).await;
+    let mut request = ExecutionRequest::sample("hello");
+    request.options.max_output_tokens = Some(77);
+    request.options.temperature = Some(0.25);
+    request.options.seed = Some(7);
+    bench.run(request).await.succeeded();
+    let (_, body) = bench.asked();
+    assert_eq!(
+        (&body["max_tokens"], &body["temperature"]),
+        (&json!(77), &json!(0.25))
+    );
+    assert_eq!(body.get("seed"), None, "the platform has none");
+}

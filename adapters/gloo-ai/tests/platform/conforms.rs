@@ -23,7 +23,9 @@ fn conforms() {
             native_tools: Vec::new(),
             max_concurrent: 20,
             output_strategies: vec![OutputStrategy::Stream],
-            options: Vec::new(),
+            options: ["maxOutputTokens", "temperature"]
+                .map(str::to_owned)
+                .to_vec(),
             cost_tier: CostTier::Low,
             latency_profile: LatencyProfile::Fast,
         }),

@@ -1,6 +1,6 @@
 //! Successful runs: text, thoughts, tools, structured output, conversations, usage and cost.
 
-use forge_adapter_api::request::Turn;
+use forge_adapter_api::request::{Tool, ToolResult, Turn};
 use forge_adapter_api::{ExecutionRequest, Usage};
 use forge_test_support::execution::run;
 use forge_test_support::tool::find;
@@ -204,4 +204,48 @@ async fn the_body_takes_what_operator_and_caller_add_and_no_more() {
         (&json!(0.1), &json!(3), &json!("other"))
     );
     assert_eq!(body["messages"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn options_of_the_dispatch_go_before_the_operators_and_a_forced_call_is_made_once() {
+    let bench = Bench::with(&json!({"extra": {"temperature": 0.5}})).await;
+    let mut request = ExecutionRequest::sample("CALL crm.find {}");
+    request.tools = vec![Tool {
+        name: "crm.find".to_owned(),
+        description: None,
+        input_schema: json!({"type": "object"}),
+    }];
+    request.options = serde_json::from_value(json!({
+        "temperature": 0.1, "topP": 0.9, "maxOutputTokens": 77, "reasoning": "off",
+        "toolChoice": {"tool": "crm.find"}, "stop": ["END"], "seed": 7,
+    }))
+    .unwrap();
+    let ran = bench.run(request.clone()).await;
+    let body = bench.model.requests().pop().unwrap().body;
+    let wanted = json!({
+        "temperature": 0.1, "top_p": 0.9, "max_tokens": 77, "reasoning_effort": "none",
+        "tool_choice": {"type": "function", "function": {"name": "crm_find"}}, "stop": ["END"], "seed": 7,
+    });
+    for (name, value) in wanted.as_object().unwrap() {
+        assert_eq!(&body[name], value, "{name}");
+    }
+    let tool_results = vec![ToolResult {
+        tool_call_id: ran.result.tool_calls[0].tool_call_id.clone(),
+        name: "crm.find".to_owned(),
+        output: json!("bob"),
+        is_error: false,
+    }];
+    request.turns = vec![Turn {
+        output: None,
+        tool_calls: ran.result.tool_calls,
+        tool_results: tool_results.clone(),
+    }];
+    request.tool_results = tool_results;
+    request.session_id = ran.result.session_id;
+    bench.run(request).await.succeeded();
+    let body = bench.model.requests().pop().unwrap().body;
+    assert_eq!(
+        (&body["seed"], &body["tool_choice"]),
+        (&json!(7), &json!(null))
+    );
 }

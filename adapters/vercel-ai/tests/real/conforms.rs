@@ -1,6 +1,7 @@
 //! The conformance checks of every adapter.
 
 use forge_adapter_api::conformance::{self, Options};
+use forge_adapter_api::options::ALL;
 use forge_adapter_api::{
     CostTier, ExecutionRequest, HealthStatus, LatencyProfile, OutputStrategy, Profile,
 };
@@ -35,7 +36,7 @@ fn conforms() {
             native_tools: Vec::new(),
             max_concurrent: 64,
             output_strategies: vec![OutputStrategy::Stream, OutputStrategy::Structured],
-            options: Vec::new(),
+            options: ALL[..5].iter().map(|&name| name.to_owned()).collect(),
             cost_tier: CostTier::Low,
             latency_profile: LatencyProfile::Fast,
         }),

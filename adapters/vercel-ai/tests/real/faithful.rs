@@ -114,3 +114,59 @@ fn compare(path: &str, ours: &Value, theirs: &Value, tell: &mut impl FnMut(&str,
         (ours, theirs) => tell(path, ours, theirs),
     }
 }
+
+#[tokio::test]
+async fn options_are_the_same_to_the_provider() {
+    let (direct, package) = (Bench::new().await, Bench::with(&by_package()).await);
+    let mut strange = Vec::new();
+    for (model, options) in [
+        (
+            "anthropic/claude-sonnet-4-5",
+            json!({"temperature": 0.5, "maxOutputTokens": 700, "stop": ["END"], "toolChoice": {"tool": "find"}}),
+        ),
+        (
+            "anthropic/claude-opus-5",
+            json!({"reasoning": "medium", "toolChoice": "auto"}),
+        ),
+        (
+            "anthropic/claude-sonnet-4-5",
+            json!({"reasoning": "off", "topP": 0.9, "toolChoice": "required"}),
+        ),
+        (
+            "openai/gpt-4.1",
+            json!({"temperature": 0.5, "topP": 0.9, "maxOutputTokens": 700, "toolChoice": "required"}),
+        ),
+        (
+            "openai/gpt-5",
+            json!({"reasoning": "high", "toolChoice": {"tool": "find"}}),
+        ),
+        (
+            "openai-chat/gpt-4.1",
+            json!({"temperature": 0.5, "topP": 0.9, "stop": ["END"], "seed": 7, "toolChoice": {"tool": "find"}}),
+        ),
+        (
+            "google/gemini-2.5-flash",
+            json!({"temperature": 0.5, "topP": 0.9, "maxOutputTokens": 700, "stop": ["END"], "seed": 7,
+                "reasoning": "off", "toolChoice": {"tool": "find"}}),
+        ),
+        (
+            "google/gemini-2.5-flash",
+            json!({"reasoning": "medium", "toolChoice": "required"}),
+        ),
+        ("google/gemini-3-pro-preview", json!({"reasoning": "low"})),
+    ] {
+        let [_, mut request, ..] = requests(model);
+        request.options = serde_json::from_value(options.clone()).unwrap();
+        direct.run(request.clone()).await.succeeded();
+        package.run(request).await.succeeded();
+        let (ours, theirs) = (direct.asked(), package.asked());
+        compare("", &ours, &theirs, &mut |path, ours, theirs| {
+            if !DIFFERENCES.iter().any(|(known, _)| *known == path) {
+                strange.push(format!(
+                    "{model} {options} {path}: ours {ours}, theirs {theirs}"
+                ));
+            }
+        });
+    }
+    assert!(strange.is_empty(), "{strange:#?}");
+}

@@ -355,7 +355,7 @@ fn warnings(dispatch: &DispatchRequest, chosen: &Candidate<'_>) -> Vec<String> {
     let ignored = dispatch.options.names();
     for name in ignored.filter(|name| honoured.iter().all(|known| known != name)) {
         warnings.push(format!(
-            "options.{name} is ignored: {provider} does not honour it"
+            "options.{name} is ignored unless the runtime behind {provider} happens to honour it: the adapter does not declare it"
         ));
     }
     if !dispatch.mcp_servers.is_empty() && !supports(chosen, "mcp_servers") {

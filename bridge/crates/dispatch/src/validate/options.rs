@@ -41,7 +41,7 @@ pub(super) fn read(fields: &Fields<'_>, offered: &Offered<'_>) -> ModelOptions {
     ModelOptions {
         temperature: fields.number("temperature", 0.0, 2.0),
         top_p,
-        max_output_tokens: tokens.and_then(|tokens| u32::try_from(tokens).ok()),
+        max_output_tokens: tokens.map(i64::unsigned_abs),
         reasoning: fields.choice(
             "reasoning",
             &reasoning.map(|effort| (effort.name(), effort)),
