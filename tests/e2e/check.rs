@@ -128,7 +128,8 @@ fn no_bad_setting_hides_another() {
         place.path().join("forge-bridge.toml"),
         "lisen = 1\n[retention]\nrecords = \"soon\"\n[callback]\nallow = [\"a b\", \"c d\"]\n\
          [mcp.servers.one]\n[mcp.servers.two]\n[plugin]\ndefault_provider = \"ehco\"\n\
-         adapters = [\"echo\", \"Wrong\"]\n",
+         adapters = [\"echo\", \"Wrong\"]\n[auth]\ntokens = [\"\", \" \"]\n[[auth.token]]\nhash = \"abc\"\n\
+         [[auth.token]]\nhash = \"sha256:g\"\n",
     )
     .unwrap();
     let variables = [("BRIDGE_ADAPTER", "echo"), ("BRIDGE_TLS_CERT", "/cert")];
@@ -145,6 +146,10 @@ fn no_bad_setting_hides_another() {
         "tls.key is not set",
         "\"ehco\" is not among the adapters; did you mean echo?",
         "invalid adapter name \"Wrong\"",
+        "token 1 of auth.tokens is empty\n",
+        "token 2 of auth.tokens is empty\n",
+        "auth.token[0].hash is not",
+        "auth.token[1].hash is not",
     ] {
         assert!(
             problems.contains(wanted),

@@ -16,7 +16,7 @@ use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Registry};
 use forge_process::Children;
-use forge_server::auth::Auth;
+use forge_server::auth::{self, Auth};
 use forge_server::tls::Tls;
 use forge_store_sqlite::Sqlite;
 
@@ -88,8 +88,13 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
     let readable = |sections: &[&str]| !sections.iter().any(|name| skipped.contains(name));
     if readable(&["auth", "listen"]) {
         let auth = Auth::new(&config.auth);
-        let checked = auth.and_then(|auth| auth.check_listen(config.listen));
-        findings.note(checked.map_err(Into::into));
+        match auth.and_then(|auth| auth.check_listen(config.listen)) {
+            Err(auth::Error::Tokens(errors)) => {
+                let lines = errors.iter().map(ToString::to_string);
+                findings.problems.extend(lines);
+            }
+            checked => findings.note(checked.map_err(Into::into)),
+        }
     }
     if readable(&["tls"]) {
         findings.note(Tls::open(&config.tls).map(drop).map_err(Into::into));

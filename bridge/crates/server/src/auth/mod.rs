@@ -83,23 +83,36 @@ pub struct Caller {
 /// Error in the configured tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("token {number} of auth.tokens is empty")]
-    EmptyToken { number: usize },
-    #[error("auth.token[{index}].hash is not a SHA-256 in 64 hexadecimal digits")]
-    MalformedHash { index: usize },
+    /// All of them, so that none hides another.
+    #[error("{}", joined(.0))]
+    Tokens(Vec<TokenError>),
     #[error(
         "{0} can be reached from other machines and no token is configured; set BRIDGE_TOKENS or listen on 127.0.0.1"
     )]
     OpenToTheNetwork(SocketAddr),
 }
 
+/// Error in one token.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    #[error("token {number} of auth.tokens is empty")]
+    Empty { number: usize },
+    #[error("auth.token[{index}].hash is not a SHA-256 in 64 hexadecimal digits")]
+    MalformedHash { index: usize },
+}
+
+fn joined(errors: &[TokenError]) -> String {
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
 impl Auth {
     pub fn new(config: &Config) -> Result<Self, Error> {
         let general = Rate::per_minute(config.requests_per_minute);
-        let mut list = Vec::new();
-        for (index, token) in config.tokens.iter().enumerate() {
+        let (mut list, mut errors) = (Vec::new(), Vec::new());
+        for (number, token) in (1..).zip(&config.tokens) {
             if token.expose_secret().trim().is_empty() {
-                return Err(Error::EmptyToken { number: index + 1 });
+                errors.push(TokenError::Empty { number });
             }
             list.push(Token {
                 hash: sha256(token.expose_secret()),
@@ -110,8 +123,12 @@ impl Auth {
             });
         }
         for (index, token) in config.token.iter().enumerate() {
+            let Some(hash) = parse_hash(&token.hash) else {
+                errors.push(TokenError::MalformedHash { index });
+                continue;
+            };
             list.push(Token {
-                hash: parse_hash(&token.hash).ok_or(Error::MalformedHash { index })?,
+                hash,
                 scopes: bits(&token.scopes),
                 expires: token.expires,
                 rate: match token.requests_per_minute {
@@ -120,6 +137,9 @@ impl Auth {
                 },
                 meter: Meter::default(),
             });
+        }
+        if !errors.is_empty() {
+            return Err(Error::Tokens(errors));
         }
         let failures = Rate::per_minute(config.failures_per_minute);
         Ok(Self {

@@ -83,23 +83,22 @@ fn without_tokens_only_loopback_may_be_open() {
 }
 
 #[test]
-fn unusable_tokens_are_named() {
-    let empty = Config {
-        tokens: vec![" ".to_owned().into()],
+fn all_unusable_tokens_are_named() {
+    let hashes = ["", "abc", READ_ONLY, &"é".repeat(32), &"g".repeat(64)];
+    let config = Config {
+        tokens: ["", "usable", " "]
+            .map(|token| token.to_owned().into())
+            .into(),
+        token: hashes.iter().map(|hash| hashed(hash, None)).collect(),
         ..Config::default()
     };
-    assert!(matches!(
-        Auth::new(&empty),
-        Err(Error::EmptyToken { number: 1 })
-    ));
-    for hash in ["", "abc", &"é".repeat(32), &"g".repeat(64)] {
-        let malformed = Config {
-            token: vec![hashed(hash, None)],
-            ..Config::default()
-        };
-        let error = Auth::new(&malformed).unwrap_err();
-        assert!(matches!(error, Error::MalformedHash { index: 0 }), "{hash}");
-    }
+    let Err(Error::Tokens(errors)) = Auth::new(&config) else {
+        panic!("taken");
+    };
+    let empty = [1, 3].map(|number| TokenError::Empty { number });
+    let malformed = [0, 1, 3, 4].map(|index| TokenError::MalformedHash { index });
+    let wanted: Vec<_> = empty.into_iter().chain(malformed).collect();
+    assert_eq!(errors, wanted);
 }
 
 #[test]
