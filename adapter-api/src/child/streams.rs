@@ -10,7 +10,7 @@ use tokio::process::ChildStdin;
 pub enum Line {
     /// A line; bytes that are not UTF-8 are replaced.
     Text(String),
-    /// A skipped line above the limit.
+    /// A skipped line above the limit. One that does not end within 128 MiB counts as several.
     TooLong {
         /// Length of the line.
         bytes: u64,
@@ -30,6 +30,8 @@ pub enum Piece {
 
 /// Longest beginning that is kept of a line above the limit, in bytes.
 const START: usize = 1 << 20;
+/// Number of skipped bytes after which the end of a line is not waited for.
+pub(super) const ENDLESS: u64 = 128 << 20;
 
 /// Bytes queued for stdin.
 #[derive(Debug, Default)]
@@ -122,7 +124,7 @@ impl Lines {
                     self.searched = 0;
                     self.given = 0;
                 }
-                None
+                (self.skipped > ENDLESS).then(|| self.cut(0))
             }
         }
     }

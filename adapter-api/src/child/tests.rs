@@ -1,5 +1,6 @@
 //! Tests of `child`.
 
+use super::streams::ENDLESS;
 use super::*;
 
 fn sh(script: &str) -> Program {
@@ -65,6 +66,24 @@ async fn a_program_that_writes_before_it_reads_does_not_block() {
     child.send(&"b".repeat(1_000_000));
     let lines = all(&mut child).await;
     assert_eq!(lines[1], text("1000000"));
+}
+
+#[test]
+fn a_line_without_end_is_reported_while_it_lasts() {
+    let mut lines = Lines::new(1000);
+    let mut sent = 0;
+    let line = loop {
+        lines.room().extend_from_slice(&[b'a'; 1 << 20]);
+        sent += 1 << 20;
+        match lines.pop() {
+            Some(line) => break line,
+            None => assert!(sent <= ENDLESS),
+        }
+    };
+    let start = "a".repeat(1000);
+    assert_eq!(line, Line::TooLong { bytes: sent, start });
+    lines.room().extend_from_slice(b"after\n");
+    assert_eq!(lines.pop(), Some(text("after")));
 }
 
 #[tokio::test]
