@@ -1,15 +1,7 @@
 //! The adapter `http` with a real server: another bridge, which runs the dispatches on echo.
 
-use std::time::Duration;
-
-use futures_util::future::join_all;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
-use super::harness::process::Home;
 use super::harness::{Bridge, until};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -91,55 +83,4 @@ async fn without_the_server_it_is_offline_and_without_an_address_degraded() {
     );
     assert_eq!(health["adapters"]["http"]["status"], "degraded", "{health}");
     bridge.stop().await;
-}
-
-/// The bridge has 512 descriptors, and 600 callers begin a callback that they never finish.
-#[tokio::test]
-async fn half_requests_to_the_callback_listener_leave_descriptors_for_the_bridge() {
-    let limit = getrlimit(Resource::Nofile);
-    let all = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    setrlimit(Resource::Nofile, all).unwrap();
-    let back = Bridge::with(&[("BRIDGE_CALLBACK_SECRETS", SECRET)]).await;
-    let mut home = Home::new(&[("BRIDGE_ADAPTERS", "echo,custom")]);
-    let file = home.dir.path().join("forge-bridge.toml");
-    let table = format!(
-        "[adapters.custom]\nlibrary = \"http\"\nurl = \"{}/api/v2/dispatch\"\npoll_seconds = 3600\n\
-         secret = \"{SECRET}\"\ncallback = {{}}\n",
-        back.api.url
-    );
-    std::fs::write(&file, table).unwrap();
-    home.set("BRIDGE_CONFIG", file.to_str().unwrap());
-    let few = ["sh", "-c", "ulimit -n 512; exec \"$@\"", "sh"];
-    home.wrapper = few.map(str::to_owned).to_vec();
-    let process = home.start();
-    let address = until("the callback listener", || async {
-        let log = home.log();
-        let (_, line) = log.split_once("listening for callbacks")?;
-        let (_, port) = line.lines().next()?.split_once("127.0.0.1:")?;
-        let end = port.find(|c: char| !c.is_ascii_digit());
-        Some(format!("127.0.0.1:{}", &port[..end.unwrap_or(port.len())]))
-    })
-    .await;
-
-    let half = (0..600).map(|_| async {
-        let mut stream = TcpStream::connect(&address).await.unwrap();
-        stream.write_all(b"POST /callback/0 HT").await.unwrap();
-        stream
-    });
-    // Connections beyond the listen backlog are not made while nothing is accepted.
-    let half = join_all(half.map(|caller| timeout(Duration::from_secs(5), caller))).await;
-    let mut here = task("here", "ok");
-    here["provider"] = "echo".into();
-    let result = process.api.run(here).await;
-    assert_eq!(result["status"], "ok", "{result}");
-    drop(half);
-    let mut there = task("there", "ok");
-    there["provider"] = "custom".into();
-    let result = process.api.run(there).await;
-    assert_eq!(result["status"], "ok", "{result}");
-    drop(process);
-    back.stop().await;
 }

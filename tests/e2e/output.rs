@@ -205,27 +205,3 @@ async fn the_beginning_of_an_output_that_is_too_large_comes_out_of_a_process_too
     exceed_the_boundary(&bridge.api).await;
     bridge.stop().await;
 }
-
-#[tokio::test]
-async fn a_workspace_that_was_replaced_before_the_start_is_not_used() {
-    let bridge = Bridge::with(&[("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", "1")]).await;
-    let api = &bridge.api;
-    let dir = bridge.home.path().canonicalize().unwrap().join("work/w");
-    std::fs::create_dir(&dir).unwrap();
-    let first = api.dispatch(quiet("first", "hang")).await;
-    api.running(&first).await;
-    let workspace = json!({"workspace": {"dir": dir}, "outputStrategy": "file"});
-    let second = api
-        .dispatch(with(quiet("second", "file"), &workspace))
-        .await;
-    let outside = bridge.home.path().join("outside");
-    std::fs::create_dir(&outside).unwrap();
-    std::fs::rename(&dir, bridge.home.path().join("work/kept")).unwrap();
-    std::os::unix::fs::symlink(&outside, &dir).unwrap();
-    assert!(api.cancel(&first).await);
-    let result = api.finished(&second).await["result"].clone();
-    assert_eq!(result["errorCode"], "workspace_unavailable", "{result}");
-    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
-    api.finished(&first).await;
-    bridge.stop().await;
-}

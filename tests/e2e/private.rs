@@ -58,7 +58,7 @@ fn home(variables: &[(&str, &str)]) -> (Home, PathBuf) {
 }
 
 /// Everything below a folder, without following links.
-fn below(folder: &Path) -> BTreeSet<PathBuf> {
+pub(super) fn below(folder: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     // What goes away meanwhile is left out.
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -71,7 +71,7 @@ fn below(folder: &Path) -> BTreeSet<PathBuf> {
 }
 
 /// Asserts that other users cannot access these.
-fn assert_private(paths: &BTreeSet<PathBuf>) {
+pub(super) fn assert_private(paths: &BTreeSet<PathBuf>) {
     let open: Vec<String> = paths
         .iter()
         .filter_map(|path| Some((path, path.symlink_metadata().ok()?)))

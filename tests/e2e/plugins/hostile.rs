@@ -86,21 +86,6 @@ async fn bad_answers_have_clear_results() {
 }
 
 #[tokio::test]
-async fn lengths_beyond_the_memory_behind_them_are_bounded() {
-    let place = Place::new();
-    let (registry, rogue, _relayed) = rogue(&place).await;
-    let (_, answer) = run(&rogue, "log-length").await;
-    assert!(answer.is_ok());
-    let long = execute(&rogue, "answer-length").unwrap();
-    let Item::Done(Err(error)) = last(long).await else {
-        panic!("more was taken than there is");
-    };
-    assert_eq!(error.code, "output_too_large");
-    assert_eq!(error.details.unwrap()["output"], "all there is");
-    assert_unharmed(&registry).await;
-}
-
-#[tokio::test]
 async fn of_two_answers_the_first_counts_and_the_second_is_refused() {
     let place = Place::new();
     let (registry, rogue, mut relayed) = rogue(&place).await;
