@@ -2,10 +2,12 @@
 //! leaves no folder of a run after the next start. `FORGE_E2E_EXECUTIONS` sets the number of executions.
 
 use std::fs;
+use std::time::Instant;
 
 use forge_test_model::Model;
 use serde_json::{Value, json};
 
+use super::confinement::PYTHON;
 use super::harness::process::{Home, Process};
 use super::harness::until;
 
@@ -49,7 +51,7 @@ fn home(model: &Model) -> Home {
     fs::write(dir.join("agent.py"), AGENT).unwrap();
     let file = format!(
         "[adapters.command]\nprogram = \"sh\"\nargs = [{:?}]\nstdin = \"prompt\"\n\
-         [adapters.acp]\nprogram = \"python3\"\nargs = [{:?}]\n\
+         [adapters.acp]\nprogram = {PYTHON:?}\nargs = [{:?}]\n\
          [adapters.claude-agent-sdk]\nprogram = {:?}\n\
          [adapters.vercel-ai]\nmode = \"sidecar\"\nmodel = \"anthropic/claude-sonnet-4-5\"\n\
          [adapters.vercel-ai.providers]\nanthropic = {{ base_url = \"{}/v1\", api_key = \"k\" }}\n\
@@ -131,7 +133,12 @@ async fn many_executions_leave_no_process_no_file_and_no_descriptor() {
     .await;
     let before = descriptors(&bridge);
     for (provider, usual) in adapters {
-        run_all(&bridge, provider, 1..1 + number.unwrap_or(usual)).await;
+        let (number, began) = (number.unwrap_or(usual), Instant::now());
+        run_all(&bridge, provider, 1..1 + number).await;
+        let (took, open) = (began.elapsed(), descriptors(&bridge));
+        eprintln!(
+            "{provider}: {number} executions in {took:.1?}, descriptors {before} before and {open} after"
+        );
     }
     until("all programs and folders to be gone", async || {
         (processes(&home) == 0 && temporary_files(&home) == 0).then_some(())
