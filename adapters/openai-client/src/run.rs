@@ -55,11 +55,15 @@ pub(crate) async fn execute<D: Dialect>(
     let fresh = said(request, &history, &names);
     history.extend(fresh);
     let model = request.model.as_deref().or(settings.model.as_deref());
-    let body = body(adapter, request, model, &history, &names);
+    let mut body = body(adapter, request, model, &history, &names);
     let mut heard = Completion::default();
-    let mut retries = Retries::new(settings.model_retries, request, events);
+    let mut retries = Retries::new(settings.model_retries, request, events)
+        .with_models(model, &settings.fallback);
     let tries = async {
         loop {
+            if retries.model() != model {
+                body["model"] = retries.model().into();
+            }
             let tried = retries.within(client.chat(&body, &mut heard, events)).await;
             if let Some(ended) = heard.ended(tried, &mut retries).await {
                 return ended;
@@ -70,6 +74,7 @@ pub(crate) async fn execute<D: Dialect>(
         answered = tries => answered,
         () = run.cancelled() => Err(retries.cancelled()),
     };
+    let model = retries.model();
     let mut result = match answered {
         Ok(()) => heard.result(&names),
         Err(error) => failed(error),

@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) api_key: Option<SecretString>,
     /// Model for dispatches that name none.
     pub(crate) model: Option<String>,
+    /// Models to turn to, in order, when retries did not help.
+    pub(crate) fallback: Vec<String>,
     /// Headers of every request.
     pub(crate) headers: BTreeMap<String, String>,
     /// Members of every request's body.
@@ -59,6 +61,7 @@ impl Default for Settings {
             base_url: None,
             api_key: None,
             model: None,
+            fallback: Vec::new(),
             headers: BTreeMap::new(),
             extra: Map::new(),
             stream: Switch::On,
@@ -74,10 +77,11 @@ impl Default for Settings {
     }
 }
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "base_url",
     "api_key",
     "model",
+    "fallback",
     "headers",
     "extra",
     "stream",

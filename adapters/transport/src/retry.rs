@@ -24,8 +24,12 @@ const LONGEST_RESERVE: Duration = Duration::from_secs(1);
 /// Retries of the model calls of one execution.
 pub struct Retries<'a> {
     events: &'a Events,
+    most: u32,
     left: u32,
     tries: u32,
+    model: Option<&'a str>,
+    /// Models to turn to, in order.
+    fallback: std::slice::Iter<'a, String>,
     waits: ExponentialBackoff,
     /// Time by which the execution has to end.
     end: Instant,
@@ -42,8 +46,11 @@ impl<'a> Retries<'a> {
             .min(Duration::from_secs(86_400 * 365));
         Self {
             events,
+            most,
             left: most,
             tries: 1,
+            model: None,
+            fallback: [].iter(),
             waits: ExponentialBackoffBuilder::new()
                 .with_initial_interval(FIRST_WAIT)
                 .with_multiplier(2.0)
@@ -54,6 +61,19 @@ impl<'a> Retries<'a> {
             end: Instant::now() + time - time.mul_f64(RESERVE).min(LONGEST_RESERVE),
             last: None,
         }
+    }
+
+    /// Begins with `model`, and turns to those of `fallback` in their order when retries of the one before did not help.
+    #[must_use]
+    pub fn with_models(mut self, model: Option<&'a str>, fallback: &'a [String]) -> Self {
+        self.model = model;
+        self.fallback = fallback.iter();
+        self
+    }
+
+    /// The model to ask now.
+    pub fn model(&self) -> Option<&'a str> {
+        self.model
     }
 
     /// Awaits a try. After a refusal it ends before the bridge's timeout would, with the refusal in the error.
@@ -77,9 +97,22 @@ impl<'a> Retries<'a> {
         })
     }
 
-    /// Waits before the next try, after a failure without any output. Returns the error if there is none.
+    /// Waits before the next try, after a failure without any output, or turns to the next model. Returns the error if
+    /// there is neither.
     pub async fn wait(&mut self, mut error: AdapterError) -> Result<(), AdapterError> {
         let Some(delay) = self.delay(&error) else {
+            if let Some(next) = self.next_model(&error) {
+                let data = json!({
+                    "from": self.model, "to": next, "reason": reason(&error), "error": error.message,
+                });
+                self.model = Some(next);
+                (self.left, self.tries) = (self.most, 1);
+                self.waits.reset();
+                self.last = Some(error);
+                let event = AdapterEvent::new("model.fallback").with(data);
+                self.events.send(event).await;
+                return Ok(());
+            }
             if self.tries > 1 && error.code != "timeout" {
                 error.message = format!("{} (after {} tries)", error.message, self.tries);
             }
@@ -105,6 +138,15 @@ impl<'a> Retries<'a> {
             error.details.clone_from(&last.details);
         }
         error
+    }
+
+    fn next_model(&mut self, error: &AdapterError) -> Option<&'a str> {
+        if !error.retryable || Instant::now() >= self.end {
+            return None;
+        }
+        let current = self.model;
+        let mut others = self.fallback.by_ref().map(String::as_str);
+        others.find(|next| Some(*next) != current)
     }
 
     fn delay(&mut self, error: &AdapterError) -> Option<Duration> {
@@ -228,6 +270,29 @@ mod tests {
             assert_eq!(retries.wait(error.clone()).await, Err(error));
             assert_eq!(begun.elapsed(), Duration::ZERO);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn other_models_are_taken_in_their_order_for_failures_that_can_pass() {
+        let (events, mut received) = Events::channel(10);
+        let fallback = ["a", "b", "c"].map(str::to_owned);
+        let request = request(600.0);
+        let mut retries = Retries::new(1, &request, &events).with_models(Some("a"), &fallback);
+        let mut asked = Vec::new();
+        let refused = AdapterError::new("unauthenticated", "wrong key");
+        for error in [failed(None), failed(None), failed(None), failed(None)] {
+            asked.extend(retries.model());
+            retries.wait(error).await.unwrap();
+        }
+        assert_eq!(asked, ["a", "a", "b", "b"]);
+        assert_eq!(retries.wait(refused.clone()).await, Err(refused));
+        assert_eq!(retries.model(), Some("c"));
+        let mut told = Vec::new();
+        while let Ok(event) = received.try_recv() {
+            told.extend((event.kind == "model.fallback").then_some(event.data.unwrap()));
+        }
+        let wanted = json!({"from": "a", "to": "b", "reason": "overloaded", "error": "no room"});
+        assert_eq!((told.len(), &told[0]), (2, &wanted));
     }
 
     #[tokio::test(start_paused = true)]

@@ -58,9 +58,15 @@ pub(crate) async fn execute(
         options: &options,
     };
     let (mut heard, mut native) = (Completion::default(), Map::new());
-    let mut retries = Retries::new(settings.model_retries, request, events);
+    let mut retries = Retries::new(settings.model_retries, request, events)
+        .with_models(named, &settings.fallback);
     let tries = async {
         loop {
+            let way = Way::of(settings, retries.model())?;
+            let ask = Ask {
+                model: way.model(),
+                ..ask
+            };
             let tried = way.call(room, request, &ask, &mut heard, &mut native, events);
             let tried = retries.within(tried).await;
             if let Some(ended) = heard.ended(tried, &mut retries).await {
@@ -72,6 +78,8 @@ pub(crate) async fn execute(
         answered = tries => answered,
         () = run.cancelled() => Err(retries.cancelled()),
     };
+    let named = retries.model();
+    let way = Way::of(settings, named)?;
     let mut result = match answered {
         Ok(()) => heard.result(&names),
         Err(error) => failed(error),

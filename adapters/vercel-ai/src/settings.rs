@@ -49,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) mode: Mode,
     /// Default `provider/model` of dispatches that name none.
     pub(crate) model: Option<String>,
+    /// Models to turn to, in order, when retries did not help; as `provider/model`.
+    pub(crate) fallback: Vec<String>,
     pub(crate) max_output_tokens: Option<u64>,
     /// Prices by `provider/model`.
     pub(crate) prices: Prices,
@@ -135,6 +137,7 @@ impl Default for Settings {
         Self {
             mode: Mode::Direct,
             model: None,
+            fallback: Vec::new(),
             max_output_tokens: None,
             prices: Prices::new(),
             session_dir: None,
@@ -149,9 +152,10 @@ impl Default for Settings {
     }
 }
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "mode",
     "model",
+    "fallback",
     "max_output_tokens",
     "prices",
     "session_dir",
@@ -219,6 +223,11 @@ impl Settings {
                 &format!("providers.{name}"),
                 "a provider that is not built in needs api (messages, responses, chat, gemini) and base_url",
             ));
+        }
+        if self.mode != Mode::Gateway {
+            for model in &self.fallback {
+                providers::split(self, model).map_err(|error| at("fallback", &error.message))?;
+            }
         }
         if self.gateway.api == Api::Gemini {
             return Err(at(
@@ -307,6 +316,10 @@ mod tests {
                 "unknown field",
             ),
             (json!({"gateway": {"api": "gemini"}}), "gateway.api"),
+            (
+                json!({"fallback": ["gpt-4.1"]}),
+                "fallback: the model gpt-4.1",
+            ),
             (
                 json!({"prices": {"m": {"input": -1.0, "output": 1.0}}}),
                 "prices: m",

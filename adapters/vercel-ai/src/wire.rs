@@ -23,6 +23,7 @@ const NATIVE: &str = "native";
 const REDACTED: &str = "[REDACTED]";
 
 /// A request, independent of the protocol.
+#[derive(Clone, Copy)]
 pub(crate) struct Ask<'a> {
     pub(crate) model: &'a str,
     pub(crate) system: Option<&'a str>,

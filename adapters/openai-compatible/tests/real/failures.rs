@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest, HealthStatus, Usage};
-use forge_test_model::Model;
 use forge_test_model::accidents::{self, Outcome, Wire};
+use forge_test_model::{Answer, Model};
 use forge_test_support::conversation::every_order;
 use forge_test_support::execution::{run, run_until};
 use forge_test_support::instance::with_members;
@@ -194,4 +194,15 @@ async fn a_server_that_is_not_there_is_asked_again_and_then_named() {
 #[tokio::test]
 async fn no_turn_makes_the_next_one_fail() {
     every_order(&Bench::new().await.adapter, None).await;
+}
+
+#[tokio::test]
+async fn another_model_answers_when_the_first_one_stays_busy() {
+    let bench = Bench::with(&json!({"model_retries": 0, "fallback": ["fake-1", "fake-2"]})).await;
+    bench.model.script([Answer::json(503, &json!({}))]);
+    let ran = bench.say("hello").await;
+    assert_eq!(ran.succeeded(), "pong: hello");
+    assert_eq!(ran.result.model.as_deref(), Some("fake-2"));
+    assert_eq!(ran.all("model.fallback")[0]["to"], "fake-2");
+    assert_eq!(bench.asked()["model"], "fake-2");
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use forge_adapter_api::{ExecutionAdapter as _, HealthStatus};
-use forge_test_model::Model;
 use forge_test_model::accidents::{self, Outcome, Wire};
+use forge_test_model::{Answer, Model};
 use forge_test_support::conversation::every_order;
 use forge_test_support::execution::run_until;
 use serde_json::json;
@@ -119,6 +119,46 @@ async fn a_run_that_is_cancelled_while_it_waits_says_what_it_waited_for() {
     })
     .await;
     ran.failed_with("cancelled", "429 Too Many Requests");
+}
+
+#[tokio::test]
+async fn another_model_answers_when_the_first_one_stays_busy_but_not_for_a_wrong_key() {
+    let models = [MODELS[1], MODELS[3]];
+    let bench = Bench::with(&json!({"model_retries": 1, "fallback": models})).await;
+    let busy =
+        || Answer::json(529, &json!({"error": {"message": "busy"}})).with("retry-after-ms", "1");
+    bench.model.script([busy(), busy(), busy(), busy()]);
+    let ran = bench.run(to(MODELS[0], "hello")).await;
+    assert_eq!(ran.succeeded(), "pong: hello");
+    let paths: Vec<_> = bench
+        .model
+        .requests()
+        .into_iter()
+        .map(|one| one.path)
+        .collect();
+    let gemini = "/v1beta/models/gemini-2.5-flash:streamGenerateContent";
+    assert_eq!(
+        paths,
+        [
+            "/v1/messages",
+            "/v1/messages",
+            "/v1/responses",
+            "/v1/responses",
+            gemini
+        ]
+    );
+    let told = ran.all("model.fallback");
+    assert_eq!(
+        (&told[0]["from"], &told[0]["to"]),
+        (&json!(MODELS[0]), &json!(MODELS[1]))
+    );
+    assert_eq!(told[1]["reason"], "overloaded");
+    assert_eq!(ran.result.model_provider.as_deref(), Some("google"));
+    assert_eq!(ran.result.usage.input_tokens, Some(31));
+
+    let ran = bench.run(to(MODELS[0], "FAIL401 now")).await;
+    ran.failed("unauthenticated");
+    assert!(ran.all("model.fallback").is_empty());
 }
 
 #[tokio::test]
