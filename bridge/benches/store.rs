@@ -111,6 +111,7 @@ fn dispatch() -> NewDispatch {
         routing: raw(r#"{"among":["echo"]}"#),
         request: raw(&format!(r#"{{"message":"{}"}}"#, "lorem ipsum ".repeat(60))),
         fingerprint: [0; 32],
+        attachments: Vec::new(),
         secrets: None,
         session: None,
         priority: 0,
@@ -134,6 +135,7 @@ fn finish() -> Finish {
         error_code: None,
         result: raw(&format!(r#"{{"output":"{}"}}"#, "lorem ipsum ".repeat(80))),
         output: None,
+        output_files: Vec::new(),
         events: vec![NewEvent::new(kind::COMPLETED, now)],
         delivery: Some(NewDelivery {
             give_up_after: Duration::from_secs(3600),

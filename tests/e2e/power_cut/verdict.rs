@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_store::record::{
-    Acceptance, DispatchState, EventFilter, IdempotencyKey, KeySpace, NewDispatch,
+    Acceptance, Content, DispatchState, EventFilter, IdempotencyKey, KeySpace, NewDispatch,
 };
 use forge_store::{Config, Error, Result};
 use forge_store_sqlite::Sqlite;
@@ -188,7 +188,7 @@ impl Verdict {
     }
 
     async fn examine_output(&mut self, store: &Sqlite, id: DispatchId, bytes: &[u8]) -> Result<()> {
-        match store.output(id, 0, usize::MAX).await? {
+        match store.content(id, Content::Output, 0, usize::MAX).await? {
             None => self.lost(format!("the output of {id} was seen and is gone")),
             Some(output) if output.bytes != bytes => {
                 self.replaced(format!("the output of {id} is another one now"));
@@ -293,6 +293,7 @@ fn dispatch() -> NewDispatch {
         routing: raw("[]"),
         request: raw(request),
         fingerprint: forge_base::digest::sha256(request),
+        attachments: Vec::new(),
         secrets: None,
         session: None,
         priority: 0,

@@ -17,9 +17,9 @@ use forge_store::contract::sample::{
 use forge_store::destination::DueQuery;
 use forge_store::memory::Memory;
 use forge_store::record::{
-    Acceptance, AfterAttempt, Claim, DeliveryFilter, DeliveryState, DispatchFilter, EventFilter,
-    Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress, Replay, Requeue,
-    Reroute, Status,
+    Acceptance, AfterAttempt, Claim, Content, DeliveryFilter, DeliveryState, DispatchFilter,
+    EventFilter, Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress,
+    Replay, Requeue, Reroute, Status,
 };
 use forge_store::roles::{EventLog as _, Executions as _, Records as _};
 use forge_store::{Error, Store};
@@ -147,6 +147,10 @@ impl Pair {
         let output = now.checked_rem(3) == Some(0);
         move || Finish {
             output: output.then(|| format!("a long output of second {now}")),
+            output_files: vec![
+                format!("a file of second {now}").into_bytes();
+                usize::from(!output)
+            ],
             delivery: owed.then_some(NewDelivery {
                 give_up_after: GIVE_UP_AFTER,
             }),
@@ -190,6 +194,7 @@ impl Pair {
                             space: key.0,
                             value: key.1,
                         },
+                        attachments: vec![Vec::new(), request.as_bytes().to_vec()],
                         fingerprint: forge_base::digest::sha256(&request),
                         request: raw(&request),
                         session: session.map(|session| session.to_string()),
@@ -391,7 +396,13 @@ impl Pair {
             both!(self, store => store.last_event(id)).unwrap();
             both!(self, store => store.deliveries_of(id)).unwrap();
             let _ = both!(self, store => store.request(id));
-            let _ = both!(self, store => store.output(id, after % 5, 9));
+            for content in [
+                Content::Output,
+                Content::OutputFile(0),
+                Content::Attachment(1),
+            ] {
+                let _ = both!(self, store => store.content(id, content, after % 5, 9));
+            }
         }
         for id in self.deliveries.clone() {
             both!(self, store => store.delivery(id)).unwrap();

@@ -64,6 +64,8 @@ pub struct NewDispatch {
     pub request: Box<RawValue>,
     /// Digest of the members that must be the same when the request is sent again.
     pub fingerprint: Digest,
+    /// Contents of the attachments that came in the body, by their position in the request.
+    pub attachments: Vec<Vec<u8>>,
     /// Sealed secrets.
     pub secrets: Option<Vec<u8>>,
     /// Set only if the chosen adapter supports sessions: dispatches of one adapter and session run one after another,
@@ -192,6 +194,8 @@ pub struct Finish {
     pub result: Box<RawValue>,
     /// Whole output, stored apart if the result holds only its beginning.
     pub output: Option<String>,
+    /// Contents of the output files, by their position in the result.
+    pub output_files: Vec<Vec<u8>>,
     /// Last events, ending with `execution.completed` or `execution.failed`.
     pub events: Vec<NewEvent>,
     /// Delivery of the result; due at once.
@@ -403,9 +407,22 @@ pub struct DispatchRecord {
     pub result: Option<Box<RawValue>>,
 }
 
+/// Bytes of a dispatch that are stored apart from its request and its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// The whole output, if the result holds only its beginning.
+    Output,
+    /// An output file, by its position in the result.
+    OutputFile(usize),
+    /// An attachment, by its position in the request.
+    Attachment(usize),
+}
+
+/// Part of a content.
 #[derive(Debug)]
-pub struct Output {
+pub struct Piece {
     pub bytes: Vec<u8>,
+    /// Bytes of the whole content.
     pub total: u64,
 }
 

@@ -14,9 +14,9 @@ use crate::Result;
 use crate::destination::{DueQuery, OpenBreaker};
 use crate::meters::Meters;
 use crate::record::{
-    Acceptance, Begun, CancelRequest, Claim, Counts, DeliveryFilter, DeliveryPayload,
+    Acceptance, Begun, CancelRequest, Claim, Content, Counts, DeliveryFilter, DeliveryPayload,
     DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish,
-    Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page,
+    Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Page, Piece,
     Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
 use crate::sealed::{Resealed, Sealed};
@@ -162,9 +162,14 @@ pub trait Records: Send + Sync + 'static {
     /// A page of dispatches, newest first, without results. It can be shorter than its limit, even empty, while
     /// `next` is set: the rows that one page looks at are bounded.
     async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>>;
-    /// Part of an output that is stored apart from the result: at most `limit` bytes from `offset`. `None` if the
-    /// result holds the whole output.
-    async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>>;
+    /// Part of a content: at most `limit` bytes from `offset`. `None` if nothing is stored, or only zero bytes.
+    async fn content(
+        &self,
+        id: DispatchId,
+        content: Content,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Piece>>;
 }
 
 /// Sealed values: named ones, and the secrets of dispatches.

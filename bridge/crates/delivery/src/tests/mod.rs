@@ -145,6 +145,7 @@ impl Rig {
                 error_code: None,
                 result: RawValue::from_string(RESULT.into()).unwrap(),
                 output: None,
+                output_files: Vec::new(),
                 events: vec![NewEvent::new(kind::COMPLETED, now)],
                 delivery: Some(NewDelivery {
                     give_up_after: self.give_up_after,

@@ -5,15 +5,15 @@ use rusqlite::{Connection, params};
 
 use forge_base::id::DispatchId;
 use forge_store::record::{
-    Acceptance, Begun, DispatchRecord, DispatchState, IdempotencyKey, KeySpace, Known, Lease,
-    NewDispatch,
+    Acceptance, Begun, Content, DispatchRecord, DispatchState, IdempotencyKey, KeySpace, Known,
+    Lease, NewDispatch,
 };
 use forge_store::roles::Accept;
 use forge_store::transition::{self, AcceptDecision};
 use forge_store::{Result, rules};
 
 use super::rows::{self, nanos, phase, select_dispatch};
-use super::{Tx, deliver, events, queue};
+use super::{Tx, content, deliver, events, queue};
 use crate::Sqlite;
 use crate::engine::Failure;
 
@@ -27,7 +27,8 @@ impl Accept for Sqlite {
 
     async fn accept(&self, new: NewDispatch) -> Result<Acceptance> {
         let sealed = new.secrets.as_ref().map_or(0, Vec::len);
-        let bytes = new.request.get().len() + new.routing.get().len() + sealed + 512;
+        let attached: usize = new.attachments.iter().map(Vec::len).sum();
+        let bytes = new.request.get().len() + new.routing.get().len() + sealed + attached + 512;
         self.write(bytes, move |tx| accept(tx, &new)).await
     }
 }
@@ -138,6 +139,9 @@ fn insert(
             new.request.get()
         ],
     )?;
+    for (position, bytes) in new.attachments.iter().enumerate() {
+        content::insert(tx, seq, Content::Attachment(position), bytes)?;
+    }
     let Some(started) = start else {
         tx.counters.entered_queue(&new.provider);
         return Ok(None);

@@ -8,14 +8,15 @@ use serde_json::value::RawValue;
 use forge_base::event::NewEvent;
 use forge_base::id::DispatchId;
 use forge_store::record::{
-    Begun, CancelRequest, Claim, Finish, Finished, Interrupted, Lease, Progress, Recorded, Requeue,
+    Begun, CancelRequest, Claim, Content, Finish, Finished, Interrupted, Lease, Progress, Recorded,
+    Requeue,
 };
 use forge_store::roles::Executions;
 use forge_store::transition::{self, End};
 use forge_store::{Error, Result, rules};
 
 use super::rows::{self, Current, nanos, phase, select_dispatch};
-use super::{Tx, deliver, events, queue};
+use super::{Tx, content, deliver, events, queue};
 use crate::Sqlite;
 use crate::engine::Failure;
 
@@ -61,6 +62,7 @@ impl Executions for Sqlite {
     async fn finish(&self, claim: Claim, finish: Finish) -> Result<Finished> {
         let bytes = finish.result.get().len()
             + finish.output.as_ref().map_or(0, String::len)
+            + finish.output_files.iter().map(Vec::len).sum::<usize>()
             + events::size(&finish.events);
         self.write(bytes, move |tx| self::finish(tx, &claim, &finish))
             .await
@@ -128,9 +130,6 @@ impl Executions for Sqlite {
         .await
     }
 }
-
-/// A stored output is cut into parts, so that a piece of it can be read without the rest.
-pub(crate) const OUTPUT_PART_BYTES: usize = 256 << 10;
 
 /// Writes the running mark, and reads all that the execution needs.
 fn begin(
@@ -218,12 +217,10 @@ fn finish(tx: &mut Tx<'_>, claim: &Claim, finish: &Finish) -> Result<Finished, F
         params![found.seq, body],
     )?;
     if let Some(output) = &finish.output {
-        for (part, bytes) in output.as_bytes().chunks(OUTPUT_PART_BYTES).enumerate() {
-            tx.execute(
-                "INSERT INTO output (dispatch, part, bytes) VALUES (?, ?, ?)",
-                params![found.seq, part, bytes],
-            )?;
-        }
+        content::insert(tx, found.seq, Content::Output, output.as_bytes())?;
+    }
+    for (position, file) in finish.output_files.iter().enumerate() {
+        content::insert(tx, found.seq, Content::OutputFile(position), file)?;
     }
     queue::unblock(tx, &found.provider, found.session.as_deref())?;
     match was_queued {

@@ -1,15 +1,15 @@
-//! Queries of operators and callers: records, outputs, and the pages of lists.
+//! Queries of operators and callers: records, contents, and the pages of lists.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
 use serde_json::value::RawValue;
 
 use forge_base::id::DispatchId;
-use forge_store::record::{Counts, DispatchFilter, DispatchRecord, Output, Page, Status};
+use forge_store::record::{Content, Counts, DispatchFilter, DispatchRecord, Page, Piece, Status};
 use forge_store::roles::Records;
 use forge_store::{Error, Result};
 
-use super::execute::OUTPUT_PART_BYTES;
+use super::content;
 use super::rows::{self, nanos, select_dispatch};
 use crate::Sqlite;
 
@@ -55,25 +55,15 @@ impl Records for Sqlite {
             .await
     }
 
-    async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>> {
-        let last = "SELECT o.dispatch, o.part * ?2 + length(o.bytes) FROM dispatch d
-                    JOIN output o ON o.dispatch = d.seq WHERE d.id = ?1 ORDER BY o.part DESC LIMIT 1";
-        let parts = "SELECT substr(bytes, 1 + max(?2 - part * ?4, 0),
-                       min(?3 - part * ?4, ?4) - max(?2 - part * ?4, 0))
-                     FROM output WHERE dispatch = ?1 AND part BETWEEN ?2 / ?4 AND ?3 / ?4 ORDER BY part";
-        self.read(move |connection| {
-            let params = params![id.as_bytes(), OUTPUT_PART_BYTES];
-            let found = rows::one(connection, last, params, |row| row.try_into())?;
-            let Some((seq, total)): Option<(i64, u64)> = found else {
-                return Ok(None);
-            };
-            let end = offset.saturating_add(limit as u64).min(total);
-            let params = params![seq, offset.min(end), end, OUTPUT_PART_BYTES];
-            let parts = rows::all(connection, parts, params, |row| row.get::<_, Vec<u8>>(0))?;
-            let bytes = parts.concat();
-            Ok(Some(Output { bytes, total }))
-        })
-        .await
+    async fn content(
+        &self,
+        id: DispatchId,
+        content: Content,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Piece>> {
+        self.read(move |connection| content::read(connection, id, content, offset, limit))
+            .await
     }
 }
 

@@ -86,11 +86,14 @@ CREATE TABLE result (
   dispatch INTEGER PRIMARY KEY REFERENCES dispatch ON DELETE CASCADE,
   body TEXT NOT NULL
 ) STRICT;
-CREATE TABLE output (
+-- Output, output files and attachments. `number` is 0 for the output, 1, 2, … for the files of the result, and −1, −2, …
+-- for the attachments of the request.
+CREATE TABLE content (
   dispatch INTEGER NOT NULL REFERENCES dispatch ON DELETE CASCADE,
+  number INTEGER NOT NULL,
   part INTEGER NOT NULL,
   bytes BLOB NOT NULL,
-  PRIMARY KEY (dispatch, part)
+  PRIMARY KEY (dispatch, number, part)
 ) STRICT, WITHOUT ROWID;
 
 -- Delivery attempts, except for the last one.

@@ -6,7 +6,8 @@ use super::sample::{
 };
 use crate::Error;
 use crate::record::{
-    CancelRequest, Claim, DispatchState, Finish, Finished, Progress, Recorded, Requeue,
+    CancelRequest, Claim, Content, DispatchState, Finish, Finished, NewDispatch, Progress,
+    Recorded, Requeue,
 };
 use forge_base::event::kind;
 use forge_base::id::{DeliveryId, DispatchId};
@@ -280,17 +281,36 @@ pub async fn only_the_interrupted_claim_ends_what_a_crash_left(subject: impl Sub
     assert_eq!((begun.lease.attempt, begun.lease.epoch), (2, store.epoch()));
 }
 
-pub async fn a_long_output_is_read_in_pieces(subject: impl Subject) {
+pub async fn contents_are_read_in_pieces(subject: impl Subject) {
     let store = subject.open().await;
     let text: String = (0..700_000u32)
         .map(|n| char::from(b'a' + u8::try_from(n % 26).unwrap()))
         .collect();
     let finish = Finish {
         output: Some(text.clone()),
+        output_files: vec![b"first".to_vec(), Vec::new(), vec![7; 300_000]],
         delivery: None,
         ..ok(2)
     };
-    let (id, _) = run(&*store, task("t"), finish).await;
+    let new = NewDispatch {
+        attachments: vec![b"picture".to_vec(), b"page".to_vec()],
+        ..task("t")
+    };
+    let (id, _) = run(&*store, new, finish).await;
+    for (content, expected) in [
+        (Content::OutputFile(0), Some((5, &b"first"[..]))),
+        // Nothing is stored of an empty one.
+        (Content::OutputFile(1), None),
+        (Content::OutputFile(2), Some((300_000, &[7; 8]))),
+        (Content::OutputFile(3), None),
+        (Content::Attachment(0), Some((7, b"picture"))),
+        (Content::Attachment(1), Some((4, b"page"))),
+        (Content::Attachment(2), None),
+    ] {
+        let piece = store.content(id, content, 0, 8).await.unwrap();
+        let found = piece.as_ref().map(|piece| (piece.total, &*piece.bytes));
+        assert_eq!(found, expected, "{content:?}");
+    }
     for (offset, limit, start, end) in [
         (0, usize::MAX, 0, 700_000),
         (0, 10, 0, 10),
@@ -300,19 +320,38 @@ pub async fn a_long_output_is_read_in_pieces(subject: impl Subject) {
         (700_000, 10, 700_000, 700_000),
         (u64::MAX, 10, 700_000, 700_000),
     ] {
-        let piece = store.output(id, offset, limit).await.unwrap().unwrap();
+        let piece = store
+            .content(id, Content::Output, offset, limit)
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(piece.total, 700_000);
         assert!(piece.bytes == text.as_bytes()[start..end], "from {offset}");
     }
     let (short, _) = run(&*store, task("u"), ok(2)).await;
-    assert!(store.output(short, 0, 10).await.unwrap().is_none());
-    let unknown = store.output(DispatchId::new(), 0, 10).await.unwrap();
+    assert!(
+        store
+            .content(short, Content::Output, 0, 10)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    let unknown = store
+        .content(DispatchId::new(), Content::Output, 0, 10)
+        .await
+        .unwrap();
     assert!(unknown.is_none());
     assert_eq!(
         store.sweep(at(2) + RETENTION, 10).await.unwrap().dispatches,
         1
     );
-    assert!(store.output(id, 0, 10).await.unwrap().is_none());
+    assert!(
+        store
+            .content(id, Content::Output, 0, 10)
+            .await
+            .unwrap()
+            .is_none()
+    );
 }
 
 pub async fn claims_on_what_is_unknown_are_not_found(subject: impl Subject) {

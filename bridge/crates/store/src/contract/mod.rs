@@ -78,7 +78,7 @@ macro_rules! contract_tests {
                 a_cancel_before_the_finish_wins a_cancel_after_the_finish_is_too_late
                 a_cancelled_attempt_does_not_go_back_to_the_queue
                 what_ran_at_a_crash_is_found_at_the_next_boot
-                only_the_interrupted_claim_ends_what_a_crash_left a_long_output_is_read_in_pieces
+                only_the_interrupted_claim_ends_what_a_crash_left contents_are_read_in_pieces
                 claims_on_what_is_unknown_are_not_found;
             queue:
                 priority_goes_before_age ready_is_per_adapter_and_bounded

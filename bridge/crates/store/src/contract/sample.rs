@@ -55,6 +55,7 @@ pub fn task(task_id: &str) -> NewDispatch {
         routing: raw(r#"[{"layer":0}]"#),
         request: raw(r#"{"message":"hello"}"#),
         fingerprint: sha256("hello"),
+        attachments: Vec::new(),
         secrets: Some(b"sealed".to_vec()),
         session: None,
         priority: 0,
@@ -75,6 +76,7 @@ pub fn ok(seconds: i64) -> Finish {
         error_code: None,
         result: raw(r#"{"status":"ok"}"#),
         output: None,
+        output_files: Vec::new(),
         events: vec![event(kind::COMPLETED, seconds)],
         delivery: Some(NewDelivery {
             give_up_after: GIVE_UP_AFTER,

@@ -18,9 +18,9 @@ use super::Result;
 use super::destination::{DueQuery, OpenBreaker};
 use super::meters::Meters;
 use super::record::{
-    Acceptance, Begun, CancelRequest, Claim, Counts, DeliveryFilter, DeliveryPayload,
+    Acceptance, Begun, CancelRequest, Claim, Content, Counts, DeliveryFilter, DeliveryPayload,
     DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish,
-    Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Output, Page,
+    Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Page, Piece,
     Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
 use super::roles::{Accept, EventLog, Executions, Maintenance, Outbox, Queue, Records, Secrets};
@@ -272,8 +272,14 @@ impl Records for Memory {
         Ok(self.state().dispatches(&filter))
     }
 
-    async fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Result<Option<Output>> {
-        Ok(self.state().output(id, offset, limit))
+    async fn content(
+        &self,
+        id: DispatchId,
+        content: Content,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Piece>> {
+        Ok(self.state().content(id, content, offset, limit))
     }
 }
 

@@ -213,6 +213,7 @@ impl State {
         kept.result =
             Some(RawValue::from_string(result.clone()).expect("one more member leaves it JSON"));
         kept.output = finish.output;
+        kept.output_files = finish.output_files;
         kept.turn = None;
         kept.delayed = false;
         kept.retention = finish.retention;

@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 
 use crate::destination::OpenBreaker;
 use crate::record::{
-    self, Acceptance, Counts, DeliveryState, DispatchFilter, DispatchRecord, IdempotencyKey, Known,
-    LogBounds, NewDispatch, Output, Page, Status, Swept,
+    self, Acceptance, Content, Counts, DeliveryState, DispatchFilter, DispatchRecord,
+    IdempotencyKey, Known, LogBounds, NewDispatch, Page, Piece, Status, Swept,
 };
 use crate::rules::UNBOUND_RETENTION;
 use crate::transition::{self, AcceptDecision, Stage, Standing};
@@ -55,6 +55,8 @@ pub(super) struct Kept {
     pub(super) events: u64,
     pub(super) result: Option<Box<RawValue>>,
     pub(super) output: Option<String>,
+    pub(super) output_files: Vec<Vec<u8>>,
+    pub(super) attachments: Vec<Vec<u8>>,
     pub(super) retention: std::time::Duration,
     /// Set while finished with no pending delivery.
     pub(super) expires_at: Option<Timestamp>,
@@ -216,6 +218,8 @@ impl State {
             events: 0,
             result: None,
             output: None,
+            output_files: Vec::new(),
+            attachments: new.attachments,
             retention: std::time::Duration::ZERO,
             expires_at: None,
         };
@@ -271,13 +275,27 @@ impl State {
         }
     }
 
-    pub(super) fn output(&self, id: DispatchId, offset: u64, limit: usize) -> Option<Output> {
-        let whole = self.dispatches[&self.seq(id)?].output.as_ref()?.as_bytes();
+    pub(super) fn content(
+        &self,
+        id: DispatchId,
+        content: Content,
+        offset: u64,
+        limit: usize,
+    ) -> Option<Piece> {
+        let kept = &self.dispatches[&self.seq(id)?];
+        let whole = match content {
+            Content::Output => kept.output.as_ref()?.as_bytes(),
+            Content::OutputFile(number) => kept.output_files.get(number)?,
+            Content::Attachment(number) => kept.attachments.get(number)?,
+        };
+        if whole.is_empty() {
+            return None;
+        }
         let start = usize::try_from(offset)
             .unwrap_or(usize::MAX)
             .min(whole.len());
         let end = start.saturating_add(limit).min(whole.len());
-        Some(Output {
+        Some(Piece {
             bytes: whole[start..end].to_vec(),
             total: whole.len() as u64,
         })
