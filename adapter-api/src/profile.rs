@@ -9,7 +9,7 @@ use crate::ExecutionAdapter;
 #[serde(rename_all = "camelCase")]
 pub struct Profile {
     /// `streaming`, `session_resume`, `file_io`, `mcp_servers`, `sandboxing`, `subagents`,
-    /// `cost_tracking`, `structured_output`, `management`, `native_tools`; unknown names are kept.
+    /// `cost_tracking`, `structured_output`, `management`, `native_tools`, `attachments`; unknown names are kept.
     #[serde(default)]
     pub capabilities: Vec<String>,
     /// Built-in tools of the runtime, such as `Read` or `Bash`.

@@ -1,7 +1,7 @@
 //! The request of one execution, as an adapter receives it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -27,6 +27,9 @@ pub struct ExecutionRequest {
     pub attempt: u32,
     /// The user message for the agent.
     pub message: String,
+    /// Files that belong to the message.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<Attachment>,
     /// The assembled instructions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
@@ -83,6 +86,21 @@ pub struct ExecutionRequest {
     /// Trace context and workflow ids.
     #[serde(default)]
     pub meta: Meta,
+}
+
+/// A file that belongs to the message, such as an image. Given only to adapters with the capability
+/// `attachments`. An adapter that cannot use its media type fails with `attachment_not_supported`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attachment {
+    /// Name of the file, without folders; unique in the request.
+    pub name: String,
+    /// Media type without parameters, in lower case.
+    pub media_type: String,
+    /// Length of the content.
+    pub bytes: u64,
+    /// Absolute path of the content. Only the user of the bridge can read it, and only while the execution runs.
+    pub path: PathBuf,
 }
 
 /// A tool that the model can call.
@@ -212,6 +230,7 @@ impl ExecutionRequest {
             agent_id: "agent-sample".to_owned(),
             attempt: 1,
             message: message.into(),
+            attachments: Vec::new(),
             system_prompt: None,
             model: None,
             options: ModelOptions::default(),

@@ -1,5 +1,7 @@
 //! The result of one execution, as an adapter returns it.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -54,6 +56,9 @@ pub struct ExecutionResult {
     /// those it can and executes again with the results; the caller receives the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
+    /// Files that the run produced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub output_files: Vec<OutputFile>,
     /// A question to a human.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_request: Option<Value>,
@@ -101,6 +106,30 @@ pub struct Usage {
     pub cache_read_tokens: Option<u64>,
     /// Input tokens written to a cache.
     pub cache_write_tokens: Option<u64>,
+}
+
+/// A file that a run produced. The bridge stores its content with the result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OutputFile {
+    /// Name of the file; the bridge removes its folders, and makes it unique in the result.
+    pub name: String,
+    /// Media type; default: `application/octet-stream`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub media_type: Option<String>,
+    /// Where the content is.
+    #[serde(flatten)]
+    pub content: FileContent,
+}
+
+/// Content of an [`OutputFile`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum FileContent {
+    /// The content in base64.
+    Data(String),
+    /// A path relative to `workspace.dir`. The bridge reads the file when the execution has ended.
+    Path(PathBuf),
 }
 
 /// A tool call requested by the runtime.

@@ -18,10 +18,11 @@ const ADMIN: &str = "admin";
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 51] = [
+const ROUTES: [(&str, &str, &str); 52] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/output", READ),
+    ("GET", "/api/v2/dispatch/{id}/files/{name}", READ),
     ("GET", "/api/v2/dispatch/{id}/events", READ),
     ("POST", "/api/v2/dispatch/{id}/cancel", DISPATCH),
     ("GET", "/api/v2/dispatches", READ),

@@ -28,6 +28,7 @@ mod drill;
 mod edge;
 mod events;
 mod examples;
+mod files;
 mod floods;
 mod generations;
 mod harness;

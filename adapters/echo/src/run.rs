@@ -8,10 +8,13 @@ use std::path::Path;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forge_adapter_api::request::ToolResult;
-use forge_adapter_api::result::ToolCall;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use forge_adapter_api::request::{Attachment, ToolResult};
+use forge_adapter_api::result::{FileContent, OutputFile, ToolCall};
 use forge_adapter_api::{
-    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Usage,
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, OutputStrategy, Result,
+    Usage,
 };
 use serde_json::{Map, Value, json};
 
@@ -38,6 +41,7 @@ pub(crate) enum Mode {
     Tools(usize),
     Session,
     Structured,
+    Attachments,
     File,
     Fail(String),
     Busy(u64),
@@ -69,6 +73,7 @@ impl Mode {
             "tools" => Self::Tools(usize::try_from(number(1)?).unwrap_or(usize::MAX)),
             "session" => Self::Session,
             "structured" => Self::Structured,
+            "attachments" => Self::Attachments,
             "file" => Self::File,
             "fail" => Self::Fail(argument.unwrap_or("echo_failed").to_owned()),
             "busy" => Self::Busy(number(1_000)?),
@@ -120,6 +125,7 @@ impl Echo {
             Mode::Tools(rounds) => self.call_tools(&request, rounds),
             Mode::Session => self.take_turn(&request, events).await,
             Mode::Structured => structured(&request),
+            Mode::Attachments => return_attachments(&request.attachments)?,
             Mode::File => write_file(&request)?,
             Mode::Fail(code) => ExecutionResult::error(code, "echo was asked to fail"),
             Mode::Busy(wait_ms) => busy(wait_ms, events).await,
@@ -303,6 +309,34 @@ fn structured(request: &ExecutionRequest) -> ExecutionResult {
     }
 }
 
+/// Returns each attachment as an output file, and a line about each as the output.
+fn return_attachments(attachments: &[Attachment]) -> Result<ExecutionResult> {
+    let mut lines = String::new();
+    let mut output_files = Vec::new();
+    for attachment in attachments {
+        let Attachment {
+            name,
+            media_type,
+            bytes,
+            path,
+        } = attachment;
+        let content = std::fs::read(path).map_err(|error| {
+            let text = format!("attachment {name:?} cannot be read: {error}");
+            AdapterError::new("internal", text)
+        })?;
+        let _ = writeln!(lines, "{name} {media_type} {bytes}");
+        output_files.push(OutputFile {
+            name: name.clone(),
+            media_type: Some(media_type.clone()),
+            content: FileContent::Data(STANDARD.encode(content)),
+        });
+    }
+    Ok(ExecutionResult {
+        output_files,
+        ..ExecutionResult::ok(lines)
+    })
+}
+
 fn write_file(request: &ExecutionRequest) -> Result<ExecutionResult> {
     let folder = request.open_workspace()?.ok_or_else(|| {
         AdapterError::new("invalid_request", "model \"file\" needs workspace.dir")
@@ -316,7 +350,19 @@ fn write_file(request: &ExecutionRequest) -> Result<ExecutionResult> {
         };
         AdapterError::new(code, format!("write {file:?}: {error}"))
     })?;
-    Ok(ExecutionResult::default())
+    let output_files = match request.output_strategy {
+        // The bridge reads it as the output.
+        OutputStrategy::File => Vec::new(),
+        OutputStrategy::Stream | OutputStrategy::Structured => vec![OutputFile {
+            name: file.to_owned(),
+            media_type: None,
+            content: FileContent::Path(file.into()),
+        }],
+    };
+    Ok(ExecutionResult {
+        output_files,
+        ..ExecutionResult::default()
+    })
 }
 
 /// Usage of a message: each word is one input token and one output token.

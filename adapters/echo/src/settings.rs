@@ -31,6 +31,7 @@ impl Default for Settings {
             "file_io",
             "cost_tracking",
             "structured_output",
+            "attachments",
         ];
         Self {
             capabilities: capabilities.map(str::to_owned).to_vec(),

@@ -177,7 +177,7 @@ impl Bridge {
         })?;
         let deliverer = Deliverer::new(delivery::Setup {
             store: Arc::<dyn Store>::clone(&store),
-            client,
+            client: client.clone(),
             signer: signer.clone(),
             vault: vault.clone(),
             clock,
@@ -190,7 +190,7 @@ impl Bridge {
             registry: registry.clone(),
             deliverer: deliverer.clone(),
             vault: vault.clone(),
-            guard: guard.clone(),
+            client,
             mcp,
             tracker: tracker.clone(),
         });
@@ -437,11 +437,16 @@ async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     Ok(Arc::new(opened))
 }
 
-/// Kills processes that an earlier bridge on this store left running.
+/// Kills processes that an earlier bridge on this store left running, and removes files of killed bridges.
 async fn reap(children: &Children) -> anyhow::Result<()> {
     let children = children.clone();
     failpoint::point("reap.before");
-    let swept = tokio::task::spawn_blocking(move || children.reap_leftovers()).await?;
+    let reap = move || {
+        let swept = children.reap_leftovers();
+        dispatch::attachments::remove_leftovers();
+        swept
+    };
+    let swept = tokio::task::spawn_blocking(reap).await?;
     failpoint::point("reap.after");
     if swept.killed > 0 {
         tracing::warn!(

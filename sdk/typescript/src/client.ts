@@ -71,6 +71,14 @@ export class Bridge {
     return this.#json(`/api/v2/dispatch/${encodeURIComponent(id)}`);
   }
 
+  /** Downloads a file of `outputFiles`. */
+  async outputFile(id: string, name: string): Promise<Blob> {
+    const path = `/api/v2/dispatch/${encodeURIComponent(id)}/files/${encodeURIComponent(name)}`;
+    const response = await this.#send(path, {});
+    if (!response.ok) throw await BridgeError.of(response);
+    return response.blob();
+  }
+
   async dispatches(filter: DispatchFilter = {}): Promise<Page<Dispatch>> {
     const page = await this.#json<{ dispatches: Dispatch[]; nextCursor: string | null }>(
       `/api/v2/dispatches${query({ ...filter })}`,

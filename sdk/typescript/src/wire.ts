@@ -9,6 +9,8 @@ export interface DispatchRequest {
   taskId: string;
   agentId: string;
   message: string;
+  /** Files that belong to the message; 20 MiB together. */
+  attachments?: Attachment[];
   callbackUrl: string | null;
   provider?: string;
   systemPrompt?: string | null;
@@ -51,6 +53,23 @@ export interface DispatchRequest {
   gatewayId?: string;
   /** Returned unchanged. */
   metadata?: Record<string, unknown>;
+}
+
+/** File that belongs to the message, with exactly one source of its content. */
+export type Attachment = { name: string; mediaType: string } & (
+  | { /** Base64. */ data: string }
+  | { /** Relative to `workspace.dir`. */ path: string }
+  | { /** Fetched by the bridge. */ url: string }
+);
+
+/** File that a run produced. Without `href` its content was not kept; `error` is the reason. */
+export interface OutputFile {
+  name: string;
+  mediaType: string;
+  bytes?: number;
+  sha256?: string;
+  href?: string;
+  error?: string;
 }
 
 /** Options of the model; an adapter lists in `profile.options` those that it honours. */
@@ -113,6 +132,7 @@ export interface Result {
   costUsd?: number | null;
   usage?: Usage | null;
   toolCalls?: ToolCall[];
+  outputFiles?: OutputFile[];
   /** The adapter's hint on an error: the same request can succeed later. */
   retryable?: boolean;
   /** Wait that the runtime asked for, at most a day. */

@@ -1,8 +1,11 @@
-import type { Dispatch, RoutingStep } from "@forge-bridge/client";
+import type { Dispatch, OutputFile, RoutingStep } from "@forge-bridge/client";
 import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
 import { dollars, json, number } from "../format";
 import { link } from "../router";
+import { bridge } from "../session";
 import { Copy, Id } from "./copy";
+import { Problem } from "./notice";
 import { Time } from "./time";
 
 /** Result of a dispatch: output, structured output, tool calls. Empty until it is finished. */
@@ -10,17 +13,49 @@ export function Outcome({ dispatch }: { dispatch: Dispatch }) {
   const result = dispatch.result;
   if (!result) return null;
   const truncated = result["outputTruncated"] as { bytes: number; href: string } | undefined;
-  if (!result.output && result.structuredOutput === undefined && !result.toolCalls?.length) return null;
+  const files = result.outputFiles ?? [];
+  if (!result.output && result.structuredOutput === undefined && !result.toolCalls?.length && !files.length) return null;
   return (
     <section aria-labelledby="result">
       <div class="title"><h2 id="result">Result</h2> {result.output && <Copy text={result.output} name="the output" />}</div>
       {result.output && <pre class="said" tabIndex={0} aria-label="Output">{result.output}</pre>}
       {truncated && <p class="dim">Only the beginning is shown; all {number(truncated.bytes)} bytes are at <code>{truncated.href}</code>.</p>}
       {result.structuredOutput !== undefined && <details open><summary>Structured output</summary><pre class="said" tabIndex={0}>{json(result.structuredOutput)}</pre></details>}
+      {files.length > 0 && <Files id={dispatch.dispatchId} files={files} />}
       {result.toolCalls?.map((call) => (
         <div key={call.toolCallId} class="call"><span class="dim">tool call</span> <b>{call.name}</b><pre class="said" tabIndex={0}>{json(call.input)}</pre></div>
       ))}
     </section>
+  );
+}
+
+/** Output files, each with a button that saves it. */
+function Files({ id, files }: { id: string; files: OutputFile[] }) {
+  const [problem, setProblem] = useState<unknown>();
+  const save = async (file: OutputFile) => {
+    setProblem(undefined);
+    // Not a plain link: the request carries the token.
+    const url = URL.createObjectURL(await bridge.outputFile(id, file.name));
+    const anchor = document.createElement("a");
+    anchor.href = url;
+    anchor.download = file.name;
+    anchor.click();
+    URL.revokeObjectURL(url);
+  };
+  return (
+    <>
+      <ul class="files" aria-label="Output files">
+        {files.map((file) => (
+          <li key={file.name}>
+            <b>{file.name}</b> <span class="dim">{file.mediaType}{file.bytes !== undefined && `, ${number(file.bytes)} bytes`}</span>{" "}
+            {file.href
+              ? <button type="button" class="small" onClick={() => { save(file).catch(setProblem); }} aria-label={`Save ${file.name}`}>Save</button>
+              : <span class="bad">not kept: {file.error}</span>}
+          </li>
+        ))}
+      </ul>
+      <Problem error={problem} />
+    </>
   );
 }
 

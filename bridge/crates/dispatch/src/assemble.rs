@@ -52,6 +52,8 @@ pub fn assemble(
         agent_id: dispatch.agent_id.clone(),
         attempt: attempt.number,
         message: prompt.message,
+        // Added once their contents are there.
+        attachments: Vec::new(),
         system_prompt: system_prompt(prompt.system_prompt, &prompt.files, asked),
         model: dispatch.model.clone(),
         options: dispatch.options.clone(),

@@ -19,12 +19,14 @@ use forge_store::record::{Begun, Claim};
 use super::Inner;
 use super::accumulator::Accumulator;
 use super::assemble::{self, assemble};
+use super::attachments::{self, Staged};
 use super::budget::UsageTotals;
 use super::capture::{self, Captured};
 use super::event_batcher::EventBatcher;
 use super::execute::{Attempt, AttemptEnd, StopReason, WriteOutcome};
 use super::finish::{Completion, PendingDelivery};
 use super::normalise::{Ending, Raw};
+use super::output_files;
 use super::recover::{self, RecoveryAction};
 use super::repair;
 use super::request::{DispatchRequest, Prompt};
@@ -161,7 +163,7 @@ impl Inner {
             budget_left: UsageTotals::after(spent).left(request.budget.as_ref()),
             mcp_servers: &self.mcp_servers,
         };
-        let assembled = match assemble(request, *prompt, &attempt) {
+        let mut assembled = match assemble(request, *prompt, &attempt) {
             Ok(assembled) => Box::new(assembled),
             Err(error) => return silent(Ending::Unavailable(error.to_string())),
         };
@@ -181,11 +183,28 @@ impl Inner {
         let accumulator = Accumulator::new(spent, self.config.output_limit_bytes);
         let mut batcher = EventBatcher::new(accumulator);
         self.record_start(begun, request, now, &mut batcher);
-        let end = match repair::Repair::of(request, &assembled, adapter) {
-            None => self.rounds(&attempt, assembled, &mut batcher).await,
-            // Boxed: few attempts need it.
-            Some(repair) => {
-                Box::pin(self.repaired(&attempt, assembled, repair, &mut batcher)).await
+        let sources = attachments::Sources {
+            store: &finisher.store,
+            client: &self.client,
+            workspace: folder.as_ref(),
+        };
+        // Boxed: most dispatches have no attachments and need no space for it.
+        let end = match Box::pin(staged(&attempt, request, sources)).await {
+            Err(end) => end,
+            Ok(staged) => {
+                if let Some(staged) = &staged {
+                    assembled.attachments.clone_from(&staged.attachments);
+                }
+                let end = match repair::Repair::of(request, &assembled, adapter) {
+                    None => self.rounds(&attempt, assembled, &mut batcher).await,
+                    // Boxed: few attempts need it.
+                    Some(repair) => {
+                        Box::pin(self.repaired(&attempt, assembled, repair, &mut batcher)).await
+                    }
+                };
+                // Removes files, which can block.
+                staged.map(|staged| tokio::task::spawn_blocking(move || drop(staged)));
+                end
             }
         };
         self.record_end(begun, request, &mut batcher);
@@ -227,8 +246,15 @@ impl Inner {
             AttemptEnd::Lost => return Outcome::Nothing,
         };
         if strategy == OutputStrategy::File && matches!(ending, Ending::Answered(_)) {
-            file = self.captured(folder, request).await;
+            file = self.captured(folder.as_ref(), request).await;
         }
+        let output_files = match &ending {
+            Ending::Answered(answer)
+            | Ending::Cancelled {
+                answer: Some(answer),
+            } => output_files::collect(answer, folder).await,
+            _ => Vec::new(),
+        };
         conclude(Completion {
             strategy,
             session,
@@ -237,6 +263,7 @@ impl Inner {
             raw: Raw {
                 ending,
                 file,
+                output_files,
                 accumulator: batcher.accumulator,
             },
             attempt_started: Some(now),
@@ -316,10 +343,10 @@ impl Inner {
     /// Reads the output file of the run. `None` without a workspace folder, or if reading panicked.
     async fn captured(
         &self,
-        folder: Option<Folder>,
+        folder: Option<&Folder>,
         request: &DispatchRequest,
     ) -> Option<Captured> {
-        let folder = folder?;
+        let folder = folder?.clone();
         let file = request.output_file().to_owned();
         let config = Arc::clone(&self.finisher.config);
         let read = move || capture::read(&folder, &file, config.output_limit_bytes);
@@ -327,5 +354,26 @@ impl Inner {
         let captured = tokio::task::spawn_blocking(read).await.ok();
         failpoint::point("output.read.after");
         captured
+    }
+}
+
+/// Attachments of the attempt, ready for the adapter; `None` without any. The error is the end of an attempt that they
+/// kept from starting.
+async fn staged(
+    attempt: &Attempt<'_>,
+    request: &DispatchRequest,
+    sources: attachments::Sources<'_>,
+) -> Result<Option<Staged>, AttemptEnd> {
+    if request.attachments.is_empty() {
+        return Ok(None);
+    }
+    tokio::select! {
+        biased;
+        // The idle timeout is about the adapter.
+        why = attempt.stop_requested(Some(attempt.deadline)) => Err(AttemptEnd::Cut { why, answer: None }),
+        staged = sources.stage(attempt.lease.id, &request.attachments) => match staged {
+            Ok(staged) => Ok(Some(staged)),
+            Err(error) => Err(AttemptEnd::Answered(Err(error))),
+        },
     }
 }

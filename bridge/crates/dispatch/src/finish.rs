@@ -26,6 +26,7 @@ use super::Config;
 use super::accumulator::Accumulator;
 use super::meters::Meters;
 use super::normalise::{Account, Ending, Outcome, Raw, Subject, normalise};
+use super::output_files::Collected;
 use super::request::DispatchRequest;
 use super::spans::{self, DispatchSpans, ExecutedAttempt};
 use super::trace::Trace;
@@ -76,6 +77,7 @@ impl Completion {
             raw: Raw {
                 ending,
                 file: None,
+                output_files: Vec::new(),
                 accumulator: Accumulator::new(spent, 0),
             },
             strategy: OutputStrategy::Stream,
@@ -288,11 +290,13 @@ impl Finisher {
         let delivery = record.callback.as_ref().map(|_| NewDelivery {
             give_up_after: request.retry().patience(),
         });
+        let contents = completion.raw.output_files.iter().map(Collected::bytes);
         let finish = Finish {
             at,
             error_code,
             result,
             output,
+            output_files: contents.map(<[u8]>::to_vec).collect(),
             events,
             delivery,
             retention: *self.retention.get(),

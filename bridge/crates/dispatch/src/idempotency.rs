@@ -14,7 +14,8 @@ use forge_base::digest::{Digest, sha256};
 use forge_store::record::{IdempotencyKey, KeySpace};
 
 use super::request::{
-    Callback, DispatchRequest, Preferences, Recovery, Workspace, optional_seconds, seconds,
+    Attachment, Callback, DispatchRequest, Preferences, Recovery, Workspace, optional_seconds,
+    seconds,
 };
 use super::trace::Trace;
 
@@ -27,6 +28,8 @@ struct Compared<'a> {
     task_id: &'a String,
     agent_id: &'a String,
     message: &'a String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    attachments: &'a Vec<Attachment>,
     #[serde(skip_serializing_if = "Option::is_none")]
     callback: &'a Option<Callback>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,6 +112,7 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         task_id,
         agent_id,
         message,
+        attachments,
         callback,
         provider,
         system_prompt,
@@ -143,6 +147,7 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         task_id,
         agent_id,
         message,
+        attachments,
         callback,
         provider,
         system_prompt,
@@ -222,6 +227,7 @@ mod tests {
     fn full() -> Value {
         json!({
             "taskId": "t", "agentId": "a", "message": "m", "callbackUrl": "https://a.example/",
+            "attachments": [{"name": "a.txt", "mediaType": "text/plain", "data": "YQ=="}],
             "provider": "echo", "systemPrompt": "s", "model": "m", "timeout": 5,
             "idleTimeoutSeconds": 5, "queueTimeoutSeconds": 5, "notBefore": "2026-01-01T00:00:00Z",
             "deadline": "2026-01-02T00:00:00Z",

@@ -4,6 +4,7 @@
 
 pub mod accumulator;
 pub mod assemble;
+pub mod attachments;
 mod attempt;
 pub mod budget;
 mod cancel;
@@ -17,6 +18,7 @@ pub mod meters;
 mod model_retries;
 mod next_wakeup;
 pub mod normalise;
+pub mod output_files;
 pub mod recover;
 mod repair;
 pub mod request;
@@ -50,7 +52,7 @@ use forge_base::tasks::Tasks;
 use forge_base::trace::Spans;
 use forge_base::vault::Vault;
 use forge_delivery::Deliverer;
-use forge_net::guard::Guard;
+use forge_net as net;
 use forge_plugin_host::Registry;
 use forge_store as store;
 
@@ -138,7 +140,7 @@ pub struct Setup {
     pub registry: Registry,
     pub deliverer: Deliverer,
     pub vault: Vault,
-    pub guard: Guard,
+    pub client: net::Client,
     pub mcp: Servers,
     pub tracker: Tasks,
 }
@@ -155,7 +157,7 @@ struct Inner {
     registry: Registry,
     deliverer: Deliverer,
     vault: Vault,
-    guard: Guard,
+    client: net::Client,
     mcp: Servers,
     /// Descriptions of the MCP servers in the form that adapters receive.
     mcp_servers: BTreeMap<String, Value>,
@@ -197,7 +199,7 @@ impl Dispatcher {
             registry,
             deliverer,
             vault,
-            guard,
+            client,
             mcp,
             tracker,
         } = setup;
@@ -209,7 +211,7 @@ impl Dispatcher {
             registry,
             deliverer,
             vault,
-            guard,
+            client,
             mcp,
             mcp_servers,
             mcp_names,

@@ -57,6 +57,7 @@ impl<'a> Repair<'a> {
             instruction,
             again: Box::new(ExecutionRequest {
                 message: String::new(),
+                attachments: Vec::new(),
                 tool_results: Vec::new(),
                 ..first.clone()
             }),

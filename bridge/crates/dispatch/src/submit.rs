@@ -80,6 +80,7 @@ impl Dispatcher {
         let now = inner.finisher.clock.now();
         let Validated {
             dispatch,
+            attachments,
             secrets,
             warnings,
         } = inner.validated(body, headers)?;
@@ -95,7 +96,8 @@ impl Dispatcher {
         };
         // Boxed, so that moving it between futures does not copy it.
         let dispatch = Box::new(dispatch);
-        let new = Box::new(inner.record(&dispatch, record, &secrets, key, &routed, now));
+        let mut new = Box::new(inner.record(&dispatch, record, &secrets, key, &routed, now));
+        new.attachments = attachments;
         let (dispatch_id, task_id) = (new.id, new.task_id.clone());
         let trace = dispatch.trace.clone();
         failpoint::point("accept.before");
@@ -154,7 +156,8 @@ impl Inner {
             config: &self.config,
             mcp_servers: &self.mcp_names,
             callback: &|url| {
-                self.guard
+                self.client
+                    .guard()
                     .check_url(url)
                     .map_err(|refused| refused.to_string())
             },
@@ -278,6 +281,7 @@ impl Inner {
             routing: routed.decision.stored(),
             fingerprint: recorded.fingerprint,
             request: recorded.request,
+            attachments: Vec::new(),
             secrets: secrets.to_seal().map(seal),
             session: dispatch
                 .session_id

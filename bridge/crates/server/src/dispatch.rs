@@ -1,17 +1,14 @@
-//! Dispatch routes: submit, show, wait, read the output, list, cancel.
+//! Dispatch routes: submit, show, wait, list, cancel.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Body as Answer;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
-use futures_util::stream;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::auth::{Reader, Sender, Submitter};
@@ -24,12 +21,10 @@ use forge_base::id::DispatchId;
 use forge_dispatch::Dispatcher;
 use forge_dispatch::submit::{self, SubmitHeaders};
 use forge_store::Store;
-use forge_store::record::{DispatchFilter, DispatchRecord, DispatchState as Stage, Status};
+use forge_store::record::{DispatchFilter, Status};
 
 const MAX_WAIT_SECONDS: u64 = 60;
 const MAX_LISTED: u64 = 200;
-/// Size of the chunks in which an output is read and sent.
-const PIECE_BYTES: usize = 256 * 1024;
 
 pub(super) async fn submit(
     caller: Submitter,
@@ -80,28 +75,6 @@ pub(super) async fn list(
         "dispatches": views.collect::<Vec<_>>(),
         "nextCursor": page_cursor(page.next),
     })))
-}
-
-pub(super) async fn output(
-    _: Reader,
-    _: NoQuery,
-    State(store): State<Arc<dyn Store>>,
-    Path(id): Path<String>,
-) -> Result<Response, Failure> {
-    let dispatch = find(store.as_ref(), &id).await?;
-    match store.output(dispatch.id, 0, PIECE_BYTES).await? {
-        Some(first) => {
-            let total = first.total;
-            Ok(text(
-                total,
-                Answer::from_stream(pieces(store, dispatch.id, first.bytes, total)),
-            ))
-        }
-        None => {
-            let output = inline_output(&dispatch)?;
-            Ok(text(output.len() as u64, Answer::from(output)))
-        }
-    }
 }
 
 pub(super) async fn cancel(
@@ -187,71 +160,6 @@ fn filter(mut query: Query) -> Result<DispatchFilter, Failure> {
     query.finish().map(|()| filter)
 }
 
-fn text(length: u64, body: Answer) -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, "text/plain; charset=utf-8".to_owned()),
-        (header::CONTENT_LENGTH, length.to_string()),
-    ];
-    (headers, body).into_response()
-}
-
-/// Output of a dispatch whose result holds all of it; an error if there is none, or not yet.
-fn inline_output(dispatch: &DispatchRecord) -> Result<String, Failure> {
-    #[derive(Deserialize)]
-    struct Result {
-        output: Option<String>,
-    }
-    match (&dispatch.state, &dispatch.result) {
-        (Stage::Finished { .. }, Some(result)) => {
-            let result: Result = serde_json::from_str(result.get()).map_err(Failure::internal)?;
-            let none = || Failure::new(Code::NotFound, "this dispatch ended without output");
-            result.output.ok_or_else(none)
-        }
-        (Stage::Finished { .. }, None) => Err(Failure::new(
-            Code::NotFound,
-            "this dispatch ended without output",
-        )),
-        (Stage::Queued | Stage::Running { .. }, _) => {
-            let message = "this dispatch is not finished; wait for it with GET …?wait=30";
-            Err(Failure::new(Code::InvalidState, message))
-        }
-    }
-}
-
-/// Chunks of an output, each read after the previous one was sent.
-fn pieces(
-    store: Arc<dyn Store>,
-    id: DispatchId,
-    first: Vec<u8>,
-    total: u64,
-) -> impl stream::Stream<Item = Result<Bytes, Gone>> + Send + 'static {
-    let ready = Some(first);
-    stream::unfold(
-        (store, ready, 0_u64),
-        move |(store, ready, offset)| async move {
-            let piece = match ready {
-                Some(piece) => piece,
-                None if offset >= total => return None,
-                None => match store.output(id, offset, PIECE_BYTES).await {
-                    Ok(Some(output)) if !output.bytes.is_empty() => output.bytes,
-                    Ok(_) => return Some((Err(Gone), (store, None, total))),
-                    Err(error) => {
-                        tracing::warn!(dispatch.id = %id, "an output stream was cut off: {error}");
-                        return Some((Err(Gone), (store, None, total)));
-                    }
-                },
-            };
-            let next = offset + piece.len() as u64;
-            Some((Ok(Bytes::from(piece)), (store, None, next)))
-        },
-    )
-}
-
-/// Read error inside an output; aborts the connection, so that a part is never taken for the whole.
-#[derive(Debug, thiserror::Error)]
-#[error("the output could not be read to its end")]
-struct Gone;
-
 #[cfg(test)]
 mod tests {
     use axum::http::Request;
@@ -332,25 +240,6 @@ mod tests {
         assert_eq!(answer.json()["status"], "finished");
         assert_eq!(begun.elapsed().as_secs(), 35);
         assert_eq!(edge.get(&path.replace("30", "61")).await.status, 400);
-    }
-
-    #[tokio::test]
-    async fn an_output_is_streamed_whole() {
-        let edge = Edge::new().await;
-        let id = edge.accept("task").await;
-        let path = format!("/api/v2/dispatch/{id}/output");
-        assert_eq!(edge.get(&path).await.status, 409);
-        let lease = edge.begin(id).await;
-        let long = "äöü".repeat(PIECE_BYTES / 2);
-        edge.finish(lease, Some(&long)).await;
-        let answer = edge.get(&path).await;
-        assert_eq!(answer.header("content-length"), long.len().to_string());
-        assert!(answer.body == long.as_bytes());
-        edge.done("short").await;
-        assert_eq!(
-            edge.get("/api/v2/dispatch/short/output").await.body,
-            "short"
-        );
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ mod adapters;
 mod attempts;
 mod body;
 mod console;
+mod contents;
 mod deliveries;
 mod dispatch;
 mod encode;
@@ -163,7 +164,8 @@ pub fn router(state: Components) -> Router {
         .route("/api/health/ready", get(health::ready))
         .route("/api/v2/dispatch", post(dispatch::submit))
         .route("/api/v2/dispatch/{id}", get(dispatch::show))
-        .route("/api/v2/dispatch/{id}/output", get(dispatch::output))
+        .route("/api/v2/dispatch/{id}/output", get(contents::output))
+        .route("/api/v2/dispatch/{id}/files/{name}", get(contents::file))
         .route("/api/v2/dispatch/{id}/events", get(events::of_dispatch))
         .route("/api/v2/dispatch/{id}/cancel", post(dispatch::cancel))
         .route("/api/v2/dispatches", get(dispatch::list))

@@ -108,7 +108,7 @@ impl Edge {
             registry: registry.clone(),
             deliverer: deliverer.clone(),
             vault,
-            guard: Guard::new(&[]).unwrap(),
+            client: net::Client::new(&net::Config::default(), Guard::new(&[]).unwrap()).unwrap(),
             mcp: no_servers(client(), &tracker),
             tracker,
         });
@@ -186,6 +186,7 @@ impl Edge {
             routing: raw(&json!([])),
             request: raw(&json!({})),
             fingerprint: [0; 32],
+            attachments: Vec::new(),
             secrets: None,
             session: None,
             priority: 0,
@@ -223,6 +224,7 @@ impl Edge {
             error_code: None,
             result: raw(&json!({ "status": "ok", "output": "short" })),
             output: output.map(str::to_owned),
+            output_files: Vec::new(),
             events: vec![event(kind::COMPLETED)],
             delivery: Some(NewDelivery {
                 give_up_after: RETENTION,

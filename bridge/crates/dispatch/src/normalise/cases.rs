@@ -31,6 +31,7 @@ fn raw(ending: Ending) -> Raw {
     Raw {
         ending,
         file: None,
+        output_files: Vec::new(),
         accumulator,
     }
 }

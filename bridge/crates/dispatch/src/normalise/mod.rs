@@ -22,6 +22,7 @@ use self::output::{Fitted, Truncated};
 use super::Config;
 use super::accumulator::Accumulator;
 use super::capture::Captured;
+use super::output_files::{Collected, Described};
 use super::request::DispatchRequest;
 
 const ERROR_BYTES: usize = 16 * 1024;
@@ -63,6 +64,7 @@ pub struct Raw {
     pub ending: Ending,
     /// Outcome of `capture::read`, with the `file` strategy.
     pub file: Option<Captured>,
+    pub output_files: Vec<Collected>,
     pub accumulator: Accumulator,
 }
 
@@ -174,6 +176,11 @@ pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
         attempt: subject.attempt,
         tool_calls: &result.tool_calls,
         input_request: result.input_request.as_ref(),
+        output_files: raw
+            .output_files
+            .iter()
+            .map(|file| file.describe(subject.id))
+            .collect(),
         output_truncated: truncated.as_ref(),
         retryable: failure.as_ref().and_then(|failure| failure.retryable),
         retry_after_ms: failure.as_ref().and_then(|failure| failure.retry_after_ms),
@@ -233,6 +240,8 @@ struct Body<'a> {
     tool_calls: &'a [ToolCall],
     #[serde(skip_serializing_if = "Option::is_none")]
     input_request: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    output_files: Vec<Described<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_truncated: Option<&'a Truncated>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -33,6 +33,9 @@ pub struct DispatchRequest {
     pub task_id: String,
     pub agent_id: String,
     pub message: String,
+    /// Files that belong to the message, with distinct names.
+    #[serde(default)]
+    pub attachments: Vec<Attachment>,
     /// `None` if the caller requested no callback.
     #[serde(default)]
     pub callback: Option<Callback>,
@@ -121,6 +124,7 @@ impl DispatchRequest {
             task_id: record.task_id.clone(),
             agent_id: record.agent_id.clone(),
             message: String::new(),
+            attachments: Vec::new(),
             callback: None,
             provider: None,
             system_prompt: None,
@@ -220,6 +224,33 @@ pub struct Callback {
     pub origin: String,
     #[serde(default)]
     pub retry: Policy,
+}
+
+/// A file that belongs to the message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attachment {
+    /// Without folders.
+    pub name: String,
+    /// Without parameters, in lower case.
+    pub media_type: String,
+    pub source: Source,
+}
+
+/// Where the content of an attachment is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Source {
+    /// It came with the request, and is stored as [`Content::Attachment`](record::Content::Attachment).
+    Stored {
+        bytes: usize,
+        /// Hash of the content, in hexadecimal.
+        sha256: String,
+    },
+    /// Relative to `workspace.dir`, without `..`; read when an attempt starts.
+    Path(String),
+    /// Fetched when an attempt starts.
+    Url(String),
 }
 
 /// The folder of the run, and the prompt files.

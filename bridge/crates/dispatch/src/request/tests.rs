@@ -10,6 +10,7 @@ pub(crate) fn minimal() -> DispatchRequest {
         task_id: "task".into(),
         agent_id: "agent".into(),
         message: "hello".into(),
+        attachments: Vec::new(),
         callback: None,
         provider: None,
         system_prompt: None,

@@ -7,7 +7,7 @@ use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, OutputStrategy, 
 use serde_json::{Value, json};
 
 use crate::request::tests::minimal;
-use crate::request::{DispatchRequest, Preferences, Recovery};
+use crate::request::{Attachment, DispatchRequest, Preferences, Recovery, Source};
 
 use super::{Candidate, Policy, RouteError, Routed, route, told};
 
@@ -142,6 +142,18 @@ fn what_a_dispatch_insists_on_excludes() {
             },
             &plain,
             "cost_tracking",
+        ),
+        (
+            DispatchRequest {
+                attachments: vec![Attachment {
+                    name: "a".into(),
+                    media_type: "text/plain".into(),
+                    source: Source::Path("a".into()),
+                }],
+                ..minimal()
+            },
+            &plain,
+            "attachments",
         ),
         (
             DispatchRequest {

@@ -216,7 +216,9 @@ fn lacks(dispatch: &DispatchRequest, candidate: &Candidate<'_>) -> Option<String
     let budget = dispatch.budget.is_some();
     let resume = dispatch.recovery == Recovery::Resume;
     let answers = !dispatch.tool_results.is_empty();
+    let attachments = !dispatch.attachments.is_empty();
     let implied = [
+        (attachments, "attachments", "which attachments need"),
         (answers, "session_resume", "which toolResults need"),
         (budget, "cost_tracking", "which a budget needs"),
         (resume, "session_resume", "which recovery \"resume\" needs"),

@@ -17,6 +17,7 @@ use forge_net::backoff::Policy;
 use super::fields::{Fields, describe};
 use super::spelling;
 
+const NO_CREDENTIALS: &str = "must not contain credentials; give a token as callback.bearer";
 const URL_BYTES: usize = 4096;
 const HEADER_COUNT: usize = 20;
 const HEADER_BYTES: usize = 4096;
@@ -37,7 +38,7 @@ pub(super) fn read(dispatch: &Fields<'_>, guard: Guard<'_>) -> (Option<Callback>
             None
         }
         Some(Value::Null) => None,
-        Some(Value::String(text)) => parse_url(text, guard)
+        Some(Value::String(text)) => parse_url(text, guard, NO_CREDENTIALS)
             .map_err(|complaint| dispatch.complain("callbackUrl", complaint))
             .ok(),
         Some(other) => {
@@ -65,7 +66,8 @@ pub(super) fn read(dispatch: &Fields<'_>, guard: Guard<'_>) -> (Option<Callback>
     }
 }
 
-fn parse_url(text: &str, guard: Guard<'_>) -> Result<Url, String> {
+/// Parses an address that the bridge will connect to. `credentials` is the complaint about a user name or password in it.
+pub(super) fn parse_url(text: &str, guard: Guard<'_>, credentials: &str) -> Result<Url, String> {
     if text.len() > URL_BYTES {
         return Err(format!("must have at most {URL_BYTES} bytes"));
     }
@@ -81,7 +83,7 @@ fn parse_url(text: &str, guard: Guard<'_>) -> Result<Url, String> {
         return Err("must name a host".into());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("must not contain credentials; give a token as callback.bearer".into());
+        return Err(credentials.into());
     }
     url.set_fragment(None);
     guard(&url)?;

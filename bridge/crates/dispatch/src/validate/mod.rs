@@ -1,6 +1,7 @@
 //! Validates the body of a dispatch, already parsed with bounds, into a [`DispatchRequest`] that needs no further
 //! checks. Reports all complaints at once. Independent of adapters: `route` checks their capabilities.
 
+mod attachments;
 mod callback;
 mod fields;
 mod options;
@@ -16,6 +17,7 @@ use forge_adapter_api::request::Budget;
 use forge_adapter_api::{CostTier, LatencyProfile, OutputStrategy};
 use serde_json::Value;
 
+pub(crate) use self::attachments::read_media_type;
 pub use self::callback::Guard;
 pub use self::fields::FieldError;
 
@@ -51,6 +53,8 @@ pub struct Limits<'a> {
 #[derive(Debug)]
 pub struct Validated {
     pub dispatch: DispatchRequest,
+    /// Contents of the attachments by position; empty for those that did not come in the body.
+    pub attachments: Vec<Vec<u8>>,
     pub secrets: Secrets,
     /// Misspelt fields, which are ignored.
     pub warnings: Vec<String>,
@@ -68,8 +72,9 @@ pub fn validate(
         .and_then(|fields| read_dispatch(&fields, envelope, limits));
     let (complaints, warnings) = complaints.into_parts();
     match read {
-        Some((dispatch, secrets)) if complaints.is_empty() => Ok(Validated {
+        Some((dispatch, attachments, secrets)) if complaints.is_empty() => Ok(Validated {
             dispatch,
+            attachments,
             secrets,
             warnings,
         }),
@@ -82,7 +87,7 @@ fn read_dispatch(
     fields: &Fields<'_>,
     envelope: &Envelope<'_>,
     limits: &Limits<'_>,
-) -> Option<(DispatchRequest, Secrets)> {
+) -> Option<(DispatchRequest, Vec<Vec<u8>>, Secrets)> {
     let config = limits.config;
     spelling::warn(fields, spelling::DISPATCH);
     let task_id = read_task_id(fields);
@@ -109,9 +114,11 @@ fn read_dispatch(
         others: !mcp_servers.is_empty(),
     };
     let options = options::read(fields, &offered);
+    let (attachments, contents) = attachments::read(fields, limits.callback, dir_given);
     let timeout = fields.seconds(TIMEOUT, config.max_timeout);
     let queue_timeout = fields.seconds("queueTimeoutSeconds", config.max_queue_timeout);
     let dispatch = DispatchRequest {
+        attachments,
         callback,
         provider: fields.id("provider"),
         system_prompt: fields.text("systemPrompt").map(str::to_owned),
@@ -147,7 +154,7 @@ fn read_dispatch(
         message: message?,
     };
     check_tool_names(fields, &dispatch);
-    Some((dispatch, secrets))
+    Some((dispatch, contents, secrets))
 }
 
 /// Refuses tools with the name prefix of an MCP server, so that a call names exactly one tool.

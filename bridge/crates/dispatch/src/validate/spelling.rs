@@ -9,6 +9,7 @@ use super::fields::Fields;
 /// Members of the schema `DispatchRequest` of `openapi.json`, and the other spelling of one; sorted, as each list here.
 pub(super) const DISPATCH: &[&str] = &[
     "agentId",
+    "attachments",
     "budget",
     "callback",
     "callbackUrl",
@@ -41,6 +42,7 @@ pub(super) const DISPATCH: &[&str] = &[
     "tools",
     "workspace",
 ];
+pub(super) const ATTACHMENT: &[&str] = &["data", "mediaType", "name", "path", "url"];
 pub(super) const BUDGET: &[&str] = &["maxCostUsd", "maxTokens"];
 pub(super) const CALLBACK: &[&str] = &["bearer", "headers", "retry", "secret"];
 pub(super) const FILE: &[&str] = &["content", "path"];

@@ -93,7 +93,7 @@ fn read_file(workspace: &Fields<'_>, path: &str, element: &Value) -> Option<File
     })
 }
 
-fn path_complaint(path: &str) -> Option<&'static str> {
+pub(super) fn path_complaint(path: &str) -> Option<&'static str> {
     let separators = ['/', '\\'];
     let drive = path.as_bytes().get(1) == Some(&b':');
     if path.is_empty() || path.len() > 1024 {
