@@ -67,7 +67,7 @@ fn routing(model: &str) -> (&'static str, Value) {
 mod tests {
     use forge_adapter_api::request::{Tool, ToolResult, Turn};
     use forge_adapter_api::result::ToolCall;
-    use forge_adapter_openai_client::said;
+    use forge_adapter_openai_client::{UserMessage, said};
 
     use super::*;
     use crate::settings::Tradition;
@@ -131,7 +131,7 @@ mod tests {
         };
         insta::with_settings!({snapshot_path => "../tests/golden", prepend_module_to_snapshot => false}, {
             let body = |request: &ExecutionRequest, table: &Table, wishes: &Wishes| {
-                body(request, &said(request, &[], &names), &names, table, wishes)
+                body(request, &said(request, &UserMessage::plain(&request.message), &[], &names), &names, table, wishes)
             };
             insta::assert_json_snapshot!("full", body(&request, &table, &grounded));
             let direct = Wishes { surface: Some(Surface::Direct), ..grounded };

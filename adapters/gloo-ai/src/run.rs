@@ -7,7 +7,7 @@ use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,
     Usage,
 };
-use forge_adapter_openai_client::{Names, assistant, ended_early, failed, said};
+use forge_adapter_openai_client::{Names, UserMessage, assistant, ended_early, failed, said};
 use forge_adapter_transport::http::{Failure, ServerEvents};
 use forge_adapter_transport::retry::Retries;
 use reqwest::StatusCode;
@@ -44,7 +44,12 @@ pub(crate) async fn execute(
     events
         .send(AdapterEvent::new("session.updated").with(updated))
         .await;
-    let fresh = said(request, &history, &names);
+    let fresh = said(
+        request,
+        &UserMessage::plain(&request.message),
+        &history,
+        &names,
+    );
     history.extend(fresh);
     let table = &adapter.settings.table;
     let body = ask::body(request, &history, &names, table, &wishes);

@@ -120,7 +120,7 @@ impl<D: Dialect> ExecutionAdapter for OpenAi<D> {
     }
 
     fn capabilities(&self) -> Profile {
-        let mut capabilities = vec!["streaming", "session_resume"];
+        let mut capabilities = vec!["streaming", "session_resume", "attachments"];
         if D::TELLS_COST || !self.settings.prices.is_empty() {
             capabilities.push("cost_tracking");
         }

@@ -7,6 +7,7 @@ use forge_adapter_api::{ExecutionRequest, ModelOptions};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::attachments::UserMessage;
 use crate::names::Names;
 
 /// Answer to calls without a result, because the protocol requires an answer to each call.
@@ -27,11 +28,15 @@ pub enum Structured {
 
 /// The messages to append to `history` in this round. `history` contains no system message; if the session
 /// was stored it contains the earlier rounds of this attempt, otherwise all rounds are sent again.
-pub fn said(request: &ExecutionRequest, history: &[Value], names: &Names) -> Vec<Value> {
-    let user = json!({"role": "user", "content": request.message});
+pub fn said(
+    request: &ExecutionRequest,
+    user: &UserMessage,
+    history: &[Value],
+    names: &Names,
+) -> Vec<Value> {
     if request.turns.is_empty() {
         let mut messages = tool_answers(history, &request.tool_results);
-        messages.push(user);
+        messages.push(user.message());
         return messages;
     }
     let unanswered = history
@@ -41,7 +46,7 @@ pub fn said(request: &ExecutionRequest, history: &[Value], names: &Names) -> Vec
         return tool_answers(history, &request.tool_results);
     }
     let turns = request.turns.iter().flat_map(|turn| of_turn(turn, names));
-    std::iter::once(user).chain(turns).collect()
+    std::iter::once(user.message()).chain(turns).collect()
 }
 
 fn of_turn(turn: &Turn, names: &Names) -> Vec<Value> {
@@ -242,6 +247,7 @@ mod tests {
     fn a_further_round_says_results_where_the_session_is_kept_and_else_everything() {
         let names = Names::default();
         let mut request = ExecutionRequest::sample("find bob");
+        let user = UserMessage::plain(&request.message);
         request.tool_results = vec![result("a", json!("7"), false)];
         request.turns = vec![Turn {
             output: None,
@@ -254,18 +260,22 @@ mod tests {
                 .map(|message| message["role"].as_str().unwrap());
             roles.collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(roles(&said(&request, &[], &names)), "user assistant tool");
+        assert_eq!(
+            roles(&said(&request, &user, &[], &names)),
+            "user assistant tool"
+        );
         let kept = [json!({"role": "user"}), assistant("", &[call("a")], &names)];
-        assert_eq!(roles(&said(&request, &kept, &names)), "tool");
+        assert_eq!(roles(&said(&request, &user, &kept, &names)), "tool");
         request.turns.clear();
-        assert_eq!(roles(&said(&request, &kept, &names)), "tool user");
+        assert_eq!(roles(&said(&request, &user, &kept, &names)), "tool user");
         request.tool_results.clear();
-        assert_eq!(roles(&said(&request, &[], &names)), "user");
+        assert_eq!(roles(&said(&request, &user, &[], &names)), "user");
     }
 
     #[test]
     fn a_whole_body_has_what_the_request_has() {
         let mut request = ExecutionRequest::sample("find bob");
+        let user = UserMessage::plain(&request.message);
         request.system_prompt = Some("Be brief.".to_owned());
         request.output_schema = Some(json!({"type": "object"}));
         request.tools = vec![Tool {
@@ -274,7 +284,7 @@ mod tests {
             input_schema: json!({"type": "object"}),
         }];
         let names = Names::new(&request.tools);
-        let messages = said(&request, &[], &names);
+        let messages = said(&request, &user, &[], &names);
         let body = ask(
             &request,
             Some("m"),

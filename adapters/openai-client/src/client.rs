@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use forge_adapter_api::{AdapterError, AdapterEvent, Events};
 use forge_adapter_transport::http::{Failure, Http, Reply, ServerEvent, ServerEvents};
 use forge_adapter_transport::retry::details;
@@ -73,18 +74,18 @@ impl Client {
         self
     }
 
-    /// Sends `body` and reads the answer into `heard` as it arrives, so that a partial answer is kept on an
-    /// error and when this future is dropped. `body.stream` selects streaming.
+    /// Sends `body`, JSON, and reads the answer into `heard` as it arrives, so that a partial answer is kept on an
+    /// error and when this future is dropped. Its member `stream` selects streaming.
     pub async fn chat(
         &self,
-        body: &Value,
+        body: Bytes,
         heard: &mut Completion,
         events: &Events,
     ) -> Result<(), AdapterError> {
         let url = format!("{}/chat/completions", self.base_url);
         let reply = self
             .http
-            .reply(self.dressed(self.http.post(&url, body)))
+            .reply(self.dressed(self.http.post_text(&url, body)))
             .await;
         let told = match reply.map_err(|failure| self.failed(failure))? {
             Reply::Whole(answer) => hear(heard, &answer, events, self.refusal).await,

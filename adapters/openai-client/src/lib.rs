@@ -6,6 +6,7 @@
 mod adapter;
 mod api_error;
 mod ask;
+mod attachments;
 mod client;
 mod completion;
 mod names;
@@ -21,6 +22,7 @@ use serde_json::Value;
 pub use adapter::OpenAi;
 pub use api_error::{read as read_refusal, refused, said_in as refusal_in};
 pub use ask::{Structured, ask, assistant, format_for, offered, options_of, said, tool_answers};
+pub use attachments::UserMessage;
 pub use client::{Client, ended_early};
 pub use completion::{Completion, News, failed};
 pub use names::Names;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::adapter::OpenAi;
 use crate::ask::{Structured, ask, assistant, options_of, said};
+use crate::attachments::UserMessage;
 use crate::client::Client;
 use crate::completion::{Completion, failed};
 use crate::names::Names;
@@ -52,7 +53,11 @@ pub(crate) async fn execute<D: Dialect>(
         .send(AdapterEvent::new("session.updated").with(updated))
         .await;
 
-    let fresh = said(request, &history, &names);
+    let user = UserMessage::new(request).await?;
+    if !request.turns.is_empty() {
+        user.restore(&mut history);
+    }
+    let fresh = said(request, &user, &history, &names);
     history.extend(fresh);
     let model = request.model.as_deref().or(settings.model.as_deref());
     let mut body = body(adapter, request, model, &history, &names);
@@ -64,7 +69,10 @@ pub(crate) async fn execute<D: Dialect>(
             if retries.model() != model {
                 body["model"] = retries.model().into();
             }
-            let tried = retries.within(client.chat(&body, &mut heard, events)).await;
+            let filled = user.attachments.fill(&body).await?;
+            let tried = retries
+                .within(client.chat(filled.into(), &mut heard, events))
+                .await;
             if let Some(ended) = heard.ended(tried, &mut retries).await {
                 return ended;
             }
@@ -80,6 +88,7 @@ pub(crate) async fn execute<D: Dialect>(
         Err(error) => failed(error),
     };
     if result.status == Status::Ok {
+        user.forget(&mut history);
         history.push(assistant(&heard.text, &result.tool_calls, &names));
         adapter.sessions.write(&session, &history)?;
         if request.output_schema.is_some() && settings.structured != Structured::Off {

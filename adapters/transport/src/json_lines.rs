@@ -28,8 +28,12 @@ impl JsonLines {
 
     /// Queues a message; it is written while [`next`](Self::next) is awaited.
     pub fn send(&mut self, message: &impl Serialize) {
-        let line = serde_json::to_string(message).expect("a message has string keys");
-        self.child.send(&line);
+        self.send_text(&serde_json::to_string(message).expect("a message has string keys"));
+    }
+
+    /// Like [`send`](Self::send), for a message that is already JSON, on one line.
+    pub fn send_text(&mut self, message: &str) {
+        self.child.send(message);
     }
 
     /// The next value; `None` when no more will come. Lines that are not JSON are skipped, because programs

@@ -1,7 +1,8 @@
-//! Transports shared by several adapters: HTTP, retries, JSON lines, JSON-RPC, temporary folders, the caller's
+//! Transports shared by several adapters: HTTP, attachments, retries, JSON lines, JSON-RPC, temporary folders, the caller's
 //! tools. Independent of any runtime.
 
 pub mod answer;
+pub mod attachments;
 pub mod caller_tools;
 pub mod cancel_on_drop;
 mod failure;

@@ -5,7 +5,9 @@ use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::wire::{Ask, Protocol, accepted, calls, delta, finish, native, set, stop, text, usage};
+use crate::wire::{
+    Ask, Part, Protocol, accepted, calls, delta, finish, native, parts, set, stop, text, usage,
+};
 
 const MOST_PARTS: usize = 100_000;
 
@@ -209,7 +211,7 @@ fn contents(history: &[Value]) -> Value {
                     ],
                 )
             }
-            _ => ("user", vec![json!({"text": message["content"]})]),
+            _ => ("user", parts(message).iter().map(part).collect()),
         };
         match turns.last_mut() {
             Some((last, all)) if *last == role && is_answer(all) == is_answer(&parts) => {
@@ -222,6 +224,15 @@ fn contents(history: &[Value]) -> Value {
     turns
         .map(|(role, parts)| json!({"role": role, "parts": parts}))
         .collect()
+}
+
+fn part(part: &Part<'_>) -> Value {
+    match part {
+        Part::Text(text) => json!({ "text": text }),
+        Part::Image(content) | Part::File { content, .. } => {
+            json!({"inlineData": {"mimeType": content.media_type, "data": content.base64}})
+        }
+    }
 }
 
 fn is_answer(parts: &[Value]) -> bool {

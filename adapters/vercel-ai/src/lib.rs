@@ -89,6 +89,7 @@ impl ExecutionAdapter for VercelAi {
             "tool_rounds",
             "cost_tracking",
             "structured_output",
+            "attachments",
         ];
         let concurrent = match settings.mode {
             Mode::Direct | Mode::Gateway => 64,

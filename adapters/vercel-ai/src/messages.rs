@@ -4,7 +4,10 @@ use forge_adapter_api::options::{Reasoning, ToolChoice};
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 
-use crate::wire::{Ask, Protocol, accepted, calls, delta, finish, native, set, stop, text, usage};
+use crate::wire::{
+    Ask, DataUrl, Part, Protocol, accepted, calls, delta, finish, native, parts, set, stop, text,
+    usage,
+};
 
 /// Default of `max_tokens`, which the protocol requires; below every model's limit.
 const MAX_TOKENS: u64 = 4096;
@@ -237,10 +240,7 @@ fn messages(history: &[Value]) -> Value {
                     "type": "tool_result", "tool_use_id": message["tool_call_id"], "content": message["content"],
                 })],
             ),
-            _ => (
-                "user",
-                vec![json!({"type": "text", "text": message["content"]})],
-            ),
+            _ => ("user", parts(message).iter().map(block).collect()),
         };
         match turns.last_mut() {
             Some((last, all)) if *last == role => all.extend(blocks),
@@ -251,6 +251,17 @@ fn messages(history: &[Value]) -> Value {
     turns
         .map(|(role, content)| json!({"role": role, "content": content}))
         .collect()
+}
+
+fn block(part: &Part<'_>) -> Value {
+    let source = |content: &DataUrl<'_>| json!({"type": "base64", "media_type": content.media_type, "data": content.base64});
+    match part {
+        Part::Text(text) => json!({"type": "text", "text": text}),
+        Part::Image(content) => json!({"type": "image", "source": source(content)}),
+        Part::File { name, content } => {
+            json!({"type": "document", "title": name, "source": source(content)})
+        }
+    }
 }
 
 fn is_thought(block: &Value) -> bool {

@@ -7,7 +7,8 @@ use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 
 use crate::wire::{
-    Ask, Protocol, accepted, calls, delta, finish, native, set, system_role, text, usage,
+    Ask, Part, Protocol, accepted, calls, delta, finish, native, parts, set, system_role, text,
+    usage,
 };
 
 const MOST_ITEMS: usize = 1024;
@@ -203,8 +204,19 @@ fn items(message: &Value) -> Vec<Value> {
         "tool" => vec![json!({
             "type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"],
         })],
-        _ => vec![json!({
-            "role": "user", "content": [{"type": "input_text", "text": message["content"]}],
-        })],
+        _ => {
+            let content: Value = parts(message).iter().map(input).collect();
+            vec![json!({"role": "user", "content": content})]
+        }
+    }
+}
+
+fn input(part: &Part<'_>) -> Value {
+    match part {
+        Part::Text(text) => json!({"type": "input_text", "text": text}),
+        Part::Image(content) => json!({"type": "input_image", "image_url": content.whole}),
+        Part::File { name, content } => {
+            json!({"type": "input_file", "filename": name, "file_data": content.whole})
+        }
     }
 }

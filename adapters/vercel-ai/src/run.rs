@@ -4,7 +4,9 @@ use forge_adapter_api::options::ToolChoice;
 use forge_adapter_api::{
     AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, Result, Run, Status,
 };
-use forge_adapter_openai_client::{Completion, Names, Sessions, assistant, cost, failed, said};
+use forge_adapter_openai_client::{
+    Completion, Names, Sessions, UserMessage, assistant, cost, failed, said,
+};
 use forge_adapter_transport::http::Http;
 use forge_adapter_transport::retry::Retries;
 use serde_json::{Map, Value, json};
@@ -37,7 +39,11 @@ pub(crate) async fn execute(
     events
         .send(AdapterEvent::new("session.updated").with(updated))
         .await;
-    let fresh = said(request, &history, &names);
+    let user = UserMessage::new(request).await?;
+    if !request.turns.is_empty() {
+        user.restore(&mut history);
+    }
+    let fresh = said(request, &user, &history, &names);
     history.extend(fresh);
 
     let mut options = request.model_options();
@@ -52,6 +58,7 @@ pub(crate) async fn execute(
             .as_deref()
             .filter(|text| !text.is_empty()),
         messages: &history,
+        attachments: &user.attachments,
         tools: &request.tools,
         names: &names,
         schema: request.output_schema.as_ref(),
@@ -85,6 +92,7 @@ pub(crate) async fn execute(
         Err(error) => failed(error),
     };
     if result.status == Status::Ok {
+        user.forget(&mut history);
         let message = assistant(&heard.text, &result.tool_calls, &names);
         history.push(wire::with_native(message, native));
         room.sessions.write(&session, &history)?;

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::providers::split;
 use crate::settings::{Provider, Settings};
-use crate::wire::{Ask, calls, delta, finish, hear, native, text, usage};
+use crate::wire::{Ask, Part, calls, delta, finish, hear, native, parts, text, usage};
 
 /// Passed to Node as an argument, so that packages resolve from the working directory.
 const SCRIPT: &str = include_str!("sidecar.mjs");
@@ -36,8 +36,11 @@ pub(crate) async fn call(
     events: &Events,
 ) -> Result<()> {
     let (name, model) = split(settings, ask.model)?;
+    let question = question(name, &settings.providers[name], model, ask);
+    let question = ask.attachments.fill(&question).await?;
     let mut process = start(host, settings, Some(execution))?;
-    process.send(&question(name, &settings.providers[name], model, ask));
+    process.send_text(&question);
+    drop(question);
     let answered = listen(&mut process, settings, heard, kept, events).await;
     // The answer does not depend on the exit; the process is killed after the timeout.
     let stopped = process.stop(END_PATIENCE).await;
@@ -253,10 +256,25 @@ fn messages(history: &[Value]) -> Value {
                 });
                 all.push(json!({"role": "tool", "content": [result]}));
             }
-            _ => all.push(json!({"role": "user", "content": message["content"]})),
+            _ => {
+                let content: Value = parts(message).iter().map(part).collect();
+                all.push(json!({"role": "user", "content": content}));
+            }
         }
     }
     Value::Array(all)
+}
+
+fn part(part: &Part<'_>) -> Value {
+    match part {
+        Part::Text(text) => json!({"type": "text", "text": text}),
+        Part::Image(content) => {
+            json!({"type": "file", "mediaType": content.media_type, "data": content.base64})
+        }
+        Part::File { name, content } => json!({
+            "type": "file", "mediaType": content.media_type, "data": content.base64, "filename": name,
+        }),
+    }
 }
 
 fn said(message: &Value) -> Value {

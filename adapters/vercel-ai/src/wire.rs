@@ -7,6 +7,7 @@ use forge_adapter_api::{AdapterError, Events, ModelOptions, Result};
 use forge_adapter_openai_client::{
     Client, Completion, Names, ended_early, options_of, refusal_in, refused,
 };
+use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::http::{Http, Reply};
 use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
@@ -28,6 +29,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) model: &'a str,
     pub(crate) system: Option<&'a str>,
     pub(crate) messages: &'a [Value],
+    pub(crate) attachments: &'a Attachments,
     pub(crate) tools: &'a [Tool],
     pub(crate) names: &'a Names,
     pub(crate) schema: Option<&'a Value>,
@@ -75,7 +77,8 @@ pub(crate) async fn call(
             let client = Client::new(http.clone(), base, target.key.clone(), &target.headers)?;
             let mut body = chat(ask);
             extend(&mut body, &target.extra);
-            client.chat(&body, heard, events).await
+            let body = ask.attachments.fill(&body).await?;
+            client.chat(body.into(), heard, events).await
         }
     };
     answered.map_err(|error| cleaned(error, target))
@@ -92,8 +95,9 @@ async fn follow<P: Protocol + Default>(
 ) -> Result<()> {
     let mut body = P::body(ask);
     extend(&mut body, &target.extra);
+    let body = ask.attachments.fill(&body).await?;
     let request = http
-        .post(&target.url(path), &body)
+        .post_text(&target.url(path), body.into())
         .headers(target.header_map()?);
     let mut stream = match http.reply(request).await.map_err(refused)? {
         Reply::Events(stream) => stream,
@@ -261,6 +265,54 @@ pub(crate) fn accepted(parts: &[Value], is_thought: fn(&Value) -> bool) -> Vec<V
         .collect()
 }
 
+/// The parts of a user's message in the form of Chat Completions.
+pub(crate) fn parts(message: &Value) -> Vec<Part<'_>> {
+    match &message["content"] {
+        Value::Array(parts) => parts.iter().filter_map(Part::of).collect(),
+        content => vec![Part::Text(content.as_str().unwrap_or_default())],
+    }
+}
+
+pub(crate) enum Part<'a> {
+    Text(&'a str),
+    Image(DataUrl<'a>),
+    File { name: &'a str, content: DataUrl<'a> },
+}
+
+/// A URL with its content.
+#[derive(Clone, Copy)]
+pub(crate) struct DataUrl<'a> {
+    pub(crate) whole: &'a str,
+    pub(crate) media_type: &'a str,
+    pub(crate) base64: &'a str,
+}
+
+impl<'a> DataUrl<'a> {
+    fn of(url: &'a Value) -> Option<Self> {
+        let whole = url.as_str()?;
+        let (media_type, base64) = whole.strip_prefix("data:")?.split_once(";base64,")?;
+        Some(Self {
+            whole,
+            media_type,
+            base64,
+        })
+    }
+}
+
+impl<'a> Part<'a> {
+    fn of(part: &'a Value) -> Option<Self> {
+        match part["type"].as_str()? {
+            "text" => Some(Self::Text(part["text"].as_str()?)),
+            "image_url" => DataUrl::of(&part["image_url"]["url"]).map(Self::Image),
+            "file" => Some(Self::File {
+                name: part["file"]["filename"].as_str()?,
+                content: DataUrl::of(&part["file"]["file_data"])?,
+            }),
+            _ => None,
+        }
+    }
+}
+
 /// A chunk with this delta.
 #[expect(
     clippy::needless_pass_by_value,
@@ -345,6 +397,7 @@ mod tests {
             model: "m",
             system: None,
             messages: &[with_native(message, native.collect())],
+            attachments: &Attachments::default(),
             tools: &[],
             names: &names,
             schema: None,

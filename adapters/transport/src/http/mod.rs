@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use forge_adapter_api::host;
 use futures_util::StreamExt as _;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
@@ -95,6 +96,14 @@ impl Http {
             .post(url)
             .header("content-type", "application/json")
             .body(body.to_string())
+    }
+
+    /// A POST of JSON that is already text.
+    pub fn post_text(&self, url: &str, body: Bytes) -> RequestBuilder {
+        self.client
+            .post(url)
+            .header("content-type", "application/json")
+            .body(body)
     }
 
     pub fn patch(&self, url: &str, body: &Value) -> RequestBuilder {
