@@ -97,7 +97,9 @@ impl ExecutionAdapter for A2a {
 
     fn capabilities(&self) -> Profile {
         Profile {
-            capabilities: ["streaming", "session_resume"].map(str::to_owned).into(),
+            capabilities: ["streaming", "session_resume", "attachments"]
+                .map(str::to_owned)
+                .into(),
             native_tools: Vec::new(),
             max_concurrent: self.settings.table.max_concurrent.max(1),
             output_strategies: vec![OutputStrategy::Stream],

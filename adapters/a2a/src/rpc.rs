@@ -1,6 +1,7 @@
 //! Calls of the protocol: JSON-RPC over HTTP, with the method names of either version.
 
 use forge_adapter_api::AdapterError;
+use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::http::Http;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -41,30 +42,38 @@ impl Call {
     }
 }
 
+/// Body of a call.
+pub(crate) fn body(version: Version, call: Call, params: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": call.name(version), "params": params})
+}
+
 pub(crate) fn request(
     http: &Http,
     settings: &Settings,
     endpoint: &Endpoint,
-    call: Call,
-    params: &Value,
+    body: String,
 ) -> RequestBuilder {
     let version = match endpoint.version {
         Version::One => "1.0",
         Version::Old => "0.3",
     };
-    let body =
-        json!({"jsonrpc": "2.0", "id": 1, "method": call.name(endpoint.version), "params": params});
     let request = http
         .request(Method::POST, endpoint.url.as_str())
         .header("content-type", "application/json")
         .header("accept", "text/event-stream, application/json")
         .header("a2a-version", version)
-        .body(body.to_string());
+        .body(body);
     settings.with_credentials(request)
 }
 
 /// Params of a message that continues this conversation. `SendMessage` returns before the task is done.
-pub(crate) fn message(version: Version, ids: &Ids, text: &str, metadata: &Value) -> Value {
+pub(crate) fn message(
+    version: Version,
+    ids: &Ids,
+    text: &str,
+    attachments: &Attachments,
+    metadata: &Value,
+) -> Value {
     let (role, part, at_once) = match version {
         Version::One => (
             "ROLE_USER",
@@ -77,8 +86,17 @@ pub(crate) fn message(version: Version, ids: &Ids, text: &str, metadata: &Value)
             json!({"blocking": false}),
         ),
     };
+    let files = attachments.parts().map(|file| match version {
+        Version::One => json!({
+            "raw": file.base64, "filename": file.name, "mediaType": file.media_type,
+        }),
+        Version::Old => json!({"kind": "file", "file": {
+            "bytes": file.base64, "name": file.name, "mimeType": file.media_type,
+        }}),
+    });
+    let parts: Value = std::iter::once(part).chain(files).collect();
     let mut message =
-        json!({"role": role, "messageId": Uuid::new_v4().to_string(), "parts": [part]});
+        json!({"role": role, "messageId": Uuid::new_v4().to_string(), "parts": parts});
     if version == Version::Old {
         message["kind"] = "message".into();
     }
@@ -122,31 +140,55 @@ pub(crate) fn result(mut answer: Value) -> Result<Value, AdapterError> {
 
 #[cfg(test)]
 mod tests {
+    use forge_adapter_api::request::Attachment;
+
     use super::*;
 
     #[test]
-    fn a_message_goes_on_with_its_task_and_context() {
+    fn a_message_goes_on_with_its_task_and_context_and_has_its_files() {
+        let attachments = Attachments::new(&[Attachment {
+            name: "a.png".to_owned(),
+            media_type: "image/png".to_owned(),
+            bytes: 3,
+            path: "/absent".into(),
+        }]);
+        let content = attachments.parts().next().unwrap().base64;
         let ids = Ids {
             task: Some("t".to_owned()),
             context: Some("c".to_owned()),
         };
-        let one = message(Version::One, &ids, "x", &Value::Null);
+        let one = message(Version::One, &ids, "x", &attachments, &Value::Null);
         assert_eq!(
             (&one["message"]["taskId"], &one["message"]["contextId"]),
             (&json!("t"), &json!("c"))
         );
         assert_eq!(
             (&one["message"]["role"], &one["message"]["parts"]),
-            (&json!("ROLE_USER"), &json!([{"text": "x"}]))
+            (
+                &json!("ROLE_USER"),
+                &json!([
+                    {"text": "x"},
+                    {"raw": content, "filename": "a.png", "mediaType": "image/png"},
+                ])
+            )
         );
-        let old = message(Version::Old, &Ids::default(), "x", &Value::Null);
+        let old = message(
+            Version::Old,
+            &Ids::default(),
+            "x",
+            &attachments,
+            &Value::Null,
+        );
         assert_eq!(
             (&old["message"]["kind"], &old["message"]["taskId"]),
             (&json!("message"), &Value::Null)
         );
         assert_eq!(
             old["message"]["parts"],
-            json!([{"kind": "text", "text": "x"}])
+            json!([
+                {"kind": "text", "text": "x"},
+                {"kind": "file", "file": {"bytes": content, "name": "a.png", "mimeType": "image/png"}},
+            ])
         );
     }
 

@@ -7,6 +7,7 @@ use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run,
 };
 use forge_adapter_transport::answer::Kind;
+use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::cancel_on_drop::CancelOnDrop;
 use forge_adapter_transport::http::Http;
 use serde_json::Value;
@@ -34,6 +35,7 @@ pub(crate) struct Talk<'a> {
 #[derive(Default)]
 struct Course {
     transcript: Transcript,
+    attachments: Attachments,
     undo: Option<CancelOnDrop>,
     /// True once the stream was resumed.
     resumed: bool,
@@ -45,7 +47,10 @@ impl Talk<'_> {
         request: &ExecutionRequest,
         run: &Run,
     ) -> Result<ExecutionResult> {
-        let mut course = Course::default();
+        let mut course = Course {
+            attachments: Attachments::new(&request.attachments),
+            ..Course::default()
+        };
         let ended = tokio::select! {
             ended = self.follow(request, &mut course) => ended,
             () = run.cancelled() => Err(AdapterError::cancelled()),
@@ -91,7 +96,13 @@ impl Talk<'_> {
             .metadata
             .as_ref()
             .map_or(&Value::Null, |metadata| &metadata["a2a"]);
-        let message = rpc::message(self.endpoint.version, &ids, &text, metadata);
+        let message = rpc::message(
+            self.endpoint.version,
+            &ids,
+            &text,
+            &course.attachments,
+            metadata,
+        );
         let call = match self.endpoint.streaming {
             Streaming::Offered => Call::Stream,
             Streaming::Missing => Call::Send,
@@ -119,7 +130,8 @@ impl Talk<'_> {
             if let Some(undo) = course.undo.take() {
                 undo.disarm();
             }
-            *course = Course::default();
+            course.transcript = Transcript::default();
+            course.resumed = false;
             return Ok(false);
         }
         read.map(|()| true)
@@ -171,7 +183,9 @@ impl Talk<'_> {
 
     /// Makes a call and applies all updates of its answer.
     async fn hear(&self, call: Call, params: &Value, course: &mut Course) -> Result<()> {
-        let request = rpc::request(self.http, self.settings, self.endpoint, call, params);
+        let body = rpc::body(self.endpoint.version, call, params);
+        let body = course.attachments.fill(&body).await?;
+        let request = rpc::request(self.http, self.settings, self.endpoint, body);
         let answer = self.http.answer(request).await?;
         let mut messages = match answer.kind() {
             Kind::Whole => return self.take(answer.json().await?, course).await,
@@ -210,13 +224,9 @@ impl Talk<'_> {
             self.events.send(event).await;
         }
         if let (None, Some(task)) = (&course.undo, &course.transcript.ids.task) {
-            let cancel = rpc::request(
-                self.http,
-                self.settings,
-                self.endpoint,
-                Call::Cancel,
-                &rpc::of_task(task),
-            );
+            let cancel = rpc::body(self.endpoint.version, Call::Cancel, &rpc::of_task(task));
+            let cancel = cancel.to_string();
+            let cancel = rpc::request(self.http, self.settings, self.endpoint, cancel);
             course.undo = Some(CancelOnDrop::new(self.http, cancel));
         }
         Ok(())

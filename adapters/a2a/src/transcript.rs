@@ -1,9 +1,9 @@
 //! State of a run: its artifacts, the task's state, and the result built from them.
 
 use forge_adapter_api::{AdapterEvent, ExecutionResult};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::update::{Appends, Artifact, Content, Ids, Message, State, Task, Update};
+use crate::update::{Appends, Artifact, Content, File, Ids, Message, State, Task, Update};
 
 /// Separator of context id and task id in the id of a session that waits for an answer.
 const TASK: &str = "|task:";
@@ -91,12 +91,14 @@ impl Transcript {
                 (Some(task), true) => format!("{context}{TASK}{task}"),
                 (Some(_) | None, _) => context,
             });
-        let data = self
-            .artifacts
-            .into_iter()
-            .rev()
-            .find_map(|(_, content)| content.data);
+        let (mut data, mut output_files) = (None, Vec::new());
+        for (_, content) in self.artifacts {
+            data = content.data.or(data);
+            let files = content.files.into_iter();
+            output_files.extend(files.filter_map(File::into_output));
+        }
         ExecutionResult {
+            output_files,
             output: Some(text).filter(|text| !text.is_empty()),
             structured_output: data.or_else(|| self.said.and_then(|content| content.data)),
             session_id: session,
@@ -228,17 +230,18 @@ impl Transcript {
         if new.data.is_some() {
             content.data.clone_from(&new.data);
         }
-        let files: Vec<&Value> = new
+        let files: Vec<&File> = new
             .files
             .iter()
             .filter(|file| !content.files.contains(file))
             .collect();
         for file in &files {
             events.push(
-                AdapterEvent::new("exec.progress").with(json!({"kind": "file", "file": file})),
+                AdapterEvent::new("exec.progress")
+                    .with(json!({"kind": "file", "file": file.shown})),
             );
         }
-        let files: Vec<Value> = files.into_iter().cloned().collect();
+        let files: Vec<File> = files.into_iter().cloned().collect();
         content.files.extend(files);
         if !delta.is_empty() {
             let gap = if known.is_none() && !is_first {
@@ -253,6 +256,8 @@ impl Transcript {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn hear(transcript: &mut Transcript, result: &Value) -> Vec<(String, Value)> {

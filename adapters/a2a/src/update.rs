@@ -1,5 +1,6 @@
 //! The agent's messages in one form, for either protocol version or a mix of both.
 
+use forge_adapter_api::result::{FileContent, OutputFile};
 use serde_json::Value;
 
 /// One `result` of an answer or of a stream.
@@ -56,8 +57,28 @@ pub(crate) enum Appends {
 pub(crate) struct Content {
     pub(crate) text: String,
     pub(crate) data: Option<Value>,
-    /// Files as `{name?, mediaType?, url?}` each.
-    pub(crate) files: Vec<Value>,
+    pub(crate) files: Vec<File>,
+}
+
+/// A file part.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct File {
+    /// `{name?, mediaType?, url?}`, without the content, which would exceed the size of an event.
+    pub(crate) shown: Value,
+    /// The content in base64; `None` for a file that is only named.
+    pub(crate) base64: Option<String>,
+}
+
+impl File {
+    /// The file with its content, if the agent sent that.
+    pub(crate) fn into_output(self) -> Option<OutputFile> {
+        let text = |member: &str| self.shown[member].as_str().map(str::to_owned);
+        Some(OutputFile {
+            name: text("name").unwrap_or_default(),
+            media_type: text("mediaType"),
+            content: FileContent::Data(self.base64?),
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,8 +185,7 @@ impl Content {
     }
 }
 
-/// Converts a file part. Leaves out its bytes, which would exceed the size of an event.
-fn file(part: &Value) -> Option<Value> {
+fn file(part: &Value) -> Option<File> {
     let old = &part["file"];
     let first = |values: [&Value; 2]| {
         values
@@ -175,13 +195,14 @@ fn file(part: &Value) -> Option<Value> {
             .unwrap_or_default()
     };
     let url = first([&part["url"], &old["uri"]]);
-    let has_bytes = part["raw"].is_string() || old["bytes"].is_string();
-    (url.is_string() || has_bytes).then(|| {
-        serde_json::json!({
+    let base64 = part["raw"].as_str().or_else(|| old["bytes"].as_str());
+    (url.is_string() || base64.is_some()).then(|| File {
+        shown: serde_json::json!({
             "name": first([&part["filename"], &old["name"]]),
             "mediaType": first([&part["mediaType"], &old["mimeType"]]),
             "url": url,
-        })
+        }),
+        base64: base64.map(str::to_owned),
     })
 }
 
@@ -282,8 +303,13 @@ mod tests {
             ("xy", Appends::Yes)
         );
         assert_eq!(artifact.content.data, Some(json!({"n": 1})));
-        assert_eq!(artifact.content.files.len(), 2);
-        assert!(!json!(artifact.content.files).to_string().contains("AAAA"));
+        let outputs = artifact.content.files.into_iter().map(File::into_output);
+        let expected = OutputFile {
+            name: "g".to_owned(),
+            media_type: None,
+            content: FileContent::Data("AAAA".to_owned()),
+        };
+        assert_eq!(outputs.collect::<Vec<_>>(), [None, Some(expected)]);
     }
 
     #[test]
