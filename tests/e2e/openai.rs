@@ -1,8 +1,10 @@
 //! The bridge with a server of Chat Completions: the fake model.
 
 use std::path::Path;
+use std::time::Duration;
 
 use forge_test_model::Model;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::harness::api::with;
@@ -143,6 +145,33 @@ async fn what_goes_wrong_has_its_code() {
     let limit = json!({"timeoutSeconds": 1});
     let result = bridge.api.run(with(task("hang", "HANG"), &limit)).await;
     assert_eq!(result["errorCode"], "timeout", "{result}");
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn a_busy_model_is_asked_again_after_the_time_that_it_names_and_the_retry_is_counted() {
+    let model = Model::start().await;
+    let bridge = bridge(&model).await;
+    let id = bridge
+        .api
+        .dispatch(task("busy", "FAILONCE429 RETRYAFTER2"))
+        .await;
+    let result = bridge.api.finished(&id).await["result"].clone();
+    assert_eq!(result["status"], "ok", "{result}");
+    assert_eq!(result["usage"]["totalTokens"], 40, "{result}");
+    let requests = model.requests();
+    assert_eq!(requests.len(), 2);
+    let waited = requests[1].at.duration_since(requests[0].at);
+    assert!(waited >= Duration::from_secs(2), "{waited:?}");
+    let events = bridge.api.events(&id).await;
+    let retrying = events
+        .iter()
+        .find(|event| event["type"] == "model.retrying");
+    assert_eq!(retrying.unwrap()["data"]["delayMs"], 2_000);
+    let page = bridge.api.request(Method::GET, "/metrics");
+    let page = page.send().await.unwrap().text().await.unwrap();
+    let counted = "forge_bridge_model_retries_total{adapter=\"openai-compatible\",reason=\"rate_limited\"} 1\n";
+    assert!(page.contains(counted), "{page}");
     bridge.stop().await;
 }
 
