@@ -97,13 +97,13 @@ fn messages(body: &Value) -> Checked {
     // The service merges consecutive messages of one role.
     let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
     for (at, message) in array(&body["messages"]).iter().enumerate() {
-        known(message, &["role", "content"], &format!("messages.{at}."))?;
         let role = message["role"].as_str().unwrap_or_default();
         let content = blocks(&message["content"]);
         if role == "system" {
             // `claude` sends it between turns, with a header of the service for that.
             continue;
         }
+        known(message, &["role", "content"], &format!("messages.{at}."))?;
         let is_role = ["user", "assistant"].contains(&role);
         ensure(is_role, || format!("messages.{at}.role: {role}"))?;
         ensure(!content.is_empty(), || {
