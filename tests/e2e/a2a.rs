@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use forge_test_model::Model;
+use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::harness::process::Home;
-use super::harness::{Api, Bridge, until};
+use super::harness::{Api, Bridge, api, until};
 
 /// The agent's process; killed on drop.
 struct Agent {
@@ -93,11 +94,17 @@ async fn a_question_is_answered_by_the_next_dispatch_and_a_cancel_reaches_the_ag
         "{}",
         huge["errorCode"]
     );
-    let events = api.events(&id).await;
-    let texts = events
-        .iter()
-        .filter_map(|event| event["data"]["delta"].as_str());
-    assert_eq!(texts.map(str::len).sum::<usize>(), 6 << 20);
+    let (mut streamed, mut after) = (0, "0".to_owned());
+    while streamed < 6 << 20 {
+        let path = format!("/api/v2/dispatch/{id}/events?after={after}");
+        let request = api.request(Method::GET, &path);
+        let (_, page) = api::answer(request.header("accept", "application/json")).await;
+        let events = page["events"].as_array().unwrap().iter();
+        let texts = events.filter_map(|event| event["data"]["delta"].as_str());
+        streamed += texts.map(str::len).sum::<usize>();
+        after = page["nextCursor"].as_str().unwrap().to_owned();
+    }
+    assert_eq!(streamed, 6 << 20);
 
     let asked = api.run(task("ask", "ASK me")).await;
     assert_eq!(asked["errorCode"], "input_required", "{asked}");
