@@ -77,6 +77,9 @@ pub struct ExecutionRequest {
     /// MCP servers by name, as the bridge's configuration defines them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mcp_servers: BTreeMap<String, Value>,
+    /// True if the execution fails (`mcp_server_unavailable`) when one of `mcp_servers` does not start.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub mcp_required: bool,
     /// Remaining budget, over all attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
@@ -188,6 +191,18 @@ pub struct Meta {
     pub step_id: Option<String>,
 }
 
+fn yes() -> bool {
+    true
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
 impl ExecutionRequest {
     /// Opens the workspace's folder; `None` without one. The error `workspace_unavailable` means that another
     /// folder is at its path now, or none. Files in it are then opened through the [`Folder`], and programs
@@ -246,6 +261,7 @@ impl ExecutionRequest {
             resume: false,
             workspace: None,
             mcp_servers: BTreeMap::new(),
+            mcp_required: true,
             budget: None,
             metadata: None,
             meta: Meta::default(),

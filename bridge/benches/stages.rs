@@ -147,6 +147,7 @@ impl Bench {
             recorded_session: None,
             budget_left: None,
             mcp_servers: &BTreeMap::new(),
+            mcp_required: true,
         };
         let request = assemble(&self.dispatch, self.prompt.clone(), &attempt)
             .expect("it names no MCP server");

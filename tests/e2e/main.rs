@@ -46,6 +46,7 @@ mod manage;
 mod metrics;
 mod model;
 mod openai;
+mod optional_servers;
 mod orphans;
 mod output;
 mod plugins;

@@ -15,12 +15,12 @@ use forge_test_support::callback::Received;
 const HANG: &str = r#"{"mcp__fixture__hang":{}}"#;
 
 /// File in which the fixture records the ids of its processes.
-struct Pids {
+pub(crate) struct Pids {
     folder: TempDir,
 }
 
 impl Pids {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
         }
@@ -77,7 +77,7 @@ const SUPERVISOR: (&str, &str) = (
     env!("CARGO_BIN_EXE_forge-bridge"),
 );
 
-async fn bridge(pids: &Pids, mcp: &str, variables: &[(&str, &str)]) -> Bridge {
+pub(crate) async fn bridge(pids: &Pids, mcp: &str, variables: &[(&str, &str)]) -> Bridge {
     let mut all = vec![SUPERVISOR];
     all.extend(variables);
     Bridge::configured(&file(pids, mcp), &all).await
@@ -89,7 +89,7 @@ fn echo(capabilities: &str) -> String {
 }
 
 /// A dispatch in which echo calls the tools named in the message.
-fn asks(task: &str, model: &str, message: &str, extra: &Value) -> Value {
+pub(crate) fn asks(task: &str, model: &str, message: &str, extra: &Value) -> Value {
     let mut body = quiet(task, model);
     let members = body.as_object_mut().unwrap();
     members.insert("message".to_owned(), message.into());

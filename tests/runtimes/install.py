@@ -36,7 +36,8 @@ def cache() -> pathlib.Path:
 def npm(source: pathlib.Path, folder: pathlib.Path) -> None:
     for name in ("package.json", "package-lock.json"):
         shutil.copy(source / name, folder)
-    run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], folder)
+    # Optional packages are builds for other systems, and native parts that the programs do without.
+    run(["npm", "ci", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund"], folder)
 
 
 def python(source: pathlib.Path, folder: pathlib.Path) -> None:

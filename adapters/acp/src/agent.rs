@@ -1,8 +1,8 @@
 //! Capabilities reported by the agent, and known behaviour of some agents beyond the protocol.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::config::UsageScope;
+use crate::config::{Permission, UsageScope};
 
 /// Protocol version of the adapter.
 pub(crate) const PROTOCOL: u64 = 1;
@@ -23,6 +23,7 @@ pub(crate) struct Agent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Kind {
     ClaudeAgentAcp,
+    GeminiCli,
     Hermes,
     OpenCode,
     #[default]
@@ -45,6 +46,7 @@ impl Agent {
         let logins = answer["authMethods"].as_array().into_iter().flatten();
         Ok(Self {
             kind: match name.as_deref() {
+                Some("gemini-cli") => Kind::GeminiCli,
                 Some("hermes-agent") => Kind::Hermes,
                 Some("OpenCode") => Kind::OpenCode,
                 Some("@agentclientprotocol/claude-agent-acp") => Kind::ClaudeAgentAcp,
@@ -64,7 +66,7 @@ impl Agent {
     /// Scope of the agent's token counts; `Auto` if unknown.
     pub(crate) fn usage_scope(&self) -> UsageScope {
         match self.kind {
-            Kind::ClaudeAgentAcp => UsageScope::Turn,
+            Kind::ClaudeAgentAcp | Kind::GeminiCli => UsageScope::Turn,
             Kind::Hermes => UsageScope::Process,
             Kind::OpenCode => UsageScope::LastCall,
             Kind::Other => UsageScope::Auto,
@@ -75,15 +77,25 @@ impl Agent {
     pub(crate) fn says_failures_as_text(&self) -> bool {
         match self.kind {
             Kind::Hermes => true,
-            Kind::ClaudeAgentAcp | Kind::OpenCode | Kind::Other => false,
+            Kind::ClaudeAgentAcp | Kind::GeminiCli | Kind::OpenCode | Kind::Other => false,
         }
+    }
+
+    /// Returns true if the agent's cost includes the calls of a cancelled turn.
+    pub(crate) fn bills_cancelled_turns(&self) -> bool {
+        self.kind == Kind::ClaudeAgentAcp
+    }
+
+    /// `_meta` of a new or loaded session under `permission`. claude-agent-acp would run the hooks of the working
+    /// directory's settings without asking.
+    pub(crate) fn session_meta(&self, permission: Permission) -> Option<Value> {
+        let reads_hooks = self.kind == Kind::ClaudeAgentAcp && permission == Permission::Deny;
+        reads_hooks.then(|| json!({"claudeCode": {"options": {"settingSources": ["user"]}}}))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -10,11 +10,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// Names of the members of [`Table`].
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "program",
     "args",
     "dir",
     "model",
+    "mode",
     "max_concurrent",
     "permission",
     "allowed_tools",
@@ -45,6 +46,8 @@ pub(crate) struct Table {
     pub(crate) dir: Option<PathBuf>,
     /// Model of dispatches that name none; default: the agent's own.
     pub(crate) model: Option<String>,
+    /// Mode of every session; default: the one in which the agent asks before it acts.
+    pub(crate) mode: Option<String>,
     pub(crate) max_concurrent: u32,
     /// Decision on a call that no rule covers.
     pub(crate) permission: Permission,
@@ -73,6 +76,7 @@ impl Default for Table {
             args: Vec::new(),
             dir: None,
             model: None,
+            mode: None,
             // A run is a process of some hundred megabytes.
             max_concurrent: 4,
             permission: Permission::Deny,

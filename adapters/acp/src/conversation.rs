@@ -1,9 +1,10 @@
 //! The conversation with one agent process: opens a session, sends the prompt, handles the agent's requests and
 //! updates.
 
-use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use forge_adapter_api::child::Program;
 use forge_adapter_api::{AdapterEvent, Events, ExecutionRequest, Run};
 use forge_adapter_transport::json_rpc::{
     INTERNAL_ERROR, Incoming, JsonRpc, METHOD_NOT_FOUND, RpcError, Unreadable,
@@ -13,10 +14,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::Acp;
 use crate::agent::{Agent, PROTOCOL};
+use crate::choices::{Choice, Choices, MODE, MODEL};
 use crate::files;
 use crate::launch::{self, Session};
+use crate::mcp_probe::{self, Probe};
 use crate::meter::Meter;
-use crate::models::{Choice, Models};
+use crate::mode;
 use crate::outcome::{AUTH_REQUIRED, End};
 use crate::policy::{self, Decision, Policy};
 use crate::tool_server::ToolServer;
@@ -80,7 +83,7 @@ impl<'a> Conversation<'a> {
         adapter: &Acp,
         request: &ExecutionRequest,
         session: Option<&str>,
-        work: PathBuf,
+        program: &Program,
     ) -> Result<Session, End> {
         let files = self.policy.workspace.is_some();
         let hello = json!({
@@ -92,12 +95,24 @@ impl<'a> Conversation<'a> {
                 "name": "forge-bridge", "title": "forge-bridge", "version": env!("CARGO_PKG_VERSION"),
             },
         });
-        let answer = self.ask("initialize", hello).await?;
+        let probe = Probe {
+            host: &adapter.host,
+            execution: &request.execution_id,
+            agent: program,
+        };
+        let (answer, missing) = tokio::try_join!(self.ask("initialize", hello), async {
+            Ok(mcp_probe::unavailable(&probe, &request.mcp_servers).await)
+        })?;
         self.agent = Agent::read(&answer).map_err(End::Garbled)?;
         let mut servers =
             launch::servers(&request.mcp_servers, &self.agent).map_err(End::Impossible)?;
+        self.report(&missing, request.mcp_required).await?;
         servers.extend(self.desk.as_ref().map(ToolServer::server));
-        let mut opening = json!({"cwd": work, "mcpServers": servers});
+        let permission = self.policy.permission;
+        let mut opening = json!({"cwd": program.dir, "mcpServers": servers});
+        if let Some(meta) = self.agent.session_meta(permission) {
+            opening["_meta"] = meta;
+        }
         let (kind, opened) = match session {
             None => {
                 let opened = self.ask("session/new", opening).await;
@@ -122,31 +137,61 @@ impl<'a> Conversation<'a> {
                 "the agent opened a session without an id".to_owned(),
             ));
         };
-        let models = Models::read(&opened);
+        let table = &adapter.settings.table;
+        let models = Choices::read(&MODEL, &opened);
         self.transcript.model.clone_from(&models.current);
-        let wanted = request
-            .model
-            .as_ref()
-            .or(adapter.settings.table.model.as_ref());
-        if let Some(wanted) = wanted {
-            match models.choose(&id, wanted).map_err(End::Impossible)? {
-                Choice::Nothing => {}
-                Choice::Ask {
-                    method,
-                    params,
-                    value,
-                } => {
-                    self.ask(method, params).await?;
-                    self.transcript.model = Some(value);
-                }
+        if let Some(wanted) = request.model.as_ref().or(table.model.as_ref()) {
+            let chosen = models.choose(&id, wanted).map_err(End::Impossible)?;
+            if let Some(value) = self.choose(chosen).await? {
+                self.transcript.model = Some(value);
             }
         }
+        let modes = Choices::read(&MODE, &opened);
+        let wanted = mode::wanted(&modes, table.mode.as_deref());
+        adapter.unasked.store(wanted.is_none(), Ordering::Relaxed);
+        let chosen = match wanted {
+            Some(wanted) => modes.choose(&id, wanted).map_err(End::Impossible)?,
+            None => Choice::Nothing,
+        };
+        mode::check(permission, mode::after(&modes, &chosen)).map_err(End::Unguarded)?;
+        self.choose(chosen).await?;
         let updated = AdapterEvent::new("session.updated").with(json!({
             "sessionId": id, "model": self.transcript.model,
             "runtime": self.agent.name, "runtimeVersion": self.agent.version,
         }));
         self.events.send(updated).await;
         Ok(kind)
+    }
+
+    /// Emits an event for each MCP server that is not available; returns an error if they are required.
+    async fn report(&self, missing: &[(String, String)], required: bool) -> Result<(), End> {
+        for (server, reason) in missing {
+            let event = AdapterEvent::new("exec.progress").with(json!({
+                "kind": "mcp_server_unavailable", "server": server, "reason": reason,
+            }));
+            self.events.send(event).await;
+        }
+        match missing.first() {
+            Some((server, reason)) if required => Err(End::NoServer(format!(
+                "MCP server {server:?} is not available: {reason}"
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Makes a choice; returns the value if it was not current already.
+    async fn choose(&mut self, choice: Choice) -> Result<Option<String>, End> {
+        match choice {
+            Choice::Nothing => Ok(None),
+            Choice::Ask {
+                method,
+                params,
+                value,
+            } => {
+                self.ask(method, params).await?;
+                Ok(Some(value))
+            }
+        }
     }
 
     async fn load(&mut self, id: &str, opening: Value) -> Result<Value, End> {
@@ -201,7 +246,7 @@ impl<'a> Conversation<'a> {
             let end = match self.attend(message, asked).await {
                 Ok(None) => continue,
                 Ok(Some(Ok(answer))) => {
-                    self.transcript.meter.turn_ends(&answer["usage"]);
+                    self.transcript.meter.turn_ends(&answer);
                     End::Turn(answer)
                 }
                 Ok(Some(Err(error))) => End::Refused("session/prompt", error),
@@ -230,17 +275,17 @@ impl<'a> Conversation<'a> {
             }
             Some(Ok(Incoming::Notification { method, params })) => {
                 if method == "session/update" {
-                    self.updated(&params).await;
+                    self.updated(&params).await?;
                 }
                 Ok(None)
             }
         }
     }
 
-    async fn updated(&mut self, params: &Value) {
+    async fn updated(&mut self, params: &Value) -> Result<(), End> {
         // Updates of other sessions, such as subagents', are ignored.
         if self.session.is_some() && params["sessionId"].as_str() != self.session.as_deref() {
-            return;
+            return Ok(());
         }
         let update = &params["update"];
         match self.phase {
@@ -251,10 +296,18 @@ impl<'a> Conversation<'a> {
                     .is_some_and(|kind| kind.ends_with("_message_chunk"));
             }
             Phase::Turn | Phase::Cancelling => {
-                let events = self.transcript.update(update);
+                let mut events = self.transcript.update(update);
+                if self.phase == Phase::Cancelling && !self.agent.bills_cancelled_turns() {
+                    events.retain(|event| event.kind != "usage");
+                }
                 self.tell(events).await;
+                let options = Choices::of_options(&MODE, &update["configOptions"]);
+                let option = options.and_then(|modes| modes.current);
+                let mode = update["currentModeId"].as_str().or(option.as_deref());
+                mode::check(self.policy.permission, mode).map_err(End::Unguarded)?;
             }
         }
+        Ok(())
     }
 
     /// Answers a request of the agent.

@@ -2,18 +2,21 @@
 //! drives one program, with one process per run; only the agent's session outlives a run.
 
 mod agent;
+mod choices;
 mod config;
 mod conversation;
 mod files;
 mod launch;
+mod mcp_probe;
 mod meter;
-mod models;
+mod mode;
 mod outcome;
 mod policy;
 mod run;
 mod tool_server;
 mod transcript;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +40,8 @@ pub struct Acp {
     marks: Mutex<Marks>,
     /// Reason why the last run could not start; `None` after a successful start.
     unusable: Mutex<Option<String>>,
+    /// Set if the agent of the last run offered no mode that asks.
+    unasked: AtomicBool,
 }
 
 #[async_trait]
@@ -53,6 +58,7 @@ impl ExecutionAdapter for Acp {
             running: Running::default(),
             marks: Mutex::default(),
             unusable: Mutex::default(),
+            unasked: AtomicBool::new(false),
         })
     }
 
@@ -79,6 +85,10 @@ impl ExecutionAdapter for Acp {
             .clone();
         match unusable {
             Some(reason) => Health::degraded(format!("the last run could not start: {reason}")),
+            None if self.unasked.load(Ordering::Relaxed) => Health {
+                message: Some(mode::UNASKED.to_owned()),
+                ..Health::healthy()
+            },
             None => Health::healthy(),
         }
     }

@@ -92,9 +92,10 @@ impl Meter {
         changes
     }
 
-    /// Records the `usage` of the turn's end.
-    pub(crate) fn turn_ends(&mut self, usage: &Value) {
-        self.told = counts(usage);
+    /// Records the counts of the turn's end, from `usage`, or from `_meta.quota` as Gemini CLI reports them.
+    pub(crate) fn turn_ends(&mut self, answer: &Value) {
+        let quota = || quota(&answer["_meta"]["quota"]["token_count"]);
+        self.told = counts(&answer["usage"]).or_else(quota);
     }
 
     /// Cost of this run in US dollars; `None` until the agent has reported it.
@@ -182,6 +183,20 @@ fn counts(usage: &Value) -> Option<Usage> {
     })
 }
 
+/// Counts of Gemini CLI: input includes cached tokens; thoughts are in no count.
+fn quota(counts: &Value) -> Option<Usage> {
+    let (input, output) = (
+        counts["input_tokens"].as_u64()?,
+        counts["output_tokens"].as_u64()?,
+    );
+    (input > 0 || output > 0).then(|| Usage {
+        input_tokens: Some(input),
+        output_tokens: Some(output),
+        total_tokens: Some(input.saturating_add(output)),
+        ..Usage::default()
+    })
+}
+
 /// Difference of each count; `None` if either is unknown.
 fn difference(now: &Usage, before: &Usage) -> Usage {
     let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
@@ -265,7 +280,7 @@ mod tests {
             }] {
                 for tool_calls in [0, 1] {
                     let mut meter = begin();
-                    meter.turn_ends(&told());
+                    meter.turn_ends(&json!({"usage": told()}));
                     found.push(meter.usage(scope, tool_calls).input_tokens == Some(31));
                 }
             }
@@ -277,14 +292,15 @@ mod tests {
     fn cumulative_counts_are_reported_as_what_came_since_the_mark() {
         let mut first = Meter::of_new_session();
         assert!(first.in_the_turn(&json!({"cost": {"amount": 0.5, "currency": "USD"}})));
-        first.turn_ends(&told());
+        first.turn_ends(&json!({"usage": told()}));
         assert_eq!(first.cost_usd(), Some(0.5));
 
         let mut marks = Marks::default();
         marks.set("s", first.mark());
         let mut second = Meter::of_resumed_session(marks.get("s"));
         second.in_the_turn(&json!({"cost": {"amount": 0.75, "currency": "USD"}}));
-        second.turn_ends(&json!({"inputTokens": 41, "outputTokens": 19, "totalTokens": 60}));
+        let usage = json!({"inputTokens": 41, "outputTokens": 19, "totalTokens": 60});
+        second.turn_ends(&json!({ "usage": usage }));
         assert_eq!(second.cost_usd(), Some(0.25));
         let usage = second.usage(UsageScope::Session, 1);
         assert_eq!(

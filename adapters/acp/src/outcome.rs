@@ -31,6 +31,10 @@ pub(crate) enum End {
     NoSession(String),
     /// The dispatch needs a capability that the agent lacks.
     Impossible(String),
+    /// The agent would act without asking, against `permission = "deny"`.
+    Unguarded(String),
+    /// An MCP server of the dispatch is not available.
+    NoServer(String),
     /// The agent ended, or timed out, without an answer.
     Lost(String),
     /// The agent violated the protocol.
@@ -47,6 +51,8 @@ pub(crate) fn outcome(end: End, failure: Option<&str>) -> ExecutionResult {
         End::Refused(method, error) => refused(method, &error),
         End::NoSession(text) => ExecutionResult::error("session_not_found", text),
         End::Impossible(text) => ExecutionResult::error("invalid_request", text),
+        End::Unguarded(text) => ExecutionResult::error("blocked_by_policy", text),
+        End::NoServer(text) => ExecutionResult::error("mcp_server_unavailable", text),
         End::Lost(text) => ExecutionResult {
             retryable: Some(true),
             ..ExecutionResult::error("adapter_crashed", text)
@@ -97,7 +103,11 @@ fn refused(method: &str, error: &RpcError) -> ExecutionResult {
             Some("ProviderAuthError") => result("unauthenticated"),
             // OpenCode omits the status and has retried already where that made sense.
             Some("APIError") => failed(result("upstream_error"), &text),
-            Some(_) | None => failed(result("adapter_error"), &text),
+            // Gemini CLI's error codes are those of HTTP.
+            Some(_) | None => failed(
+                result("adapter_error"),
+                &format!("{text} (status {})", error.code),
+            ),
         },
     }
 }

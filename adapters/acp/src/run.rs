@@ -78,7 +78,9 @@ async fn attempt(
             .collect(),
     );
     let mut conversation = Conversation::new(JsonRpc::new(child), policy, desk, events, run);
-    let begun = conversation.begin(adapter, request, session, work).await;
+    let begun = conversation
+        .begin(adapter, request, session, &program)
+        .await;
     note(adapter, &begun);
     let end = match begun {
         Ok(kind) => conversation.turn(launch::prompt(request, kind)).await,
@@ -91,13 +93,14 @@ async fn attempt(
 fn note(adapter: &Acp, begun: &std::result::Result<Session, End>) {
     let reason = match begun {
         Ok(_) => None,
-        Err(End::Lost(text) | End::Garbled(text)) => Some(text.clone()),
+        Err(End::Lost(text) | End::Garbled(text) | End::Unguarded(text)) => Some(text.clone()),
         Err(End::Refused("initialize" | "session/new", error)) => Some(error.message.clone()),
         Err(
             End::Turn(_)
             | End::Cancelled
             | End::Refused(..)
             | End::NoSession(_)
+            | End::NoServer(_)
             | End::Impossible(_),
         ) => return,
     };
@@ -110,9 +113,13 @@ fn note(adapter: &Acp, begun: &std::result::Result<Session, End>) {
 /// Stops the program and builds the result.
 async fn conclude(adapter: &Acp, mut conversation: Conversation<'_>, end: End) -> ExecutionResult {
     let patience = match &end {
-        End::Turn(_) | End::Refused(..) | End::NoSession(_) | End::Impossible(_) => END_PATIENCE,
-        // A cancelled agent had its time; a broken one is not waited for.
-        End::Cancelled | End::Lost(_) | End::Garbled(_) => Duration::ZERO,
+        End::Turn(_)
+        | End::Refused(..)
+        | End::NoSession(_)
+        | End::NoServer(_)
+        | End::Impossible(_) => END_PATIENCE,
+        // A cancelled agent had its time; a broken one is not waited for, and one that acts without asking is stopped.
+        End::Cancelled | End::Lost(_) | End::Garbled(_) | End::Unguarded(_) => Duration::ZERO,
     };
     // The result does not depend on the exit; the program is killed after the timeout.
     let stopped = conversation.rpc.stop(patience).await;
@@ -151,6 +158,8 @@ async fn conclude(adapter: &Acp, mut conversation: Conversation<'_>, end: End) -
         let before = marks.get(session);
         marks.set(session, later(before, meter.mark()));
     }
+    // Agents that do not bill cancelled turns report the cost of the calls before.
+    let is_billed = !matches!(end, End::Cancelled) || conversation.agent.bills_cancelled_turns();
     let result = match (end, handed_over) {
         // The bridge decides how handed-back calls end the run.
         (End::Turn(_), Some(tool_calls)) if !tool_calls.is_empty() => ExecutionResult {
@@ -162,7 +171,7 @@ async fn conclude(adapter: &Acp, mut conversation: Conversation<'_>, end: End) -
     ExecutionResult {
         output: Some(text).filter(|text| !is_failure && !text.is_empty()),
         usage,
-        cost_usd: meter.cost_usd(),
+        cost_usd: meter.cost_usd().filter(|_| is_billed),
         model,
         session_id,
         ..result

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use forge_adapter_api::{AdapterEvent, Usage};
 use serde_json::{Value, json};
 
+use crate::choices::{Choices, MODEL};
 use crate::meter::Meter;
-use crate::models::Models;
 
 /// Upper bound of open calls; further ones are not reported.
 const MOST_OPEN: usize = 100;
@@ -52,13 +52,12 @@ impl Transcript {
     /// Events of one `session/update`.
     pub(crate) fn update(&mut self, update: &Value) -> Vec<AdapterEvent> {
         match update["sessionUpdate"].as_str().unwrap_or_default() {
-            "agent_message_chunk" => self.said(&update["content"]),
-            "agent_thought_chunk" => {
-                let delta = text_of(&update["content"]);
-                some(!delta.is_empty(), || {
-                    AdapterEvent::new("assistant.thinking").with(json!({ "delta": delta }))
-                })
+            // claude-agent-acp reports it as text of the model.
+            "agent_message_chunk" if update["_meta"]["claudeCode"]["kind"] == "mcpServerStatus" => {
+                Vec::new()
             }
+            "agent_message_chunk" => self.said(update),
+            "agent_thought_chunk" => said("assistant.thinking", update),
             "tool_call" => self.call(update),
             "tool_call_update" => self.call_goes_on(update),
             "plan" => vec![progress(
@@ -70,7 +69,7 @@ impl Transcript {
                 )]
             }
             "config_option_update" => {
-                let models = Models::of_options(&update["configOptions"]);
+                let models = Choices::of_options(&MODEL, &update["configOptions"]);
                 self.model = models
                     .and_then(|models| models.current)
                     .or(self.model.take());
@@ -88,8 +87,8 @@ impl Transcript {
         }
     }
 
-    fn said(&mut self, content: &Value) -> Vec<AdapterEvent> {
-        let delta = text_of(content);
+    fn said(&mut self, update: &Value) -> Vec<AdapterEvent> {
+        let delta = text_of(&update["content"]);
         if std::mem::take(&mut self.is_interrupted) {
             self.text.clear();
         }
@@ -98,7 +97,7 @@ impl Transcript {
             1..=MOST_TEXT_BYTES => self.text.push_str(&delta),
             _ => {}
         }
-        some(!delta.is_empty(), || AdapterEvent::text(delta))
+        said("assistant.text", update)
     }
 
     fn call(&mut self, update: &Value) -> Vec<AdapterEvent> {
@@ -237,6 +236,17 @@ fn output_of(content: &Value) -> String {
         .join("\n")
 }
 
+fn said(kind: &str, update: &Value) -> Vec<AdapterEvent> {
+    let delta = text_of(&update["content"]);
+    some(!delta.is_empty(), || {
+        let mut data = json!({ "delta": delta });
+        if let Some(id) = update["messageId"].as_str() {
+            data["messageId"] = id.into();
+        }
+        AdapterEvent::new(kind).with(data)
+    })
+}
+
 fn progress(data: Value) -> AdapterEvent {
     AdapterEvent::new("exec.progress").with(data)
 }
@@ -283,7 +293,7 @@ mod tests {
                     None => result = line["result"].clone(),
                 }
             }
-            transcript.meter.turn_ends(&result["usage"]);
+            transcript.meter.turn_ends(&result);
             let told = json!({
                 "events": events,
                 "output": transcript.text,

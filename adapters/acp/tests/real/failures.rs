@@ -56,6 +56,8 @@ async fn a_cancel_in_the_middle_of_a_text_keeps_the_text() {
             ran.result.usage.output_tokens, None,
             "{agent:?}: usage is unknown"
         );
+        assert_eq!(ran.result.cost_usd, None, "{agent:?}: cost is unknown");
+        assert!(ran.all("usage").is_empty(), "{agent:?}: {:?}", ran.events);
         let again = bench.adapter.cancel("task-1").await.unwrap();
         assert!(!again, "nothing runs any more");
     }

@@ -39,6 +39,7 @@ async fn a_session_is_streamed_and_counted_and_goes_on_with_its_history_and_its_
         let model = match agent {
             Agent::Hermes => "custom:fake-1",
             Agent::OpenCode => "fake/fake-2",
+            Agent::Claude | Agent::Gemini => unreachable!("they are in others.rs"),
         };
         request.model = Some(model.to_owned());
 
@@ -67,6 +68,7 @@ async fn a_session_is_streamed_and_counted_and_goes_on_with_its_history_and_its_
                 let asked = bench.model.requests();
                 assert!(asked.iter().any(|asked| asked.body["model"] == "fake-2"));
             }
+            Agent::Claude | Agent::Gemini => unreachable!("they are in others.rs"),
         }
     }
 }

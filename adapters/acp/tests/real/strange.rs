@@ -79,6 +79,18 @@ async fn what_breaks_the_protocol_ends_the_run_with_what_was_said() {
 }
 
 #[tokio::test]
+async fn an_agent_that_would_act_without_asking_is_stopped() {
+    for (what, said) in [("grants", ""), ("loosens", "so far")] {
+        let strange = Strange::new(what).await;
+        let ran = strange.run().await;
+        ran.failed("blocked_by_policy");
+        assert_eq!(ran.output(), said, "{what}");
+        let health = strange.adapter.check_health().await;
+        assert_eq!(health.status == HealthStatus::Degraded, what == "grants");
+    }
+}
+
+#[tokio::test]
 async fn requests_are_answered_by_policy_and_unknown_ones_refused() {
     let strange = Strange::new("asks").await;
     let ran = strange.run().await;

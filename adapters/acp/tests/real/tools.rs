@@ -67,6 +67,7 @@ async fn allowed_tools_files_of_the_workspace_and_named_servers_are_used() {
                 assert_eq!(ran.result.usage.total_tokens, None);
                 assert!(ran.result.cost_usd.unwrap() > 0.0);
             }
+            Agent::Claude | Agent::Gemini => unreachable!("they are in others.rs"),
         }
     }
 }

@@ -28,6 +28,8 @@ pub struct Attempt<'a> {
     pub budget_left: Option<Budget>,
     /// The configured MCP servers.
     pub mcp_servers: &'a BTreeMap<String, Value>,
+    /// Setting `mcp.required`.
+    pub mcp_required: bool,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +75,7 @@ pub fn assemble(
             id: dispatch.workspace_id,
         }),
         mcp_servers: mcp_servers(dispatch, attempt.mcp_servers)?,
+        mcp_required: attempt.mcp_required,
         budget: attempt.budget_left,
         metadata: dispatch.metadata.clone().map(Value::Object),
         meta: Meta {
@@ -158,6 +161,7 @@ mod tests {
             recorded_session: None,
             budget_left: None,
             mcp_servers: servers,
+            mcp_required: true,
         }
     }
 

@@ -162,6 +162,7 @@ impl Inner {
             recorded_session: begun.recorded_session.as_deref(),
             budget_left: UsageTotals::after(spent).left(request.budget.as_ref()),
             mcp_servers: &self.mcp_servers,
+            mcp_required: self.mcp.required(),
         };
         let mut assembled = match assemble(request, *prompt, &attempt) {
             Ok(assembled) => Box::new(assembled),

@@ -75,6 +75,11 @@ impl Inner {
                 return AttemptEnd::Answered(Err(error));
             }
         };
+        for (server, reason) in &session.missing {
+            let data =
+                json!({"kind": "mcp_server_unavailable", "server": server, "reason": reason});
+            batcher.note("exec.progress", &data, attempt.clock.now());
+        }
         request.tools.extend(session.tools().iter().cloned());
         let rounds = Rounds {
             attempt,

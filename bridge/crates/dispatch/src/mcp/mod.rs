@@ -32,6 +32,8 @@ pub use self::session::{Answer, Session};
 pub struct Config {
     /// Servers by name, as dispatches list them in `mcpServers`.
     pub servers: BTreeMap<String, Server>,
+    /// A dispatch fails if a server that it names does not start.
+    pub required: bool,
     /// Timeout from the start of a server to its list of tools.
     #[serde(with = "forge_base::duration")]
     pub start_timeout: Duration,
@@ -46,6 +48,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             servers: BTreeMap::new(),
+            required: true,
             start_timeout: Duration::from_secs(30),
             call_timeout: Duration::from_secs(120),
             result_bytes: 1024 * 1024,
@@ -144,6 +147,11 @@ impl Servers {
         servers
             .map(|(name, server)| (name.clone(), server.described()))
             .collect()
+    }
+
+    /// Setting `mcp.required`.
+    pub fn required(&self) -> bool {
+        self.inner.setup.config.required
     }
 
     /// Connects to these servers for one execution and lists their tools. Dropping the future or the session

@@ -26,6 +26,8 @@ const GOODBYE: Duration = Duration::from_secs(1);
 pub struct Session {
     connections: Vec<Connection>,
     tools: Vec<Tool>,
+    /// Servers that could not be connected, with reasons; empty if all are required.
+    pub missing: Vec<(String, String)>,
     /// Origin of each tool, by its name in `tools`.
     origins: HashMap<String, Origin>,
     call_timeout: Duration,
@@ -70,6 +72,7 @@ impl Session {
         let mut session = Self {
             connections: Vec::new(),
             tools: Vec::new(),
+            missing: Vec::new(),
             origins: HashMap::new(),
             call_timeout: setup.config.call_timeout,
             result_bytes: setup.config.result_bytes,
@@ -80,7 +83,14 @@ impl Session {
                 execution: &format!("{}/mcp/{name}", caller.execution),
                 ..caller
             };
-            let (connection, tools) = connect(setup, name, endpoint, caller).await?;
+            let (connection, tools) = match connect(setup, name, endpoint, caller).await {
+                Ok(connected) => connected,
+                Err(error) if setup.config.required => return Err(error),
+                Err(error) => {
+                    session.missing.push((name.to_owned(), error.to_string()));
+                    continue;
+                }
+            };
             session.connections.push(connection);
             session.offer(name, tools);
         }

@@ -1,32 +1,63 @@
-//! Selection of the session's model, by either mechanism of the protocol: `models` with `session/set_model`, or
-//! `configOptions` with `session/set_config_option`.
+//! Selection of a session's model or mode, by either mechanism of the protocol: a list with a method of its own, such as
+//! `models` with `session/set_model`, or `configOptions` with `session/set_config_option`.
 
 use serde_json::{Value, json};
 
-/// Models offered in the answer to `session/new` or `session/load`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Models {
+/// A property of a session that the agent lets clients choose.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Subject {
+    /// Category and usual id of its option; also its name in texts.
+    name: &'static str,
+    list: &'static str,
+    available: &'static str,
+    current: &'static str,
+    id: &'static str,
+    method: &'static str,
+}
+
+pub(crate) static MODEL: Subject = Subject {
+    name: "model",
+    list: "models",
+    available: "availableModels",
+    current: "currentModelId",
+    id: "modelId",
+    method: "session/set_model",
+};
+
+pub(crate) static MODE: Subject = Subject {
+    name: "mode",
+    list: "modes",
+    available: "availableModes",
+    current: "currentModeId",
+    id: "id",
+    method: "session/set_mode",
+};
+
+/// Values offered in the answer to `session/new` or `session/load`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Choices {
+    subject: &'static Subject,
     way: Way,
-    /// The session's current model.
+    /// The session's current value.
     pub(crate) current: Option<String>,
-    /// Value and name of each model.
+    /// Value and name of each choice.
     offered: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 enum Way {
-    /// The agent has no choice of models.
+    /// The agent offers no choice.
     #[default]
     None,
-    SetModel,
+    Method,
     /// The id of the option.
     SetOption(String),
 }
 
-/// Request needed to select a model.
+/// Request needed to select a value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Choice {
-    /// The model is current already.
+    /// The value is current already.
     Nothing,
     Ask {
         method: &'static str,
@@ -35,19 +66,24 @@ pub(crate) enum Choice {
     },
 }
 
-impl Models {
-    pub(crate) fn read(session: &Value) -> Self {
-        Self::of_options(&session["configOptions"])
-            .or_else(|| Self::of_models(&session["models"]))
-            .unwrap_or_default()
+impl Choices {
+    pub(crate) fn read(subject: &'static Subject, session: &Value) -> Self {
+        Self::of_list(subject, &session[subject.list])
+            .or_else(|| Self::of_options(subject, &session["configOptions"]))
+            .unwrap_or(Self {
+                subject,
+                way: Way::None,
+                current: None,
+                offered: Vec::new(),
+            })
     }
 
-    pub(crate) fn of_options(options: &Value) -> Option<Self> {
+    pub(crate) fn of_options(subject: &'static Subject, options: &Value) -> Option<Self> {
         let options = options.as_array()?;
         let option = options
             .iter()
-            .find(|option| option["category"] == "model")
-            .or_else(|| options.iter().find(|option| option["id"] == "model"))?;
+            .find(|option| option["category"] == subject.name)
+            .or_else(|| options.iter().find(|option| option["id"] == subject.name))?;
         let mut offered = Vec::new();
         for entry in option["options"].as_array().into_iter().flatten() {
             // Options can be grouped.
@@ -57,32 +93,40 @@ impl Models {
             }
         }
         Some(Self {
+            subject,
             way: Way::SetOption(option["id"].as_str()?.to_owned()),
             current: option["currentValue"].as_str().map(str::to_owned),
             offered,
         })
     }
 
-    fn of_models(models: &Value) -> Option<Self> {
-        let available = models["availableModels"].as_array()?;
+    fn of_list(subject: &'static Subject, list: &Value) -> Option<Self> {
+        let available = list[subject.available].as_array()?;
         Some(Self {
-            way: Way::SetModel,
-            current: models["currentModelId"].as_str().map(str::to_owned),
+            subject,
+            way: Way::Method,
+            current: list[subject.current].as_str().map(str::to_owned),
             offered: available
                 .iter()
-                .filter_map(|one| named(one, "modelId"))
+                .filter_map(|one| named(one, subject.id))
                 .collect(),
         })
     }
 
-    /// Returns the request that selects the model; `Err` lists the models on offer.
+    /// The values on offer.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &str> {
+        self.offered.iter().map(|(value, _)| value.as_str())
+    }
+
+    /// Returns the request that selects this value; `Err` lists the values on offer.
     pub(crate) fn choose(&self, session: &str, wanted: &str) -> Result<Choice, String> {
         if self.current.as_deref() == Some(wanted) {
             return Ok(Choice::Nothing);
         }
         if self.way == Way::None {
             return Err(format!(
-                "the agent does not support choosing a model: remove the model {wanted:?}"
+                "the agent does not support choosing a {0}: remove the {0} {wanted:?}",
+                self.subject.name
             ));
         }
         let value = self.find(wanted)?;
@@ -94,10 +138,11 @@ impl Models {
                 "session/set_config_option",
                 json!({"sessionId": session, "configId": id, "value": value}),
             ),
-            Way::SetModel | Way::None => (
-                "session/set_model",
-                json!({"sessionId": session, "modelId": value}),
-            ),
+            Way::Method | Way::None => {
+                let subject = self.subject;
+                let param = format!("{}Id", subject.name);
+                (subject.method, json!({"sessionId": session, param: value}))
+            }
         };
         Ok(Choice::Ask {
             method,
@@ -106,7 +151,7 @@ impl Models {
         })
     }
 
-    /// Finds a model by value, by name, or by the part of its value after the provider, if unambiguous.
+    /// Finds a value by itself, by name, or by the part after the provider, if unambiguous.
     fn find(&self, wanted: &str) -> Result<String, String> {
         let value = |(value, _): &(String, String)| value.clone();
         if let Some(found) = self
@@ -126,7 +171,8 @@ impl Models {
             (_, _) => {
                 let some: Vec<&str> = self.offered.iter().take(20).map(|(v, _)| &v[..]).collect();
                 Err(format!(
-                    "the agent has no model {wanted:?}; it has {}",
+                    "the agent has no {} {wanted:?}; it has {}",
+                    self.subject.name,
                     some.join(", ")
                 ))
             }
@@ -180,7 +226,7 @@ mod tests {
             (&Value::Null, "x", Err("remove the model")),
         ];
         for (session, wanted, expected) in cases {
-            let choice = Models::read(session).choose("s", wanted);
+            let choice = Choices::read(&MODEL, session).choose("s", wanted);
             match (choice, expected) {
                 (Ok(Choice::Nothing), Ok(None)) => {}
                 (
@@ -198,5 +244,14 @@ mod tests {
                 (choice, _) => panic!("{wanted}: {choice:?}"),
             }
         }
+        let modes =
+            json!({"modes": {"currentModeId": "a", "availableModes": [{"id": "a"}, {"id": "b"}]}});
+        let choice = Choices::read(&MODE, &modes).choose("s", "b");
+        let wanted = Choice::Ask {
+            method: "session/set_mode",
+            params: json!({"sessionId": "s", "modeId": "b"}),
+            value: "b".to_owned(),
+        };
+        assert_eq!(choice, Ok(wanted));
     }
 }

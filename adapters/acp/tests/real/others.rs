@@ -1,0 +1,61 @@
+//! claude-agent-acp and Gemini CLI.
+
+use forge_adapter_api::{ExecutionAdapter as _, Usage};
+
+use crate::bench::{Agent, Bench, run_until};
+
+/// Input and output tokens of one model call, as these agents count them: Gemini CLI leaves out the thoughts.
+const CALLS: [(Agent, (u64, u64)); 2] = [(Agent::Claude, (35, 12)), (Agent::Gemini, (31, 7))];
+
+#[tokio::test]
+async fn turns_are_streamed_and_counted_whole() {
+    for (agent, call) in CALLS {
+        let bench = Bench::new(agent).await;
+        let first = bench.say("my word is plum").await;
+        first.succeeded();
+        first.used(1, call);
+        assert_eq!(first.text(), first.output(), "{agent:?}");
+        assert!(first.output().ends_with("my word is plum"), "{agent:?}");
+        assert_eq!(first.result.cost_usd.is_some(), agent == Agent::Claude);
+
+        let tool = agent.shell("echo forge-$((40+2))");
+        let mut request = bench.request(&format!("what is it? {tool}"));
+        // Gemini CLI 0.61.0 does not find the sessions that it saved over ACP.
+        let is_resumed = agent == Agent::Claude;
+        if is_resumed {
+            request.session_id.clone_from(&first.result.session_id);
+        }
+        let second = bench.run(request).await;
+        second.succeeded();
+        second.used(2, call);
+        let asked = bench.asked_last("what is it");
+        assert_eq!(asked.contains("my word is plum"), is_resumed, "{agent:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_turn_costs_what_the_agent_knows() {
+    for (agent, _) in CALLS {
+        let bench = Bench::new(agent).await;
+        let ran = run_until(
+            &bench.adapter,
+            bench.request("SLOW please"),
+            "assistant.text",
+            async || assert!(bench.adapter.cancel("task-1").await.unwrap()),
+        )
+        .await;
+        ran.failed("cancelled");
+        assert!(ran.output().starts_with("tick0"), "{agent:?}");
+        assert_eq!(ran.result.usage, Usage::default(), "{agent:?}");
+        let known = ran.result.cost_usd.is_some_and(|cost| cost > 0.0);
+        assert_eq!(known, agent == Agent::Claude, "{:?}", ran.result);
+    }
+}
+
+#[tokio::test]
+async fn what_the_provider_refuses_has_a_code() {
+    let bench = Bench::new(Agent::Gemini).await;
+    let ran = bench.say("FAIL400 please").await;
+    ran.failed("invalid_request");
+    assert_eq!(ran.result.retryable, Some(false));
+}
