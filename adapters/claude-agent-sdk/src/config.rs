@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// Variables forwarded to the program if set; any other needs `env`.
-pub(crate) const FORWARDED: [&str; 22] = [
+pub(crate) const FORWARDED: [&str; 34] = [
     "HOME",
     "PATH",
     "ANTHROPIC_API_KEY",
@@ -33,6 +33,18 @@ pub(crate) const FORWARDED: [&str; 22] = [
     "CLAUDE_CONFIG_DIR",
     "CLOUD_ML_REGION",
     "GOOGLE_APPLICATION_CREDENTIALS",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "NODE_EXTRA_CA_CERTS",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "CLAUDE_CODE_CERT_STORE",
+    "CLAUDE_CODE_CLIENT_CERT",
+    "CLAUDE_CODE_CLIENT_KEY",
 ];
 
 /// Credentials, one of which is sufficient.
@@ -86,6 +98,12 @@ pub(crate) struct Table {
     pub(crate) permission: Permission,
     /// `default`, `acceptEdits`, `plan`, `dontAsk` or `bypassPermissions`.
     pub(crate) permission_mode: Option<String>,
+    /// Settings files that the program reads, with their instructions (CLAUDE.md), skills, commands, hooks and
+    /// permissions; default: none.
+    #[serde(deserialize_with = "sources")]
+    pub(crate) setting_sources: Vec<Source>,
+    /// Relation of a dispatch's system prompt to the program's own.
+    pub(crate) system_prompt: SystemPrompt,
     /// Subagents by name, in the program's own format: `description`, `prompt`, `tools`, `model`.
     pub(crate) agents: BTreeMap<String, Value>,
     /// Additional variables for the program.
@@ -106,6 +124,8 @@ impl Default for Table {
             disallowed_tools: Vec::new(),
             permission: Permission::Deny,
             permission_mode: None,
+            setting_sources: Vec::new(),
+            system_prompt: SystemPrompt::Replace,
             agents: BTreeMap::new(),
             env: BTreeMap::new(),
         }
@@ -118,6 +138,43 @@ pub(crate) enum Permission {
     /// Denies, except for files below the dispatch's workspace.
     Deny,
     Allow,
+}
+
+/// Owner of a settings file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Source {
+    User,
+    Project,
+    Local,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SystemPrompt {
+    Replace,
+    Append,
+}
+
+impl Table {
+    /// Value of `--setting-sources`.
+    pub(crate) fn sources(&self) -> String {
+        let names: Vec<&str> = self
+            .setting_sources
+            .iter()
+            .map(|source| match source {
+                Source::User => "user",
+                Source::Project => "project",
+                Source::Local => "local",
+            })
+            .collect();
+        names.join(",")
+    }
+}
+
+fn sources<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Source>, D::Error> {
+    let names = words(deserializer)?.into_iter().map(Value::from).collect();
+    serde_json::from_value(Value::Array(names)).map_err(D::Error::custom)
 }
 
 /// Parses a list, or the comma-separated words of a variable; commas within parentheses belong to a rule.

@@ -7,6 +7,8 @@ use crate::policy::Policy;
 
 /// Request id of `initialize`.
 pub(crate) const INITIALIZE: &str = "forge-initialize";
+/// Request id of `mcp_status`.
+pub(crate) const MCP_STATUS: &str = "forge-mcp-status";
 const INTERRUPT: &str = "forge-interrupt";
 /// Hook that ends a turn after a call of the caller's tools.
 const HAND_OVER: &str = "hand-over";
@@ -27,6 +29,11 @@ pub(crate) fn initialize(agents: &Value, tools: &CallerTools) -> Value {
 /// Request that ends the current turn; the program still writes the turn's result.
 pub(crate) fn interrupt() -> Value {
     json!({"type": "control_request", "request_id": INTERRUPT, "request": {"subtype": "interrupt"}})
+}
+
+/// Request for the state of the MCP servers.
+pub(crate) fn mcp_status() -> Value {
+    json!({"type": "control_request", "request_id": MCP_STATUS, "request": {"subtype": "mcp_status"}})
 }
 
 pub(crate) fn user(message: &str) -> Value {

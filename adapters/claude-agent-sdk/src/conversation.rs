@@ -15,15 +15,18 @@ use tokio::time::{Instant, sleep_until};
 use crate::config::Settings;
 use crate::control::{self, Control};
 use crate::launch::{self, Conversation};
+use crate::mcp_status::Servers;
+use crate::options::Options;
 use crate::outcome::{End, Wanted, outcome};
 use crate::policy::Policy;
-
 use crate::transcript::Transcript;
 
 /// Time for an interrupted program to write its result.
 const INTERRUPT_PATIENCE: Duration = Duration::from_secs(2);
 /// Time to wait for the idle state after a result, when no background work is known.
 const SILENCE: Duration = Duration::from_secs(10);
+/// Time between two questions for the state of MCP servers that are starting.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Time for the program to exit after its stdin was closed.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -38,23 +41,42 @@ pub(crate) async fn execute(
     events: &Events,
     run: &Run,
 ) -> Result<ExecutionResult> {
-    let conversation = Conversation::of(request);
-    let result = attempt(host, settings, request, &conversation, events, run).await?;
+    let options = Options::read(request, &settings.table)?;
+    let setup = Setup {
+        host,
+        settings,
+        request,
+        options: &options,
+    };
+    let conversation = Conversation::of(request, &options);
+    let result = attempt(&setup, &conversation, events, run).await?;
     // The earlier attempt might have ended before the program stored the session.
     if request.resume && result.error_code.as_deref() == Some("session_not_found") {
-        return attempt(host, settings, request, &Conversation::fresh(), events, run).await;
+        return attempt(&setup, &Conversation::fresh(), events, run).await;
     }
     Ok(result)
 }
 
+/// Inputs of all attempts of a run.
+struct Setup<'a> {
+    host: &'a Host,
+    settings: &'a Settings,
+    request: &'a ExecutionRequest,
+    options: &'a Options,
+}
+
 async fn attempt(
-    host: &Host,
-    settings: &Settings,
-    request: &ExecutionRequest,
+    setup: &Setup<'_>,
     conversation: &Conversation,
     events: &Events,
     run: &Run,
 ) -> Result<ExecutionResult> {
+    let Setup {
+        host,
+        settings,
+        request,
+        options,
+    } = *setup;
     let folder = TempFolder::create(host.instance())
         .map_err(|error| internal("create the run's directory", &error))?;
     let workspace = request.open_workspace()?;
@@ -69,6 +91,7 @@ async fn attempt(
     let program = launch::program(
         settings,
         request,
+        options,
         conversation,
         &control.tools,
         workspace,
@@ -104,7 +127,7 @@ async fn attempt(
                 tail => format!("{reason} ({status}): {tail}"),
             })
         }
-        end @ (End::Result | End::Cancelled | End::HandedOver(_) | End::Asked(_)) => end,
+        end => end,
     };
     let wanted = match launch::schema(request) {
         Some(_) => Wanted::Structured,
@@ -124,6 +147,8 @@ async fn converse(
 ) -> End {
     let mut interrupted = false;
     let mut deadline: Option<Instant> = None;
+    let mut servers = Servers::new(request);
+    let mut next_check = None;
     loop {
         let line = tokio::select! {
             line = program.next() => line,
@@ -131,6 +156,11 @@ async fn converse(
                 interrupted = true;
                 deadline = Some(Instant::now() + INTERRUPT_PATIENCE);
                 program.send(&control::interrupt());
+                continue;
+            }
+            () = at(next_check) => {
+                next_check = None;
+                program.send(&control::mcp_status());
                 continue;
             }
             () = at(deadline) => {
@@ -152,11 +182,21 @@ async fn converse(
         };
         match line["type"].as_str().unwrap_or_default() {
             "control_request" => program.send(&control.answer(&line)),
-            "control_response" => {
-                if let Err(end) = begin(program, &line, request, conversation) {
-                    return end;
+            "control_response" => match answered(&line, &mut servers) {
+                Answered::Other => {}
+                Answered::Check(_) | Answered::Ready if interrupted => {}
+                Answered::Check(at) => next_check = Some(at),
+                Answered::Refused(reason) => return End::Lost(reason),
+                Answered::Ready => {
+                    for event in servers.events() {
+                        events.send(event).await;
+                    }
+                    if let Some(reason) = servers.failure() {
+                        return End::NoServer(reason);
+                    }
+                    program.send(&control::user(&message(request, conversation)));
                 }
-            }
+            },
             _ => {
                 for event in transcript.line(&line, |tool| control.tools.is_offered(tool)) {
                     events.send(event).await;
@@ -176,23 +216,33 @@ async fn converse(
     }
 }
 
-/// Sends the task once the program has answered `initialize`.
-fn begin(
-    program: &mut JsonLines,
-    line: &Value,
-    request: &ExecutionRequest,
-    conversation: &Conversation,
-) -> std::result::Result<(), End> {
+/// Meaning of an answer of the program.
+enum Answered {
+    /// To a request that nothing waits for.
+    Other,
+    /// The state of the MCP servers is to be asked at this time.
+    Check(Instant),
+    /// The task can be sent.
+    Ready,
+    /// The program does not start; holds the reason.
+    Refused(String),
+}
+
+fn answered(line: &Value, servers: &mut Servers) -> Answered {
     let response = &line["response"];
-    if response["request_id"] != control::INITIALIZE {
-        return Ok(());
+    match response["request_id"].as_str().unwrap_or_default() {
+        control::INITIALIZE if response["subtype"] == "error" => {
+            let error = response["error"].as_str().unwrap_or("no reason given");
+            Answered::Refused(format!("the program refused to start: {error}"))
+        }
+        control::INITIALIZE if servers.is_empty() => Answered::Ready,
+        control::INITIALIZE => Answered::Check(Instant::now()),
+        control::MCP_STATUS if servers.are_starting(&response["response"]["mcpServers"]) => {
+            Answered::Check(Instant::now() + CHECK_INTERVAL)
+        }
+        control::MCP_STATUS => Answered::Ready,
+        _ => Answered::Other,
     }
-    if response["subtype"] == "error" {
-        let error = response["error"].as_str().unwrap_or("no reason given");
-        return Err(End::Lost(format!("the program refused to start: {error}")));
-    }
-    program.send(&control::user(&message(request, conversation)));
-    Ok(())
 }
 
 /// The user message of this run.

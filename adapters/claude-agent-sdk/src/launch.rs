@@ -6,13 +6,13 @@ use std::path::Path;
 
 use forge_adapter_api::child::Program;
 use forge_adapter_api::folder::{Folder, TempFolder};
-use forge_adapter_api::options::Reasoning;
 use forge_adapter_api::{ExecutionRequest, OutputStrategy};
 use forge_adapter_transport::caller_tools::{self, CallerTools};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use crate::config::Settings;
+use crate::config::{Settings, SystemPrompt};
+use crate::options::{Mode, Options};
 
 /// Session of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,10 +24,10 @@ pub(crate) enum Conversation {
 }
 
 impl Conversation {
-    pub(crate) fn of(request: &ExecutionRequest) -> Self {
+    pub(crate) fn of(request: &ExecutionRequest, options: &Options) -> Self {
         match &request.session_id {
             None => Self::fresh(),
-            Some(id) if options(request)["forkSession"] == true => Self::ForkOf(id.clone()),
+            Some(id) if options.fork_session => Self::ForkOf(id.clone()),
             Some(id) => Self::Resumed(id.clone()),
         }
     }
@@ -37,18 +37,11 @@ impl Conversation {
     }
 }
 
-/// Options of the dispatch for this adapter, from `metadata.claude-agent-sdk`.
-fn options(request: &ExecutionRequest) -> &Value {
-    request
-        .metadata
-        .as_ref()
-        .map_or(&Value::Null, |metadata| &metadata["claude-agent-sdk"])
-}
-
 /// Command of the program. `folder` is the run's own directory and outlives the process.
 pub(crate) fn program(
     settings: &Settings,
     request: &ExecutionRequest,
+    options: &Options,
     conversation: &Conversation,
     tools: &CallerTools,
     workspace: Option<Folder>,
@@ -67,12 +60,13 @@ pub(crate) fn program(
     args.flag("include-partial-messages");
     args.flag("strict-mcp-config");
     args.value("permission-prompt-tool", "stdio");
-    // Settings files of the user or the project must not grant permissions.
-    args.value("setting-sources", "");
-    args.value(
-        "system-prompt-file",
-        &file(&files, "system-prompt", &system_prompt(request))?,
-    );
+    // Without sources, as by default, settings files of the user or the project cannot grant permissions.
+    args.value("setting-sources", &table.sources());
+    let prompt = file(&files, "system-prompt", &system_prompt(request))?;
+    match table.system_prompt {
+        SystemPrompt::Replace => args.value("system-prompt-file", &prompt),
+        SystemPrompt::Append => args.value("append-system-prompt-file", &prompt),
+    }
     args.value(
         "mcp-config",
         &file(&files, "mcp.json", &mcp_config(request, tools).to_string())?,
@@ -88,12 +82,10 @@ pub(crate) fn program(
     if let Some(model) = request.model.as_ref().or(table.model.as_ref()) {
         args.value("model", model);
     }
-    match request.options.reasoning {
-        Some(Reasoning::Off) => args.value("thinking", "disabled"),
-        Some(effort) => args.value("effort", effort.name()),
-        None => {}
+    if let Some((name, value)) = options.effort(request.options.reasoning) {
+        args.value(name, value);
     }
-    if let Some(turns) = max_turns(settings, request) {
+    if let Some(turns) = max_turns(settings, options) {
         args.value("max-turns", &turns.to_string());
     }
     if let Some(cost) = request.budget.and_then(|budget| budget.max_cost_usd) {
@@ -102,12 +94,13 @@ pub(crate) fn program(
     if let Some(schema) = schema(request) {
         args.value("json-schema", &schema.to_string());
     }
-    if let Some(names) = &table.tools {
+    if let Some(names) = options.allowed_tools.as_ref().or(table.tools.as_ref()) {
         args.value("tools", &names.join(","));
     }
     args.list("allowedTools", &allowed_tools(settings, request, tools));
     args.list("disallowedTools", &table.disallowed_tools);
-    if let Some(mode) = &table.permission_mode {
+    let mode = options.permission_mode.map(Mode::name);
+    if let Some(mode) = mode.or(table.permission_mode.as_deref()) {
         args.value("permission-mode", mode);
     }
     let mut program = Program::new(&table.program);
@@ -137,10 +130,8 @@ pub(crate) fn schema(request: &ExecutionRequest) -> Option<&Value> {
 }
 
 /// Upper bound of turns; the request can only lower the operator's value.
-fn max_turns(settings: &Settings, request: &ExecutionRequest) -> Option<u64> {
-    let wanted = options(request)["maxTurns"]
-        .as_u64()
-        .filter(|turns| *turns > 0);
+fn max_turns(settings: &Settings, options: &Options) -> Option<u64> {
+    let wanted = options.max_turns.filter(|turns| *turns > 0);
     let limit = settings.table.max_turns.map(u64::from);
     match (wanted, limit) {
         (Some(wanted), Some(limit)) => Some(wanted.min(limit)),

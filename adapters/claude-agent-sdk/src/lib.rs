@@ -4,8 +4,11 @@
 mod config;
 mod control;
 mod conversation;
+mod events;
 mod launch;
+mod mcp_status;
 mod meter;
+mod options;
 mod outcome;
 mod policy;
 mod transcript;

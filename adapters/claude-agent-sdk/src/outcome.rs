@@ -15,6 +15,8 @@ pub(crate) enum End {
     HandedOver(Vec<ToolCall>),
     /// A question to a human.
     Asked(Value),
+    /// An MCP server of the dispatch is not available.
+    NoServer(String),
     /// The program ended without a result; holds the reason.
     Lost(String),
 }
@@ -38,6 +40,7 @@ pub(crate) fn outcome(transcript: Transcript, end: End, wanted: &Wanted) -> Exec
             input_request: Some(question),
             ..ExecutionResult::error("input_required", "the agent asks a question")
         },
+        End::NoServer(reason) => ExecutionResult::error("mcp_server_unavailable", reason),
         End::Lost(reason) => ExecutionResult {
             retryable: Some(true),
             ..ExecutionResult::error("adapter_crashed", reason)

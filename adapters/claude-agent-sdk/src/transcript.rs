@@ -1,11 +1,12 @@
 //! Converts the program's lines to events and accumulates what the result needs. Pure.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use forge_adapter_api::AdapterEvent;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use crate::events::{block_id, blocks, event, progress, said, text_of};
 use crate::meter::{Meter, ModelUsage};
 
 /// The last line of a turn.
@@ -42,6 +43,10 @@ pub(crate) struct Transcript {
     last_message: Option<String>,
     /// The main thread's message whose text was streamed; its whole line is not emitted again.
     streamed: Option<String>,
+    /// Blocks of `streamed` with emitted text, by index.
+    said: BTreeSet<u64>,
+    /// True until the end of the streamed message.
+    is_open: bool,
     /// Names of the running calls, by id.
     calls: HashMap<String, String>,
     /// Ids of calls that the caller has to answer.
@@ -86,7 +91,7 @@ impl Transcript {
         let parent = line["parent_tool_use_id"].as_str();
         match line["type"].as_str().unwrap_or_default() {
             "system" => self.system(line),
-            "stream_event" => self.stream(&line["event"], parent),
+            "stream_event" => self.stream(line, parent),
             "assistant" => self.assistant(line, parent, &is_handed_over),
             "user" => self.user(line, parent),
             "result" => self.result(line),
@@ -164,12 +169,23 @@ impl Transcript {
         }))]
     }
 
-    fn stream(&mut self, event: &Value, parent: Option<&str>) -> Vec<AdapterEvent> {
+    fn stream(&mut self, line: &Value, parent: Option<&str>) -> Vec<AdapterEvent> {
+        let event = &line["event"];
         match event["type"].as_str().unwrap_or_default() {
             "message_start" if parent.is_none() => {
+                // A message that has not ended is tried again; older programs do not report it.
+                let retracted = self.retract(0);
                 self.meter.call_begins(&event["message"]["usage"]);
                 self.streamed = event["message"]["id"].as_str().map(str::to_owned);
-                Vec::new()
+                self.said.clear();
+                self.is_open = true;
+                retracted
+            }
+            "message_stop" if parent.is_none() => {
+                let from = line["abandoned_blocks"]["from_block_index"].as_u64();
+                let retracted = from.map(|from| self.retract(from));
+                self.is_open = false;
+                retracted.unwrap_or_default()
             }
             "message_delta" if parent.is_none() => {
                 self.meter.call_goes_on(&event["usage"]);
@@ -180,18 +196,35 @@ impl Transcript {
             }
             "content_block_delta" => {
                 let delta = &event["delta"];
-                match (delta["text"].as_str(), delta["thinking"].as_str()) {
-                    (Some(text), _) if !text.is_empty() => {
-                        vec![said("assistant.text", text, parent)]
-                    }
-                    (_, Some(thinking)) if !thinking.is_empty() => {
-                        vec![said("assistant.thinking", thinking, parent)]
-                    }
-                    (_, _) => Vec::new(),
+                let (kind, text) = match (delta["text"].as_str(), delta["thinking"].as_str()) {
+                    (Some(text), _) => ("assistant.text", text),
+                    (None, Some(thinking)) => ("assistant.thinking", thinking),
+                    (None, None) => return Vec::new(),
+                };
+                if text.is_empty() {
+                    return Vec::new();
                 }
+                let block = event["index"].as_u64().unwrap_or_default();
+                let id = self.streamed.as_deref().filter(|_| parent.is_none());
+                let id = id.map(|id| block_id(id, block));
+                if id.is_some() {
+                    self.said.insert(block);
+                }
+                vec![said(kind, text, id.as_deref(), parent)]
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Withdraws the emitted blocks of an unfinished message from this index on.
+    fn retract(&mut self, from: u64) -> Vec<AdapterEvent> {
+        let Some(message) = self.streamed.as_deref().filter(|_| self.is_open) else {
+            return Vec::new();
+        };
+        let withdrawn = self.said.split_off(&from);
+        let ids = withdrawn.iter().map(|block| block_id(message, *block));
+        ids.map(|id| event("assistant.retracted", json!({ "messageId": id }), None))
+            .collect()
     }
 
     fn assistant(
@@ -212,17 +245,18 @@ impl Transcript {
                         self.remember(id, text);
                     }
                     if !streamed && !text.is_empty() {
-                        events.push(said("assistant.text", text, parent));
+                        events.push(said("assistant.text", text, id, parent));
                     }
                 }
                 "thinking" if !streamed => {
                     let thinking = block["thinking"].as_str().unwrap_or_default();
-                    events.push(said("assistant.thinking", thinking, parent));
+                    events.push(said("assistant.thinking", thinking, id, parent));
                 }
-                "tool_use" | "server_tool_use" => {
+                kind @ ("tool_use" | "server_tool_use") => {
                     let call = block["id"].as_str().unwrap_or_default();
                     let tool = block["name"].as_str().unwrap_or_default();
-                    if is_handed_over(tool) {
+                    // The service runs its own tools, whatever their names.
+                    if kind == "tool_use" && is_handed_over(tool) {
                         self.handed_over.insert(call.to_owned());
                         continue;
                     }
@@ -232,6 +266,11 @@ impl Transcript {
                         json!({"toolCallId": call, "name": tool, "input": block["input"]}),
                         parent,
                     ));
+                }
+                // Results of the service's own tools, such as `web_search_tool_result`.
+                kind if kind.ends_with("_tool_result") => {
+                    let failed = block["content"]["error_code"].as_str();
+                    events.push(self.completed(block, failed.is_some(), parent));
                 }
                 _ => {}
             }
@@ -257,16 +296,8 @@ impl Transcript {
                     if self.handed_over.remove(call) {
                         continue;
                     }
-                    events.push(event(
-                        "tool.completed",
-                        json!({
-                            "toolCallId": call,
-                            "name": self.calls.remove(call),
-                            "output": text_of(&block["content"]),
-                            "isError": block["is_error"].as_bool().unwrap_or(false),
-                        }),
-                        parent,
-                    ));
+                    let is_error = block["is_error"] == true;
+                    events.push(self.completed(block, is_error, parent));
                 }
                 // Text sent to an agent by the program or another agent; completes the conversation.
                 "text" => events.push(event("user.text", json!({"text": block["text"]}), parent)),
@@ -274,6 +305,17 @@ impl Transcript {
             }
         }
         events
+    }
+
+    fn completed(&mut self, block: &Value, is_error: bool, parent: Option<&str>) -> AdapterEvent {
+        let call = block["tool_use_id"].as_str().unwrap_or_default();
+        let data = json!({
+            "toolCallId": call,
+            "name": self.calls.remove(call),
+            "output": text_of(&block["content"]),
+            "isError": is_error,
+        });
+        event("tool.completed", data, parent)
     }
 
     fn result(&mut self, line: &Value) -> Vec<AdapterEvent> {
@@ -297,60 +339,6 @@ impl Transcript {
             self.meter.cost_usd(),
         )]
     }
-}
-
-fn blocks(content: &Value) -> impl Iterator<Item = &Value> {
-    content.as_array().into_iter().flatten()
-}
-
-/// Output of a tool: its text, or the joined text blocks with other blocks named in brackets.
-fn text_of(content: &Value) -> String {
-    match content {
-        Value::String(text) => text.clone(),
-        content => blocks(content)
-            .map(|block| match block["text"].as_str() {
-                Some(text) => text.to_owned(),
-                None => format!("[{}]", block["type"].as_str().unwrap_or("unknown")),
-            })
-            .collect::<Vec<_>>()
-            .join("\n"),
-    }
-}
-
-fn said(kind: &str, delta: &str, parent: Option<&str>) -> AdapterEvent {
-    event(kind, json!({ "delta": delta }), parent)
-}
-
-fn event(kind: &str, mut data: Value, parent: Option<&str>) -> AdapterEvent {
-    if let Some(parent) = parent {
-        data["parentToolCallId"] = parent.into();
-    }
-    AdapterEvent::new(kind).with(data)
-}
-
-fn progress(kind: &str, line: &Value, members: &[&str], parent: Option<&str>) -> AdapterEvent {
-    let mut data = Map::from_iter([("kind".to_owned(), json!(kind))]);
-    for member in members {
-        if let Some(value) = line.get(*member).filter(|value| !value.is_null()) {
-            data.insert(camel_case(member), value.clone());
-        }
-    }
-    event("exec.progress", Value::Object(data), parent)
-}
-
-fn camel_case(name: &str) -> String {
-    let mut upper = false;
-    let mut out = String::new();
-    for c in name.chars() {
-        if c == '_' {
-            upper = true;
-        } else if std::mem::take(&mut upper) {
-            out.extend(c.to_uppercase());
-        } else {
-            out.push(c);
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -394,5 +382,64 @@ mod tests {
                 insta::assert_json_snapshot!(name, told);
             });
         }
+    }
+
+    /// A tool of the service has the name of a caller's tool.
+    #[test]
+    fn the_services_own_tools_are_never_handed_over() {
+        let line = json!({"type": "assistant", "message": {"id": "m", "content": [
+            {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
+            {"type": "web_search_tool_result", "tool_use_id": "s", "content": [
+                {"type": "web_search_result", "title": "t"}]},
+            {"type": "tool_use", "id": "c", "name": "web_search", "input": {}},
+        ]}});
+        let mut transcript = Transcript::default();
+        let events = transcript.line(&line, |tool| tool == "web_search");
+        let told: Vec<_> = events
+            .iter()
+            .map(|event| {
+                (
+                    event.kind.as_str(),
+                    &event.data.as_ref().unwrap()["toolCallId"],
+                )
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("tool.invoked", &json!("s")),
+                ("tool.completed", &json!("s"))
+            ]
+        );
+    }
+
+    /// Older programs do not mark the end of an abandoned message.
+    #[test]
+    fn a_message_that_starts_before_the_last_has_ended_withdraws_it() {
+        let event = |event: Value| json!({"type": "stream_event", "event": event});
+        let start = |id: &str| event(json!({"type": "message_start", "message": {"id": id}}));
+        let text = |index: u64| {
+            event(json!({"type": "content_block_delta", "index": index, "delta": {"text": "x"}}))
+        };
+        let mut transcript = Transcript::default();
+        let mut withdrawn = Vec::new();
+        let stop = event(json!({"type": "message_stop"}));
+        for line in [
+            start("a"),
+            text(0),
+            text(2),
+            start("b"),
+            text(0),
+            stop,
+            start("c"),
+        ] {
+            let events = transcript.line(&line, |_| false).into_iter();
+            withdrawn.extend(events.filter(|event| event.kind == "assistant.retracted"));
+        }
+        let ids: Vec<_> = withdrawn
+            .iter()
+            .map(|event| event.data.as_ref().unwrap()["messageId"].clone())
+            .collect();
+        assert_eq!(ids, ["a", "a/2"]);
     }
 }

@@ -257,6 +257,7 @@ impl State {
             ),
             "execution.retrying" => (Tone::Bad, "will be retried".to_owned()),
             "model.retrying" => (Tone::Bad, tail::model_retrying(&event["data"])),
+            "assistant.retracted" => (Tone::Bad, tail::retracted(&event["data"])),
             "tool.invoked" => (Tone::Name, format!("tool {}", name())),
             "tool.completed" if event["data"]["isError"] == true => {
                 (Tone::Bad, format!("tool {} failed", name()))
@@ -340,6 +341,11 @@ mod tests {
                 json!({"type": "usage", "data": {"inputTokens": 3, "outputTokens": 4}}),
                 None,
                 "started, attempt 2, 0 s, 7 tokens",
+            ),
+            (
+                json!({"type": "assistant.retracted", "data": {"messageId": "m-1"}}),
+                Some("the text of m-1 is withdrawn"),
+                "the text of m-1 is withdrawn, 0 s, 7 tokens",
             ),
             (
                 json!({"type": "model.retrying", "data": {"reason": "overloaded", "delayMs": 1500}}),

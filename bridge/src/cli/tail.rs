@@ -112,8 +112,10 @@ pub(super) fn line(screen: &Screen, event: &Value) -> String {
 /// Formats an event's data on one line, with control characters escaped or replaced: text as it is, other members
 /// with their names.
 fn said(kind: &str, data: &Value) -> String {
-    if kind == "model.retrying" {
-        return harmless(&model_retrying(data));
+    match kind {
+        "model.retrying" => return harmless(&model_retrying(data)),
+        "assistant.retracted" => return harmless(&retracted(data)),
+        _ => {}
     }
     let delta = match kind {
         "assistant.text" | "assistant.thinking" => data["delta"].as_str(),
@@ -130,6 +132,12 @@ fn said(kind: &str, data: &Value) -> String {
         }
         (None, other) => harmless(&other.to_string()),
     }
+}
+
+/// Description of an `assistant.retracted` event.
+pub(super) fn retracted(data: &Value) -> String {
+    let message = data["messageId"].as_str().unwrap_or("a message");
+    format!("the text of {message} is withdrawn")
 }
 
 /// Description of a `model.retrying` event.
@@ -202,6 +210,9 @@ mod tests {
         let retrying = json!({"reason": "rate_limited", "delayMs": 250});
         let expected = "the model is asked again in 0.25 s: rate_limited";
         assert_eq!(said("model.retrying", &retrying), expected);
+        let retracted = json!({"messageId": "m-1"});
+        let expected = "the text of m-1 is withdrawn";
+        assert_eq!(said("assistant.retracted", &retracted), expected);
     }
 
     #[test]

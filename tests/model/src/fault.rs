@@ -1,6 +1,5 @@
 //! Faults of an answer's stream, independent of the protocol.
 
-use std::future::Future;
 use std::io::Error;
 use std::time::Duration;
 
@@ -9,16 +8,17 @@ use axum::http::header::RETRY_AFTER;
 use axum::response::Response;
 use futures_util::{StreamExt as _, stream};
 
+use super::Desk;
+
 /// Events sent before the fault.
 const EVENTS: usize = 3;
+/// Limits the fault to the first stream.
+const ONCE: &str = "FAULTONCE";
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Inserts the fault that the request names, and breaks the stream when the endpoint is killed.
-pub(crate) fn put_in(
-    mut response: Response,
-    asked: &str,
-    killed: impl Future<Output = ()> + Send + 'static,
-) -> Response {
+pub(crate) fn put_in(mut response: Response, asked: &str, desk: &Desk) -> Response {
+    let killed = desk.killed();
     if !response.status().is_success() {
         if let Some(seconds) = retry_after(asked) {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
@@ -29,12 +29,15 @@ pub(crate) fn put_in(
         let pieces = body
             .into_data_stream()
             .map(|piece| piece.map_err(Error::other));
-        let pieces = match fault(asked) {
+        let once = asked.contains(ONCE);
+        let fault = fault(asked).filter(|_| !once || desk.is_first(ONCE));
+        let pause = if once { 50 * PAUSE } else { PAUSE };
+        let pieces = match fault {
             None => pieces.boxed(),
             Some(fault) => {
-                let fault = stream::once(async {
+                let fault = stream::once(async move {
                     // The events have to be flushed before the connection breaks.
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(pause).await;
                     stream::iter(fault)
                 });
                 pieces.take(EVENTS).chain(fault.flatten()).boxed()

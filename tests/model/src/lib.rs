@@ -12,7 +12,8 @@
 //! | `FAIL<status>` | this HTTP status; `FAILONCE<status>` only the first time. With `SOON`, Chat Completions allows an
 //! immediate retry |
 //! | `RETRYAFTER<seconds>` | sets `Retry-After` of a failure |
-//! | `CUTOFF`, `ENDEARLY`, `HALFEVENT`, `GARBLED` | a stream that fails after its third event: see `fault.rs` |
+//! | `CUTOFF`, `ENDEARLY`, `HALFEVENT`, `GARBLED` | a stream that fails after its third event: see `fault.rs`; with
+//! `FAULTONCE` only the first stream of the endpoint |
 //! | a JSON schema in the request | a sample that follows it |
 //! | otherwise | `pong: ` and the end of the prompt |
 //!
@@ -153,12 +154,9 @@ async fn answer(
     body: Bytes,
 ) -> Response {
     let asked = String::from_utf8_lossy(&body).into_owned();
-    let killed = state.killed();
-    fault::put_in(
-        asked_answer(state, method, uri, headers, body).await,
-        &asked,
-        killed,
-    )
+    let desk = state.0.clone();
+    let response = asked_answer(state, method, uri, headers, body).await;
+    fault::put_in(response, &asked, &desk)
 }
 
 async fn asked_answer(

@@ -4,6 +4,7 @@
 mod bench;
 mod conforms;
 mod failures;
+mod project;
 mod sessions;
 mod tools;
 mod turns;

@@ -154,3 +154,33 @@ async fn a_server_that_the_dispatch_names_is_used_without_asking() {
         (&json!("mcp__count__add"), &json!("counted"))
     );
 }
+
+#[tokio::test]
+async fn a_server_that_does_not_start_ends_the_run_unless_it_is_not_required() {
+    let bench = Bench::new().await;
+    let request = |required: bool| {
+        let mut request = bench.request("CALL mcp__count__add {\"a\":1}");
+        let broken = json!({"command": "/bin/false"});
+        let count = mcp_server::answering("counted");
+        request.mcp_servers =
+            BTreeMap::from([("broken".to_owned(), broken), ("count".to_owned(), count)]);
+        request.mcp_required = required;
+        request
+    };
+
+    let ran = bench.run(request(true)).await;
+    ran.failed("mcp_server_unavailable");
+    assert!(ran.result.error.as_ref().unwrap().contains("broken"));
+    assert!(bench.model.requests().is_empty());
+
+    let optional = bench.run(request(false)).await;
+    optional.succeeded();
+    assert_eq!(optional.all("tool.completed")[0]["output"], "counted");
+    for ran in [ran, optional] {
+        let told = ran.all("exec.progress");
+        assert_eq!(
+            (&told[0]["kind"], &told[0]["server"]),
+            (&json!("mcp_server_unavailable"), &json!("broken"))
+        );
+    }
+}

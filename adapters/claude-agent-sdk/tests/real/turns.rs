@@ -32,6 +32,25 @@ async fn a_text_is_streamed_and_paid_for() {
 }
 
 #[tokio::test]
+async fn a_text_that_is_tried_again_is_withdrawn_first() {
+    let bench = Bench::new().await;
+    let ran = bench.say("FAULTONCE CUTOFF please answer").await;
+    ran.succeeded();
+    let withdrawn = ran.all("assistant.retracted");
+    assert_eq!(withdrawn.len(), 1, "{:?}", ran.events);
+    let texts = ran.all("assistant.text");
+    let of = |is_withdrawn: bool| -> String {
+        let stays = |data: &&&serde_json::Value| {
+            (data["messageId"] == withdrawn[0]["messageId"]) == is_withdrawn
+        };
+        let texts = texts.iter().filter(stays);
+        texts.map(|data| data["delta"].as_str().unwrap()).collect()
+    };
+    assert_eq!(of(true), "pong: FA");
+    assert_eq!(of(false), ran.output());
+}
+
+#[tokio::test]
 async fn a_thought_is_streamed_beside_the_text() {
     let bench = Bench::new().await;
     let ran = bench.say("THINK about it").await;

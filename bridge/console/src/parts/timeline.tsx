@@ -8,6 +8,10 @@ export interface Entry {
   at: string;
   attempt: number | undefined;
   text?: string;
+  /** Message that `text` belongs to. */
+  message?: unknown;
+  /** True if the adapter withdrew `text`. */
+  retracted?: boolean;
   /** Characters cut off before `text`. */
   cut?: number;
   data?: Record<string, unknown>;
@@ -25,16 +29,22 @@ const KEPT = 2000;
 const LONGEST = 20_000;
 const BAD = ["execution.failed", "model.retrying", "callback.dead", "events.dropped"];
 
-/** Appends events; text is added to the last entry if that is text of the same kind and attempt. */
+/** Appends events; text is added to the last entry if that is text of the same kind, attempt and message. */
 export function grow(history: History, events: BridgeEvent[]): History {
   const next = history.entries.slice();
   for (const event of events) {
     const delta = event.data?.["delta"];
     const last = next.at(-1);
     const { id: key, type: kind, timestamp: at, attempt } = event;
+    const message = event.data?.["messageId"];
+    if (kind === "assistant.retracted") {
+      const isMeant = (entry: Entry) => message !== undefined && entry.message === message && entry.attempt === attempt;
+      next.forEach((entry, index) => { if (isMeant(entry)) next[index] = { ...entry, retracted: true }; });
+      continue;
+    }
     if (typeof delta === "string") {
-      if (last?.kind === kind && last.attempt === attempt) next[next.length - 1] = { ...last, text: last.text + delta };
-      else next.push({ key, kind, at, attempt, text: delta });
+      if (last?.kind === kind && last.attempt === attempt && last.message === message) next[next.length - 1] = { ...last, text: last.text + delta };
+      else next.push({ key, kind, at, attempt, text: delta, message });
       continue;
     }
     const bad = BAD.includes(kind) || event.data?.["isError"] === true;
@@ -75,7 +85,8 @@ function Summary({ entry }: { entry: Entry }) {
     return (
       <>
         {entry.cut && <span class="dim">{number(entry.cut)} earlier characters are in the output</span>}
-        <pre class={entry.kind === "assistant.thinking" ? "said thought" : "said"}>{entry.text}</pre>
+        {entry.retracted && <b>withdrawn</b>}
+        <pre class={"said" + (entry.kind === "assistant.thinking" ? " thought" : "") + (entry.retracted ? " retracted" : "")}>{entry.text}</pre>
       </>
     );
   }

@@ -1,6 +1,8 @@
 //! Accumulates text, usage and session id from an attempt's events; becomes the result if the adapter never
 //! returns one.
 
+use std::collections::VecDeque;
+
 use forge_adapter_api::{AdapterEvent, ExecutionResult};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -11,6 +13,10 @@ use super::budget::UsageTotals;
 
 /// Maximum bytes of a session id; longer ones are ignored.
 const SESSION_BYTES: usize = 1024;
+
+/// Number of messages that can be retracted; and maximum bytes of a message id.
+const MOST_MESSAGES: usize = 16;
+const MESSAGE_BYTES: usize = 256;
 
 /// Text, usage and session of one attempt, bounded.
 #[derive(Clone, Debug)]
@@ -23,6 +29,8 @@ pub struct Accumulator {
     /// The runtime's session id, once reported.
     pub session: Option<String>,
     text_limit: usize,
+    /// Start of each of the latest messages, as bytes of `text` and of all text; the newest last.
+    messages: VecDeque<(String, usize, usize)>,
 }
 
 /// Change made by an event that must be recorded or checked.
@@ -44,6 +52,7 @@ impl Accumulator {
             meter: UsageTotals::after(spent),
             session: None,
             text_limit,
+            messages: VecDeque::new(),
         }
     }
 
@@ -55,8 +64,13 @@ impl Accumulator {
         match event.kind.as_str() {
             "assistant.text" => {
                 if let Some(delta) = data.get("delta").and_then(Value::as_str) {
+                    self.begin_message(message_of(data));
                     self.append(delta);
                 }
+                Change::Nothing
+            }
+            kind::RETRACTED => {
+                self.retract(message_of(data));
                 Change::Nothing
             }
             kind::USAGE => {
@@ -84,6 +98,31 @@ impl Accumulator {
         self.meter.begin_round();
         self.text.clear();
         self.text_bytes = 0;
+        self.messages.clear();
+    }
+
+    fn begin_message(&mut self, id: Option<&str>) {
+        let newest = self.messages.back();
+        let Some(id) = id.filter(|id| newest.is_none_or(|(newest, ..)| newest != id)) else {
+            return;
+        };
+        if self.messages.len() == MOST_MESSAGES {
+            self.messages.pop_front();
+        }
+        let start = (id.to_owned(), self.text.len(), self.text_bytes);
+        self.messages.push_back(start);
+    }
+
+    /// Removes the text of a message, and what came after it.
+    fn retract(&mut self, id: Option<&str>) {
+        let found = self
+            .messages
+            .iter()
+            .rposition(|(known, ..)| Some(known.as_str()) == id);
+        if let Some((_, text, bytes)) = found.and_then(|at| self.messages.drain(at..).next()) {
+            self.text.truncate(text);
+            self.text_bytes = bytes;
+        }
     }
 
     fn append(&mut self, delta: &str) {
@@ -102,6 +141,11 @@ impl Accumulator {
             Some(_) | None => Change::Nothing,
         }
     }
+}
+
+fn message_of(data: &Value) -> Option<&str> {
+    let id = data.get("messageId").and_then(Value::as_str);
+    id.filter(|id| id.len() <= MESSAGE_BYTES)
 }
 
 fn usable(session: Option<&str>) -> Option<&str> {
@@ -182,5 +226,25 @@ mod tests {
         assert_eq!(accumulator.meter.spent().usage.output_tokens, Some(6));
         assert_eq!(accumulator.text, "two");
         assert_eq!(accumulator.session.as_deref(), Some("s"));
+    }
+
+    #[test]
+    fn a_retracted_message_is_no_text() {
+        let mut accumulator = Accumulator::new(None, 4);
+        for (kind, data) in [
+            ("assistant.text", json!({"delta": "a", "messageId": "1"})),
+            ("assistant.text", json!({"delta": "b"})),
+            ("assistant.text", json!({"delta": "cdef", "messageId": "2"})),
+            ("assistant.retracted", json!({"messageId": "3"})),
+            ("assistant.retracted", json!({})),
+            ("assistant.retracted", json!({"messageId": "2"})),
+            ("assistant.text", json!({"delta": "g", "messageId": "3"})),
+        ] {
+            accumulator.observe(&event(kind, data));
+        }
+        assert_eq!(
+            (accumulator.text.as_str(), accumulator.text_bytes),
+            ("abg", 3)
+        );
     }
 }
