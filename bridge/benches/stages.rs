@@ -162,6 +162,7 @@ impl Bench {
         let raw = Raw {
             ending: Ending::Answered(answer.into_bytes()),
             file: None,
+            output_files: Vec::new(),
             accumulator: Accumulator::new(None, self.config.output_limit_bytes),
         };
         let subject = Subject {

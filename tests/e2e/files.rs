@@ -20,6 +20,10 @@ async fn pictures() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let routes = Router::new().route("/picture.png", get(|| async { PICTURE }));
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test server ends with its test"
+    )]
     tokio::spawn(async { axum::serve(listener, routes).await });
     format!("http://{address}")
 }
