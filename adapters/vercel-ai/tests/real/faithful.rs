@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forge_adapter_api::ExecutionRequest;
-use forge_adapter_api::request::{Tool, ToolResult, Turn};
+use forge_adapter_api::request::{Attachment, Tool, ToolResult, Turn};
 use forge_adapter_api::result::ToolCall;
 use serde_json::{Value, json};
 
@@ -166,6 +166,42 @@ async fn options_are_the_same_to_the_provider() {
                     "{model} {options} {path}: ours {ours}, theirs {theirs}"
                 ));
             }
+        });
+    }
+    assert!(strange.is_empty(), "{strange:#?}");
+}
+
+#[tokio::test]
+async fn attachments_are_the_same_to_the_provider() {
+    let (direct, package) = (Bench::new().await, Bench::with(&by_package()).await);
+    let folder = tempfile::tempdir().unwrap();
+    let attached = |name: &str, media_type: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, "abc").unwrap();
+        Attachment {
+            name: name.to_owned(),
+            media_type: media_type.to_owned(),
+            bytes: 3,
+            path,
+        }
+    };
+    let mut strange = Vec::new();
+    for model in MODELS {
+        let mut request = to(model, "look");
+        request.attachments = vec![
+            attached("a.png", "image/png"),
+            attached("b.pdf", "application/pdf"),
+        ];
+        direct.run(request.clone()).await.succeeded();
+        package.run(request).await.succeeded();
+        let (ours, theirs) = (direct.asked(), package.asked());
+        assert_eq!(
+            ours.to_string().matches("YWJj").count(),
+            2,
+            "{model}: {ours}"
+        );
+        compare("", &ours, &theirs, &mut |path, ours, theirs| {
+            strange.push(format!("{model} {path}: ours {ours}, theirs {theirs}"));
         });
     }
     assert!(strange.is_empty(), "{strange:#?}");
