@@ -24,6 +24,7 @@ fn conforms() {
     let capabilities = [
         "streaming",
         "session_resume",
+        "attachments",
         "cost_tracking",
         "structured_output",
     ];

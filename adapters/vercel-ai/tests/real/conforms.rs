@@ -26,6 +26,7 @@ fn conforms() {
         "tool_rounds",
         "cost_tracking",
         "structured_output",
+        "attachments",
     ];
     conformance::check::<VercelAi>(Options {
         config: bench::config(model.url()),
