@@ -8,23 +8,13 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use forge_store::{Error, Result};
 
 /// Reason why a change was not made.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// Refused by a rule of the domain; the store works.
-    Refused(Error),
-    Sql(rusqlite::Error),
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Failure::Refused(error)
-    }
-}
-
-impl From<rusqlite::Error> for Failure {
-    fn from(error: rusqlite::Error) -> Self {
-        Failure::Sql(error)
-    }
+    #[error(transparent)]
+    Refused(#[from] Error),
+    #[error(transparent)]
+    Sql(#[from] rusqlite::Error),
 }
 
 impl Failure {

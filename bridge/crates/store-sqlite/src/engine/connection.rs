@@ -124,6 +124,5 @@ pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
 
 /// True if another process holds a lock for longer than the busy timeout.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
-    let code = error.sqlite_error_code();
-    matches!(code, Some(ErrorCode::DatabaseBusy))
+    error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }

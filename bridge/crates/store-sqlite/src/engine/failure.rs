@@ -4,59 +4,40 @@ use std::time::Duration;
 
 use super::connection;
 
-#[derive(Debug)]
-pub(super) struct StoreFailure {
-    /// Is part of answers to callers, so it names no path.
-    pub(super) reason: String,
-    pub(super) kind: FailureKind,
+/// The text is part of answers to callers, so it names no path.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StoreFailure {
+    /// The file's content is wrong: nothing more is written, to avoid further loss.
+    #[error("the database file is damaged ({0})")]
+    Damage(rusqlite::Error),
+    /// No later start finds anything that is written to the open files.
+    #[error("its files were removed or replaced while the bridge was running")]
+    Moved,
+    /// Nothing was written.
+    #[error(
+        "another process holds a write lock on the database file for longer than store.busy_timeout ({0:?})"
+    )]
+    Lock(Duration),
+    /// Pages that were written before the sync can be missing from the disk, and no later sync writes them.
+    #[error(transparent)]
+    Sync(rusqlite::Error),
+    #[error(transparent)]
+    Other(rusqlite::Error),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FailureKind {
-    /// The file's content is wrong: nothing more is written, to avoid further loss.
-    Damage,
-    /// The files were removed or replaced: what is written to the open ones is found by no later start.
-    Moved,
-    /// Another process holds the write lock; nothing was written.
-    Lock,
-    /// A sync failed: pages that were written before it can be missing from the disk, and no later sync writes them.
-    Sync,
-    Other,
+impl From<rusqlite::Error> for StoreFailure {
+    fn from(error: rusqlite::Error) -> Self {
+        let code = error.sqlite_error().map(|error| error.extended_code);
+        match code {
+            _ if connection::is_damage(&error) => Self::Damage(error),
+            Some(rusqlite::ffi::SQLITE_IOERR_FSYNC) => Self::Sync(error),
+            Some(_) | None => Self::Other(error),
+        }
+    }
 }
 
 impl StoreFailure {
-    pub(super) fn new(error: &rusqlite::Error) -> Self {
-        let extended = error.sqlite_error().map(|error| error.extended_code);
-        if connection::is_damage(error) {
-            let reason = format!("the database file is damaged ({error})");
-            return Self {
-                reason,
-                kind: FailureKind::Damage,
-            };
-        }
-        Self {
-            reason: error.to_string(),
-            kind: match extended {
-                Some(rusqlite::ffi::SQLITE_IOERR_FSYNC) => FailureKind::Sync,
-                Some(_) | None => FailureKind::Other,
-            },
-        }
-    }
-
-    pub(super) fn locked(busy_timeout: Duration) -> Self {
-        Self {
-            reason: format!(
-                "another process holds a write lock on the database file for longer than store.busy_timeout ({busy_timeout:?})"
-            ),
-            kind: FailureKind::Lock,
-        }
-    }
-
-    pub(super) fn moved() -> Self {
-        let reason = "its files were removed or replaced while the bridge was running";
-        Self {
-            reason: reason.to_owned(),
-            kind: FailureKind::Moved,
-        }
+    pub(super) fn is_of_sync(&self) -> bool {
+        matches!(self, Self::Sync(_))
     }
 }

@@ -3,12 +3,12 @@
 //! is closed, and the file is recovered from the beginning of the WAL before the next write. Meanwhile changes are
 //! refused. Nothing is answered before the cut.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::change::QueuedChange;
-use super::failure::{FailureKind, StoreFailure};
+use super::failure::StoreFailure;
 use super::wal::{self, Mode};
-use super::writer::{FailedBatch, Writer};
+use super::writer::Writer;
 use super::{TransactionState, connection};
 use forge_store::retry::RetryDelays;
 
@@ -19,37 +19,36 @@ const FOREVER: Duration = Duration::from_secs(3600);
 
 impl<S: TransactionState> Writer<S> {
     /// Refuses waiting changes, and returns when changes can be written again. False when the store is to be closed.
-    pub(super) fn recover(&mut self, failed: FailedBatch<S>) -> bool {
-        let FailedBatch { failure, changes } = failed;
-        let then = match failure.kind {
-            FailureKind::Damage => {
+    pub(super) fn recover(&mut self, failure: &StoreFailure) -> bool {
+        let then = match failure {
+            StoreFailure::Damage(_) => {
                 "no more changes are written: stop the bridge, run `forge-bridge store check`, restore a backup"
             }
-            FailureKind::Moved => {
+            StoreFailure::Moved => {
                 "no more changes are written: stop the bridge, put its data folder back, start it again"
             }
-            FailureKind::Lock | FailureKind::Sync | FailureKind::Other => {
+            StoreFailure::Lock(_) | StoreFailure::Sync(_) | StoreFailure::Other(_) => {
                 "new work is refused until it can be written again"
             }
         };
         let file = self.shared.file.display();
-        tracing::error!(%file, "the store failed: {}; {then}", failure.reason);
+        tracing::error!(%file, "the store failed: {failure}; {then}");
         let failed_at = Instant::now();
-        self.shared.queue.set_unavailable(&failure.reason);
-        let is_back = match failure.kind {
-            FailureKind::Damage | FailureKind::Moved => {
-                refuse(changes, &failure.reason);
-                let is_moved = failure.kind == FailureKind::Moved;
+        self.shared.queue.set_unavailable(&failure.to_string());
+        let is_back = match failure {
+            StoreFailure::Damage(_) | StoreFailure::Moved => {
+                self.refuse_unanswered(failure);
+                let is_moved = matches!(failure, StoreFailure::Moved);
                 self.shared.is_moved.send_replace(is_moved);
                 while self.shared.queue.pause(Instant::now() + FOREVER) {}
                 false
             }
-            FailureKind::Lock => {
+            StoreFailure::Lock(_) => {
                 // Its transaction never began.
-                refuse(changes, &failure.reason);
+                self.refuse_unanswered(failure);
                 self.wait_for_lock()
             }
-            FailureKind::Sync | FailureKind::Other => self.reopen(&failure, changes),
+            StoreFailure::Sync(_) | StoreFailure::Other(_) => self.reopen(failure),
         };
         if is_back {
             self.shared.queue.set_available();
@@ -58,38 +57,49 @@ impl<S: TransactionState> Writer<S> {
         is_back
     }
 
+    fn refuse_unanswered(&mut self, failure: &StoreFailure) {
+        for change in self.unanswered.drain(..) {
+            change.refuse(&failure.to_string());
+        }
+    }
+
     fn wait_for_lock(&mut self) -> bool {
         while self.shared.queue.pause(Instant::now() + LOCK_POLL) {
             match self.try_lock() {
                 Ok(()) => return true,
                 Err(error) if connection::is_busy(&error) => {}
-                Err(error) => {
-                    let failure = StoreFailure::new(&error);
-                    return self.reopen(&failure, Vec::new());
-                }
+                Err(error) => return self.reopen(&error.into()),
             }
         }
         false
     }
 
     /// Closes and reopens the file, until it succeeds.
-    fn reopen(&mut self, failure: &StoreFailure, mut changes: Vec<QueuedChange<S>>) -> bool {
+    fn reopen(&mut self, failure: &StoreFailure) -> bool {
+        let shared = Arc::clone(&self.shared);
         let mut delays = RetryDelays::default();
-        let mut needs_full_recovery = failure.kind == FailureKind::Sync;
+        let mut needs_full_recovery = failure.is_of_sync();
         let mut is_cut = false;
         loop {
             let mut done = Ok(());
             if !is_cut {
-                done = self.disconnect(&mut needs_full_recovery);
+                let checkpointed = self.checkpointer.stop().map_err(StoreFailure::from);
+                needs_full_recovery |= checkpointed.is_err_and(|failure| failure.is_of_sync());
+                // Readers see nothing behind the committed frames. Their connections keep the shared memory, which
+                // cannot be created again while the disk is full.
+                if needs_full_recovery {
+                    shared.readers.suspend();
+                }
+                done = self.disconnect();
                 is_cut = done.is_ok();
                 if is_cut {
                     // They are not in the file, and will not be found there.
-                    refuse(std::mem::take(&mut changes), &failure.reason);
-                    self.shared.readers.resume();
+                    self.refuse_unanswered(failure);
+                    shared.readers.resume();
                 }
             }
             if is_cut && !self.lock.is_in_place() {
-                return self.recover(StoreFailure::moved().into());
+                return self.recover(&StoreFailure::Moved);
             }
             let done = done.and_then(|()| self.reconnect(&mut needs_full_recovery));
             let Err(reason) = done else {
@@ -97,30 +107,16 @@ impl<S: TransactionState> Writer<S> {
             };
             // The trial write can have failed half-way.
             is_cut &= self.connection.is_none();
-            self.shared.queue.set_unavailable(&reason);
-            if !self
-                .shared
-                .queue
-                .pause(Instant::now() + delays.next_delay())
-            {
+            shared.queue.set_unavailable(&reason);
+            if !shared.queue.pause(Instant::now() + delays.next_delay()) {
                 return false;
             }
         }
     }
 
-    /// Cuts the uncommitted end of the WAL, and closes the connections that write; those of readers too if the file
-    /// is to be recovered. The cut comes first: without a connection another process that opens the file would
-    /// recover that end.
-    fn disconnect(&mut self, needs_full_recovery: &mut bool) -> Result<(), String> {
-        if let Err(error) = self.checkpointer.stop() {
-            let failure = StoreFailure::new(&error);
-            *needs_full_recovery |= failure.kind == FailureKind::Sync;
-        }
-        // Readers see nothing behind the committed frames. Their connections keep the shared memory, which cannot be
-        // created again while the disk is full.
-        if *needs_full_recovery {
-            self.shared.readers.suspend();
-        }
+    /// Cuts the uncommitted end of the WAL, and closes the connection that writes. The cut comes first: without a
+    /// connection another process that opens the file would recover that end.
+    fn disconnect(&mut self) -> Result<(), String> {
         let Some(connection) = &self.connection else {
             return Ok(());
         };
@@ -150,7 +146,7 @@ impl<S: TransactionState> Writer<S> {
             let frames = wal::checkpoint(&connection, Mode::Noop)?;
             Ok((connection, frames))
         });
-        let (opened, frames) = opened.map_err(|error| StoreFailure::new(&error).reason)?;
+        let (opened, frames) = opened.map_err(|error| StoreFailure::from(error).to_string())?;
         if *needs_full_recovery && frames.in_file > 0 {
             return Err(
                 "a sync failed, and the database file cannot be recovered while another process has it open; end that process"
@@ -159,23 +155,14 @@ impl<S: TransactionState> Writer<S> {
         }
         *needs_full_recovery = false;
         let opened = self.connection.insert(opened);
-        match self.state.reload(opened) {
-            Ok(true) => {}
-            Ok(false) => {
-                return Err("the file was replaced by another store; restart the bridge".to_owned());
-            }
-            Err(error) => {
-                let failure = StoreFailure::new(&error);
-                *needs_full_recovery = failure.kind == FailureKind::Sync;
-                return Err(failure.reason);
-            }
+        let reloaded = self.state.reload(opened).map_err(|error| {
+            let failure = StoreFailure::from(error);
+            *needs_full_recovery = failure.is_of_sync();
+            failure.to_string()
+        });
+        match reloaded? {
+            true => Ok(()),
+            false => Err("the file was replaced by another store; restart the bridge".to_owned()),
         }
-        Ok(())
-    }
-}
-
-fn refuse<S>(changes: Vec<QueuedChange<S>>, reason: &str) {
-    for change in changes {
-        change.refuse(reason);
     }
 }

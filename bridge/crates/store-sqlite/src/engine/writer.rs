@@ -50,25 +50,8 @@ pub(super) struct Writer<S> {
     /// Frames in the WAL when the checkpointer was last asked.
     requested_at: u64,
     rest: Rest,
-}
-
-/// A failure with the batch whose transaction it ended. None of it is answered before its end is cut from the WAL.
-pub(super) struct FailedBatch<S> {
-    pub(super) failure: StoreFailure,
-    pub(super) changes: Vec<QueuedChange<S>>,
-}
-
-impl<S> From<StoreFailure> for FailedBatch<S> {
-    fn from(failure: StoreFailure) -> Self {
-        let changes = Vec::new();
-        Self { failure, changes }
-    }
-}
-
-impl<S> From<rusqlite::Error> for FailedBatch<S> {
-    fn from(error: rusqlite::Error) -> Self {
-        StoreFailure::new(&error).into()
-    }
+    /// Batch whose transaction a failure ended. None of it is answered before its end is cut from the WAL.
+    pub(super) unanswered: Vec<QueuedChange<S>>,
 }
 
 type Outcomes = Vec<Result<(), Error>>;
@@ -90,6 +73,7 @@ impl<S: TransactionState> Writer<S> {
             written_at: Some(Instant::now()),
             requested_at: 0,
             rest: Rest::default(),
+            unanswered: Vec::new(),
         };
         let thread = thread::Builder::new().name("store".to_owned());
         thread.spawn(move || writer.run()).map(drop)
@@ -117,8 +101,8 @@ impl<S: TransactionState> Writer<S> {
                 tick_at = begun + TICK;
                 done = done.and_then(|()| self.tick(begun));
             }
-            if let Err(failed) = done
-                && !self.recover(failed)
+            if let Err(failure) = done
+                && !self.recover(&failure)
             {
                 break false;
             }
@@ -127,9 +111,9 @@ impl<S: TransactionState> Writer<S> {
     }
 
     /// Looks whether the files are in place, and checkpoints the WAL if nothing was written for a while.
-    fn tick(&mut self, now: Instant) -> Result<(), FailedBatch<S>> {
+    fn tick(&mut self, now: Instant) -> Result<(), StoreFailure> {
         if !self.lock.is_in_place() {
-            return Err(StoreFailure::moved().into());
+            return Err(StoreFailure::Moved);
         }
         if self
             .written_at
@@ -141,16 +125,18 @@ impl<S: TransactionState> Writer<S> {
     }
 
     /// Writes and answers a batch.
-    fn write(&mut self, mut batch: Vec<QueuedChange<S>>) -> Result<(), FailedBatch<S>> {
+    fn write(&mut self, mut batch: Vec<QueuedChange<S>>) -> Result<(), StoreFailure> {
         failpoint::point("store.batch");
         self.unchecked_bytes += batch.iter().map(|change| change.bytes).sum::<usize>();
         let begun = Instant::now();
-        match self.commit(&mut batch) {
+        let committed = self.commit(&mut batch);
+        let changes = batch.into_iter();
+        match committed {
             Ok(outcomes) => {
                 self.shared.meters.commits.time(begun.elapsed());
-                self.shared.meters.batches.number(batch.len() as u64);
+                self.shared.meters.batches.number(changes.len() as u64);
                 self.state.committed();
-                for (change, outcome) in batch.into_iter().zip(outcomes) {
+                for (change, outcome) in changes.zip(outcomes) {
                     change.answer(outcome);
                 }
                 failpoint::point("store.answered");
@@ -158,19 +144,14 @@ impl<S: TransactionState> Writer<S> {
             }
             Err(error) => {
                 self.shared.meters.failures.inc();
+                self.unanswered.extend(changes);
                 // Outside of a transaction nothing of the batch was written.
-                let began = self
-                    .connection
-                    .as_ref()
-                    .is_some_and(|open| !open.is_autocommit());
-                let failure = match connection::is_busy(&error) && !began {
-                    true => StoreFailure::locked(self.shared.config.busy_timeout),
-                    false => StoreFailure::new(&error),
-                };
-                Err(FailedBatch {
-                    failure,
-                    changes: batch,
-                })
+                let open = self.connection.as_ref();
+                let began = open.is_some_and(|open| !open.is_autocommit());
+                match connection::is_busy(&error) && !began {
+                    true => Err(StoreFailure::Lock(self.shared.config.busy_timeout)),
+                    false => Err(error.into()),
+                }
             }
         }
     }
@@ -179,8 +160,7 @@ impl<S: TransactionState> Writer<S> {
     pub(super) fn try_lock(&self) -> rusqlite::Result<()> {
         let connection = self.connection()?;
         connection.busy_timeout(Duration::ZERO)?;
-        let taken =
-            execute(connection, "BEGIN IMMEDIATE").and_then(|()| execute(connection, "ROLLBACK"));
+        let taken = connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK");
         connection.busy_timeout(self.shared.config.busy_timeout)?;
         taken
     }
