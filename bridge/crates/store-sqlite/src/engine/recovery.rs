@@ -79,6 +79,7 @@ impl<S: TransactionState> Writer<S> {
         let shared = Arc::clone(&self.shared);
         let mut delays = RetryDelays::default();
         let mut needs_full_recovery = failure.is_of_sync();
+        let mut suspended = None;
         let mut is_cut = false;
         loop {
             let mut done = Ok(());
@@ -87,15 +88,15 @@ impl<S: TransactionState> Writer<S> {
                 needs_full_recovery |= checkpointed.is_err_and(|failure| failure.is_of_sync());
                 // Readers see nothing behind the committed frames. Their connections keep the shared memory, which
                 // cannot be created again while the disk is full.
-                if needs_full_recovery {
-                    shared.readers.suspend();
+                if needs_full_recovery && suspended.is_none() {
+                    suspended = Some(shared.readers.suspend());
                 }
                 done = self.disconnect();
                 is_cut = done.is_ok();
                 if is_cut {
                     // They are not in the file, and will not be found there.
                     self.refuse_unanswered(failure);
-                    shared.readers.resume();
+                    suspended = None;
                 }
             }
             if is_cut && !self.lock.is_in_place() {

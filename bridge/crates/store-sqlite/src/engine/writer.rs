@@ -264,7 +264,7 @@ impl<S: TransactionState> Writer<S> {
     /// the next start to recover.
     fn close(mut self, is_well: bool) {
         self.shared.readers.close();
-        self.shared.readers.wait_until_closed();
+        drop(self.shared.readers.suspend());
         let checkpointed = self.checkpointer.stop();
         if let Some(connection) = self.connection.take()
             && is_well
