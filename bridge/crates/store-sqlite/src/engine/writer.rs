@@ -130,9 +130,9 @@ impl<S: TransactionState> Writer<S> {
         self.unchecked_bytes += batch.iter().map(|change| change.bytes).sum::<usize>();
         let begun = Instant::now();
         let committed = self.commit(&mut batch);
-        let changes = batch.into_iter();
+        let mut changes = batch.into_iter();
         match committed {
-            Ok(outcomes) => {
+            Ok(Some(outcomes)) => {
                 self.shared.meters.commits.time(begun.elapsed());
                 self.shared.meters.batches.number(changes.len() as u64);
                 self.state.committed();
@@ -140,6 +140,13 @@ impl<S: TransactionState> Writer<S> {
                     change.answer(outcome);
                 }
                 failpoint::point("store.answered");
+                Ok(())
+            }
+            Ok(None) => {
+                while let Some(change) = changes.next() {
+                    let written = self.write(vec![change]);
+                    written.inspect_err(|_| self.unanswered.extend(changes.by_ref()))?;
+                }
                 Ok(())
             }
             Err(error) => {
@@ -169,25 +176,32 @@ impl<S: TransactionState> Writer<S> {
         self.connection.as_ref().ok_or_else(closed_file)
     }
 
-    /// Runs the batch in one transaction. Changes are refused before they write anything, so they need no savepoint; if
-    /// one fails later all the same, the batch is rolled back and run again with a savepoint for each.
-    fn commit(&mut self, batch: &mut [QueuedChange<S>]) -> rusqlite::Result<Outcomes> {
+    /// Runs the batch in one transaction. Changes are refused before they write anything, so they need no savepoint. If
+    /// one fails later all the same, only a rollback takes back what it wrote: the batch is not written, and the result
+    /// is `None` if it has other changes, which the caller then writes one by one.
+    fn commit(&mut self, batch: &mut [QueuedChange<S>]) -> rusqlite::Result<Option<Outcomes>> {
         let connection = self.connection.as_ref().ok_or_else(closed_file)?;
         let start = self.state.savepoint();
         let state = &mut self.state;
-        let mut run = || {
+        let is_alone = batch.len() == 1;
+        let run = || {
             execute(connection, "BEGIN IMMEDIATE")?;
-            let mut outcomes = run_batch(connection, state, batch, Savepoints::None)?;
-            if outcomes.is_none() {
-                execute(connection, "ROLLBACK")?;
-                state.rollback_to(start);
-                execute(connection, "BEGIN IMMEDIATE")?;
-                outcomes = run_batch(connection, state, batch, Savepoints::Each)?;
+            let mut outcomes = Vec::with_capacity(batch.len());
+            for change in batch {
+                let written = connection.total_changes();
+                let outcome = run_change(connection, state, change)?;
+                let is_half_written = outcome.is_err() && connection.total_changes() != written;
+                outcomes.push(outcome);
+                if is_half_written {
+                    execute(connection, "ROLLBACK")?;
+                    state.rollback_to(start);
+                    return Ok(is_alone.then_some(outcomes));
+                }
             }
             failpoint::point("store.commit.before");
             execute(connection, "COMMIT")?;
             failpoint::point("store.commit.after");
-            Ok(outcomes.unwrap_or_default())
+            Ok(Some(outcomes))
         };
         run().inspect_err(|_| self.state.rollback_to(start))
     }
@@ -280,40 +294,6 @@ impl<S: TransactionState> Writer<S> {
         drop(lock);
         shared.queue.set_closed();
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Savepoints {
-    None,
-    Each,
-}
-
-/// Runs every change; `None` if one failed after it had written something that only a savepoint takes back.
-fn run_batch<S: TransactionState>(
-    connection: &Connection,
-    state: &mut S,
-    batch: &mut [QueuedChange<S>],
-    savepoints: Savepoints,
-) -> rusqlite::Result<Option<Outcomes>> {
-    let mut outcomes = Vec::with_capacity(batch.len());
-    let savepoint = |sql| match savepoints {
-        Savepoints::None => Ok(()),
-        Savepoints::Each => execute(connection, sql),
-    };
-    for change in batch {
-        savepoint("SAVEPOINT change")?;
-        let written = connection.total_changes();
-        let outcome = run_change(connection, state, change)?;
-        if outcome.is_err() && connection.total_changes() != written {
-            if savepoints == Savepoints::None {
-                return Ok(None);
-            }
-            savepoint("ROLLBACK TO change")?;
-        }
-        savepoint("RELEASE change")?;
-        outcomes.push(outcome);
-    }
-    Ok(Some(outcomes))
 }
 
 /// The outer error means that the transaction is lost.
