@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use forge_store::{Error, Result};
@@ -15,24 +15,6 @@ pub(crate) enum Failure {
     Refused(#[from] Error),
     #[error(transparent)]
     Sql(#[from] rusqlite::Error),
-}
-
-impl Failure {
-    /// True if the transaction it was part of cannot be continued.
-    pub(super) fn ends_transaction(&self, connection: &Connection) -> bool {
-        match self {
-            Failure::Refused(_) => connection.is_autocommit(),
-            Failure::Sql(error) => connection.is_autocommit() || is_of_the_medium(error),
-        }
-    }
-}
-
-/// True if the disk or the file failed, rather than one statement with its values.
-fn is_of_the_medium(error: &rusqlite::Error) -> bool {
-    !matches!(
-        error.sqlite_error_code(),
-        None | Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig)
-    )
 }
 
 /// Urgency of a change: one that is not urgent waits for others to share its commit with.

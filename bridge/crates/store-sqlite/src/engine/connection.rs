@@ -122,6 +122,15 @@ pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
     )
 }
 
+/// True if one statement failed because of its values, rather than the disk or the file.
+pub(super) fn is_of_the_values(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(
+        code,
+        None | Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig)
+    )
+}
+
 /// True if another process holds a lock for longer than the busy timeout.
 pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)

@@ -3,7 +3,6 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
@@ -12,9 +11,6 @@ use forge_base::failpoint;
 
 const HEADER_BYTES: u64 = 32;
 const FRAME_BYTES: u64 = 24 + PAGE_BYTES;
-
-/// After a checkpoint that a reader hindered, the next one waits for this multiple of the time it took.
-const REST: u32 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frames {
@@ -31,9 +27,9 @@ impl Frames {
         self.in_wal * PAGE_BYTES
     }
 
-    /// Frames after this one that are not in the database file. Another process can copy some while they are counted.
-    pub(crate) fn since(&self, frame: u64) -> u64 {
-        self.in_wal.saturating_sub(self.in_file.max(frame))
+    /// Another process can copy some while they are counted.
+    pub(crate) fn not_in_file(&self) -> u64 {
+        self.in_wal.saturating_sub(self.in_file)
     }
 
     pub(crate) fn is_all_in_file(&self) -> bool {
@@ -110,8 +106,13 @@ pub(crate) fn sync(file: &Path) -> io::Result<()> {
 /// Syncs the folder of the file, which makes the names of the file and of its WAL durable. SQLite ignores an error
 /// there.
 pub(crate) fn sync_folder(file: &Path) -> io::Result<()> {
-    let folder = file.parent().unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    File::open(folder(file))?.sync_all()
+}
+
+/// The folder that a file or folder is in.
+pub(crate) fn folder(file: &Path) -> &Path {
+    let above = file.parent().filter(|above| *above != Path::new(""));
+    above.unwrap_or(Path::new("."))
 }
 
 /// The WAL of a database file.
@@ -119,44 +120,4 @@ pub(crate) fn wal_file(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push("-wal");
     name.into()
-}
-
-/// Keeps checkpoints that readers hinder from taking the writer's time.
-#[derive(Debug, Default)]
-pub(super) struct Rest {
-    until: Option<Instant>,
-}
-
-impl Rest {
-    pub(crate) fn is_over(&self, now: Instant) -> bool {
-        self.until.is_none_or(|until| until <= now)
-    }
-
-    /// A hindered checkpoint ended at `now`.
-    pub(crate) fn after_hindered(&mut self, now: Instant, took: Duration) {
-        self.until = Some(now + took * REST);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A million hindered checkpoints of 100 ms take at most a tenth of the time.
-    #[test]
-    fn hindered_checkpoints_take_a_tenth_of_the_time() {
-        let took = Duration::from_millis(100);
-        let begun = Instant::now();
-        let (mut now, mut rest, mut spent) = (begun, Rest::default(), Duration::ZERO);
-        for _ in 0..10_000 {
-            if rest.is_over(now) {
-                now += took;
-                spent += took;
-                rest.after_hindered(now, took);
-            }
-            now += Duration::from_millis(1);
-        }
-        assert!(spent * 10 <= now - begun, "{spent:?} of {:?}", now - begun);
-        assert!(spent > Duration::ZERO);
-    }
 }

@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use super::change::{Failure, QueuedChange};
 use super::checkpointer::Checkpointer;
 use super::failure::StoreFailure;
-use super::wal::{self, Frames, Mode, Rest};
+use super::wal::{self, Frames, Mode};
 use super::write_queue::Next;
 use super::{FolderLock, Shared, TransactionState, connection};
 use forge_base::failpoint;
@@ -27,13 +27,12 @@ const TICK: Duration = Duration::from_secs(1);
 const CHECK_BYTES: usize = 256 << 10;
 /// Frames that the checkpointer thread copies at a time.
 const CHECKPOINT_FRAMES: u64 = 1_000;
-/// Frames after which the writer copies the rest, so that the WAL starts again.
+/// Frames after which the writer copies the rest, so that the WAL starts again: at the next write that finds no reader
+/// in it, and then no longer than its limit.
 const LONG_WAL_FRAMES: u64 = 4_000;
 /// Multiple of the WAL's limit above which the writer copies all of it itself. This is backpressure if the
 /// checkpointer does not keep up; below it a reader that let the WAL grow does not cost a pause when it ends.
 const BACKPRESSURE: u64 = 8;
-/// Longest wait of a truncating checkpoint for readers.
-const TRUNCATE_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub(super) struct Writer<S> {
     pub(super) shared: Arc<Shared<S>>,
@@ -47,9 +46,6 @@ pub(super) struct Writer<S> {
     unchecked_bytes: usize,
     /// Last write that is not checkpointed yet.
     written_at: Option<Instant>,
-    /// Frames in the WAL when the checkpointer was last asked.
-    requested_at: u64,
-    rest: Rest,
     /// Batch whose transaction a failure ended. None of it is answered before its end is cut from the WAL.
     pub(super) unanswered: Vec<QueuedChange<S>>,
 }
@@ -71,8 +67,6 @@ impl<S: TransactionState> Writer<S> {
             state,
             unchecked_bytes: 0,
             written_at: Some(Instant::now()),
-            requested_at: 0,
-            rest: Rest::default(),
             unanswered: Vec::new(),
         };
         let thread = thread::Builder::new().name("store".to_owned());
@@ -216,39 +210,13 @@ impl<S: TransactionState> Writer<S> {
             return Ok(());
         }
         let frames = self.checkpoint(Mode::Noop)?;
-        if frames.in_wal < self.requested_at {
-            self.requested_at = 0;
-        }
         let limit = self.shared.config.wal_limit_bytes;
-        let is_nearly_copied = frames.since(0) < CHECKPOINT_FRAMES;
-        let is_above_limit = frames.bytes() > limit;
-        let is_to_be_truncated = is_above_limit
-            && (is_nearly_copied || frames.bytes() > BACKPRESSURE.saturating_mul(limit))
-            && self.rest.is_over(Instant::now());
-        if is_to_be_truncated {
-            self.truncate()?;
-        } else if frames.since(self.requested_at) >= CHECKPOINT_FRAMES
-            // A reader can have kept the last request from copying anything, and have ended since.
-            || is_above_limit && !is_nearly_copied
-        {
-            self.requested_at = frames.in_wal;
+        let is_nearly_copied = frames.not_in_file() < CHECKPOINT_FRAMES;
+        if !is_nearly_copied && frames.bytes() <= BACKPRESSURE.saturating_mul(limit) {
+            // Repeated while a reader keeps it from copying anything: that takes little, and the reader can end.
             self.checkpointer.start();
-        } else if frames.in_wal >= LONG_WAL_FRAMES && is_nearly_copied {
+        } else if frames.in_wal >= LONG_WAL_FRAMES || frames.bytes() > limit {
             self.checkpoint(Mode::Passive)?;
-        }
-        Ok(())
-    }
-
-    /// Copies all of the WAL and truncates it. After a hindrance by a reader, pauses these attempts for a while.
-    fn truncate(&mut self) -> rusqlite::Result<()> {
-        let begun = Instant::now();
-        self.connection()?.busy_timeout(TRUNCATE_TIMEOUT)?;
-        let frames = self.checkpoint(Mode::Truncate)?;
-        let busy_timeout = self.shared.config.busy_timeout;
-        self.connection()?.busy_timeout(busy_timeout)?;
-        if frames.is_hindered {
-            let now = Instant::now();
-            self.rest.after_hindered(now, now - begun);
         }
         Ok(())
     }
@@ -307,15 +275,15 @@ fn run_change<S: TransactionState>(
         return Ok(Ok(()));
     };
     state.rollback_to(before);
-    let ends = failure.ends_transaction(connection);
+    let goes_on = !connection.is_autocommit();
     match failure {
-        Failure::Sql(error) if ends => Err(error),
-        Failure::Refused(_) if ends => Err(closed_file()),
-        Failure::Refused(error) => Ok(Err(error)),
-        Failure::Sql(error) => {
+        Failure::Refused(error) if goes_on => Ok(Err(error)),
+        Failure::Refused(_) => Err(closed_file()),
+        Failure::Sql(error) if goes_on && connection::is_of_the_values(&error) => {
             tracing::error!(%error, "SQLite refused a change");
             Ok(Err(Error::Unavailable(error.to_string())))
         }
+        Failure::Sql(error) => Err(error),
     }
 }
 
