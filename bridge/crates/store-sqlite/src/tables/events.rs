@@ -40,29 +40,24 @@ impl EventLog for Sqlite {
 
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
         // One dispatch has an index of its own, and is not worth holding the events of all others in memory.
-        if filter.dispatch.is_some() {
-            return self.stored_events(filter, after, limit).await;
-        }
-        let issued = *self.published.newest.borrow();
-        let recent = &self.recent_events;
-        if let Some(page) = recent.page(filter, after, limit, issued) {
-            return Ok(page);
-        }
-        if issued.saturating_sub(after) > recent_events::REACH {
-            return self.stored_events(filter, after, limit).await;
-        }
-        {
-            let _one = recent.filling.lock().await;
-            while let Some(from) = recent.missing(after, issued) {
-                let all = EventFilter::default();
-                let page = self.stored_events(&all, from, FILL_EVENTS).await?;
-                recent.extend(from, issued, page);
+        if filter.dispatch.is_none() {
+            let issued = *self.published.newest.borrow();
+            let recent = &self.recent_events;
+            let mut page = recent.page(filter, after, limit, issued);
+            if page.is_none() && issued.saturating_sub(after) <= recent_events::REACH {
+                let _one = recent.filling.lock().await;
+                while let Some(from) = recent.missing(after, issued) {
+                    let all = EventFilter::default();
+                    let page = self.stored_events(&all, from, FILL_EVENTS).await?;
+                    recent.extend(from, issued, page);
+                }
+                page = recent.page(filter, after, limit, issued);
+            }
+            if let Some(page) = page {
+                return Ok(page);
             }
         }
-        match recent.page(filter, after, limit, issued) {
-            Some(page) => Ok(page),
-            None => self.stored_events(filter, after, limit).await,
-        }
+        self.stored_events(filter, after, limit).await
     }
 
     async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
@@ -79,7 +74,7 @@ impl EventLog for Sqlite {
     async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()> {
         let provider = provider.to_owned();
         let bytes = size(&events);
-        self.write(bytes, move |tx| Ok(append_unbound(tx, &provider, &events)?))
+        self.write(bytes, move |tx| Ok(insert(tx, &provider, None, &events)?))
             .await
     }
 }
@@ -141,15 +136,8 @@ pub(crate) fn append(tx: &mut Tx<'_>, of: &Current, events: &[NewEvent]) -> rusq
     insert(tx, &of.provider, Some(of), events)
 }
 
-pub(crate) fn append_unbound(
-    tx: &mut Tx<'_>,
-    provider: &str,
-    events: &[NewEvent],
-) -> rusqlite::Result<()> {
-    insert(tx, provider, None, events)
-}
-
-fn insert(
+/// Appends events of an adapter, and of a dispatch unless they belong to none.
+pub(crate) fn insert(
     tx: &mut Tx<'_>,
     provider: &str,
     of: Option<&Current>,
@@ -245,16 +233,11 @@ fn read(
         scanned: after,
         more: false,
     };
-    let mut statement;
-    let mut rows = match &filter.dispatch {
-        None => {
-            statement = transaction.prepare_cached(&of_all())?;
-            statement.query([sought])?
-        }
-        Some(id) => {
-            statement = transaction.prepare_cached(&of_one())?;
-            statement.query(params![sought, id.as_bytes()])?
-        }
+    let of = filter.dispatch.as_ref().map(DispatchId::as_bytes);
+    let mut statement = transaction.prepare_cached(&of.map_or_else(of_all, |_| of_one()))?;
+    let mut rows = match of {
+        None => statement.query([sought])?,
+        Some(id) => statement.query(params![sought, id])?,
     };
     let (mut looked_at, mut bytes) = (0, 0);
     while let Some(row) = rows.next()? {

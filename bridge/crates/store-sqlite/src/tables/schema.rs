@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
+use rusqlite::{Connection, ErrorCode, params};
 
+use super::rows;
 use crate::engine::connection::is_damage;
 use crate::open_error::OpenError;
 use forge_base::event::LogName;
@@ -92,22 +93,17 @@ pub(crate) fn boot(connection: &Connection, file: &Path) -> Result<Identity, Ope
 }
 
 pub(crate) fn identity(connection: &Connection) -> rusqlite::Result<Option<Identity>> {
-    connection
-        .query_row(
-            "SELECT (SELECT value FROM meta WHERE name = 'store_id'),
-                    (SELECT value FROM meta WHERE name = 'log'),
-                    (SELECT value FROM meta WHERE name = 'epoch')
-             WHERE (SELECT count(*) FROM meta WHERE name IN ('store_id', 'log', 'epoch')) = 3",
-            [],
-            |row| {
-                Ok(Identity {
-                    store_id: row.get(0)?,
-                    log: LogName::from_stored(row.get(1)?),
-                    epoch: row.get(2)?,
-                })
-            },
-        )
-        .optional()
+    let sql = "SELECT (SELECT value FROM meta WHERE name = 'store_id'),
+                      (SELECT value FROM meta WHERE name = 'log'),
+                      (SELECT value FROM meta WHERE name = 'epoch')
+               WHERE (SELECT count(*) FROM meta WHERE name IN ('store_id', 'log', 'epoch')) = 3";
+    rows::one(connection, sql, [], |row| {
+        Ok(Identity {
+            store_id: row.get(0)?,
+            log: LogName::from_stored(row.get(1)?),
+            epoch: row.get(2)?,
+        })
+    })
 }
 
 /// Writes and syncs a row: a full disk is not noticed when the file is opened.
