@@ -137,6 +137,7 @@ fn closed() -> Error {
     Error::Unavailable(CLOSED.to_owned())
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks the mutex, also if a thread panicked while it held it.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

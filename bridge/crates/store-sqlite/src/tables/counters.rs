@@ -2,14 +2,14 @@
 //! state. After each commit they are published, readable without asking the writer.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rusqlite::Connection;
 use tokio::sync::watch;
 
 use super::schema::{self, Identity};
 use super::{Tx, rows};
-use crate::engine::TransactionState;
+use crate::engine::{TransactionState, lock};
 use forge_base::event::LogName;
 use forge_store::record::{Counts, LogBounds};
 
@@ -38,7 +38,7 @@ impl Published {
     }
 
     pub(crate) fn totals(&self) -> MutexGuard<'_, Totals> {
-        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.totals)
     }
 }
 

@@ -38,13 +38,13 @@ pub(crate) fn redeliver(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> rusqlite::
     Ok(())
 }
 
-/// Like `redeliver`, unless the delivery has left the state in which it was chosen.
+/// Like `redeliver`, for those that have not left the state in which they were chosen; returns their number.
 pub(crate) fn replay(
     tx: &mut Tx<'_>,
     chosen: &[i64],
     still: DeliveryState,
     now: Timestamp,
-) -> Result<u64, Failure> {
+) -> rusqlite::Result<u64> {
     let mut replayed = 0;
     for seq in chosen {
         if state(tx, *seq)? == Some(still) {
@@ -77,15 +77,13 @@ pub(crate) fn supersede(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> rusqlite::
 /// Counts the move of one delivery from state to state; `None` is outside of the store.
 pub(crate) fn count(tx: &mut Tx<'_>, from: Option<DeliveryState>, to: Option<DeliveryState>) {
     let counts = &mut tx.counters.counts;
-    match from {
-        Some(DeliveryState::Pending) => counts.deliveries_pending -= 1,
-        Some(DeliveryState::Dead) => counts.deliveries_dead -= 1,
-        Some(DeliveryState::Delivered | DeliveryState::Superseded) | None => {}
-    }
-    match to {
-        Some(DeliveryState::Pending) => counts.deliveries_pending += 1,
-        Some(DeliveryState::Dead) => counts.deliveries_dead += 1,
-        Some(DeliveryState::Delivered | DeliveryState::Superseded) | None => {}
+    for (state, by) in [(from, -1), (to, 1)] {
+        let count = match state {
+            Some(DeliveryState::Pending) => &mut counts.deliveries_pending,
+            Some(DeliveryState::Dead) => &mut counts.deliveries_dead,
+            Some(DeliveryState::Delivered | DeliveryState::Superseded) | None => continue,
+        };
+        *count = count.saturating_add_signed(by);
     }
 }
 

@@ -2,11 +2,11 @@
 //! breakers, kept so that a restart does not begin by calling receivers that are down.
 
 use std::collections::HashSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::types::ValueRef;
+use rusqlite::types::{FromSql, ValueRef};
 use rusqlite::{Connection, Row, params};
 
 use forge_base::id::{DeliveryId, DispatchId};
@@ -20,19 +20,16 @@ use forge_store::{Error, Result};
 
 use super::read::Range;
 use super::rows::{self, nanos, state_code};
-use super::{deliver, events};
+use super::{Tx, deliver, events};
 use crate::Sqlite;
-use crate::engine::Urgency;
+use crate::engine::{Urgency, lock};
 
 #[async_trait]
 impl Outbox for Sqlite {
     async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>> {
         let served = Arc::clone(&self.served);
-        self.look_up(move |connection| {
-            let mut served = served.lock().unwrap_or_else(PoisonError::into_inner);
-            due(connection, &query, &mut served)
-        })
-        .await
+        self.look_up(move |connection| due(connection, &query, &mut lock(&served)))
+            .await
     }
 
     async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>> {
@@ -74,40 +71,31 @@ impl Outbox for Sqlite {
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64> {
         match replay {
             Replay::One(id) => {
-                self.write(0, move |tx| deliver::replay_one(tx, id, now))
-                    .await
+                let one = self.write(0, move |tx| deliver::replay_one(tx, id, now));
+                one.await
             }
-            Replay::Many {
-                host,
-                since,
-                status,
-            } => self.replay_many(host, since, status, now).await,
+            Replay::Many { status, .. } => {
+                let (mut after, mut replayed) = (0, 0);
+                loop {
+                    let chosen = self.choose("seq", &replay, after).await?;
+                    let Some(last) = chosen.last() else {
+                        return Ok(replayed);
+                    };
+                    after = *last;
+                    let step =
+                        move |tx: &mut Tx<'_>| Ok(deliver::replay(tx, &chosen, status, now)?);
+                    replayed += self.write(0, step).await?;
+                }
+            }
         }
     }
 
     async fn count_replay(&self, replay: &Replay) -> Result<u64> {
-        match replay.clone() {
-            Replay::One(id) => {
-                let found = self.delivery(id).await?;
-                found.map(|_| 1).ok_or(Error::NotFound)
-            }
-            Replay::Many {
-                host,
-                since,
-                status,
-            } => {
-                self.read(move |connection| {
-                    let since = since.map_or(i64::MIN, nanos);
-                    let params = params![0, since, host];
-                    let counted =
-                        rows::one(connection, &chosen("count(*)", status), params, |row| {
-                            row.get(0)
-                        });
-                    counted.map(Option::unwrap_or_default)
-                })
-                .await
-            }
-        }
+        let counted = match replay {
+            Replay::One(id) => self.delivery(*id).await?.map(|_| 1),
+            Replay::Many { .. } => self.choose("count(*)", replay, 0).await?.pop(),
+        };
+        counted.ok_or(Error::NotFound)
     }
 
     async fn overdue_deliveries(
@@ -203,8 +191,8 @@ impl Outbox for Sqlite {
     async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>> {
         let index = match (filter.status, &filter.host) {
             // In the order of the list, so that a page takes no more steps than it has rows.
-            (Some(DeliveryState::Dead), None) => Some("delivery_dead"),
-            (Some(_) | None, _) => None,
+            (Some(DeliveryState::Dead), None) => "INDEXED BY delivery_dead",
+            (Some(_) | None, _) => "",
         };
         let state = match filter.status {
             None => "delivery IS NOT NULL".to_owned(),
@@ -213,10 +201,9 @@ impl Outbox for Sqlite {
         self.read(move |connection| {
             let range = Range::new(connection, filter.before, index)?;
             let sql = format!(
-                "{DELIVERY} {} WHERE seq < ?1 AND seq >= ?2 AND {state} AND {AT_HOST}
+                "{DELIVERY} {index} WHERE seq < ?1 AND seq >= ?2 AND {state} AND {AT_HOST}
                    AND finished_at >= ?5
-                 ORDER BY seq DESC LIMIT ?4",
-                range.hint()
+                 ORDER BY seq DESC LIMIT ?4"
             );
             let limit = rows::limit(filter.limit.saturating_add(1));
             let since = filter.since.map_or(i64::MIN, nanos);
@@ -239,43 +226,34 @@ impl Outbox for Sqlite {
 const REPLAY_STEP: usize = 500;
 
 impl Sqlite {
-    async fn replay_many(
+    /// Reads one column of the deliveries that a replay of many chooses, after a place in the order of their dispatches.
+    async fn choose<T: FromSql + Send + 'static>(
         &self,
-        host: Option<String>,
-        since: Option<Timestamp>,
-        status: DeliveryState,
-        now: Timestamp,
-    ) -> Result<u64> {
-        let (mut after, mut replayed) = (0, 0);
-        loop {
-            let host = host.clone();
-            let choose = self.read(move |connection| {
-                let sql = format!("{} ORDER BY seq LIMIT ?4", chosen("seq", status));
-                let since = since.map_or(i64::MIN, nanos);
-                let params = params![after, since, host, rows::limit(REPLAY_STEP)];
-                rows::all(connection, &sql, params, |row| row.get(0))
-            });
-            let chosen: Vec<i64> = choose.await?;
-            let Some(last) = chosen.last() else {
-                return Ok(replayed);
-            };
-            after = *last;
-            replayed += self
-                .write(0, move |tx| deliver::replay(tx, &chosen, status, now))
-                .await?;
-        }
+        column: &str,
+        replay: &Replay,
+        after: i64,
+    ) -> Result<Vec<T>> {
+        let Replay::Many {
+            host,
+            since,
+            status,
+        } = replay.clone()
+        else {
+            return Ok(Vec::new());
+        };
+        // The state is spelled out so that the index of the dead is used.
+        let sql = format!(
+            "SELECT {column} FROM dispatch WHERE delivery = {} AND seq > ?1 AND finished_at >= ?2 AND {AT_HOST}
+             ORDER BY seq LIMIT ?4",
+            state_code(status)
+        );
+        self.read(move |connection| {
+            let since = since.map_or(i64::MIN, nanos);
+            let params = params![after, since, host, rows::limit(REPLAY_STEP)];
+            rows::all(connection, &sql, params, |row| row.get(0))
+        })
+        .await
     }
-}
-
-/// Query for the deliveries of a replay after a place in the order of their dispatches; parameters 1 to 3 are this
-/// place, `since` and `host`.
-fn chosen(columns: &str, status: DeliveryState) -> String {
-    // The state is spelled out so that the index of the dead is used.
-    format!(
-        "SELECT {columns} FROM dispatch
-         WHERE delivery = {} AND seq > ?1 AND finished_at >= ?2 AND {AT_HOST}",
-        state_code(status)
-    )
 }
 
 /// Goes from origin to origin by the index, so that a million due deliveries to one cost the others nothing, and begins

@@ -79,9 +79,9 @@ fn dispatches(
     filter: &DispatchFilter,
 ) -> rusqlite::Result<Page<DispatchRecord>> {
     let index = match (&filter.run_id, filter.status) {
-        (Some(_), _) => Some("dispatch_run"),
-        (None, Some(Status::Running)) => Some("dispatch_running"),
-        (None, Some(Status::Queued | Status::Finished | Status::Ok | Status::Error) | None) => None,
+        (Some(_), _) => "INDEXED BY dispatch_run",
+        (None, Some(Status::Running)) => "INDEXED BY dispatch_running",
+        (None, Some(Status::Queued | Status::Finished | Status::Ok | Status::Error) | None) => "",
     };
     let status = match filter.status {
         None => "1",
@@ -99,12 +99,11 @@ fn dispatches(
     let range = Range::new(connection, filter.before, index)?;
     let select = select_dispatch!("");
     let sql = format!(
-        "{select} FROM dispatch d {} CROSS JOIN body b ON b.dispatch = d.seq
+        "{select} FROM dispatch d {index} CROSS JOIN body b ON b.dispatch = d.seq
          WHERE d.seq < ?1 AND d.seq >= ?2 AND {status} AND {run}
            AND (?3 IS NULL OR d.provider = ?3) AND (?4 IS NULL OR d.agent_id = ?4)
            AND d.accepted_at >= ?5
-         ORDER BY d.seq DESC LIMIT ?7",
-        range.hint()
+         ORDER BY d.seq DESC LIMIT ?7"
     );
     let found = rows::all(
         connection,
@@ -132,40 +131,31 @@ pub(crate) struct Range {
     pub(crate) floor: i64,
     /// There are rows below the floor.
     rest: bool,
-    index: Option<&'static str>,
 }
 
 impl Range {
-    /// An `index` holds few rows, or has them in the order of the list, so that a page can look at all of it.
+    /// An `index`, if one is named, holds few rows or has them in the order of the list: a page can look at all of it.
     pub(crate) fn new(
         connection: &Connection,
         before: Option<u64>,
-        index: Option<&'static str>,
+        index: &str,
     ) -> rusqlite::Result<Self> {
         // One step in the table for each end; `min` and `max` in one SELECT would be a scan.
-        let sql = "SELECT (SELECT min(seq) FROM dispatch), (SELECT max(seq) FROM dispatch)";
-        let ends: (Option<i64>, Option<i64>) = connection
-            .prepare_cached(sql)?
-            .query_row([], |row| row.try_into())?;
-        let (lowest, highest) = (ends.0.unwrap_or(0), ends.1.unwrap_or(0));
+        let sql = "SELECT coalesce((SELECT min(seq) FROM dispatch), 0), coalesce((SELECT max(seq) FROM dispatch), 0)";
+        let (lowest, highest): (i64, i64) =
+            rows::one(connection, sql, [], |row| row.try_into())?.unwrap_or((0, 0));
         let before = before
             .map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX))
             .min(highest.saturating_add(1));
         let floor = match index {
-            Some(_) => lowest,
-            None => before.saturating_sub(PAGE_ROWS).max(lowest),
+            "" => before.saturating_sub(PAGE_ROWS).max(lowest),
+            _ => lowest,
         };
         Ok(Self {
             before,
             floor,
             rest: floor > lowest,
-            index,
         })
-    }
-
-    pub(crate) fn hint(&self) -> String {
-        let hint = self.index.map(|index| format!("INDEXED BY {index}"));
-        hint.unwrap_or_default()
     }
 
     /// `found` holds one row more than the page can if there are that many.
