@@ -1,7 +1,6 @@
 //! Operators' work on a store from outside, also while a bridge uses it: integrity checks and backups.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -12,6 +11,7 @@ use tempfile::NamedTempFile;
 
 use super::Sqlite;
 use super::engine::connection::{self, is_damage};
+use super::engine::wal;
 use super::open::{FILE, is_present};
 use super::open_error::OpenError;
 use super::tables::counters::Totals;
@@ -88,15 +88,12 @@ pub struct Checked {
 pub enum BackupError {
     #[error(transparent)]
     Open(#[from] OpenError),
-    #[error("{} already exists and was left as it is; name another file", file.display())]
+    #[error("{file} already exists and was left as it is; name another file")]
     Exists { file: PathBuf },
-    #[error("cannot write {}", file.display())]
-    Write { file: PathBuf, source: io::Error },
-    #[error("cannot copy the store to {}", file.display())]
-    Copy {
-        file: PathBuf,
-        source: rusqlite::Error,
-    },
+    #[error("cannot write the copy")]
+    Write(#[from] io::Error),
+    #[error("cannot copy the store")]
+    Copy(#[from] rusqlite::Error),
     #[error("the copy is damaged ({0}) and was removed; run `forge-bridge store check`")]
     NotWhole(String),
 }
@@ -112,67 +109,41 @@ impl Sqlite {
     /// Named sealed value of the store in this folder, which another process can be using; `None` if there is no
     /// store or no such value.
     pub fn peek_sealed(data_dir: &Path, name: &str) -> Result<Option<Vec<u8>>, OpenError> {
-        let Some((file, connection)) = open(data_dir)? else {
-            return Ok(None);
-        };
-        seal::named(&connection, name).map_err(|source| schema::classify(&file, source))
+        Ok(peek(data_dir, |connection| seal::named(connection, name))?.flatten())
     }
 
     /// Number of sealed values by the first bytes, which identify their key. Scans all dispatches; empty if there is
     /// no store.
     pub fn sealed_heads(data_dir: &Path) -> Result<BTreeMap<Vec<u8>, u64>, OpenError> {
-        let Some((file, connection)) = open(data_dir)? else {
-            return Ok(BTreeMap::new());
-        };
-        seal::heads(&connection).map_err(|source| schema::classify(&file, source))
+        Ok(peek(data_dir, seal::heads)?.unwrap_or_default())
     }
 
     /// Copies the store in this folder, as one snapshot, to a new file. Opened as a store, the copy begins another
     /// event history, which refuses cursors of this one.
     pub fn backup(data_dir: &Path, to: &Path) -> Result<(), BackupError> {
         let (_, mut connection) = open_present(data_dir)?;
-        let failed = |source| BackupError::Write {
-            file: to.to_owned(),
-            source,
-        };
-        let copying = |source| BackupError::Copy {
-            file: to.to_owned(),
-            source,
-        };
         if to.exists() {
             let file = to.to_owned();
             return Err(BackupError::Exists { file });
         }
-        let folder = match to.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            Some(_) | None => Path::new("."),
-        };
         // Readable by its owner only, as the store is.
-        let draft = NamedTempFile::new_in(folder).map_err(failed)?;
+        let draft = NamedTempFile::new_in(wal::folder(to))?;
         let path = draft.path().display().to_string();
         // SQLite writes the copy elsewhere; this file is open for reading only.
-        connection
-            .pragma_update(None, "query_only", false)
-            .map_err(copying)?;
-        pace(&mut connection).map_err(copying)?;
-        connection
-            .execute("VACUUM INTO ?", [&path])
-            .map_err(copying)?;
+        connection.pragma_update(None, "query_only", false)?;
+        pace(&mut connection)?;
+        connection.execute("VACUUM INTO ?", [&path])?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut copy = Connection::open_with_flags(draft.path(), flags).map_err(copying)?;
-        pace(&mut copy).map_err(copying)?;
-        let damages = damages(&copy, "quick_check").map_err(copying)?;
-        if let Some(first) = damages.into_iter().next() {
+        let mut copy = Connection::open_with_flags(draft.path(), flags)?;
+        pace(&mut copy)?;
+        if let Some(first) = damages(&copy, "quick_check")?.into_iter().next() {
             return Err(BackupError::NotWhole(first));
         }
-        schema::mark_restored(&copy).map_err(copying)?;
+        schema::mark_restored(&copy)?;
         drop(copy);
-        draft.as_file().sync_all().map_err(failed)?;
-        let persisted = draft.persist_noclobber(to);
-        persisted.map_err(|error| failed(error.error))?;
-        File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(failed)
+        draft.as_file().sync_all()?;
+        draft.persist_noclobber(to).map_err(|error| error.error)?;
+        Ok(wal::sync_folder(to)?)
     }
 }
 
@@ -191,6 +162,18 @@ fn open(data_dir: &Path) -> Result<Option<(PathBuf, Connection)>, OpenError> {
 fn open_present(data_dir: &Path) -> Result<(PathBuf, Connection), OpenError> {
     let folder = data_dir.to_owned();
     open(data_dir)?.ok_or(OpenError::Missing { folder })
+}
+
+/// Result of a query of the store in this folder; `None` if there is none.
+fn peek<T>(
+    data_dir: &Path,
+    query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+) -> Result<Option<T>, OpenError> {
+    let Some((file, connection)) = open(data_dir)? else {
+        return Ok(None);
+    };
+    let found = query(&connection).map_err(|source| schema::classify(&file, source));
+    found.map(Some)
 }
 
 /// Makes the connection rest between pieces of its work.

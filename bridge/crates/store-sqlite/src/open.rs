@@ -28,18 +28,15 @@ impl Sqlite {
         }
         let mut lock = FolderLock::take(data_dir)?;
         let file = data_dir.join(FILE);
-        let access = |source| OpenError::Access {
-            file: data_dir.join(FILE),
-            source,
-        };
-        let failed = |source| schema::classify(&data_dir.join(FILE), source);
+        let (path, access) = (file.clone(), OpenError::access(&file));
+        let failed = |source| schema::classify(&path, source);
         if !is_present(&file)? {
             create(&file)?;
         }
-        connection::make_private(&file).map_err(access)?;
+        connection::make_private(&file).map_err(&access)?;
         // A WAL beside a file whose name a power cut can still take back would look like the remains of a store.
-        wal::sync_folder(&file).map_err(access)?;
-        lock.watch(&file).map_err(access)?;
+        wal::sync_folder(&file).map_err(&access)?;
+        lock.watch(&file).map_err(&access)?;
 
         let opened = connection::open(&file).map_err(failed)?;
         schema::inspect(&opened, &file)?;
@@ -48,11 +45,11 @@ impl Sqlite {
         // anything is written behind them; with a reader in another process not all are copied.
         let frames = wal::checkpoint(&opened, Mode::Passive).map_err(failed)?;
         if !frames.is_all_in_file() {
-            wal::sync(&file).map_err(access)?;
+            wal::sync(&file).map_err(&access)?;
         }
         failpoint::point("store.opened");
         let identity = schema::boot(&opened, &file)?;
-        wal::sync_folder(&file).map_err(access)?;
+        wal::sync_folder(&file).map_err(&access)?;
         failpoint::point("store.booted");
         let totals = Totals::load(&opened).map_err(failed)?;
         let published = Arc::new(Published::new(identity, totals));
@@ -74,10 +71,7 @@ pub(super) fn is_present(file: &Path) -> Result<bool, OpenError> {
     let length = |path: &Path| match fs::metadata(path) {
         Ok(found) => Ok(Some(found.len())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(OpenError::Access {
-            file: path.to_owned(),
-            source,
-        }),
+        Err(error) => Err(OpenError::access(path)(error)),
     };
     let reason = match (length(file)?, length(&wal::wal_file(file))?) {
         (Some(0), _) => "it is empty",
@@ -92,16 +86,13 @@ pub(super) fn is_present(file: &Path) -> Result<bool, OpenError> {
 
 /// Creates an empty store under another name, so that a file of its name is always complete.
 fn create(file: &Path) -> Result<(), OpenError> {
-    let access = |source| OpenError::Access {
-        file: file.to_owned(),
-        source,
-    };
+    let access = OpenError::access(file);
     let draft = file.with_file_name(DRAFT);
     match fs::remove_file(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(access(error)),
         Ok(()) | Err(_) => {}
     }
-    connection::make_private(&draft).map_err(access)?;
+    connection::make_private(&draft).map_err(&access)?;
     let created = connection::open(&draft).and_then(|connection| {
         schema::create(&connection)?;
         connection.close().map_err(|(_, error)| error)

@@ -1,56 +1,47 @@
 //! Reasons why a store cannot be opened, each with its remedy.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Reason why the store cannot be opened. Nothing was changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("cannot use {} as the store's folder", folder.display())]
+    #[error("cannot use {folder} as the store's folder")]
     Folder { folder: PathBuf, source: io::Error },
-    #[error(
-        "there is no store in {}; name its folder with BRIDGE_DATA_DIR or `data_dir`",
-        folder.display()
-    )]
+    #[error("there is no store in {folder}; name its folder with BRIDGE_DATA_DIR or `data_dir`")]
     Missing { folder: PathBuf },
     #[error(
-        "{} is on {kind}, a network file system, where a store can be damaged; put it on a local disk",
-        folder.display()
+        "{folder} is on {kind}, a network file system, where a store can be damaged; put it on a local disk"
     )]
     NetworkFileSystem { folder: PathBuf, kind: &'static str },
     #[error(
-        "another bridge (process {holder}) uses the store in {}; stop it or name another folder",
-        folder.display()
+        "another bridge (process {holder}) uses the store in {folder}; stop it or name another folder"
     )]
     Locked { folder: PathBuf, holder: String },
-    #[error("cannot open {}", file.display())]
+    #[error("cannot open {file}")]
     Access { file: PathBuf, source: io::Error },
-    #[error("cannot open {}", file.display())]
+    #[error("cannot open {file}")]
     Open {
         file: PathBuf,
         source: rusqlite::Error,
     },
     #[error(
-        "the disk of {} is full or failing; free space or check the system log, then start again",
-        file.display()
+        "the disk of {file} is full or failing; free space or check the system log, then start again"
     )]
     Disk {
         file: PathBuf,
         source: rusqlite::Error,
     },
     #[error(
-        "{} is not a store of forge-bridge and was left as it is; name another folder, or move the file away",
-        file.display()
+        "{file} is not a store of forge-bridge and was left as it is; name another folder, or move the file away"
     )]
     Foreign { file: PathBuf },
     #[error(
-        "{} is damaged ({reason}) and was left as it is; restore a backup, or move it away with its -wal and -shm files to begin an empty store",
-        file.display()
+        "{file} is damaged ({reason}) and was left as it is; restore a backup, or move it away with its -wal and -shm files to begin an empty store"
     )]
     Corrupt { file: PathBuf, reason: String },
     #[error(
-        "{} was written by a newer forge-bridge (version {version}, this one supports up to {known}); use that version",
-        file.display()
+        "{file} was written by a newer forge-bridge (version {version}, this one supports up to {known}); use that version"
     )]
     Newer {
         file: PathBuf,
@@ -58,17 +49,26 @@ pub enum OpenError {
         known: i64,
     },
     #[error(
-        "{} was written by a build before the first release, whose format is no longer supported; move it away with its -wal and -shm files and bridge.journal to begin an empty store",
-        file.display()
+        "{file} was written by a build before the first release, whose format is no longer supported; move it away with its -wal and -shm files and bridge.journal to begin an empty store"
     )]
     Earlier { file: PathBuf },
     #[error(
-        "another process holds a lock on {} for longer than store.busy_timeout; end it and start again",
-        file.display()
+        "another process holds a lock on {file} for longer than store.busy_timeout; end it and start again"
     )]
     Busy { file: PathBuf },
     #[error("the linked SQLite is version {version}; 3.51.3 or later is required")]
     SqliteTooOld { version: &'static str },
     #[error("cannot start the store's threads")]
     Thread { source: io::Error },
+}
+
+impl OpenError {
+    /// Wraps an error of the operating system about this file.
+    pub(crate) fn access(file: &Path) -> impl Fn(io::Error) -> Self + use<> {
+        let file = file.to_owned();
+        move |source| Self::Access {
+            file: file.clone(),
+            source,
+        }
+    }
 }

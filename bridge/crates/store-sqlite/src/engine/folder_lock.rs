@@ -1,13 +1,12 @@
 //! One process per store: an advisory lock on a file beside the database, checks that both files stay at their paths,
 //! and of the kind of file system.
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
-
+use super::wal;
 use crate::open_error::OpenError;
 
 /// Held as long as the database is open; the kernel releases it when the process dies.
@@ -41,9 +40,9 @@ impl FolderLock {
             .mode(0o600)
             .open(&path)
             .map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match file.try_lock() {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
                 file.read_to_string(&mut holder).map_err(failed)?;
                 let holder = match holder.trim() {
@@ -55,7 +54,7 @@ impl FolderLock {
                     holder,
                 });
             }
-            Err(errno) => return Err(failed(errno.into())),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         name_holder(&mut file).map_err(failed)?;
         let identity = file.metadata().map(|found| identity(&found));
@@ -90,21 +89,14 @@ fn identity(found: &Metadata) -> (u64, u64) {
     (found.dev(), found.ino())
 }
 
-/// Creates the folder and those above it that are missing, from the top down, and syncs each one's name.
+/// Creates the folder and those above it that are missing, and syncs each one's name.
 fn create(folder: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = folder.ancestors().take_while(|f| !f.exists()).collect();
-    for folder in missing.into_iter().rev().filter(|f| *f != Path::new("")) {
-        match DirBuilder::new().mode(0o700).create(folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-        let above = folder.parent().filter(|above| *above != Path::new(""));
-        File::open(above.unwrap_or(Path::new(".")))?.sync_all()?;
-    }
-    match folder.is_dir() {
-        true => Ok(()),
-        false => Err(io::ErrorKind::NotADirectory.into()),
-    }
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    missing.into_iter().rev().try_for_each(wal::sync_folder)
 }
 
 fn name_holder(file: &mut File) -> io::Result<()> {
