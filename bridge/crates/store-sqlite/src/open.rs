@@ -21,7 +21,7 @@ const DRAFT: &str = "bridge.db-new";
 impl Sqlite {
     /// Opens the store in this folder, or creates one; it belongs to this process until it is closed.
     pub fn open(config: &Config, data_dir: &Path) -> Result<Self, OpenError> {
-        if connection::sqlite_is_too_old() {
+        if rusqlite::version_number() < connection::OLDEST_SQLITE {
             return Err(OpenError::SqliteTooOld {
                 version: rusqlite::version(),
             });

@@ -1,7 +1,7 @@
 //! Thread that copies the WAL into the database file while the writer continues. The WAL restarts only after the
 //! writer itself has copied the last frames, since nothing may be written between.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::{self, JoinHandle};
 
 use rusqlite::Connection;
@@ -10,25 +10,17 @@ use super::connection;
 use super::wal::{self, Mode};
 
 /// At most one thread at a time, which ends with its checkpoint.
+#[derive(Default)]
 pub(super) struct Checkpointer {
-    file: PathBuf,
     /// Kept from one checkpoint to the next.
     connection: Option<Connection>,
     running: Option<JoinHandle<rusqlite::Result<Option<Connection>>>>,
 }
 
 impl Checkpointer {
-    pub(super) fn new(file: PathBuf) -> Self {
-        Self {
-            file,
-            connection: None,
-            running: None,
-        }
-    }
-
     /// Starts a checkpoint. The caller has made sure that none is running.
-    pub(super) fn start(&mut self) {
-        let (file, open) = (self.file.clone(), self.connection.take());
+    pub(super) fn start(&mut self, file: &Path) {
+        let (file, open) = (file.to_owned(), self.connection.take());
         let checkpoint = move || match checkpoint(&file, open) {
             // Another process checkpoints, or recovers the file; the next request tries again.
             Err(error) if connection::is_busy(&error) => Ok(None),

@@ -13,16 +13,12 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use forge_store::Config;
 
 /// First version in which a reset of the WAL cannot lose a commit.
-const OLDEST_SQLITE: i32 = 3_051_003;
+pub(crate) const OLDEST_SQLITE: i32 = 3_051_003;
 
 /// SQLite's default page size.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
 const STATEMENTS: usize = 128;
-
-pub(crate) fn sqlite_is_too_old() -> bool {
-    rusqlite::version_number() < OLDEST_SQLITE
-}
 
 /// Creates the file for its owner only, or removes the rights of others from it. SQLite gives the files beside it the
 /// same mode. Call this before this process opens the first connection: POSIX drops all locks of a process on a file

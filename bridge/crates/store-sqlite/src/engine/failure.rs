@@ -35,9 +35,3 @@ impl From<rusqlite::Error> for StoreFailure {
         }
     }
 }
-
-impl StoreFailure {
-    pub(super) fn is_of_sync(&self) -> bool {
-        matches!(self, Self::Sync(_))
-    }
-}

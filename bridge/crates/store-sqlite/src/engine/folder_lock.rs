@@ -2,7 +2,7 @@
 //! and of the kind of file system.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -43,8 +43,7 @@ impl FolderLock {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                file.read_to_string(&mut holder).map_err(failed)?;
+                let holder = io::read_to_string(&file).map_err(failed)?;
                 let holder = match holder.trim() {
                     "" => "unknown".to_owned(),
                     pid => pid.to_owned(),

@@ -54,10 +54,12 @@ struct Shared<S> {
     file: PathBuf,
     config: Config,
     queue: WriteQueue<S>,
-    readers: ReaderPool,
+    readers: Arc<ReaderPool>,
     meters: Arc<Meters>,
     /// The files were removed or replaced under the open store.
     is_moved: watch::Sender<bool>,
+    /// The writer thread has closed the file.
+    is_closed: watch::Sender<bool>,
 }
 
 impl<S: TransactionState> Engine<S> {
@@ -74,6 +76,7 @@ impl<S: TransactionState> Engine<S> {
             readers: ReaderPool::start(&file, &config)?,
             meters: Arc::default(),
             is_moved: watch::Sender::new(false),
+            is_closed: watch::Sender::new(false),
             file,
             config,
         });
@@ -120,14 +123,20 @@ impl<S: TransactionState> Engine<S> {
     /// Returns after the queued changes are on disk and the file is closed.
     pub(super) async fn close(&self) {
         self.0.readers.close();
-        self.0.queue.close().await;
+        self.0.queue.close();
+        let _ = self
+            .0
+            .is_closed
+            .subscribe()
+            .wait_for(|closed| *closed)
+            .await;
     }
 }
 
 impl<S: TransactionState> Drop for Engine<S> {
     fn drop(&mut self) {
         self.0.readers.close();
-        self.0.queue.request_close();
+        self.0.queue.close();
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockWriteGuard};
@@ -27,10 +28,7 @@ pub(crate) enum Length {
     Long,
 }
 
-/// Handle to the threads, which end with it.
-pub(super) struct ReaderPool(Arc<Readers>);
-
-struct Readers {
+pub(super) struct ReaderPool {
     file: PathBuf,
     busy_timeout: Duration,
     short: JobQueue,
@@ -43,9 +41,9 @@ struct Readers {
 
 impl ReaderPool {
     /// Starts one thread for short queries, and the rest, at least one, for long ones.
-    pub(super) fn start(file: &Path, config: &Config) -> io::Result<Self> {
+    pub(super) fn start(file: &Path, config: &Config) -> io::Result<Arc<Self>> {
         let threads = config.readers.max(2);
-        let readers = Arc::new(Readers {
+        let pool = Arc::new(Self {
             file: file.to_owned(),
             busy_timeout: config.busy_timeout,
             short: JobQueue::default(),
@@ -53,16 +51,11 @@ impl ReaderPool {
             access: RwLock::default(),
             connections: (0..threads).map(|_| Mutex::default()).collect(),
         });
-        let pool = Self(Arc::clone(&readers));
-        for thread in 0..threads {
-            let readers = Arc::clone(&readers);
-            let length = if thread == 0 {
-                Length::Short
-            } else {
-                Length::Long
-            };
+        let lengths = iter::once(Length::Short).chain(iter::repeat(Length::Long));
+        for (thread, length) in lengths.take(threads).enumerate() {
+            let pool = Arc::clone(&pool);
             let builder = thread::Builder::new().name("store-reader".to_owned());
-            builder.spawn(move || readers.run(length, &readers.connections[thread]))?;
+            builder.spawn(move || pool.run(length, &pool.connections[thread]))?;
         }
         Ok(pool)
     }
@@ -72,7 +65,7 @@ impl ReaderPool {
         length: Length,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<rusqlite::Result<T>> {
-        let queue = self.0.queue(length);
+        let queue = self.queue(length);
         let room = Arc::clone(&queue.room).acquire_owned().await;
         let room = room.map_err(|_| closed())?;
         let (reply, answer) = oneshot::channel();
@@ -87,9 +80,9 @@ impl ReaderPool {
 
     /// Closes every connection after the query that it runs; further queries wait until the guard is dropped.
     pub(super) fn suspend(&self) -> RwLockWriteGuard<'_, ()> {
-        let access = self.0.access.write();
+        let access = self.access.write();
         let access = access.unwrap_or_else(PoisonError::into_inner);
-        for connection in &self.0.connections {
+        for connection in &self.connections {
             lock(connection).take();
         }
         access
@@ -97,18 +90,10 @@ impl ReaderPool {
 
     /// Ends the threads, without waiting for them. Queries that wait are dropped.
     pub(super) fn close(&self) {
-        self.0.short.close();
-        self.0.long.close();
+        self.short.close();
+        self.long.close();
     }
-}
 
-impl Drop for ReaderPool {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-impl Readers {
     fn queue(&self, length: Length) -> &JobQueue {
         match length {
             Length::Short => &self.short,
@@ -147,16 +132,16 @@ type Job = Box<dyn FnOnce(rusqlite::Result<&Connection>) + Send>;
 
 /// Queries that wait for one group of threads.
 struct JobQueue {
-    /// `None` after the pool was closed.
-    jobs: Mutex<Option<VecDeque<Job>>>,
+    jobs: Mutex<VecDeque<Job>>,
     wake: Condvar,
+    /// Closed before `jobs` is emptied for the last time.
     room: Arc<Semaphore>,
 }
 
 impl Default for JobQueue {
     fn default() -> Self {
         Self {
-            jobs: Mutex::new(Some(VecDeque::new())),
+            jobs: Mutex::default(),
             wake: Condvar::new(),
             room: Arc::new(Semaphore::new(MAX_WAITING)),
         }
@@ -165,7 +150,8 @@ impl Default for JobQueue {
 
 impl JobQueue {
     fn submit(&self, job: Job) {
-        if let Some(jobs) = &mut *lock(&self.jobs) {
+        let mut jobs = lock(&self.jobs);
+        if !self.room.is_closed() {
             jobs.push_back(job);
             self.wake.notify_one();
         }
@@ -173,17 +159,14 @@ impl JobQueue {
 
     /// Waits for a query; `None` after the pool was closed.
     fn next(&self) -> Option<Job> {
-        let is_empty =
-            |jobs: &mut Option<VecDeque<Job>>| jobs.as_ref().is_some_and(VecDeque::is_empty);
-        let jobs = self.wake.wait_while(lock(&self.jobs), is_empty);
-        jobs.unwrap_or_else(PoisonError::into_inner)
-            .as_mut()?
-            .pop_front()
+        let waits = |jobs: &mut VecDeque<Job>| jobs.is_empty() && !self.room.is_closed();
+        let jobs = self.wake.wait_while(lock(&self.jobs), waits);
+        jobs.unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
     fn close(&self) {
         self.room.close();
-        *lock(&self.jobs) = None;
+        lock(&self.jobs).clear();
         self.wake.notify_all();
     }
 }

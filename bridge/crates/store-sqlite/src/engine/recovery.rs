@@ -3,6 +3,7 @@
 //! is closed, and the file is recovered from the beginning of the WAL before the next write. Meanwhile changes are
 //! refused. Nothing is answered before the cut.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -78,14 +79,14 @@ impl<S: TransactionState> Writer<S> {
     fn reopen(&mut self, failure: &StoreFailure) -> bool {
         let shared = Arc::clone(&self.shared);
         let mut delays = RetryDelays::default();
-        let mut needs_full_recovery = failure.is_of_sync();
+        let mut needs_full_recovery = matches!(failure, StoreFailure::Sync(_));
         let mut suspended = None;
         let mut is_cut = false;
         loop {
             let mut done = Ok(());
             if !is_cut {
                 let checkpointed = self.checkpointer.stop().map_err(StoreFailure::from);
-                needs_full_recovery |= checkpointed.is_err_and(|failure| failure.is_of_sync());
+                needs_full_recovery |= matches!(checkpointed, Err(StoreFailure::Sync(_)));
                 // Readers see nothing behind the committed frames. Their connections keep the shared memory, which
                 // cannot be created again while the disk is full.
                 if needs_full_recovery && suspended.is_none() {
@@ -122,18 +123,15 @@ impl<S: TransactionState> Writer<S> {
             return Ok(());
         };
         if !connection.is_autocommit() {
-            let rolled_back = connection.execute_batch("ROLLBACK");
-            rolled_back.map_err(|error| format!("cannot roll back: {error}"))?;
+            (connection.execute_batch("ROLLBACK")).map_err(cannot("roll back"))?;
         }
         let frames = wal::checkpoint(connection, Mode::Noop);
-        let frames =
-            frames.map_err(|error| format!("cannot read the length of the WAL: {error}"))?;
+        let frames = frames.map_err(cannot("read the length of the WAL"))?;
         if frames.is_hindered {
             // Without a count all of the WAL would be cut.
             return Err("cannot read the length of the WAL: another process holds it".to_owned());
         }
-        let cut = wal::cut(&self.shared.file, frames.in_wal);
-        cut.map_err(|error| format!("cannot cut the WAL: {error}"))?;
+        wal::cut(&self.shared.file, frames.in_wal).map_err(cannot("cut the WAL"))?;
         self.connection = None;
         Ok(())
     }
@@ -141,7 +139,7 @@ impl<S: TransactionState> Writer<S> {
     /// Opens the file, which recovers it, and makes a trial write.
     fn reconnect(&mut self, needs_full_recovery: &mut bool) -> Result<(), String> {
         let file = &self.shared.file;
-        wal::sync(file).map_err(|error| format!("cannot sync the WAL: {error}"))?;
+        wal::sync(file).map_err(cannot("sync the WAL"))?;
         let opened = connection::open(file).and_then(|connection| {
             connection::configure(&connection, &self.shared.config)?;
             let frames = wal::checkpoint(&connection, Mode::Noop)?;
@@ -158,7 +156,7 @@ impl<S: TransactionState> Writer<S> {
         let opened = self.connection.insert(opened);
         let reloaded = self.state.reload(opened).map_err(|error| {
             let failure = StoreFailure::from(error);
-            *needs_full_recovery = failure.is_of_sync();
+            *needs_full_recovery = matches!(failure, StoreFailure::Sync(_));
             failure.to_string()
         });
         match reloaded? {
@@ -166,4 +164,8 @@ impl<S: TransactionState> Writer<S> {
             false => Err("the file was replaced by another store; restart the bridge".to_owned()),
         }
     }
+}
+
+fn cannot<E: Display>(what: &str) -> impl Fn(E) -> String {
+    move |error| format!("cannot {what}: {error}")
 }

@@ -49,12 +49,7 @@ pub(crate) enum Mode {
 }
 
 pub(crate) fn checkpoint(connection: &Connection, mode: Mode) -> rusqlite::Result<Frames> {
-    let sql = match mode {
-        Mode::Noop => "PRAGMA wal_checkpoint(NOOP)",
-        Mode::Passive => "PRAGMA wal_checkpoint(PASSIVE)",
-        Mode::Truncate => "PRAGMA wal_checkpoint(TRUNCATE)",
-    };
-    let mut statement = connection.prepare_cached(sql)?;
+    let mut statement = connection.prepare_cached(&format!("PRAGMA wal_checkpoint({mode:?})"))?;
     let copies = !matches!(mode, Mode::Noop);
     if copies {
         failpoint::point("store.checkpoint.before");

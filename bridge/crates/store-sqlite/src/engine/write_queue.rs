@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 use super::change::{Failure, QueuedChange, Urgency};
 use super::{CLOSED, closed, lock};
@@ -25,7 +25,6 @@ pub(super) struct WriteQueue<S> {
     wake: Condvar,
     room: Arc<Semaphore>,
     capacity_bytes: u32,
-    is_closed: watch::Sender<bool>,
 }
 
 struct State<S> {
@@ -34,20 +33,11 @@ struct State<S> {
     since: Instant,
     /// Of the most urgent of `waiting`.
     urgency: Urgency,
-    /// Reason for refusing every change.
-    refusal: Option<String>,
+    /// Reason why nothing can be written.
+    failure: Option<String>,
     /// Least urgency of a change for which the writer thread, which sleeps, is woken.
     wakes_for: Option<Urgency>,
     is_closing: bool,
-}
-
-/// Work for the writer thread.
-pub(super) enum Next<S> {
-    Batch(Vec<QueuedChange<S>>),
-    /// No change came until the given time.
-    Idle,
-    /// The queue is empty and the store is to be closed.
-    Close,
 }
 
 impl<S> WriteQueue<S> {
@@ -59,14 +49,13 @@ impl<S> WriteQueue<S> {
                 waiting: VecDeque::new(),
                 since: Instant::now(),
                 urgency: Urgency::Soon,
-                refusal: None,
+                failure: None,
                 wakes_for: None,
                 is_closing: false,
             }),
             wake: Condvar::new(),
             room: Arc::new(Semaphore::new(capacity_bytes as usize)),
             capacity_bytes,
-            is_closed: watch::Sender::new(false),
         }
     }
 
@@ -96,7 +85,7 @@ impl<S> WriteQueue<S> {
     /// Refused at once while the store is closed or cannot be written.
     fn push(&self, change: QueuedChange<S>) {
         let mut state = lock(&self.state);
-        if let Some(reason) = state.refusal.clone() {
+        if let Some(reason) = state.refusal() {
             drop(state);
             return change.refuse(&reason);
         }
@@ -114,22 +103,24 @@ impl<S> WriteQueue<S> {
         }
     }
 
-    /// Sleeps until there is a batch, which does not start before `not_before`, or until `idle_at`.
-    pub(super) fn next(&self, not_before: Instant, idle_at: Instant) -> Next<S> {
+    /// Sleeps until there is a batch, which does not start before `not_before`, or until `idle_at`; the batch is empty
+    /// then. `None` if the queue is empty and the store is to be closed.
+    pub(super) fn next(
+        &self,
+        not_before: Instant,
+        idle_at: Instant,
+    ) -> Option<Vec<QueuedChange<S>>> {
         let mut state = lock(&self.state);
         loop {
-            let (until, wakes_for) = match (state.waiting.is_empty(), state.urgency) {
-                (true, _) if state.is_closing => return Next::Close,
-                (false, _) if state.is_closing => return Next::Batch(state.batch()),
+            let is_empty = state.waiting.is_empty();
+            let (until, wakes_for) = match (is_empty, state.urgency) {
+                _ if state.is_closing => return (!is_empty).then(|| state.batch()),
                 (true, _) => (idle_at, Some(Urgency::Soon)),
                 (false, Urgency::Soon) => (state.since + SHARE_DELAY, Some(Urgency::Now)),
                 (false, Urgency::Now) => (not_before, None),
             };
             if until <= Instant::now() {
-                return match state.waiting.is_empty() {
-                    true => Next::Idle,
-                    false => Next::Batch(state.batch()),
-                };
+                return Some(state.batch());
             }
             state.wakes_for = wakes_for;
             state = self.sleep(state, until);
@@ -161,49 +152,36 @@ impl<S> WriteQueue<S> {
     pub(super) fn set_unavailable(&self, reason: &str) {
         let waiting = {
             let mut state = lock(&self.state);
-            if !state.is_closing {
-                state.refusal = Some(reason.to_owned());
-            }
+            state.failure = Some(reason.to_owned());
             mem::take(&mut state.waiting)
         };
         waiting.into_iter().for_each(|change| change.refuse(reason));
     }
 
     pub(super) fn set_available(&self) {
-        let mut state = lock(&self.state);
-        if !state.is_closing {
-            state.refusal = None;
-        }
+        lock(&self.state).failure = None;
     }
 
     /// Reason for which changes are refused at present.
     pub(super) fn refusal(&self) -> Option<String> {
-        lock(&self.state).refusal.clone()
-    }
-
-    /// Returns after the writer thread has closed the file.
-    pub(super) async fn close(&self) {
-        self.request_close();
-        // The sender lives as long as the queue.
-        let _ = self.is_closed.subscribe().wait_for(|closed| *closed).await;
+        lock(&self.state).refusal()
     }
 
     /// Refuses further changes; the writer thread closes the file after those that wait.
-    pub(super) fn request_close(&self) {
-        let mut state = lock(&self.state);
-        state.is_closing = true;
-        state.refusal = Some(CLOSED.to_owned());
-        drop(state);
+    pub(super) fn close(&self) {
+        lock(&self.state).is_closing = true;
         self.wake.notify_one();
-    }
-
-    /// The writer thread has closed the file.
-    pub(super) fn set_closed(&self) {
-        self.is_closed.send_replace(true);
     }
 }
 
 impl<S> State<S> {
+    fn refusal(&self) -> Option<String> {
+        match self.is_closing {
+            true => Some(CLOSED.to_owned()),
+            false => self.failure.clone(),
+        }
+    }
+
     fn batch(&mut self) -> Vec<QueuedChange<S>> {
         let mut bytes = 0;
         let fits = |change: &&QueuedChange<S>| {

@@ -12,7 +12,6 @@ use super::change::{Failure, QueuedChange};
 use super::checkpointer::Checkpointer;
 use super::failure::StoreFailure;
 use super::wal::{self, Frames, Mode};
-use super::write_queue::Next;
 use super::{FolderLock, Shared, TransactionState, connection};
 use forge_base::failpoint;
 use forge_store::Error;
@@ -60,7 +59,7 @@ impl<S: TransactionState> Writer<S> {
         state: S,
     ) -> io::Result<()> {
         let writer = Self {
-            checkpointer: Checkpointer::new(shared.file.clone()),
+            checkpointer: Checkpointer::default(),
             shared,
             lock,
             connection: Some(connection),
@@ -80,9 +79,9 @@ impl<S: TransactionState> Writer<S> {
             let next = self.shared.queue.next(not_before, tick_at);
             let begun = Instant::now();
             let mut done = match next {
-                Next::Close => break true,
-                Next::Idle => Ok(()),
-                Next::Batch(batch) => {
+                None => break true,
+                Some(batch) if batch.is_empty() => Ok(()),
+                Some(batch) => {
                     if batch.len() >= GROUP_COMMIT_MIN {
                         not_before = begun + BATCH_INTERVAL;
                     }
@@ -109,13 +108,10 @@ impl<S: TransactionState> Writer<S> {
         if !self.lock.is_in_place() {
             return Err(StoreFailure::Moved);
         }
-        if self
-            .written_at
-            .is_some_and(|written_at| written_at + TICK <= now)
-        {
-            self.checkpoint_when_idle()?;
+        match self.written_at {
+            Some(written_at) if written_at + TICK <= now => Ok(self.checkpoint_when_idle()?),
+            Some(_) | None => Ok(()),
         }
-        Ok(())
     }
 
     /// Writes and answers a batch.
@@ -214,7 +210,7 @@ impl<S: TransactionState> Writer<S> {
         let is_nearly_copied = frames.not_in_file() < CHECKPOINT_FRAMES;
         if !is_nearly_copied && frames.bytes() <= BACKPRESSURE.saturating_mul(limit) {
             // Repeated while a reader keeps it from copying anything: that takes little, and the reader can end.
-            self.checkpointer.start();
+            self.checkpointer.start(&self.shared.file);
         } else if frames.in_wal >= LONG_WAL_FRAMES || frames.bytes() > limit {
             self.checkpoint(Mode::Passive)?;
         }
@@ -229,9 +225,8 @@ impl<S: TransactionState> Writer<S> {
         self.written_at = None;
         match self.checkpoint(Mode::Passive) {
             Ok(frames) if frames.is_all_in_file() => self.shared.meters.wal_bytes.set(0),
-            Ok(_) => {}
-            Err(error) if connection::is_busy(&error) => {}
-            Err(error) => return Err(error),
+            Err(error) if !connection::is_busy(&error) => return Err(error),
+            Ok(_) | Err(_) => {}
         }
         Ok(())
     }
@@ -260,7 +255,7 @@ impl<S: TransactionState> Writer<S> {
         }
         let Self { shared, lock, .. } = self;
         drop(lock);
-        shared.queue.set_closed();
+        shared.is_closed.send_replace(true);
     }
 }
 
