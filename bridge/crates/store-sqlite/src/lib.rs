@@ -53,27 +53,18 @@ impl Sqlite {
         bytes: usize,
         change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T> {
-        let change = move |connection: &Connection, counters: &mut Counters| {
-            change(&mut counters.tx(connection)).map_err(rows::failure)
+        let change = move |conn: &Connection, counters: &mut Counters| {
+            change(&mut Tx { conn, counters }).map_err(rows::failure)
         };
         self.engine.write(urgency, bytes, change).await
     }
 
-    /// Runs a query of a few steps in an index.
-    async fn look_up<T: Send + 'static>(
-        &self,
-        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let found = self.engine.read(Length::Short, query).await;
-        found?.map_err(|error| rows::refused(&error))
-    }
-
-    /// Runs a query that can take longer.
     async fn read<T: Send + 'static>(
         &self,
+        length: Length,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let found = self.engine.read(Length::Long, query).await;
+        let found = self.engine.read(length, query).await;
         found?.map_err(|error| rows::refused(&error))
     }
 }

@@ -172,8 +172,8 @@ fn peek<T>(
     let Some((file, connection)) = open(data_dir)? else {
         return Ok(None);
     };
-    let found = query(&connection).map_err(|source| schema::classify(&file, source));
-    found.map(Some)
+    let found = query(&connection).map(Some);
+    found.map_err(|source| schema::classify(&file, source))
 }
 
 /// Makes the connection rest between pieces of its work.
@@ -210,10 +210,7 @@ fn inspect_rows(connection: &Connection, file: &Path) -> rusqlite::Result<Checke
             problems.push(format!("a start cannot load its counters: {error}"));
         }
     }
-    let count = |sql| match problems.is_empty() {
-        true => number(sql),
-        false => Ok(number(sql).unwrap_or(0)),
-    };
+    let count = |sql| number(sql).or_else(|error| problems.first().map(|_| 0).ok_or(error));
     Ok(Checked {
         bytes: file.metadata().map_or(0, |metadata| metadata.len()),
         file: file.to_owned(),
@@ -231,15 +228,12 @@ fn inspect_rows(connection: &Connection, file: &Path) -> rusqlite::Result<Checke
 fn damages(connection: &Connection, pragma: &str) -> rusqlite::Result<Vec<String>> {
     let mut statement = connection.prepare(&format!("PRAGMA {pragma}({MAX_DAMAGES})"))?;
     let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
-    let mut damages = Vec::new();
-    for line in lines {
-        match line {
-            Ok(line) if line == "ok" => {}
-            // A finding of several lines is joined into one.
-            Ok(line) => damages.push(line.lines().collect::<Vec<_>>().join("; ")),
-            Err(error) if is_damage(&error) => damages.push(error.to_string()),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(damages)
+    let lines = lines.filter(|line| line.as_deref() != Ok("ok"));
+    let damages = lines.map(|line| match line {
+        // A finding of several lines is joined into one.
+        Ok(line) => Ok(line.lines().collect::<Vec<_>>().join("; ")),
+        Err(error) if is_damage(&error) => Ok(error.to_string()),
+        Err(error) => Err(error),
+    });
+    damages.collect()
 }

@@ -306,7 +306,9 @@ async fn a_change_or_a_question_that_panics_does_not_end_the_store() {
     });
     assert!(matches!(written.await, Err(Error::Unavailable(_))));
     for _ in 0..5 {
-        let read = store.look_up(|_| -> rusqlite::Result<()> { panic!("in a reader") });
+        let read = store.read(Length::Short, |_| -> rusqlite::Result<()> {
+            panic!("in a reader")
+        });
         assert!(matches!(read.await, Err(Error::Unavailable(_))));
     }
     assert!(store.dispatch(id).await.unwrap().is_some());
@@ -367,7 +369,7 @@ async fn a_start_counts_what_waits_without_looking_at_it() {
 }
 
 async fn plan(store: &Sqlite, sql: &'static str) -> String {
-    let explained = store.read(move |connection| {
+    let explained = store.read(Length::Long, move |connection| {
         let explain = format!("EXPLAIN QUERY PLAN {sql}");
         rows::all(connection, &explain, [], |row| row.get::<_, String>(3))
     });

@@ -15,13 +15,13 @@ use forge_store::{Result, rules};
 use super::rows::{self, nanos, phase, select_dispatch};
 use super::{Tx, content, deliver, events, queue};
 use crate::Sqlite;
-use crate::engine::Failure;
+use crate::engine::{Failure, Length};
 
 #[async_trait]
 impl Accept for Sqlite {
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {
         let key = key.clone();
-        let found = self.look_up(move |connection| recall(connection, &key));
+        let found = self.read(Length::Short, move |connection| recall(connection, &key));
         Ok(found.await?.map(|(_, known)| known))
     }
 
@@ -88,10 +88,7 @@ fn insert(
         false => queue::turn(tx, &new.provider, new.session.as_deref())?,
     };
     let start = new.start.as_ref().filter(|_| phase == phase::READY);
-    let header_key = match new.key.space {
-        KeySpace::Header => Some(&new.key.value),
-        KeySpace::Task => None,
-    };
+    let header_key = (new.key.space == KeySpace::Header).then_some(&new.key.value);
     let events = new.events.len() + start.iter().len();
     let seq = tx.counters.assign_positions(events);
     let callback = new.callback.as_ref();

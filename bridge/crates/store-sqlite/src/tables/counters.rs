@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rusqlite::Connection;
 use tokio::sync::watch;
 
+use super::rows;
 use super::schema::{self, Identity};
-use super::{Tx, rows};
 use crate::engine::{TransactionState, lock};
 use forge_base::event::LogName;
 use forge_store::record::{Counts, LogBounds};
@@ -99,13 +99,6 @@ impl Counters {
             counts,
             moves: Vec::new(),
             published,
-        }
-    }
-
-    pub(crate) fn tx<'a>(&'a mut self, conn: &'a Connection) -> Tx<'a> {
-        Tx {
-            conn,
-            counters: self,
         }
     }
 

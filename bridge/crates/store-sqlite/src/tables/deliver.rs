@@ -97,7 +97,7 @@ pub(crate) fn settle(
     let settled = transition::settle(state, settlement)?;
     let attempt = settlement.attempt.as_ref();
     let attempts = found.delivery_attempts + u32::from(attempt.is_some());
-    if attempt.is_some() {
+    if attempt.is_some() && attempts > 1 {
         set_aside(tx, found.seq, attempts)?;
     }
     let (ended, tried) = (settled.settled_at.is_some(), attempt.is_some());
@@ -134,9 +134,6 @@ pub(crate) fn settle(
 
 /// Moves the last attempt to `attempt`, before attempt `number` takes its place, and forgets one in the middle.
 fn set_aside(tx: &Tx<'_>, seq: i64, number: u32) -> rusqlite::Result<()> {
-    if number == 1 {
-        return Ok(());
-    }
     tx.execute(
         "INSERT INTO attempt (dispatch, number, at, duration_ms, status, error, answer)
          SELECT seq, delivery_attempts, last_at, last_duration_ms, last_status, last_error, last_answer
@@ -145,10 +142,8 @@ fn set_aside(tx: &Tx<'_>, seq: i64, number: u32) -> rusqlite::Result<()> {
     )?;
     let forgotten = number.saturating_sub(rules::LAST_ATTEMPTS);
     if forgotten > rules::FIRST_ATTEMPTS {
-        tx.execute(
-            "DELETE FROM attempt WHERE dispatch = ? AND number = ?",
-            params![seq, forgotten],
-        )?;
+        let sql = "DELETE FROM attempt WHERE dispatch = ? AND number = ?";
+        tx.execute(sql, params![seq, forgotten])?;
     }
     Ok(())
 }

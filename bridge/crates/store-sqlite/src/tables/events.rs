@@ -23,6 +23,7 @@ use forge_store::roles::EventLog;
 use super::rows::{self, Current, nanos};
 use super::{Tx, counters};
 use crate::Sqlite;
+use crate::engine::Length;
 
 #[async_trait]
 impl EventLog for Sqlite {
@@ -62,7 +63,7 @@ impl EventLog for Sqlite {
 
     async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
         let (log, sql) = (self.log().clone(), format!("{} DESC LIMIT 1", of_one()));
-        self.read(move |connection| {
+        self.read(Length::Long, move |connection| {
             let newest = rows::one(connection, &sql, params![0, id.as_bytes()], |row| {
                 Batch::read(row, &log)?.events(&log, &EventFilter::default())
             })?;
@@ -91,8 +92,10 @@ impl Sqlite {
         limit: usize,
     ) -> Result<EventPage> {
         let (filter, log) = (filter.clone(), self.log().clone());
-        self.read(move |connection| read(connection, &log, &filter, after, limit))
-            .await
+        self.read(Length::Long, move |connection| {
+            read(connection, &log, &filter, after, limit)
+        })
+        .await
     }
 }
 
@@ -316,10 +319,7 @@ impl Batch {
         let events = (0..).zip(lines);
         let events = events.map(|(place, Line(kind, at, data, attempt))| Event {
             id: log.cursor(self.first() + place),
-            seq: match self.common.dispatch_id {
-                Some(_) => self.common.seq + place,
-                None => 0,
-            },
+            seq: (self.common.dispatch_id).map_or(0, |_| self.common.seq + place),
             kind: kind.into_owned(),
             timestamp: rows::from_nanos(at),
             attempt: attempt.unwrap_or(self.common.attempt),

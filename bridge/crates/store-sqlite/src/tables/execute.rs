@@ -18,7 +18,7 @@ use forge_store::{Error, Result, rules};
 use super::rows::{self, Current, nanos, phase, select_dispatch};
 use super::{Tx, content, deliver, events, queue};
 use crate::Sqlite;
-use crate::engine::Failure;
+use crate::engine::{Failure, Length};
 
 #[async_trait]
 impl Executions for Sqlite {
@@ -110,7 +110,7 @@ impl Executions for Sqlite {
 
     async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>> {
         let epoch = self.epoch();
-        self.read(move |connection| {
+        self.read(Length::Long, move |connection| {
             let sql = select_dispatch!(
                 ", b.request FROM dispatch d INDEXED BY dispatch_running JOIN body b ON b.dispatch = d.seq
                  WHERE d.phase = 4 AND d.epoch < ? ORDER BY d.seq LIMIT ?"
@@ -191,11 +191,9 @@ fn finish(tx: &mut Tx<'_>, claim: &Claim, finish: &Finish) -> Result<Finished, F
     let body = rules::with_events(&finish.result, &tx.counters.log, totals)?;
     events::append(tx, &found, &finish.events)?;
     // The delivery is due at once.
-    let due_at = finish.delivery.as_ref().map(|_| nanos(finish.at));
-    let give_up_after = finish
-        .delivery
-        .as_ref()
-        .map(|new| deliver::retention(new.give_up_after));
+    let delivery = finish.delivery.as_ref();
+    let due_at = delivery.map(|_| nanos(finish.at));
+    let give_up_after = delivery.map(|new| deliver::retention(new.give_up_after));
     tx.execute(
         "UPDATE dispatch SET phase = 5, turn = NULL, events = ?1, finished_at = ?2, error_code = ?3,
            expires_at = ?4, retention = ?5, delivery = iif(?6 IS NULL, NULL, 0), since = ?6, due_at = ?6,
@@ -227,8 +225,6 @@ fn finish(tx: &mut Tx<'_>, claim: &Claim, finish: &Finish) -> Result<Finished, F
         true => tx.counters.left_queue(&found.provider),
         false => tx.counters.counts.running -= 1,
     }
-    if finish.delivery.is_some() {
-        tx.counters.counts.deliveries_pending += 1;
-    }
+    tx.counters.counts.deliveries_pending += u64::from(delivery.is_some());
     Ok(Finished::Recorded(Recorded { totals, body }))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::types::{FromSql, ValueRef};
+use rusqlite::types::FromSql;
 use rusqlite::{Connection, Row, params};
 
 use forge_base::id::{DeliveryId, DispatchId};
@@ -22,20 +22,24 @@ use super::read::Range;
 use super::rows::{self, nanos, state_code};
 use super::{Tx, deliver, events};
 use crate::Sqlite;
-use crate::engine::{Urgency, lock};
+use crate::engine::{Length, Urgency, lock};
 
 #[async_trait]
 impl Outbox for Sqlite {
     async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>> {
         let served = Arc::clone(&self.served);
-        self.look_up(move |connection| due(connection, &query, &mut lock(&served)))
-            .await
+        self.read(Length::Short, move |connection| {
+            due(connection, &query, &mut lock(&served))
+        })
+        .await
     }
 
     async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>> {
         let exclude = exclude.to_vec();
-        self.look_up(move |connection| next_due(connection, &exclude))
-            .await
+        self.read(Length::Short, move |connection| {
+            next_due(connection, &exclude)
+        })
+        .await
     }
 
     async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload> {
@@ -43,7 +47,7 @@ impl Outbox for Sqlite {
                    JOIN result r ON r.dispatch = d.seq
                    JOIN body b ON b.dispatch = d.seq
                    WHERE d.id = ? AND d.delivery IS NOT NULL";
-        let found = self.look_up(move |connection| {
+        let found = self.read(Length::Short, move |connection| {
             rows::one(connection, sql, [id.as_bytes()], |row| {
                 Ok(DeliveryPayload {
                     body: row.get::<_, String>(0)?.into_bytes(),
@@ -111,7 +115,7 @@ impl Outbox for Sqlite {
                          WHERE delivery = 0 AND callback_origin = ?1 AND due_at <= ?2
                          ORDER BY due_at, seq LIMIT ?3)
                    WHERE give_up_after <= ?2 - since LIMIT ?4";
-        self.read(move |connection| {
+        self.read(Length::Long, move |connection| {
             let (looked_at, limit) = (rows::limit(LOOKED_AT), rows::limit(limit));
             let params = params![origin, nanos(now), looked_at, limit];
             rows::all(connection, sql, params, read_due)
@@ -122,7 +126,7 @@ impl Outbox for Sqlite {
     async fn open_breakers(&self) -> Result<Vec<OpenBreaker>> {
         let sql = "SELECT origin, opened_at, until, times, reason FROM breaker
                    ORDER BY until DESC, origin DESC LIMIT ?";
-        self.look_up(move |connection| {
+        self.read(Length::Short, move |connection| {
             rows::all(connection, sql, [rows::limit(MAX_BREAKERS)], |row| {
                 Ok(OpenBreaker {
                     origin: row.get(0)?,
@@ -143,18 +147,11 @@ impl Outbox for Sqlite {
                 tx.execute("DELETE FROM breaker WHERE origin = ?", [origin])?;
             }
             for breaker in &open {
+                let sql = "INSERT OR REPLACE INTO breaker (origin, opened_at, until, times, reason)
+                           VALUES (?, ?, ?, ?, ?)";
                 let (opened_at, until) = (nanos(breaker.opened_at), nanos(breaker.until));
-                tx.execute(
-                    "INSERT OR REPLACE INTO breaker (origin, opened_at, until, times, reason)
-                     VALUES (?, ?, ?, ?, ?)",
-                    params![
-                        breaker.origin,
-                        opened_at,
-                        until,
-                        breaker.times,
-                        breaker.reason
-                    ],
-                )?;
+                let (origin, times, reason) = (&breaker.origin, breaker.times, &breaker.reason);
+                tx.execute(sql, params![origin, opened_at, until, times, reason])?;
             }
             tx.execute(
                 "DELETE FROM breaker WHERE origin IN (
@@ -173,7 +170,7 @@ impl Outbox for Sqlite {
              SELECT delivery_attempts, last_at, last_duration_ms, last_status, last_error, last_answer
              FROM dispatch WHERE seq = ?1 AND last_at IS NOT NULL
              ORDER BY 1";
-        self.look_up(move |connection| {
+        self.read(Length::Short, move |connection| {
             let transaction = connection.unchecked_transaction()?;
             let found = rows::one(&transaction, &sql, [id.as_bytes()], |row| {
                 Ok((row.get::<_, i64>(8)?, read_delivery(row)?))
@@ -198,7 +195,7 @@ impl Outbox for Sqlite {
             None => "delivery IS NOT NULL".to_owned(),
             Some(state) => format!("delivery = {}", state_code(state)),
         };
-        self.read(move |connection| {
+        self.read(Length::Long, move |connection| {
             let range = Range::new(connection, filter.before, index)?;
             let sql = format!(
                 "{DELIVERY} {index} WHERE seq < ?1 AND seq >= ?2 AND {state} AND {AT_HOST}
@@ -217,8 +214,7 @@ impl Outbox for Sqlite {
     }
 
     async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>> {
-        let found = self.delivery(DeliveryId::of(id)).await?;
-        Ok(found.into_iter().collect())
+        Ok(Vec::from_iter(self.delivery(DeliveryId::of(id)).await?))
     }
 }
 
@@ -247,7 +243,7 @@ impl Sqlite {
              ORDER BY seq LIMIT ?4",
             state_code(status)
         );
-        self.read(move |connection| {
+        self.read(Length::Long, move |connection| {
             let since = since.map_or(i64::MIN, nanos);
             let params = params![after, since, host, rows::limit(REPLAY_STEP)];
             rows::all(connection, &sql, params, |row| row.get(0))
@@ -355,10 +351,8 @@ FROM dispatch";
 
 /// Reads a delivery with its last attempt only, and that without the receiver's answer, as lists show it.
 fn read_delivery(row: &Row<'_>) -> rusqlite::Result<DeliveryRecord> {
-    let last = match row.get_ref(10)? {
-        ValueRef::Null => None,
-        _ => Some(read_attempt(row, 9)?),
-    };
+    let last_at: Option<i64> = row.get(10)?;
+    let last = last_at.map(|_| read_attempt(row, 9)).transpose()?;
     let dispatch_id = rows::dispatch_id(row, 0)?;
     Ok(DeliveryRecord {
         id: DeliveryId::of(dispatch_id),

@@ -12,7 +12,7 @@ use forge_store::{Error, Result};
 use super::Tx;
 use super::rows::{self, Current, nanos, phase};
 use crate::Sqlite;
-use crate::engine::Failure;
+use crate::engine::{Failure, Length};
 
 #[async_trait]
 impl Queue for Sqlite {
@@ -20,7 +20,7 @@ impl Queue for Sqlite {
         let provider = provider.to_owned();
         let sql = "SELECT id, provider, pinned, attempts FROM dispatch INDEXED BY dispatch_ready
                    WHERE phase = 0 AND provider = ? ORDER BY priority DESC, seq LIMIT ?";
-        self.look_up(move |connection| {
+        self.read(Length::Short, move |connection| {
             let params = params![provider, rows::limit(limit)];
             rows::all(connection, sql, params, |row| {
                 Ok(Ready {
@@ -35,8 +35,7 @@ impl Queue for Sqlite {
     }
 
     async fn queues(&self) -> Result<Vec<(String, u64)>> {
-        let queues = self.published.totals().queues.clone();
-        Ok(queues.into_iter().collect())
+        Ok(self.published.totals().queues.clone().into_iter().collect())
     }
 
     async fn promote(&self, now: Timestamp, limit: usize) -> Result<usize> {
@@ -59,7 +58,7 @@ impl Queue for Sqlite {
     async fn overdue(&self, now: Timestamp, limit: usize) -> Result<Vec<DispatchId>> {
         let sql = "SELECT id FROM dispatch INDEXED BY dispatch_start_by
                    WHERE phase < 3 AND start_by <= ? ORDER BY start_by, seq LIMIT ?";
-        self.look_up(move |connection| {
+        self.read(Length::Short, move |connection| {
             let params = params![nanos(now), rows::limit(limit)];
             rows::all(connection, sql, params, |row| rows::dispatch_id(row, 0))
         })
@@ -69,7 +68,7 @@ impl Queue for Sqlite {
     async fn cancelled_in_queue(&self, limit: usize) -> Result<Vec<DispatchId>> {
         let sql = "SELECT id FROM dispatch INDEXED BY dispatch_cancelled
                    WHERE phase = 3 ORDER BY seq LIMIT ?";
-        self.look_up(move |connection| {
+        self.read(Length::Short, move |connection| {
             rows::all(connection, sql, [rows::limit(limit)], |row| {
                 rows::dispatch_id(row, 0)
             })
@@ -82,7 +81,7 @@ impl Queue for Sqlite {
                      SELECT min(start_by) AS time FROM dispatch INDEXED BY dispatch_start_by WHERE phase < 3
                      UNION ALL
                      SELECT min(not_before) FROM dispatch INDEXED BY dispatch_delayed WHERE phase = 1)";
-        self.look_up(move |connection| {
+        self.read(Length::Short, move |connection| {
             let time = rows::one(connection, sql, [], |row| rows::time_option(row, 0))?;
             Ok(time.flatten())
         })

@@ -12,6 +12,7 @@ use forge_store::{Error, Result};
 use super::content;
 use super::rows::{self, nanos, select_dispatch};
 use crate::Sqlite;
+use crate::engine::Length;
 
 #[async_trait]
 impl Records for Sqlite {
@@ -24,14 +25,16 @@ impl Records for Sqlite {
             ", r.body FROM dispatch d JOIN body b ON b.dispatch = d.seq
              LEFT JOIN result r ON r.dispatch = d.seq WHERE d.id = ?"
         );
-        self.look_up(move |connection| rows::one(connection, sql, [id.as_bytes()], with_result))
-            .await
+        self.read(Length::Short, move |connection| {
+            rows::one(connection, sql, [id.as_bytes()], with_result)
+        })
+        .await
     }
 
     async fn request(&self, id: DispatchId) -> Result<Box<RawValue>> {
         let sql =
             "SELECT b.request FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.id = ?";
-        let found = self.read(move |connection| {
+        let found = self.read(Length::Long, move |connection| {
             rows::one(connection, sql, [id.as_bytes()], |row| rows::opaque(row, 0))
         });
         found.await?.ok_or(Error::NotFound)
@@ -43,7 +46,7 @@ impl Records for Sqlite {
             ", r.body FROM dispatch d JOIN body b ON b.dispatch = d.seq
              LEFT JOIN result r ON r.dispatch = d.seq WHERE d.task_id = ? ORDER BY d.seq DESC LIMIT ?"
         );
-        self.read(move |connection| {
+        self.read(Length::Long, move |connection| {
             let params = params![task_id, rows::limit(limit)];
             rows::all(connection, sql, params, with_result)
         })
@@ -51,8 +54,10 @@ impl Records for Sqlite {
     }
 
     async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>> {
-        self.read(move |connection| dispatches(connection, &filter))
-            .await
+        self.read(Length::Long, move |connection| {
+            dispatches(connection, &filter)
+        })
+        .await
     }
 
     async fn content(
@@ -62,8 +67,10 @@ impl Records for Sqlite {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Piece>> {
-        self.read(move |connection| content::read(connection, id, content, offset, limit))
-            .await
+        self.read(Length::Long, move |connection| {
+            content::read(connection, id, content, offset, limit)
+        })
+        .await
     }
 }
 

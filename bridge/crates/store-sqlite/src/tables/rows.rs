@@ -1,7 +1,7 @@
 //! Conversion between columns and records.
 
 use jiff::Timestamp;
-use rusqlite::types::{Type, ValueRef};
+use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 use serde_json::value::RawValue;
 
@@ -63,8 +63,7 @@ pub(crate) fn from_nanos(nanos: i64) -> Timestamp {
 /// JSON that is opaque here. A text that is not JSON comes out as `null`, so that one damaged row does not hide those
 /// beside it.
 pub(crate) fn opaque(row: &Row<'_>, column: usize) -> rusqlite::Result<Box<RawValue>> {
-    let found = opaque_option(row, column)?;
-    Ok(found.unwrap_or_else(|| RawValue::NULL.to_owned()))
+    Ok(opaque_option(row, column)?.unwrap_or_else(|| RawValue::NULL.to_owned()))
 }
 
 fn no_steps() -> Box<RawValue> {
@@ -175,6 +174,7 @@ impl Current {
         let sql = "SELECT seq, phase, attempts, epoch, cancel_requested, events, provider, session,
                      callback_url IS NOT NULL, delivery, delivery_attempts FROM dispatch WHERE id = ?";
         one(connection, sql, [id], |row| {
+            let delivery: Option<i64> = row.get(9)?;
             Ok(Self {
                 seq: row.get(0)?,
                 phase: row.get(1)?,
@@ -185,10 +185,7 @@ impl Current {
                 provider: row.get(6)?,
                 session: row.get(7)?,
                 has_callback: row.get(8)?,
-                delivery: match row.get_ref(9)? {
-                    ValueRef::Null => None,
-                    _ => Some(delivery_state(row, 9)?),
-                },
+                delivery: delivery.map(|_| delivery_state(row, 9)).transpose()?,
                 delivery_attempts: row.get(10)?,
             })
         })
@@ -224,12 +221,12 @@ pub(crate) fn refused(error: &rusqlite::Error) -> Error {
 
 /// A change that met a row which cannot be read is refused as a query of it is.
 pub(crate) fn failure(failure: Failure) -> Failure {
-    match failure {
-        Failure::Sql(error) => match refused(&error) {
-            unreadable @ Error::Unreadable(_) => Failure::Refused(unreadable),
-            _ => Failure::Sql(error),
-        },
-        Failure::Refused(error) => Failure::Refused(error),
+    let Failure::Sql(error) = &failure else {
+        return failure;
+    };
+    match refused(error) {
+        unreadable @ Error::Unreadable(_) => unreadable.into(),
+        _ => failure,
     }
 }
 

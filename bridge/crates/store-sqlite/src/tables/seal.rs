@@ -12,12 +12,13 @@ use forge_store::sealed::{Place, Resealed, Sealed};
 
 use super::rows;
 use crate::Sqlite;
+use crate::engine::Length;
 
 #[async_trait]
 impl Secrets for Sqlite {
     async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let name = name.to_owned();
-        self.look_up(move |connection| named(connection, &name))
+        self.read(Length::Short, move |connection| named(connection, &name))
             .await
     }
 
@@ -32,8 +33,10 @@ impl Secrets for Sqlite {
     }
 
     async fn sealed_page(&self, after: u64, limit: usize) -> Result<Page<Sealed>> {
-        self.read(move |connection| page(connection, after, limit))
-            .await
+        self.read(Length::Long, move |connection| {
+            page(connection, after, limit)
+        })
+        .await
     }
 
     async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64> {
@@ -90,8 +93,8 @@ fn page(connection: &Connection, after: u64, limit: usize) -> rusqlite::Result<P
             Ok((row.get(0)?, bytes.map(|bytes| Sealed { place, bytes })))
         },
     )?;
-    let last = rows.last().map(|(seq, _)| *seq);
-    let next = last.filter(|_| rows.len() >= limit);
+    let last = rows.last().filter(|_| rows.len() >= limit);
+    let next = last.map(|(seq, _)| *seq);
     items.extend(rows.into_iter().filter_map(|(_, sealed)| sealed));
     Ok(Page { items, next })
 }
