@@ -27,8 +27,7 @@ pub(super) enum StoreFailure {
 
 impl From<rusqlite::Error> for StoreFailure {
     fn from(error: rusqlite::Error) -> Self {
-        let code = error.sqlite_error().map(|error| error.extended_code);
-        match code {
+        match error.sqlite_error().map(|error| error.extended_code) {
             _ if connection::is_damage(&error) => Self::Damage(error),
             Some(rusqlite::ffi::SQLITE_IOERR_FSYNC) => Self::Sync(error),
             Some(_) | None => Self::Other(error),

@@ -96,9 +96,8 @@ impl<S: TransactionState> Engine<S> {
     }
 
     pub(super) fn meters(&self) -> Arc<Meters> {
-        let Shared { meters, queue, .. } = &*self.0;
-        meters.queue_bytes.set(queue.bytes_in_use());
-        Arc::clone(meters)
+        (self.0.meters.queue_bytes).set(self.0.queue.bytes_in_use());
+        Arc::clone(&self.0.meters)
     }
 
     /// Waits for room in the queue, then for the commit. `change` is run again if its transaction was rolled back

@@ -26,8 +26,7 @@ const TICK: Duration = Duration::from_secs(1);
 const CHECK_BYTES: usize = 256 << 10;
 /// Frames that the checkpointer thread copies at a time.
 const CHECKPOINT_FRAMES: u64 = 1_000;
-/// Frames after which the writer copies the rest, so that the WAL starts again: at the next write that finds no reader
-/// in it, and then no longer than its limit.
+/// Frames after which the writer copies the rest, so that the WAL starts again.
 const LONG_WAL_FRAMES: u64 = 4_000;
 /// Multiple of the WAL's limit above which the writer copies all of it itself. This is backpressure if the
 /// checkpointer does not keep up; below it a reader that let the WAL grow does not cost a pause when it ends.
@@ -143,9 +142,8 @@ impl<S: TransactionState> Writer<S> {
                 self.shared.meters.failures.inc();
                 self.unanswered.extend(changes);
                 // Outside of a transaction nothing of the batch was written.
-                let open = self.connection.as_ref();
-                let began = open.is_some_and(|open| !open.is_autocommit());
-                match connection::is_busy(&error) && !began {
+                let is_outside = self.connection().is_ok_and(Connection::is_autocommit);
+                match connection::is_busy(&error) && is_outside {
                     true => Err(StoreFailure::Lock(self.shared.config.busy_timeout)),
                     false => Err(error.into()),
                 }
@@ -155,11 +153,18 @@ impl<S: TransactionState> Writer<S> {
 
     /// Takes the write lock without waiting for it, and releases it.
     pub(super) fn try_lock(&self) -> rusqlite::Result<()> {
-        let connection = self.connection()?;
-        connection.busy_timeout(Duration::ZERO)?;
-        let taken = connection.execute_batch("BEGIN IMMEDIATE; ROLLBACK");
-        connection.busy_timeout(self.shared.config.busy_timeout)?;
-        taken
+        self.without_waiting(|| {
+            self.connection()?
+                .execute_batch("BEGIN IMMEDIATE; ROLLBACK")
+        })
+    }
+
+    /// Runs an operation that waits neither for readers nor for a lock of another process.
+    fn without_waiting<T>(&self, run: impl FnOnce() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        self.connection()?.busy_timeout(Duration::ZERO)?;
+        let done = run();
+        (self.connection()?).busy_timeout(self.shared.config.busy_timeout)?;
+        done
     }
 
     fn connection(&self) -> rusqlite::Result<&Connection> {
@@ -211,7 +216,9 @@ impl<S: TransactionState> Writer<S> {
         if !is_nearly_copied && frames.bytes() <= BACKPRESSURE.saturating_mul(limit) {
             // Repeated while a reader keeps it from copying anything: that takes little, and the reader can end.
             self.checkpointer.start(&self.shared.file);
-        } else if frames.in_wal >= LONG_WAL_FRAMES || frames.bytes() > limit {
+        } else if frames.bytes() > limit {
+            self.without_waiting(|| self.checkpoint(Mode::Truncate))?;
+        } else if frames.in_wal >= LONG_WAL_FRAMES {
             self.checkpoint(Mode::Passive)?;
         }
         Ok(())

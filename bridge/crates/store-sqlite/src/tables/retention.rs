@@ -84,16 +84,14 @@ fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swept, Failure
 }
 
 fn sweep_unbound(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<(), Failure> {
-    let oldest = now
-        .saturating_sub(rules::UNBOUND_RETENTION)
-        .unwrap_or(Timestamp::MIN);
+    let oldest = now.saturating_sub(rules::UNBOUND_RETENTION);
     let last: Vec<u64> = rows::all(
         tx.conn,
         "DELETE FROM event WHERE first IN (
            SELECT first FROM event INDEXED BY event_unbound
            WHERE unbound_at IS NOT NULL AND unbound_at < ? ORDER BY unbound_at LIMIT ?)
          RETURNING last",
-        params![nanos(oldest), rows::limit(limit)],
+        params![oldest.map_or(i64::MIN, nanos), rows::limit(limit)],
         |row| row.get(0),
     )?;
     removed(tx, last.into_iter().max());
@@ -101,6 +99,5 @@ fn sweep_unbound(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<(), Fa
 }
 
 fn removed(tx: &mut Tx<'_>, last: Option<u64>) {
-    let bounds = &mut tx.counters.bounds;
-    bounds.removed = bounds.removed.max(last.unwrap_or(0));
+    tx.counters.bounds.removed = tx.counters.bounds.removed.max(last.unwrap_or(0));
 }
