@@ -26,6 +26,7 @@ pub mod profile;
 pub mod request;
 pub mod result;
 mod running;
+pub mod secret;
 mod trace;
 
 pub use adapter::ExecutionAdapter;

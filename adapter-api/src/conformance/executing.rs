@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Outcome;
 use super::bench::{Bench, bytes, ensure, failed, unchecked};
 use super::recorder::{Ending, Sink};
-use crate::{ExecutionRequest, Status};
+use crate::{ExecutionRequest, Status, secret};
 
 pub(super) fn ends_well(bench: &Bench) -> Result<(), Outcome> {
     let subject = bench.ready()?;
@@ -82,6 +82,24 @@ pub(super) fn says_what_failed(bench: &Bench) -> Result<(), Outcome> {
     ensure(said(&result.error) && said(&result.error_code), || {
         let (error, code) = (&result.error, &result.error_code);
         format!("error {error:?}, errorCode {code:?}")
+    })
+}
+
+pub(super) fn keeps_secrets(bench: &Bench) -> Result<(), Outcome> {
+    let secrets = secret::values(&bench.options.config);
+    if secrets.is_empty() {
+        return unchecked(
+            "no secret in Options::config: a value of 8 bytes or more under a name such as api_key",
+        );
+    }
+    let subject = bench.ready()?;
+    let health: Value = subject.ask("health", &json!({}))?;
+    let call = subject.execute(&bench.options.request)?;
+    let result = subject.result(call)?;
+    let recorder = subject.recorder();
+    let said = json!([health, result, recorder.events(call), recorder.logs()]).to_string();
+    ensure(!secrets.iter().any(|secret| said.contains(secret)), || {
+        "its health, log, events or result repeat a secret of its configuration".to_owned()
     })
 }
 

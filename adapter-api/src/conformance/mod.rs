@@ -243,6 +243,11 @@ const CHECKS: &[(&str, &str, Check)] = &[
         executing::says_what_failed,
     ),
     (
+        "redaction",
+        "health, log, events and result repeat no secret of the configuration",
+        executing::keeps_secrets,
+    ),
+    (
         "execute",
         "ignores unknown fields",
         executing::ignores_unknown_fields,
