@@ -141,12 +141,16 @@ pub(super) async fn execute(
     failpoint::point("execute.call.after");
     match call {
         Ok(call) => {
+            let secrets = call.secrets();
             let drive = Execution {
                 attempt,
-                batcher,
+                batcher: &mut *batcher,
                 call,
             };
-            drive.run().await
+            let end = drive.run().await;
+            // A secret can be split over two of the texts.
+            secrets.hide(&mut batcher.accumulator.text);
+            end
         }
         Err(error) => AttemptEnd::Answered(Err(error)),
     }

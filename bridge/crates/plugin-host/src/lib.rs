@@ -17,6 +17,7 @@ pub use instance::health::{HealthReport, Quarantine};
 pub use instance::isolation::Isolation;
 pub use instance::process::child;
 pub use instance::process::crashes::Restart;
+pub use instance::redaction::Secrets;
 pub use instance::relayed::Relayed;
 pub use instance::{conform, meters};
 pub use registry::adapter::{Adapter, Draining, PauseError};

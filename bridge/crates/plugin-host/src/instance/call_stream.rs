@@ -10,6 +10,7 @@ use crate::boundary::call_id::CallId;
 use crate::instance::host::Host;
 use crate::instance::meters::Op;
 use crate::instance::queue::{CallMessage, Queue};
+use crate::instance::redaction::Secrets;
 
 /// Longest event type; longer ones are refused.
 const KIND_BYTES: usize = 128;
@@ -20,6 +21,7 @@ pub struct Call {
     pub(crate) call_id: CallId,
     pub(crate) host: &'static Host,
     pub(crate) meter: &'static Op,
+    pub(crate) secrets: Secrets,
 }
 
 impl fmt::Debug for Call {
@@ -41,11 +43,16 @@ pub enum Item {
 impl Call {
     /// The next item. Cancel-safe. Never resolves after `Done`.
     pub async fn next(&mut self) -> Item {
-        let item = self.host.hear(&self.queue).await;
+        let item = self.host.hear(&self.queue, &self.secrets).await;
         if let Item::Done(answer) = &item {
             self.meter.answered(answer);
         }
         item
+    }
+
+    /// Secrets that are hidden in each item, for texts that are put together from several.
+    pub fn secrets(&self) -> Secrets {
+        self.secrets.clone()
     }
 }
 
@@ -59,13 +66,14 @@ impl Drop for Call {
 }
 
 impl Host {
-    /// The next readable message in a queue of this adapter; unreadable events are logged as breaches.
-    pub(crate) async fn hear(&self, queue: &Queue) -> Item {
+    /// The next readable message in a queue of this adapter, without these secrets; unreadable events are logged as
+    /// breaches.
+    pub(crate) async fn hear(&self, queue: &Queue, secrets: &Secrets) -> Item {
         loop {
             // A flood of unreadable events must not starve the other tasks of this worker thread.
             tokio::task::coop::consume_budget().await;
             match queue.next().await {
-                CallMessage::Event(bytes) => match read_event(&bytes) {
+                CallMessage::Event(bytes) => match read_event(&secrets.hide_json(bytes)) {
                     Ok(event) => return Item::Event(event),
                     // Logged at counts that are powers of two, so that a flood costs few lines.
                     Err(why) if queue.unreadable().is_power_of_two() => {
@@ -74,7 +82,12 @@ impl Host {
                     Err(_) => {}
                 },
                 CallMessage::Dropped(count) => return Item::Dropped(count),
-                CallMessage::Answer(answer) => return Item::Done(answer),
+                CallMessage::Answer(Ok(answer)) => {
+                    return Item::Done(Ok(secrets.hide_json(answer)));
+                }
+                CallMessage::Answer(Err(error)) => {
+                    return Item::Done(Err(secrets.hide_error(error)));
+                }
             }
         }
     }

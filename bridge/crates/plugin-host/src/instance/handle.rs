@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forge_adapter_api::AdapterError;
+use serde_json::Value;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
@@ -21,6 +22,7 @@ use crate::instance::log::{Line, Logs};
 use crate::instance::meters::Meters;
 use crate::instance::process::remote::{ConnectionState, Remote};
 use crate::instance::queue::{Bounds, CallMessage, Queue};
+use crate::instance::redaction::{Redaction, Secrets};
 use crate::instance::watchdog::Watchdog;
 
 /// Limit of the calls that wait for the call thread.
@@ -92,6 +94,14 @@ impl Handle {
         }
     }
 
+    /// Hides the secrets of these settings from now on in everything that the instance sends.
+    pub(crate) fn hide(&self, settings: &Value) {
+        if let Some(secrets) = Redaction::of(settings) {
+            // Settings are given once.
+            let _ = self.shared.host.logs.secrets.set(secrets);
+        }
+    }
+
     /// Queues a call for the call thread. Fails if the instance is unavailable or the queue is full.
     pub(crate) fn call(&self, op: &str, payload: Vec<u8>) -> Result<Call, AdapterError> {
         let shared = &self.shared;
@@ -125,6 +135,10 @@ impl Handle {
             call_id,
             host: shared.host,
             meter,
+            secrets: Secrets {
+                request: Redaction::of_request(&payload),
+                ..shared.host.secrets()
+            },
         };
         place.send(Work::Start {
             call_id,
@@ -221,7 +235,8 @@ impl Handle {
 
     /// The next event outside any call. For one reader.
     pub(crate) async fn news(&self) -> Item {
-        self.shared.host.hear(&self.shared.host.news).await
+        let host = self.shared.host;
+        host.hear(&host.news, &host.secrets()).await
     }
 
     /// The next message outside any call, unparsed. For one reader.

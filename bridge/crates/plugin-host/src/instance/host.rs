@@ -12,6 +12,7 @@ use crate::instance::call_ids::{CallIds, Used};
 use crate::instance::log::Logs;
 use crate::instance::meters::Meters;
 use crate::instance::queue::Queue;
+use crate::instance::redaction::Secrets;
 
 /// State of the bridge that an instance can reach. Leaked on purpose: a callback after `destroy` must find it.
 pub(crate) struct Host {
@@ -34,6 +35,14 @@ pub(crate) enum Cancel {
 }
 
 impl Host {
+    /// Secrets of the adapter's settings.
+    pub(crate) fn secrets(&self) -> Secrets {
+        Secrets {
+            instance: self.logs.secrets.get().cloned(),
+            request: None,
+        }
+    }
+
     /// Abandons a call; cancels it in the adapter if that has received it.
     pub(crate) fn give_up(&self, call_id: CallId, queue: &Queue) {
         self.call_ids.give_up(call_id);

@@ -2,13 +2,14 @@
 //! the contract is logged the same way, because it is noticed on an adapter's thread.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use crate::boundary::callbacks::RECORD_BYTES;
+use crate::instance::redaction::Redaction;
 use forge_base::trace::{TraceContext, TraceId};
 
 /// Limit of records that wait to be written.
@@ -20,6 +21,8 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(crate) struct Logs {
+    /// Hidden in every record.
+    pub secrets: OnceLock<Arc<Redaction>>,
     inner: Mutex<Inner>,
     changed: Notify,
 }
@@ -63,6 +66,11 @@ impl Logs {
     }
 
     fn queue(&self, origin: Origin, text: &[u8]) {
+        // A secret that the cut would part is hidden whole.
+        let hidden = self.secrets.get().and_then(|secrets| {
+            secrets.in_text(&text[..text.len().min(RECORD_BYTES + secrets.longest)])
+        });
+        let text = hidden.as_deref().unwrap_or(text);
         let text = &text[..text.len().min(RECORD_BYTES)];
         let mut inner = self.lock();
         if inner.bytes + text.len() > QUEUED_BYTES {
@@ -318,6 +326,22 @@ mod tests {
             let (found, fields, about) = read(record);
             assert_eq!((found.as_str(), fields.as_deref()), (message, rest));
             assert_eq!(about, None);
+        }
+    }
+
+    #[test]
+    fn a_secret_is_hidden_in_records_also_where_they_are_cut() {
+        let logs = Logs::default();
+        let settings = serde_json::json!({"api_key": "sk-12345678"});
+        let secrets = Redaction::of(&settings).unwrap();
+        logs.secrets.set(secrets).unwrap();
+        let long = "x".repeat(RECORD_BYTES - 4);
+        for (record, expected) in [
+            ("key sk-12345678", "key [REDACTED]".to_owned()),
+            (&format!("{long}sk-12345678"), format!("{long}[RED")),
+        ] {
+            logs.push(1, record.as_bytes());
+            assert_eq!(*logs.pop().unwrap().text, *expected.as_bytes());
         }
     }
 

@@ -20,5 +20,6 @@ pub(crate) mod log;
 pub mod meters;
 pub(crate) mod process;
 pub(crate) mod queue;
+pub(crate) mod redaction;
 pub(crate) mod relayed;
 mod watchdog;

@@ -321,7 +321,9 @@ async fn initialize(
     max_concurrent: Option<u32>,
     config: &Config,
 ) -> Result<Ready, String> {
-    let settings = Value::Object(settings).to_string().into_bytes();
+    let settings = Value::Object(settings);
+    handle.hide(&settings);
+    let settings = settings.to_string().into_bytes();
     answer(handle, "initialize", settings, config.initialize_timeout)
         .await
         .map_err(|error| format!("initialize failed: {error}"))?;
