@@ -145,7 +145,7 @@ async fn open(
     let blocked = status(&answer) == Some(StatusCode::FORBIDDEN) && surface == Surface::Guarded;
     answer.map_err(|failure| {
         let mut error = AdapterError::from(failure);
-        // The error can repeat the credentials.
+        // The error can repeat an access token, which the bridge does not know.
         error.message = error
             .message
             .replace(bearer.secret.expose_secret(), "[REDACTED]");

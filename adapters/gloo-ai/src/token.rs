@@ -165,8 +165,7 @@ impl Client {
     fn explain(&self, failure: Failure) -> AdapterError {
         let is_ours = matches!(&failure, Failure::Refused { status, .. } if matches!(status.as_u16(), 400 | 401 | 403));
         let mut error = AdapterError::from(failure);
-        error.message = format!("no token from {}: {}", self.url, error.message)
-            .replace(self.secret.expose_secret(), "[REDACTED]");
+        error.message = format!("no token from {}: {}", self.url, error.message);
         if is_ours {
             error.code = "unauthenticated".to_owned();
             error

@@ -58,7 +58,7 @@ impl<D: Dialect> OpenAi<D> {
         let operators = settings.headers.iter();
         headers.extend(operators.map(|(name, value)| (name.to_lowercase(), value.clone())));
         let client = |limits| {
-            let client = Client::new(Http::new(limits)?, url, settings.api_key.clone(), &headers)?;
+            let client = Client::new(Http::new(limits)?, url, settings.api_key.as_ref(), &headers)?;
             Ok::<_, AdapterError>(client.with_refusal(D::refusal))
         };
         let probe = Limits {

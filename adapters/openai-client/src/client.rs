@@ -14,9 +14,6 @@ use serde_json::{Value, json};
 use crate::api_error;
 use crate::completion::Completion;
 
-/// Replaces the key in texts from the server.
-const REDACTED: &str = "[REDACTED]";
-
 /// Parser of a provider's own errors; returns `None` for errors in the common format.
 type Refusal = fn(&Value) -> Option<AdapterError>;
 
@@ -26,7 +23,6 @@ pub struct Client {
     http: Http,
     base_url: String,
     headers: HeaderMap,
-    key: Option<SecretString>,
     refusal: Refusal,
 }
 
@@ -36,7 +32,7 @@ impl Client {
     pub fn new(
         http: Http,
         base_url: &str,
-        key: Option<SecretString>,
+        key: Option<&SecretString>,
         headers: &BTreeMap<String, String>,
     ) -> Result<Self, AdapterError> {
         let invalid = |name: &str| {
@@ -44,7 +40,7 @@ impl Client {
             AdapterError::new("invalid_config", text)
         };
         let mut all = HeaderMap::new();
-        if let Some(key) = &key {
+        if let Some(key) = key {
             let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose_secret()))
                 .map_err(|_| {
                     AdapterError::new("invalid_config", "the API key is not valid in a header")
@@ -62,7 +58,6 @@ impl Client {
             http,
             base_url: base_url.trim_end_matches('/').to_owned(),
             headers: all,
-            key,
             refusal: |_| None,
         })
     }
@@ -91,7 +86,7 @@ impl Client {
             Reply::Whole(answer) => hear(heard, &answer, events, self.refusal).await,
             Reply::Events(stream) => return self.follow(stream, heard, events).await,
         };
-        told.map_err(|error| self.cleaned(error))?;
+        told?;
         match heard.finish {
             Some(_) => Ok(()),
             None => Err(AdapterError::new(
@@ -128,8 +123,7 @@ impl Client {
             if event.data.trim() == "[DONE]" {
                 return Ok(());
             }
-            let told = take(heard, &event, events, self.refusal).await;
-            told.map_err(|error| self.cleaned(error))?;
+            take(heard, &event, events, self.refusal).await?;
         }
     }
 
@@ -138,16 +132,7 @@ impl Client {
     }
 
     fn failed(&self, failure: Failure) -> AdapterError {
-        self.cleaned(api_error::of(failure, self.refusal))
-    }
-
-    /// Removes the API key from the error: some servers repeat the key that they reject.
-    fn cleaned(&self, mut error: AdapterError) -> AdapterError {
-        let key = self.key.as_ref().map(|key| key.expose_secret());
-        if let Some(key) = key.filter(|key| !key.is_empty()) {
-            error.message = error.message.replace(key, REDACTED);
-        }
-        error
+        api_error::of(failure, self.refusal)
     }
 }
 

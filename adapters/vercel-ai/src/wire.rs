@@ -9,7 +9,6 @@ use forge_adapter_openai_client::{
 };
 use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::http::{Http, Reply};
-use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
 
 use crate::gemini::Gemini;
@@ -20,8 +19,6 @@ use crate::settings::Api;
 
 /// Member of a message with protocol-specific data, by protocol name.
 const NATIVE: &str = "native";
-/// Replaces the key in error texts of the server.
-const REDACTED: &str = "[REDACTED]";
 
 /// A request, independent of the protocol.
 #[derive(Clone, Copy)]
@@ -61,7 +58,7 @@ pub(crate) async fn call(
     native: &mut Map<String, Value>,
     events: &Events,
 ) -> Result<()> {
-    let answered = match target.api {
+    match target.api {
         Api::Messages => {
             follow::<Messages>(http, target, "/messages", ask, heard, native, events).await
         }
@@ -74,14 +71,13 @@ pub(crate) async fn call(
         }
         Api::Chat => {
             let base = &target.base_url;
-            let client = Client::new(http.clone(), base, target.key.clone(), &target.headers)?;
+            let client = Client::new(http.clone(), base, target.key.as_ref(), &target.headers)?;
             let mut body = chat(ask);
             extend(&mut body, &target.extra);
             let body = ask.attachments.fill(&body).await?;
             client.chat(body.into(), heard, events).await
         }
-    };
-    answered.map_err(|error| cleaned(error, target))
+    }
 }
 
 async fn follow<P: Protocol + Default>(
@@ -353,15 +349,6 @@ fn extend(body: &mut Value, extra: &Map<String, Value>) {
             }
         }
     }
-}
-
-/// Removes the key from the error text, since some servers repeat a key they reject.
-pub(crate) fn cleaned(mut error: AdapterError, target: &Target) -> AdapterError {
-    let key = target.key.as_ref().map(|key| key.expose_secret());
-    if let Some(key) = key.filter(|key| !key.is_empty()) {
-        error.message = error.message.replace(key, REDACTED);
-    }
-    error
 }
 
 #[cfg(test)]
