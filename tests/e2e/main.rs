@@ -25,6 +25,7 @@ mod dev;
 mod dispatch;
 mod drain;
 mod drill;
+mod echoed_keys;
 mod edge;
 mod events;
 mod examples;
