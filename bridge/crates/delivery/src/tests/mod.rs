@@ -120,6 +120,7 @@ impl Rig {
             routing: raw(&json!([])),
             request: raw(&json!({ "taskId": "t", "callback": callback })),
             fingerprint: [0; 32],
+            attachments: Vec::new(),
             secrets: secrets.map(|secrets| {
                 let context = format!("dispatch:{id}");
                 self.vault.seal(&context, secrets.to_string().as_bytes())
