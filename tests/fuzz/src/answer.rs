@@ -51,6 +51,7 @@ pub(crate) fn run(data: &[u8]) {
     let raw = Raw {
         ending,
         file,
+        output_files: Vec::new(),
         accumulator,
     };
     check(&raw, strategy, choice & 16 != 0);

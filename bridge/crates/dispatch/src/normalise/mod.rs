@@ -4,6 +4,7 @@
 pub(super) mod answer;
 #[cfg(test)]
 mod cases;
+mod failure;
 mod output;
 pub(super) mod structured;
 
@@ -18,17 +19,13 @@ use serde_json::{Map, Value};
 
 use forge_base::id::DispatchId;
 
+use self::failure::{Failure, adapter_code, failure_of, or_silent};
 use self::output::{Fitted, Truncated};
 use super::Config;
 use super::accumulator::Accumulator;
 use super::capture::Captured;
 use super::output_files::{Collected, Described};
 use super::request::DispatchRequest;
-
-const ERROR_BYTES: usize = 16 * 1024;
-const CODE_BYTES: usize = 128;
-/// Longest `retryAfterMs`: a day. A longer wait is reported as this one.
-const RETRY_AFTER_MS: u64 = 86_400_000;
 
 /// End of an attempt, or the reason why there was none.
 #[derive(Clone, Debug)]
@@ -265,37 +262,6 @@ struct Body<'a> {
     metadata: Option<&'a Map<String, Value>>,
 }
 
-#[derive(Clone, Debug)]
-struct Failure {
-    code: String,
-    text: String,
-    /// The adapter's hints; `None` for a failure that the bridge found.
-    retryable: Option<bool>,
-    retry_after_ms: Option<u64>,
-}
-
-impl Failure {
-    fn new(code: &str, text: impl Into<String>) -> Self {
-        let code = printable(code);
-        let mut text = output::clean(text.into());
-        text.truncate(text.floor_char_boundary(ERROR_BYTES));
-        Self {
-            code,
-            text,
-            retryable: None,
-            retry_after_ms: None,
-        }
-    }
-
-    fn hinted(self, retryable: Option<bool>, retry_after_ms: Option<u64>) -> Self {
-        Self {
-            retryable,
-            retry_after_ms: retry_after_ms.map(|wait| wait.min(RETRY_AFTER_MS)),
-            ..self
-        }
-    }
-}
-
 /// A result in progress. The first failure is kept, and the output of the run beside it.
 struct Draft {
     failure: Option<Failure>,
@@ -453,38 +419,4 @@ fn kept(error: &AdapterError) -> Option<ExecutionResult> {
     let details = error.details.as_ref();
     let output = details.filter(|_| error.code == TOO_LARGE)?["output"].as_str()?;
     Some(ExecutionResult::ok(output))
-}
-
-fn failure_of(result: &ExecutionResult, subject: &Subject<'_>) -> Option<Failure> {
-    match result.status {
-        Status::Ok => None,
-        Status::Error => {
-            let code = adapter_code(result.error_code.as_deref(), subject);
-            let failure = Failure::new(&code, or_silent(result.error.as_deref()));
-            Some(failure.hinted(result.retryable, result.retry_after_ms))
-        }
-    }
-}
-
-/// Error code of the adapter. `cancelled` is replaced, since no client cancelled and callers do not retry it:
-/// after the timeout by `timeout`, else by `adapter_error`.
-fn adapter_code(code: Option<&str>, subject: &Subject<'_>) -> String {
-    // Compared in the form in which it is stored.
-    let code = printable(code.unwrap_or_default());
-    match code.as_str() {
-        "cancelled" if subject.elapsed >= subject.dispatch.timeout => "timeout".to_owned(),
-        "" | "cancelled" => "adapter_error".to_owned(),
-        _ => code,
-    }
-}
-
-fn printable(code: &str) -> String {
-    let mut code: String = code.chars().filter(|c| !c.is_control()).collect();
-    code.truncate(code.floor_char_boundary(CODE_BYTES));
-    code
-}
-
-fn or_silent(text: Option<&str>) -> &str {
-    let said = text.filter(|text| !text.trim().is_empty());
-    said.unwrap_or("the adapter gave no reason")
 }

@@ -4,6 +4,15 @@ use forge_adapter_api::folder::FolderId;
 
 use super::*;
 
+/// A file of the workspace.
+pub(crate) fn attachment() -> Attachment {
+    Attachment {
+        name: "a".into(),
+        media_type: "text/plain".into(),
+        source: Source::Path("a".into()),
+    }
+}
+
 /// The smallest request, for tests of later stages.
 pub(crate) fn minimal() -> DispatchRequest {
     DispatchRequest {

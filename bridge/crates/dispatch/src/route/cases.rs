@@ -6,8 +6,8 @@ use forge_adapter_api::request::Budget;
 use forge_adapter_api::{CostTier, HealthStatus, LatencyProfile, OutputStrategy, Profile};
 use serde_json::{Value, json};
 
-use crate::request::tests::minimal;
-use crate::request::{Attachment, DispatchRequest, Preferences, Recovery, Source};
+use crate::request::tests::{attachment, minimal};
+use crate::request::{DispatchRequest, Preferences, Recovery};
 
 use super::{Candidate, Policy, RouteError, Routed, route, told};
 
@@ -145,11 +145,7 @@ fn what_a_dispatch_insists_on_excludes() {
         ),
         (
             DispatchRequest {
-                attachments: vec![Attachment {
-                    name: "a".into(),
-                    media_type: "text/plain".into(),
-                    source: Source::Path("a".into()),
-                }],
+                attachments: vec![attachment()],
                 ..minimal()
             },
             &plain,

@@ -147,3 +147,83 @@ pub(crate) fn read_media_type(given: &str) -> Option<String> {
     let valid = given.len() <= MEDIA_TYPE_BYTES && part(main) && part(sub);
     valid.then(|| given.to_ascii_lowercase())
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::json;
+
+    use super::super::rows::Row;
+    use super::*;
+
+    /// One attachment with the content in this member.
+    fn attached(name: &str, media_type: &str, member: &str, content: &str) -> Value {
+        json!([{"name": name, "mediaType": media_type, member: content}])
+    }
+
+    pub(crate) fn row() -> Row {
+        let good = json!([
+            [],
+            [{"name": "a b.png", "mediaType": "image/PNG", "data": "YQ=="}],
+            [{"name": "a", "media_type": "image/svg+xml", "url": "https://a.example/x?y"}],
+        ]);
+        Row {
+            name: "attachments",
+            good: good.as_array().unwrap().clone(),
+            bad: vec![
+                (json!({}), "attachments"),
+                (json!([5]), "attachments[0]"),
+                (
+                    json!([{"mediaType": "a/b", "data": "YQ=="}]),
+                    "attachments[0].name",
+                ),
+                (
+                    json!([{"name": "a", "data": "YQ=="}]),
+                    "attachments[0].mediaType",
+                ),
+                (json!([{"name": "a", "mediaType": "a/b"}]), "attachments[0]"),
+                (
+                    attached("a/b", "a/b", "data", "YQ=="),
+                    "attachments[0].name",
+                ),
+                (attached("..", "a/b", "data", "YQ=="), "attachments[0].name"),
+                (
+                    attached("a\n", "a/b", "data", "YQ=="),
+                    "attachments[0].name",
+                ),
+                (
+                    attached("a", "png", "data", "YQ=="),
+                    "attachments[0].mediaType",
+                ),
+                (
+                    attached("a", "a/b; c=d", "data", "YQ=="),
+                    "attachments[0].mediaType",
+                ),
+                (attached("a", "a/b", "data", "Y Q"), "attachments[0].data"),
+                (attached("a", "a/b", "data", ""), "attachments[0].data"),
+                // Without `workspace.dir`.
+                (attached("a", "a/b", "path", "x"), "attachments[0].path"),
+                (attached("a", "a/b", "path", "../x"), "attachments[0].path"),
+                (
+                    attached("a", "a/b", "url", "ftp://a.example"),
+                    "attachments[0].url",
+                ),
+                (
+                    attached("a", "a/b", "url", "https://u:p@a.example"),
+                    "attachments[0].url",
+                ),
+                (
+                    json!([{"name": "a", "mediaType": "a/b", "data": "YQ==", "url": "https://a.example"}]),
+                    "attachments[0]",
+                ),
+                (
+                    json!([
+                        {"name": "a", "mediaType": "a/b", "data": "YQ=="},
+                        {"name": "a", "mediaType": "a/b", "data": "Yg=="},
+                    ]),
+                    "attachments[1].name",
+                ),
+                (json!(vec![json!({}); 21]), "attachments"),
+            ],
+        }
+    }
+}

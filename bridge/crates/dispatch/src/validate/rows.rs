@@ -49,16 +49,12 @@ fn snake(camel: &str) -> String {
         .collect()
 }
 
-/// One attachment with the content in this member.
-fn attached(name: &str, media_type: &str, member: &str, content: &str) -> Value {
-    json!([{"name": name, "mediaType": media_type, member: content}])
-}
-
-struct Row {
-    name: &'static str,
-    good: Vec<Value>,
+/// Values of one field.
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    pub(super) good: Vec<Value>,
     /// Invalid values, each with the field named in the complaint.
-    bad: Vec<(Value, &'static str)>,
+    pub(super) bad: Vec<(Value, &'static str)>,
 }
 
 fn rows() -> Vec<Row> {
@@ -96,69 +92,7 @@ fn rows() -> Vec<Row> {
             json!(["m", " ", "a\u{0}b"]),
             json!(["", 5, null, ["m"], {"text": "m"}]),
         ),
-        inner(
-            "attachments",
-            json!([
-                [],
-                [{"name": "a b.png", "mediaType": "image/PNG", "data": "YQ=="}],
-                [{"name": "a", "media_type": "image/svg+xml", "url": "https://a.example/x?y"}],
-            ]),
-            vec![
-                (json!({}), "attachments"),
-                (json!([5]), "attachments[0]"),
-                (
-                    json!([{"mediaType": "a/b", "data": "YQ=="}]),
-                    "attachments[0].name",
-                ),
-                (
-                    json!([{"name": "a", "data": "YQ=="}]),
-                    "attachments[0].mediaType",
-                ),
-                (json!([{"name": "a", "mediaType": "a/b"}]), "attachments[0]"),
-                (
-                    attached("a/b", "a/b", "data", "YQ=="),
-                    "attachments[0].name",
-                ),
-                (attached("..", "a/b", "data", "YQ=="), "attachments[0].name"),
-                (
-                    attached("a\n", "a/b", "data", "YQ=="),
-                    "attachments[0].name",
-                ),
-                (
-                    attached("a", "png", "data", "YQ=="),
-                    "attachments[0].mediaType",
-                ),
-                (
-                    attached("a", "a/b; c=d", "data", "YQ=="),
-                    "attachments[0].mediaType",
-                ),
-                (attached("a", "a/b", "data", "Y Q"), "attachments[0].data"),
-                (attached("a", "a/b", "data", ""), "attachments[0].data"),
-                // Without `workspace.dir`.
-                (attached("a", "a/b", "path", "x"), "attachments[0].path"),
-                (attached("a", "a/b", "path", "../x"), "attachments[0].path"),
-                (
-                    attached("a", "a/b", "url", "ftp://a.example"),
-                    "attachments[0].url",
-                ),
-                (
-                    attached("a", "a/b", "url", "https://u:p@a.example"),
-                    "attachments[0].url",
-                ),
-                (
-                    json!([{"name": "a", "mediaType": "a/b", "data": "YQ==", "url": "https://a.example"}]),
-                    "attachments[0]",
-                ),
-                (
-                    json!([
-                        {"name": "a", "mediaType": "a/b", "data": "YQ=="},
-                        {"name": "a", "mediaType": "a/b", "data": "Yg=="},
-                    ]),
-                    "attachments[1].name",
-                ),
-                (json!(vec![json!({}); 21]), "attachments"),
-            ],
-        ),
+        super::attachments::tests::row(),
         row(
             "callbackUrl",
             json!(["http://a.example", "https://a.example:8443/x?y", null]),
