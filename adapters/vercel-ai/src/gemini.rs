@@ -5,9 +5,8 @@ use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::wire::{
-    Ask, Part, Protocol, accepted, calls, delta, finish, native, parts, set, stop, text, usage,
-};
+use crate::parts::{Part, parts};
+use crate::wire::{Ask, Protocol, accepted, calls, delta, finish, native, set, stop, text, usage};
 
 const MOST_PARTS: usize = 100_000;
 

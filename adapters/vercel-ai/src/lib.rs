@@ -6,6 +6,7 @@ mod gateway;
 mod gemini;
 mod health;
 mod messages;
+mod parts;
 mod providers;
 mod responses;
 mod run;

@@ -4,10 +4,8 @@ use forge_adapter_api::options::{Reasoning, ToolChoice};
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 
-use crate::wire::{
-    Ask, DataUrl, Part, Protocol, accepted, calls, delta, finish, native, parts, set, stop, text,
-    usage,
-};
+use crate::parts::{DataUrl, Part, parts};
+use crate::wire::{Ask, Protocol, accepted, calls, delta, finish, native, set, stop, text, usage};
 
 /// Default of `max_tokens`, which the protocol requires; below every model's limit.
 const MAX_TOKENS: u64 = 4096;

@@ -6,9 +6,9 @@ use forge_adapter_api::options::{Reasoning, ToolChoice};
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
 
+use crate::parts::{Part, parts};
 use crate::wire::{
-    Ask, Part, Protocol, accepted, calls, delta, finish, native, parts, set, system_role, text,
-    usage,
+    Ask, Protocol, accepted, calls, delta, finish, native, set, system_role, text, usage,
 };
 
 const MOST_ITEMS: usize = 1024;

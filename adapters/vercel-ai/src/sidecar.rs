@@ -12,9 +12,10 @@ use secrecy::ExposeSecret as _;
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
+use crate::parts::{Part, parts};
 use crate::providers::split;
 use crate::settings::{Provider, Settings};
-use crate::wire::{Ask, Part, calls, delta, finish, hear, native, parts, text, usage};
+use crate::wire::{Ask, calls, delta, finish, hear, native, text, usage};
 
 /// Passed to Node as an argument, so that packages resolve from the working directory.
 const SCRIPT: &str = include_str!("sidecar.mjs");
