@@ -15,9 +15,18 @@ pub(crate) struct Agent {
     pub(crate) loads_sessions: bool,
     pub(crate) takes_http_servers: bool,
     pub(crate) takes_sse_servers: bool,
+    pub(crate) prompt: PromptContent,
     /// Login methods, as described by the agent.
     pub(crate) logins: Vec<String>,
     kind: Kind,
+}
+
+/// What a prompt may contain besides text.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PromptContent {
+    pub(crate) images: bool,
+    /// Files of any type.
+    pub(crate) files: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +66,10 @@ impl Agent {
             loads_sessions: has(&capabilities["loadSession"]),
             takes_http_servers: has(&capabilities["mcpCapabilities"]["http"]),
             takes_sse_servers: has(&capabilities["mcpCapabilities"]["sse"]),
+            prompt: PromptContent {
+                images: has(&capabilities["promptCapabilities"]["image"]),
+                files: has(&capabilities["promptCapabilities"]["embeddedContext"]),
+            },
             logins: logins
                 .filter_map(|login| text(&login["description"]).or_else(|| text(&login["name"])))
                 .collect(),

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forge_adapter_api::child::Program;
-use forge_adapter_api::{AdapterEvent, Events, ExecutionRequest, Run};
+use forge_adapter_api::{AdapterError, AdapterEvent, Events, ExecutionRequest, Run};
+use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::json_rpc::{
     INTERNAL_ERROR, Incoming, JsonRpc, METHOD_NOT_FOUND, RpcError, Unreadable,
 };
@@ -226,11 +227,22 @@ impl<'a> Conversation<'a> {
     }
 
     /// Sends the prompt and forwards the agent's updates until the turn ends.
-    pub(crate) async fn turn(&mut self, prompt: Value) -> End {
+    pub(crate) async fn turn(
+        &mut self,
+        prompt: Vec<Value>,
+        attachments: &Attachments,
+    ) -> Result<End, AdapterError> {
         self.phase = Phase::Turn;
         let session = self.session.clone();
         let params = json!({"sessionId": session, "prompt": prompt});
-        let asked = self.rpc.request("session/prompt", params);
+        let (asked, message) = self.rpc.draft("session/prompt", &params);
+        let message = attachments.fill(&message).await?;
+        self.rpc.send_text(&message);
+        drop(message);
+        Ok(self.follow(asked, session).await)
+    }
+
+    async fn follow(&mut self, asked: u64, session: Option<String>) -> End {
         let mut limit = None;
         loop {
             let message = tokio::select! {

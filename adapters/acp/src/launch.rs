@@ -86,7 +86,7 @@ pub(crate) enum Session {
 
 /// Content blocks of the prompt. The protocol has no field for instructions, so they precede the first message of a
 /// session.
-pub(crate) fn prompt(request: &ExecutionRequest, session: Session) -> Value {
+pub(crate) fn prompt(request: &ExecutionRequest, session: Session) -> Vec<Value> {
     let mut texts = Vec::new();
     match (session, &request.system_prompt) {
         (Session::New, Some(instructions)) => texts.push(instructions.clone()),
@@ -165,7 +165,7 @@ mod tests {
         };
         let texts = |session| -> Vec<String> {
             let blocks = prompt(&request, session);
-            let texts = blocks.as_array().unwrap().iter();
+            let texts = blocks.iter();
             texts
                 .map(|block| block["text"].as_str().unwrap().to_owned())
                 .collect()

@@ -2,6 +2,7 @@
 //! drives one program, with one process per run; only the agent's session outlives a run.
 
 mod agent;
+mod attachments;
 mod choices;
 mod config;
 mod conversation;
@@ -103,6 +104,7 @@ impl ExecutionAdapter for Acp {
             Some("mcp_servers"),
             counts.then_some("cost_tracking"),
             Some("native_tools"),
+            Some("attachments"),
         ];
         Profile {
             capabilities: names.into_iter().flatten().map(str::to_owned).collect(),

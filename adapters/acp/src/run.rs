@@ -6,10 +6,12 @@ use std::time::Duration;
 use forge_adapter_api::child::{Child, StartError};
 use forge_adapter_api::folder::{Folder, TempFolder};
 use forge_adapter_api::{AdapterError, Events, ExecutionRequest, ExecutionResult, Result, Run};
+use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::caller_tools::SERVER;
 use forge_adapter_transport::json_rpc::JsonRpc;
 
 use crate::Acp;
+use crate::attachments;
 use crate::config::UsageScope;
 use crate::conversation::Conversation;
 use crate::launch::{self, Session};
@@ -83,7 +85,15 @@ async fn attempt(
         .await;
     note(adapter, &begun);
     let end = match begun {
-        Ok(kind) => conversation.turn(launch::prompt(request, kind)).await,
+        Ok(kind) => {
+            let mut prompt = launch::prompt(request, kind);
+            let attachments = Attachments::new(&request.attachments);
+            // Later rounds of the same attempt have them in the session already.
+            if request.turns.is_empty() {
+                prompt.extend(attachments::blocks(&attachments, conversation.agent.prompt).await?);
+            }
+            conversation.turn(prompt, &attachments).await?
+        }
         Err(end) => end,
     };
     Ok(conclude(adapter, conversation, end).await)

@@ -102,6 +102,8 @@ pub(crate) struct Table {
     /// permissions; default: none.
     #[serde(deserialize_with = "sources")]
     pub(crate) setting_sources: Vec<Source>,
+    /// Return the files that the tool `Write` wrote below the workspace as output files.
+    pub(crate) output_files: bool,
     /// Relation of a dispatch's system prompt to the program's own.
     pub(crate) system_prompt: SystemPrompt,
     /// Subagents by name, in the program's own format: `description`, `prompt`, `tools`, `model`.
@@ -125,6 +127,7 @@ impl Default for Table {
             permission: Permission::Deny,
             permission_mode: None,
             setting_sources: Vec::new(),
+            output_files: true,
             system_prompt: SystemPrompt::Replace,
             agents: BTreeMap::new(),
             env: BTreeMap::new(),

@@ -36,10 +36,10 @@ pub(crate) fn mcp_status() -> Value {
     json!({"type": "control_request", "request_id": MCP_STATUS, "request": {"subtype": "mcp_status"}})
 }
 
-pub(crate) fn user(message: &str) -> Value {
+pub(crate) fn user(content: &Value) -> Value {
     json!({
         "type": "user", "session_id": "", "parent_tool_use_id": null,
-        "message": {"role": "user", "content": message},
+        "message": {"role": "user", "content": content},
     })
 }
 

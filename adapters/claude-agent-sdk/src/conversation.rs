@@ -1,13 +1,16 @@
 //! One run: starts the program, exchanges messages, stops the program.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forge_adapter_api::child::{Child, StartError};
 use forge_adapter_api::folder::TempFolder;
+use forge_adapter_api::result::{FileContent, OutputFile};
 use forge_adapter_api::{
     AdapterError, Events, ExecutionRequest, ExecutionResult, Host, Result, Run,
 };
-use forge_adapter_transport::caller_tools::{self, CallerTools};
+use forge_adapter_transport::caller_tools::CallerTools;
 use forge_adapter_transport::json_lines::JsonLines;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -19,6 +22,7 @@ use crate::mcp_status::Servers;
 use crate::options::Options;
 use crate::outcome::{End, Wanted, outcome};
 use crate::policy::Policy;
+use crate::task;
 use crate::transcript::Transcript;
 
 /// Time for an interrupted program to write its result.
@@ -29,10 +33,6 @@ const SILENCE: Duration = Duration::from_secs(10);
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Time for the program to exit after its stdin was closed.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Prefix of the prompt on an attempt that resumes an interrupted one.
-const RESUME_PROMPT: &str =
-    "You were interrupted in the middle of your work. Go on where you stopped. The task was:\n\n";
 
 pub(crate) async fn execute(
     host: &Host,
@@ -98,6 +98,7 @@ async fn attempt(
         &folder,
     )
     .map_err(|error| internal("prepare the run", &error))?;
+    let task = task::line(request, conversation).await?;
     let child = Child::start(host, Some(&request.execution_id), &program).map_err(not_started)?;
     let mut program = JsonLines::new(child);
     program.send(&control::initialize(
@@ -111,7 +112,7 @@ async fn attempt(
         &mut control,
         &mut transcript,
         request,
-        conversation,
+        task,
         events,
         run,
     )
@@ -133,7 +134,14 @@ async fn attempt(
         Some(_) => Wanted::Structured,
         None => Wanted::Text,
     };
-    Ok(outcome(transcript, end, &wanted))
+    let written = std::mem::take(&mut transcript.written);
+    Ok(ExecutionResult {
+        output_files: match (settings.table.output_files, control.policy.workspace) {
+            (true, Some(workspace)) => output_files(written, &workspace),
+            (_, _) => Vec::new(),
+        },
+        ..outcome(transcript, end, &wanted)
+    })
 }
 
 async fn converse(
@@ -141,7 +149,7 @@ async fn converse(
     control: &mut Control,
     transcript: &mut Transcript,
     request: &ExecutionRequest,
-    conversation: &Conversation,
+    mut task: String,
     events: &Events,
     run: &Run,
 ) -> End {
@@ -194,7 +202,7 @@ async fn converse(
                     if let Some(reason) = servers.failure() {
                         return End::NoServer(reason);
                     }
-                    program.send(&control::user(&message(request, conversation)));
+                    program.send_text(&std::mem::take(&mut task));
                 }
             },
             _ => {
@@ -245,24 +253,17 @@ fn answered(line: &Value, servers: &mut Servers) -> Answered {
     }
 }
 
-/// The user message of this run.
-fn message(request: &ExecutionRequest, conversation: &Conversation) -> String {
-    let mut parts = Vec::new();
-    if !request.tool_results.is_empty() {
-        parts.push(caller_tools::results(&request.tool_results));
-    }
-    // Later rounds of the same attempt have the task in the session already.
-    if request.turns.is_empty() {
-        parts.push(match conversation {
-            Conversation::Resumed(_) if request.resume => {
-                format!("{RESUME_PROMPT}{}", request.message)
-            }
-            Conversation::New(_) | Conversation::Resumed(_) | Conversation::ForkOf(_) => {
-                request.message.clone()
-            }
-        });
-    }
-    parts.join("\n\n")
+/// The written files below the workspace.
+fn output_files(written: BTreeSet<PathBuf>, workspace: &Path) -> Vec<OutputFile> {
+    let below = |file: PathBuf| file.strip_prefix(workspace).map(Path::to_owned).ok();
+    let files = written.into_iter().filter_map(below);
+    files
+        .map(|path| OutputFile {
+            name: path.to_string_lossy().into_owned(),
+            media_type: None,
+            content: FileContent::Path(path),
+        })
+        .collect()
 }
 
 fn ended(control: &mut Control) -> End {

@@ -11,6 +11,7 @@ mod meter;
 mod options;
 mod outcome;
 mod policy;
+mod task;
 mod transcript;
 
 use std::path::Path;
@@ -82,6 +83,7 @@ impl ExecutionAdapter for ClaudeAgentSdk {
                 "cost_tracking",
                 "structured_output",
                 "native_tools",
+                "attachments",
             ]),
             native_tools: match &self.settings.table.tools {
                 Some(tools) => tools.clone(),

@@ -1,6 +1,7 @@
 //! Converts the program's lines to events and accumulates what the result needs. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
 
 use forge_adapter_api::AdapterEvent;
 use serde::Deserialize;
@@ -47,6 +48,10 @@ pub(crate) struct Transcript {
     said: BTreeSet<u64>,
     /// True until the end of the streamed message.
     is_open: bool,
+    /// Files that the tool `Write` wrote.
+    pub(crate) written: BTreeSet<PathBuf>,
+    /// Files that running calls of it write, by id.
+    writing: HashMap<String, PathBuf>,
     /// Names of the running calls, by id.
     calls: HashMap<String, String>,
     /// Ids of calls that the caller has to answer.
@@ -260,6 +265,9 @@ impl Transcript {
                         self.handed_over.insert(call.to_owned());
                         continue;
                     }
+                    if let ("Write", Some(file)) = (tool, block["input"]["file_path"].as_str()) {
+                        self.writing.insert(call.to_owned(), file.into());
+                    }
                     self.calls.insert(call.to_owned(), tool.to_owned());
                     events.push(event(
                         "tool.invoked",
@@ -309,6 +317,8 @@ impl Transcript {
 
     fn completed(&mut self, block: &Value, is_error: bool, parent: Option<&str>) -> AdapterEvent {
         let call = block["tool_use_id"].as_str().unwrap_or_default();
+        let file = self.writing.remove(call).filter(|_| !is_error);
+        self.written.extend(file);
         let data = json!({
             "toolCallId": call,
             "name": self.calls.remove(call),

@@ -84,10 +84,22 @@ impl JsonRpc {
         reason = "parameters are made for this one message"
     )]
     pub fn request(&mut self, method: &str, params: Value) -> u64 {
+        let (id, message) = self.draft(method, &params);
+        self.send(&message);
+        id
+    }
+
+    /// A request with its id, to be sent by [`send_text`](Self::send_text).
+    pub fn draft(&mut self, method: &str, params: &Value) -> (u64, Value) {
         self.last_id += 1;
         let id = self.last_id;
-        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
-        id
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        (id, message)
+    }
+
+    /// Queues a message that is already JSON, on one line.
+    pub fn send_text(&mut self, message: &str) {
+        self.child.send(message);
     }
 
     #[expect(
