@@ -7,6 +7,7 @@ use std::time::Duration;
 use forge_adapter_api::child::Program;
 use forge_adapter_api::{AdapterError, AdapterEvent, Events, ExecutionRequest, Run};
 use forge_adapter_transport::attachments::Attachments;
+use forge_adapter_transport::deadline::at;
 use forge_adapter_transport::json_rpc::{
     INTERNAL_ERROR, Incoming, JsonRpc, METHOD_NOT_FOUND, RpcError, Unreadable,
 };
@@ -393,11 +394,4 @@ fn with_logins(end: End, agent: &Agent) -> End {
 
 fn is_login(error: &RpcError) -> bool {
     error.code == AUTH_REQUIRED
-}
-
-async fn at(limit: Option<Instant>) {
-    match limit {
-        Some(limit) => sleep_until(limit).await,
-        None => std::future::pending().await,
-    }
 }

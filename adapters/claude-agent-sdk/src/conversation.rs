@@ -11,9 +11,10 @@ use forge_adapter_api::{
     AdapterError, Events, ExecutionRequest, ExecutionResult, Host, Result, Run,
 };
 use forge_adapter_transport::caller_tools::CallerTools;
+use forge_adapter_transport::deadline::at;
 use forge_adapter_transport::json_lines::JsonLines;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::config::Settings;
 use crate::control::{self, Control};
@@ -273,13 +274,6 @@ fn ended(control: &mut Control) -> End {
         End::HandedOver(control.tools.take_calls())
     } else {
         End::Result
-    }
-}
-
-async fn at(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -10,10 +10,11 @@ use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, OutputStrategy,
     Result, Run, Usage,
 };
+use forge_adapter_transport::deadline::at;
 use forge_adapter_transport::wire::{self, Message};
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use crate::argv::Placeholder;
@@ -340,13 +341,6 @@ fn read_usage(folder: &Path) -> Option<Value> {
             tracing::warn!(error = %error, "the usage file is not JSON");
             None
         }
-    }
-}
-
-async fn at(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -5,6 +5,7 @@ pub mod answer;
 pub mod attachments;
 pub mod caller_tools;
 pub mod cancel_on_drop;
+pub mod deadline;
 mod failure;
 pub mod folder;
 #[cfg(feature = "fuzzing")]

@@ -26,6 +26,7 @@ fn conforms() {
                 "mcp_servers",
                 "cost_tracking",
                 "native_tools",
+                "attachments",
             ]),
             native_tools: names(&["terminal"]),
             max_concurrent: 2,

@@ -32,6 +32,7 @@ fn conforms() {
                 "cost_tracking",
                 "structured_output",
                 "native_tools",
+                "attachments",
             ]),
             native_tools: names(&["Bash", "Edit"]),
             max_concurrent: 2,
