@@ -24,7 +24,9 @@ fn conforms() {
         health_without_config: HealthStatus::Degraded,
         bad_config: Some(json!({"version": "2.0"})),
         profile: Some(Profile {
-            capabilities: ["streaming", "session_resume", "attachments"].map(str::to_owned).into(),
+            capabilities: ["streaming", "session_resume", "attachments"]
+                .map(str::to_owned)
+                .into(),
             native_tools: Vec::new(),
             max_concurrent: 3,
             output_strategies: vec![OutputStrategy::Stream],

@@ -9,6 +9,7 @@ mod cases;
 mod decision;
 #[cfg(test)]
 mod properties;
+mod warnings;
 
 use std::time::Duration;
 
@@ -124,7 +125,7 @@ pub fn route(
         provider: chosen.provider.to_owned(),
         pinned: dispatch.provider.is_some(),
         session_honoured: dispatch.session_id.is_some() && supports(&chosen, "session_resume"),
-        warnings: warnings(dispatch, &chosen),
+        warnings: warnings::of(dispatch, &chosen),
         decision: Decision {
             among: candidates.iter().map(|c| c.provider.to_owned()).collect(),
             dropped: field.dropped,
@@ -338,34 +339,6 @@ fn choose<'a>(
         other.then(|| "is busier, or comes later in the configuration".to_owned())
     });
     Ok(chosen)
-}
-
-fn warnings(dispatch: &DispatchRequest, chosen: &Candidate<'_>) -> Vec<String> {
-    let provider = chosen.provider;
-    let mut warnings = Vec::new();
-    if dispatch.session_id.is_some() && !supports(chosen, "session_resume") {
-        warnings.push(format!(
-            "sessionId is ignored: {provider} lacks session_resume"
-        ));
-    }
-    if dispatch.output_schema.is_some() && !supports(chosen, "structured_output") {
-        warnings.push(format!(
-            "outputSchema is added to the instructions and checked on the text: {provider} lacks structured_output"
-        ));
-    }
-    let honoured = chosen.profile.map_or(&[][..], |profile| &profile.options);
-    let ignored = dispatch.options.names();
-    for name in ignored.filter(|name| honoured.iter().all(|known| known != name)) {
-        warnings.push(format!(
-            "options.{name} is ignored unless the runtime behind {provider} happens to honour it: the adapter does not declare it"
-        ));
-    }
-    if !dispatch.mcp_servers.is_empty() && !supports(chosen, "mcp_servers") {
-        warnings.push(format!(
-            "{provider} lacks mcp_servers: the bridge offers it their tools and runs the calls that it returns"
-        ));
-    }
-    warnings
 }
 
 fn supports(candidate: &Candidate<'_>, capability: &str) -> bool {

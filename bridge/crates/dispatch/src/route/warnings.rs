@@ -1,0 +1,32 @@
+//! Warnings of the 202: members of the request that the chosen adapter does not honour.
+
+use super::{Candidate, supports};
+use crate::request::DispatchRequest;
+
+pub(super) fn of(dispatch: &DispatchRequest, chosen: &Candidate<'_>) -> Vec<String> {
+    let provider = chosen.provider;
+    let mut warnings = Vec::new();
+    if dispatch.session_id.is_some() && !supports(chosen, "session_resume") {
+        warnings.push(format!(
+            "sessionId is ignored: {provider} lacks session_resume"
+        ));
+    }
+    if dispatch.output_schema.is_some() && !supports(chosen, "structured_output") {
+        warnings.push(format!(
+            "outputSchema is added to the instructions and checked on the text: {provider} lacks structured_output"
+        ));
+    }
+    let honoured = chosen.profile.map_or(&[][..], |profile| &profile.options);
+    let ignored = dispatch.options.names();
+    for name in ignored.filter(|name| honoured.iter().all(|known| known != name)) {
+        warnings.push(format!(
+            "options.{name} is ignored unless the runtime behind {provider} happens to honour it: the adapter does not declare it"
+        ));
+    }
+    if !dispatch.mcp_servers.is_empty() && !supports(chosen, "mcp_servers") {
+        warnings.push(format!(
+            "{provider} lacks mcp_servers: the bridge offers it their tools and runs the calls that it returns"
+        ));
+    }
+    warnings
+}
