@@ -1,5 +1,8 @@
 //! claude-agent-acp and Gemini CLI.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use forge_adapter_api::request::Attachment;
 use forge_adapter_api::{ExecutionAdapter as _, Usage};
 
 use crate::bench::{Agent, Bench, run_until};
@@ -58,4 +61,36 @@ async fn what_the_provider_refuses_has_a_code() {
     let ran = bench.say("FAIL400 please").await;
     ran.failed("invalid_request");
     assert_eq!(ran.result.retryable, Some(false));
+}
+
+/// A picture of one pixel, since agents look into it.
+const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+#[tokio::test]
+async fn a_picture_and_a_text_reach_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let attached = |name: &str, media_type: &str, content: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        Attachment {
+            name: name.to_owned(),
+            media_type: media_type.to_owned(),
+            bytes: content.len() as u64,
+            path,
+        }
+    };
+    let picture = STANDARD.decode(PICTURE).unwrap();
+    for (agent, _) in CALLS {
+        let bench = Bench::new(agent).await;
+        let mut request = bench.request("look");
+        request.attachments = vec![
+            attached("a.png", "image/png", &picture),
+            attached("b.md", "text/markdown", b"the text"),
+        ];
+        bench.run(request).await.succeeded();
+        let asked = bench.model.requests();
+        let asked: String = asked.iter().map(|asked| asked.body.to_string()).collect();
+        assert!(asked.contains("image/png"), "{agent:?}: {asked}");
+        assert!(asked.contains("# b.md\\n\\nthe text"), "{agent:?}: {asked}");
+    }
 }

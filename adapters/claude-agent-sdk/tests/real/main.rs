@@ -4,6 +4,7 @@
 mod bench;
 mod conforms;
 mod failures;
+mod files;
 mod project;
 mod sessions;
 mod tools;
