@@ -2,7 +2,8 @@
 and acts on the prompt:
 
 ASK (input required, answered by the next message), DENY (rejected), BOOM (failed), PIECES (an artifact in
-pieces), DATA (a data part and a file), HUGE (an artifact of 6 MiB), DROP (the first streams are cut), anything else: the model's text.
+pieces), DATA (a data part and a file), HUGE (an artifact of 6 MiB), DROP (the first streams are cut), RETURN (the files of the
+message), anything else: the model's text.
 Prints its port and serves both versions; `python agent.py 0.3` serves a card of 0.3 only, `plain` one
 without streaming.
 """
@@ -45,6 +46,10 @@ class Agent(AgentExecutor):
             return await updater.reject(say("not me"))
         if "BOOM" in text:
             return await updater.failed(say("boom"))
+        if "RETURN" in text:
+            files = [part for part in context.message.parts if part.WhichOneof("content") == "raw"]
+            await updater.add_artifact(files, artifact_id="a")
+            return await updater.complete()
         if "HUGE" in text:
             await updater.add_artifact([Part(text="x" * (6 << 20))], artifact_id="a")
             return await updater.complete()

@@ -1,5 +1,8 @@
 //! Successful runs with either protocol version and without streaming.
 
+use forge_adapter_api::request::Attachment;
+use forge_adapter_api::result::{FileContent, OutputFile};
+
 use crate::bench::Bench;
 
 const KINDS: [&str; 3] = ["both", "0.3", "plain"];
@@ -83,5 +86,40 @@ async fn a_stream_that_breaks_is_taken_up_again() {
         let ran = bench.say("PIECES and DROP").await;
         assert_eq!(ran.succeeded(), "one two three", "{kind}");
         assert_eq!(ran.text(), "one two three", "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn files_go_to_the_agent_and_come_back() {
+    for kind in KINDS {
+        let bench = Bench::new(kind).await;
+        let folder = tempfile::tempdir().unwrap();
+        let attached = |name: &str, media_type: &str, content: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            Attachment {
+                name: name.to_owned(),
+                media_type: media_type.to_owned(),
+                bytes: content.len() as u64,
+                path,
+            }
+        };
+        let mut request = bench.request("RETURN them");
+        request.attachments = vec![
+            attached("a.png", "image/png", b"one"),
+            attached("b.pdf", "application/pdf", b"two"),
+        ];
+        let ran = bench.run(request).await;
+        ran.succeeded();
+        let returned = |name: &str, media_type: &str, content: &str| OutputFile {
+            name: name.to_owned(),
+            media_type: Some(media_type.to_owned()),
+            content: FileContent::Data(content.to_owned()),
+        };
+        let expected = [
+            returned("a.png", "image/png", "b25l"),
+            returned("b.pdf", "application/pdf", "dHdv"),
+        ];
+        assert_eq!(ran.result.output_files, expected, "{kind}");
     }
 }
