@@ -21,7 +21,7 @@ pub(crate) struct Agent {
     kind: Kind,
 }
 
-/// What a prompt may contain besides text.
+/// Content that a prompt may have besides text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PromptContent {
     pub(crate) images: bool,
