@@ -16,12 +16,15 @@ pub(super) fn of(dispatch: &DispatchRequest, chosen: &Candidate<'_>) -> Vec<Stri
             "outputSchema is added to the instructions and checked on the text: {provider} lacks structured_output"
         ));
     }
-    let honoured = chosen.profile.map_or(&[][..], |profile| &profile.options);
-    let ignored = dispatch.options.names();
-    for name in ignored.filter(|name| honoured.iter().all(|known| known != name)) {
-        warnings.push(format!(
-            "options.{name} is ignored unless the runtime behind {provider} happens to honour it: the adapter does not declare it"
-        ));
+    // Most dispatches have none: their names need not be gone through.
+    if !dispatch.options.is_empty() {
+        let honoured = chosen.profile.map_or(&[][..], |profile| &profile.options);
+        let ignored = dispatch.options.names();
+        for name in ignored.filter(|name| honoured.iter().all(|known| known != name)) {
+            warnings.push(format!(
+                "options.{name} is ignored unless the runtime behind {provider} happens to honour it: the adapter does not declare it"
+            ));
+        }
     }
     if !dispatch.mcp_servers.is_empty() && !supports(chosen, "mcp_servers") {
         warnings.push(format!(
