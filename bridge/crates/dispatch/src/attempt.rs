@@ -29,7 +29,7 @@ use super::normalise::{Ending, Raw};
 use super::output_files;
 use super::recover::{self, RecoveryAction};
 use super::repair;
-use super::request::{DispatchRequest, Prompt};
+use super::request::{Attachment, DispatchRequest, Prompt};
 use super::running::Stop;
 use super::spans::DispatchSpans;
 use super::validate::workspace;
@@ -189,8 +189,12 @@ impl Inner {
             client: &self.client,
             workspace: folder.as_ref(),
         };
-        // Boxed: most dispatches have no attachments and need no space for it.
-        let end = match Box::pin(staged(&attempt, request, sources)).await {
+        let staged = match request.attachments.as_slice() {
+            [] => Ok(None),
+            // Boxed: few dispatches have attachments.
+            all => Box::pin(staged(&attempt, all, sources)).await.map(Some),
+        };
+        let end = match staged {
             Err(end) => end,
             Ok(staged) => {
                 if let Some(staged) = &staged {
@@ -358,23 +362,18 @@ impl Inner {
     }
 }
 
-/// Attachments of the attempt, ready for the adapter; `None` without any. The error is the end of an attempt that they
-/// kept from starting.
+/// Attachments of the attempt, ready for the adapter. The error is the end of an attempt that they kept from starting.
 async fn staged(
     attempt: &Attempt<'_>,
-    request: &DispatchRequest,
+    attachments: &[Attachment],
     sources: attachments::Sources<'_>,
-) -> Result<Option<Staged>, AttemptEnd> {
-    if request.attachments.is_empty() {
-        return Ok(None);
-    }
+) -> Result<Staged, AttemptEnd> {
     tokio::select! {
         biased;
         // The idle timeout is about the adapter.
         why = attempt.stop_requested(Some(attempt.deadline)) => Err(AttemptEnd::Cut { why, answer: None }),
-        staged = sources.stage(attempt.lease.id, &request.attachments) => match staged {
-            Ok(staged) => Ok(Some(staged)),
-            Err(error) => Err(AttemptEnd::Answered(Err(error))),
-        },
+        staged = sources.stage(attempt.lease.id, attachments) => {
+            staged.map_err(|error| AttemptEnd::Answered(Err(error)))
+        }
     }
 }
