@@ -43,23 +43,15 @@ pub(crate) async fn blocks(attachments: &Attachments, takes: PromptContent) -> R
 
 #[cfg(test)]
 mod tests {
-    use forge_adapter_api::request::Attachment;
+    use forge_test_support::attachment::attached;
 
     use super::*;
 
     #[tokio::test]
     async fn an_agent_gets_what_it_says_that_it_takes() {
         let folder = tempfile::tempdir().unwrap();
-        let attached = |name: &str, media_type: &str| {
-            let path = folder.path().join(name);
-            std::fs::write(&path, "abc").unwrap();
-            Attachment {
-                name: name.to_owned(),
-                media_type: media_type.to_owned(),
-                bytes: 3,
-                path,
-            }
-        };
+        let attached =
+            |name: &str, media_type: &str| attached(folder.path(), name, media_type, b"abc");
         let all = Attachments::new(&[
             attached("a.txt", "text/plain"),
             attached("b.png", "image/png"),

@@ -5,25 +5,23 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown};
 
-use super::super::harness::process::Home;
+use super::super::harness::process::{Home, Process};
 use super::super::harness::until;
 use super::{
     AGENTS, LIBRARY_APART, UNPRIVILEGED, assert_unharmed, give_up_root, home, is_root, order,
 };
 
-/// File for the pid of an escaped process.
-fn file(home: &Home, attacker: &str) -> String {
-    let name = format!("tmp/escaped-{attacker}");
-    home.dir.path().join(name).display().to_string()
-}
-
-/// Pid that an escaped process has written.
-async fn escaped(file: &str) -> String {
-    until("a process to escape", async || {
-        let pid = fs::read_to_string(file).ok()?;
+/// Lets an attacker's process escape. The id of the dispatch, and the pid that the process has written.
+async fn escape(home: &Home, bridge: &Process, attacker: &str) -> (String, String) {
+    let file = home.dir.path().join(format!("tmp/escaped-{attacker}"));
+    let file = file.display().to_string();
+    let order = order(attacker, "escape", &[&file]);
+    let id = bridge.api.dispatch(order).await;
+    let pid = until("a process to escape", async || {
+        let pid = fs::read_to_string(&file).ok()?;
         Some(pid.trim().to_owned())
-    })
-    .await
+    });
+    (id, pid.await)
 }
 
 async fn is_killed(pid: &str) {
@@ -40,12 +38,7 @@ async fn a_process_that_is_left_after_killing_its_supervisor_is_killed() {
     let home = home();
     let bridge = home.start();
     for attacker in AGENTS.iter().chain([&LIBRARY_APART]) {
-        let file = file(&home, attacker);
-        let id = bridge
-            .api
-            .dispatch(order(attacker, "escape", &[&file]))
-            .await;
-        let pid = escaped(&file).await;
+        let (id, pid) = escape(&home, &bridge, attacker).await;
         let record = bridge.api.finished(&id).await;
         assert_eq!(record["result"]["status"], "error", "{attacker}: {record}");
         is_killed(&pid).await;
@@ -73,12 +66,7 @@ async fn an_agent_of_another_user_cannot_kill_its_supervisor() {
     chown(folder, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
     let bridge = home.start();
     for attacker in AGENTS {
-        let file = file(&home, attacker);
-        let id = bridge
-            .api
-            .dispatch(order(attacker, "escape", &[&file]))
-            .await;
-        let pid = escaped(&file).await;
+        let (id, pid) = escape(&home, &bridge, attacker).await;
         let owner = fs::metadata(format!("/proc/{pid}")).unwrap().uid();
         assert_eq!(owner, UNPRIVILEGED);
         assert!(bridge.api.cancel(&id).await);

@@ -4,6 +4,7 @@
     reason = "tests, compiled as a library for the packages that run them"
 )]
 
+pub mod attachment;
 pub mod callback;
 pub mod conversation;
 pub mod deadline;

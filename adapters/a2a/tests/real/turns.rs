@@ -1,7 +1,7 @@
 //! Successful runs with either protocol version and without streaming.
 
-use forge_adapter_api::request::Attachment;
 use forge_adapter_api::result::{FileContent, OutputFile};
+use forge_test_support::attachment::attached;
 
 use crate::bench::Bench;
 
@@ -95,14 +95,7 @@ async fn files_go_to_the_agent_and_come_back() {
         let bench = Bench::new(kind).await;
         let folder = tempfile::tempdir().unwrap();
         let attached = |name: &str, media_type: &str, content: &[u8]| {
-            let path = folder.path().join(name);
-            std::fs::write(&path, content).unwrap();
-            Attachment {
-                name: name.to_owned(),
-                media_type: media_type.to_owned(),
-                bytes: content.len() as u64,
-                path,
-            }
+            attached(folder.path(), name, media_type, content)
         };
         let mut request = bench.request("RETURN them");
         request.attachments = vec![

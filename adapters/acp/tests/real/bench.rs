@@ -172,6 +172,16 @@ impl Bench {
         self.run(self.request(message)).await
     }
 
+    /// Runs a long text and cancels it in the middle.
+    pub(crate) async fn cancelled(&self) -> Execution {
+        let cancel = async || assert!(self.adapter.cancel("task-1").await.unwrap());
+        let request = self.request("SLOW please");
+        let ran = run_until(&self.adapter, request, "assistant.text", cancel).await;
+        ran.failed("cancelled");
+        assert!(ran.output().starts_with("tick0"), "{:?}", ran.result);
+        ran
+    }
+
     /// Messages of the last model request for this task; requests for titles and the like are skipped.
     pub(crate) fn asked_last(&self, word: &str) -> String {
         let requests = self.model.requests();

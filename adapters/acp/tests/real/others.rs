@@ -2,10 +2,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use forge_adapter_api::request::Attachment;
-use forge_adapter_api::{ExecutionAdapter as _, Usage};
+use forge_adapter_api::Usage;
+use forge_test_support::attachment::{PICTURE, attached};
 
-use crate::bench::{Agent, Bench, run_until};
+use crate::bench::{Agent, Bench};
 
 /// Input and output tokens of one model call, as these agents count them: Gemini CLI leaves out the thoughts.
 const CALLS: [(Agent, (u64, u64)); 2] = [(Agent::Claude, (35, 12)), (Agent::Gemini, (31, 7))];
@@ -40,15 +40,7 @@ async fn turns_are_streamed_and_counted_whole() {
 async fn a_cancelled_turn_costs_what_the_agent_knows() {
     for (agent, _) in CALLS {
         let bench = Bench::new(agent).await;
-        let ran = run_until(
-            &bench.adapter,
-            bench.request("SLOW please"),
-            "assistant.text",
-            async || assert!(bench.adapter.cancel("task-1").await.unwrap()),
-        )
-        .await;
-        ran.failed("cancelled");
-        assert!(ran.output().starts_with("tick0"), "{agent:?}");
+        let ran = bench.cancelled().await;
         assert_eq!(ran.result.usage, Usage::default(), "{agent:?}");
         let known = ran.result.cost_usd.is_some_and(|cost| cost > 0.0);
         assert_eq!(known, agent == Agent::Claude, "{:?}", ran.result);
@@ -63,21 +55,11 @@ async fn what_the_provider_refuses_has_a_code() {
     assert_eq!(ran.result.retryable, Some(false));
 }
 
-/// A picture of one pixel, since agents look into it.
-const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
-
 #[tokio::test]
 async fn a_picture_and_a_text_reach_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let attached = |name: &str, media_type: &str, content: &[u8]| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, content).unwrap();
-        Attachment {
-            name: name.to_owned(),
-            media_type: media_type.to_owned(),
-            bytes: content.len() as u64,
-            path,
-        }
+        attached(folder.path(), name, media_type, content)
     };
     let picture = STANDARD.decode(PICTURE).unwrap();
     for (agent, _) in CALLS {

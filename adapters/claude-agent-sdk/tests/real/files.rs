@@ -2,29 +2,19 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use forge_adapter_api::request::Attachment;
 use forge_adapter_api::result::FileContent;
+use forge_test_support::attachment::{PICTURE, attached};
 use forge_test_support::execution::record;
 use serde_json::{Value, json};
 
 use crate::bench::Bench;
-
-/// A picture of one pixel, since the program looks into it.
-const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
 #[tokio::test]
 async fn a_picture_a_document_and_a_text_reach_the_model() {
     let bench = Bench::new().await;
     let folder = tempfile::tempdir().unwrap();
     let attached = |name: &str, media_type: &str, content: &[u8]| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, content).unwrap();
-        Attachment {
-            name: name.to_owned(),
-            media_type: media_type.to_owned(),
-            bytes: content.len() as u64,
-            path,
-        }
+        attached(folder.path(), name, media_type, content)
     };
     let picture = STANDARD.decode(PICTURE).unwrap();
     let mut request = bench.request("look");

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use forge_adapter_api::ExecutionRequest;
-use forge_adapter_api::request::{Attachment, Tool, ToolResult, Turn};
+use forge_adapter_api::request::{Tool, ToolResult, Turn};
 use forge_adapter_api::result::ToolCall;
+use forge_test_support::attachment::attached;
 use serde_json::{Value, json};
 
 use crate::bench::{Bench, MODELS, by_package, to};
@@ -175,16 +176,7 @@ async fn options_are_the_same_to_the_provider() {
 async fn attachments_are_the_same_to_the_provider() {
     let (direct, package) = (Bench::new().await, Bench::with(&by_package()).await);
     let folder = tempfile::tempdir().unwrap();
-    let attached = |name: &str, media_type: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, "abc").unwrap();
-        Attachment {
-            name: name.to_owned(),
-            media_type: media_type.to_owned(),
-            bytes: 3,
-            path,
-        }
-    };
+    let attached = |name: &str, media_type: &str| attached(folder.path(), name, media_type, b"abc");
     let mut strange = Vec::new();
     for model in MODELS {
         let mut request = to(model, "look");
