@@ -22,11 +22,8 @@ pub(crate) async fn line(
         return Ok(control::user(&text.into()).to_string());
     }
     let attachments = Attachments::new(&request.attachments);
-    let takes = "JPEG, PNG, GIF and WebP images, PDF, and text";
-    attachments.check(|kind| kind != Kind::Other, takes)?;
-    let texts = attachments.texts().await?;
-    let said: Vec<String> = std::iter::once(text).chain(texts).collect();
-    let mut blocks = vec![json!({"type": "text", "text": said.join("\n\n")})];
+    let text = attachments.prompt(&text).await?;
+    let mut blocks = vec![json!({"type": "text", "text": text})];
     for part in attachments.parts() {
         let source = json!({"type": "base64", "media_type": part.media_type, "data": part.base64});
         match part.kind {

@@ -21,11 +21,7 @@ impl UserMessage {
             return Ok(Self::plain(&request.message));
         }
         let attachments = Attachments::new(&request.attachments);
-        let takes = "JPEG, PNG, GIF and WebP images, PDF, and text";
-        attachments.check(|kind| kind != Kind::Other, takes)?;
-        let texts = attachments.texts().await?;
-        let said = std::iter::once(request.message.clone()).chain(texts);
-        let text = said.collect::<Vec<_>>().join("\n\n");
+        let text = attachments.prompt(&request.message).await?;
         let mut parts = vec![json!({"type": "text", "text": text})];
         let mut later = text;
         for part in attachments.parts() {
@@ -86,22 +82,15 @@ fn swap(history: &mut [Value], from: &Value, to: &Value) {
 
 #[cfg(test)]
 mod tests {
-    use forge_adapter_api::request::Attachment;
+    use forge_test_support::attachment::attached;
 
     use super::*;
 
     #[tokio::test]
     async fn contents_are_sent_once_and_notes_are_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let attached = |name: &str, media_type: &str| {
-            std::fs::write(folder.path().join(name), "abc").unwrap();
-            Attachment {
-                name: name.to_owned(),
-                media_type: media_type.to_owned(),
-                bytes: 3,
-                path: folder.path().join(name),
-            }
-        };
+        let attached =
+            |name: &str, media_type: &str| attached(folder.path(), name, media_type, b"abc");
         let mut request = ExecutionRequest::sample("look");
         request.attachments = vec![
             attached("a.png", "image/png"),

@@ -89,18 +89,18 @@ impl Attachments {
         })
     }
 
-    /// Fails with the first attachment of a kind that is not taken. `takes` describes those that are.
-    pub fn check(&self, is_taken: impl Fn(Kind) -> bool, takes: &str) -> Result<()> {
-        match self.parts().find(|part| !is_taken(part.kind)) {
-            None => Ok(()),
-            Some(part) => {
-                let text = format!(
-                    "attachment {:?} is {}; this adapter takes {takes}",
-                    part.name, part.media_type
-                );
-                Err(AdapterError::new(NOT_SUPPORTED, text))
-            }
+    /// The message followed by the text attachments, for services of models. Fails with the first attachment of a kind
+    /// that these do not take.
+    pub async fn prompt(&self, message: &str) -> Result<String> {
+        if let Some(part) = self.parts().find(|part| part.kind == Kind::Other) {
+            let text = format!(
+                "attachment {:?} is {}; this adapter takes JPEG, PNG, GIF and WebP images, PDF, and text",
+                part.name, part.media_type
+            );
+            return Err(AdapterError::new(NOT_SUPPORTED, text));
         }
+        let said = std::iter::once(message.to_owned()).chain(self.texts().await?);
+        Ok(said.collect::<Vec<_>>().join("\n\n"))
     }
 
     /// The text attachments, each under its name.
@@ -181,25 +181,10 @@ fn unreadable(attachment: &Attachment, error: &io::Error) -> AdapterError {
 #[cfg(test)]
 mod tests {
     use base64::Engine as _;
+    use forge_test_support::attachment::attached;
     use serde_json::json;
 
     use super::*;
-
-    fn attached(
-        folder: &tempfile::TempDir,
-        name: &str,
-        media_type: &str,
-        content: &[u8],
-    ) -> Attachment {
-        let path = folder.path().join(name);
-        std::fs::write(&path, content).unwrap();
-        Attachment {
-            name: name.to_owned(),
-            media_type: media_type.to_owned(),
-            bytes: content.len() as u64,
-            path,
-        }
-    }
 
     #[tokio::test]
     async fn contents_replace_their_placeholders_wherever_they_are() {
@@ -208,7 +193,7 @@ mod tests {
         let all: Vec<_> = contents
             .iter()
             .enumerate()
-            .map(|(n, content)| attached(&folder, &n.to_string(), "image/png", content))
+            .map(|(n, content)| attached(folder.path(), &n.to_string(), "image/png", content))
             .collect();
         let attachments = Attachments::new(&all);
         let parts: Vec<_> = attachments.parts().collect();
@@ -225,7 +210,7 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_changed_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        let all = [attached(&folder, "a", "application/pdf", b"long")];
+        let all = [attached(folder.path(), "a", "application/pdf", b"long")];
         for content in [&b"longer"[..], b""] {
             std::fs::write(&all[0].path, content).unwrap();
             let attachments = Attachments::new(&all);
@@ -239,19 +224,17 @@ mod tests {
     async fn texts_stand_under_their_names_and_other_kinds_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let all = [
-            attached(&folder, "a.md", "text/markdown", b"one"),
-            attached(&folder, "b", "application/zip", b"PK"),
-            attached(&folder, "c.json", "application/json", b"{}"),
+            attached(folder.path(), "a.md", "text/markdown", b"one"),
+            attached(folder.path(), "b", "application/zip", b"PK"),
+            attached(folder.path(), "c.json", "application/json", b"{}"),
         ];
         let attachments = Attachments::new(&all);
         let texts = attachments.texts().await.unwrap();
         assert_eq!(texts, ["# a.md\n\none", "# c.json\n\n{}"]);
-        let error = attachments
-            .check(|kind| kind != Kind::Other, "images")
-            .unwrap_err();
+        let error = attachments.prompt("look").await.unwrap_err();
         assert_eq!(error.code, NOT_SUPPORTED);
         assert!(error.message.contains("\"b\" is application/zip"));
-        let latin = attached(&folder, "d", "text/plain", b"\xff");
+        let latin = attached(folder.path(), "d", "text/plain", b"\xff");
         let error = Attachments::new(&[latin]).texts().await.unwrap_err();
         assert_eq!(error.code, NOT_SUPPORTED);
     }
