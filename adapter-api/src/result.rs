@@ -117,7 +117,7 @@ pub struct OutputFile {
     /// Media type; default: `application/octet-stream`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media_type: Option<String>,
-    /// Where the content is.
+    /// Content, or its place.
     #[serde(flatten)]
     pub content: FileContent,
 }

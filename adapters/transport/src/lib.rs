@@ -1,4 +1,4 @@
-//! Transports shared by several adapters: HTTP, attachments, retries, JSON lines, JSON-RPC, temporary folders, the caller's
+//! Transports shared by several adapters: HTTP, attachments, retries, JSON lines, JSON-RPC, paths, the caller's
 //! tools. Independent of any runtime.
 
 pub mod answer;

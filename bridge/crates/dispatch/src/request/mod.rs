@@ -237,7 +237,7 @@ pub struct Attachment {
     pub source: Source,
 }
 
-/// Where the content of an attachment is.
+/// Place of an attachment's content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {

@@ -287,7 +287,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the secret and the text around it, JSON stays JSON of the same form, and the secret is gone from it.
+        /// JSON stays JSON of the same form for every secret and every text around it, and the secret is gone from it.
         #[test]
         fn no_secret_is_left_and_json_stays_json(
             secret in r#"[a-c"\\/<\n0-9é😀,:]{8,12}"#,
