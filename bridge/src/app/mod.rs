@@ -164,16 +164,16 @@ impl Bridge {
         })
         .await?;
         let signer = Signer::open(&config.callback, &*store, &vault).await?;
+        let launcher = users::launcher(
+            users.default.as_ref(),
+            &children,
+            store.store_id(),
+            &tracker,
+        );
         let mcp = Servers::new(mcp::Setup {
             config: config.mcp.clone(),
             client: client.clone(),
-            supervisor: match &users.default {
-                Some(user) => user.supervisor.clone(),
-                None => children.supervisor().to_vec(),
-            },
-            user: users.default.map(|user| user.user),
-            store_id: store.store_id().to_owned(),
-            tracker: tracker.clone(),
+            launcher,
         })?;
         let deliverer = Deliverer::new(delivery::Setup {
             store: Arc::<dyn Store>::clone(&store),

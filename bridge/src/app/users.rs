@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use forge_adapter_api as api;
+use forge_adapter_api::{self as api, child::inherited};
 
 use crate::config::Config;
+use forge_base::tasks::Tasks;
 use forge_plugin_host::ProgramUser;
+use forge_process::program::{Launcher, LauncherSettings};
 use forge_process::{Children, User};
 
 /// Users, found and permitted.
@@ -47,4 +49,24 @@ fn program_user(user: User, children: &Children) -> ProgramUser {
             home: user.home,
         },
     }
+}
+
+/// Launcher of the programs that the bridge itself starts, as this user.
+pub(super) fn launcher(
+    user: Option<&ProgramUser>,
+    children: &Children,
+    store_id: &str,
+    tracker: &Tasks,
+) -> Launcher {
+    Launcher::new(LauncherSettings {
+        supervisor: match user {
+            Some(user) => user.supervisor.clone(),
+            None => children.supervisor().to_vec(),
+        },
+        store_id: store_id.to_owned(),
+        environment: inherited(user.map(|user| &user.user)).collect(),
+        // That of the bridge can be closed to the user.
+        dir: user.map(|_| "/".into()),
+        tracker: tracker.clone(),
+    })
 }

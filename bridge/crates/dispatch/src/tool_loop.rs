@@ -8,9 +8,10 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::mcp::{Answer, Caller, Session};
+use crate::mcp::{Answer, Session};
 use forge_base::event::kind;
 use forge_base::failpoint;
+use forge_process::program::Purpose;
 
 use super::Inner;
 use super::event_batcher::EventBatcher;
@@ -57,14 +58,14 @@ impl Inner {
     ) -> AttemptEnd {
         // The descriptions can contain secrets, and this adapter does not use them.
         let servers = std::mem::take(&mut request.mcp_servers);
-        let caller = Caller {
+        let purpose = Purpose {
             execution: &request.execution_id,
             traceparent: request.meta.traceparent.as_deref(),
         };
         failpoint::point("tool.open.before");
         let opened = tokio::select! {
             why = attempt.stop_requested(None) => return AttemptEnd::Cut { why, answer: None },
-            opened = self.mcp.open(servers.keys(), caller) => opened,
+            opened = self.mcp.open(servers.keys(), purpose) => opened,
         };
         failpoint::point("tool.open.after");
         let profile = attempt.adapter.profile();

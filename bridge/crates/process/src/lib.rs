@@ -18,6 +18,7 @@ use forge_base::metrics::Counter;
 mod depth;
 pub mod exec;
 mod proc;
+pub mod program;
 mod reaper;
 pub mod relay;
 mod secrecy;

@@ -7,21 +7,19 @@ mod answer;
 pub mod fuzzing;
 mod http;
 mod session;
-mod stdio;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forge_adapter_api::User;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use url::Url;
 
-use forge_base::tasks::Tasks;
 use forge_net as net;
 use forge_net::guard::Refused;
+use forge_process::program::{Launcher, Program, Purpose};
 
 pub(crate) use self::session::prefix;
 pub use self::session::{Answer, Session};
@@ -77,12 +75,8 @@ pub struct Server {
 pub struct Setup {
     pub config: Config,
     pub client: net::Client,
-    /// Command of the supervisor, placed before a server's program; empty: none.
-    pub supervisor: Vec<String>,
-    /// User that the supervisor switches to, if not the bridge's.
-    pub user: Option<User>,
-    pub store_id: String,
-    pub tracker: Tasks,
+    /// Starts the servers that are programs.
+    pub launcher: Launcher,
 }
 
 /// The configured servers. Cheap to clone.
@@ -99,7 +93,7 @@ struct Inner {
 /// Connection parameters of a server.
 #[derive(Clone, Debug)]
 enum Endpoint {
-    Program(stdio::Program),
+    Program(Program),
     Url(http::Remote),
 }
 
@@ -159,7 +153,7 @@ impl Servers {
     pub async fn open<'a>(
         &self,
         names: impl Iterator<Item = &'a String>,
-        caller: Caller<'_>,
+        purpose: Purpose<'_>,
     ) -> Result<Session, Error> {
         let mut named = Vec::new();
         for name in names {
@@ -167,17 +161,8 @@ impl Servers {
             let endpoint = endpoint.ok_or_else(|| Error::Unknown(name.clone()))?;
             named.push((name.as_str(), endpoint));
         }
-        Session::open(&self.inner.setup, named, caller).await
+        Session::open(&self.inner.setup, named, purpose).await
     }
-}
-
-/// Execution that uses a server.
-#[derive(Clone, Copy, Debug)]
-pub struct Caller<'a> {
-    /// `<dispatch>/<attempt>`.
-    pub execution: &'a str,
-    /// Trace context of the execution.
-    pub traceparent: Option<&'a str>,
 }
 
 impl Server {
@@ -208,7 +193,7 @@ impl Server {
                 Err(format!("headers go with url, not with command {command:?}"))
             }
             (Some(command), None) if command.is_empty() => Err("command is empty".to_owned()),
-            (Some(command), None) => Ok(Endpoint::Program(stdio::Program {
+            (Some(command), None) => Ok(Endpoint::Program(Program {
                 command: command.into(),
                 args: self.args.clone(),
                 env: self.env.clone(),

@@ -13,7 +13,9 @@ use rmcp::{RoleClient, model};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::{Caller, Endpoint, Error, Setup, answer, stdio};
+use forge_process::program::{Purpose, RunningProgram};
+
+use super::{Endpoint, Error, Setup, answer};
 
 /// Maximum number of tools of one server. More is a mistake, and no model could choose among them.
 const MOST_TOOLS: usize = 512;
@@ -37,7 +39,7 @@ pub struct Session {
 struct Connection {
     name: String,
     service: RunningService<RoleClient, ClientConfig>,
-    program: Option<stdio::Running>,
+    program: Option<RunningProgram>,
 }
 
 struct Origin {
@@ -67,7 +69,7 @@ impl Session {
     pub(super) async fn open(
         setup: &Setup,
         named: Vec<(&str, &Endpoint)>,
-        caller: Caller<'_>,
+        purpose: Purpose<'_>,
     ) -> Result<Self, Error> {
         let mut session = Self {
             connections: Vec::new(),
@@ -79,11 +81,11 @@ impl Session {
         };
         for (name, endpoint) in named {
             // An execution name per server, so that cleanup after one program does not affect the others.
-            let caller = Caller {
-                execution: &format!("{}/mcp/{name}", caller.execution),
-                ..caller
+            let purpose = Purpose {
+                execution: &format!("{}/mcp/{name}", purpose.execution),
+                ..purpose
             };
-            let (connection, tools) = match connect(setup, name, endpoint, caller).await {
+            let (connection, tools) = match connect(setup, name, endpoint, purpose).await {
                 Ok(connected) => connected,
                 Err(error) if setup.config.required => return Err(error),
                 Err(error) => {
@@ -183,13 +185,13 @@ async fn connect(
     setup: &Setup,
     name: &str,
     endpoint: &Endpoint,
-    caller: Caller<'_>,
+    purpose: Purpose<'_>,
 ) -> Result<(Connection, Vec<model::Tool>), Error> {
     let limit = setup.config.start_timeout;
     let name = name.to_owned();
     let (transport, mut program) = match endpoint {
         Endpoint::Program(program) => {
-            let started = program.start(setup, caller);
+            let started = setup.launcher.start(program, purpose);
             let (running, stdout, stdin) = started.map_err(|error| Error::Start {
                 name: name.clone(),
                 reason: error.to_string(),
@@ -197,7 +199,7 @@ async fn connect(
             (Transport::Stdio(stdout, stdin), Some(running))
         }
         Endpoint::Url(remote) => {
-            let transport = remote.transport(&setup.client, caller.traceparent);
+            let transport = remote.transport(&setup.client, purpose.traceparent);
             let refused = |reason| Error::Refused {
                 name: name.clone(),
                 reason,

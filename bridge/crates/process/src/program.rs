@@ -1,14 +1,13 @@
-//! MCP server run as a program. It starts under the supervisor, so neither the program nor its children
-//! outlive the execution or the bridge. Handles processes and streams, not the protocol.
+//! Programs that the bridge itself starts: MCP servers and external services. They run under the supervisor, so neither
+//! the program nor its children outlive the execution or the bridge. Handles processes and streams, not protocols.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forge_adapter_api::child::inherited;
 use rustix::process::{Pid, Signal, kill_process};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::io::AsyncReadExt;
@@ -16,9 +15,9 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use forge_process::{EXECUTION_VARIABLE, STORE_VARIABLE};
+use forge_base::tasks::Tasks;
 
-use super::{Caller, Setup};
+use super::{EXECUTION_VARIABLE, STORE_VARIABLE};
 
 /// Number of bytes kept from the end of stderr, for error texts.
 const TAIL_BYTES: usize = 4 * 1024;
@@ -27,51 +26,87 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Time for a program to exit after its stdin is closed, and again after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Command line and environment of a server.
-#[derive(Clone, Debug)]
-pub(super) struct Program {
-    pub(super) command: PathBuf,
-    pub(super) args: Vec<String>,
-    pub(super) env: BTreeMap<String, SecretString>,
+/// Everything that the programs of one bridge have in common. Cheap to clone.
+#[derive(Clone)]
+pub struct Launcher {
+    inner: Arc<LauncherSettings>,
 }
 
-/// Running server. Dropping it kills the program and all its children.
-pub(super) struct Running {
+/// Settings of a [`Launcher`].
+pub struct LauncherSettings {
+    /// Command of the supervisor, placed before the program; empty: none.
+    pub supervisor: Vec<String>,
+    pub store_id: String,
+    /// Environment of every program; nothing else is inherited.
+    pub environment: Vec<(&'static str, OsString)>,
+    /// Working directory; default: that of the bridge.
+    pub dir: Option<PathBuf>,
+    pub tracker: Tasks,
+}
+
+/// Command line of a program, and its own part of the environment.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub command: PathBuf,
+    pub args: Vec<String>,
+    pub env: BTreeMap<String, SecretString>,
+}
+
+/// Work that a program is started for.
+#[derive(Clone, Copy, Debug)]
+pub struct Purpose<'a> {
+    /// `<dispatch>/<attempt>`, or another tag by which the processes are found; set in their environment.
+    pub execution: &'a str,
+    /// Trace context, set in the environment.
+    pub traceparent: Option<&'a str>,
+}
+
+/// Running program. Dropping it kills the program and all its children.
+#[derive(Debug)]
+pub struct RunningProgram {
     process: Child,
     pid: Option<Pid>,
     tail: Arc<Mutex<Vec<u8>>>,
     stderr: JoinHandle<()>,
 }
 
-impl Program {
-    /// Starts the program. `caller.execution` is set in its environment, so its processes can be identified.
-    pub(super) fn start(
+impl Launcher {
+    pub fn new(settings: LauncherSettings) -> Self {
+        Self {
+            inner: Arc::new(settings),
+        }
+    }
+
+    /// Starts a program with its standard streams as pipes.
+    pub fn start(
         &self,
-        setup: &Setup,
-        caller: Caller<'_>,
-    ) -> std::io::Result<(Running, ChildStdout, ChildStdin)> {
-        let mut command = self.command(&setup.supervisor);
-        let trace = caller.traceparent;
+        program: &Program,
+        purpose: Purpose<'_>,
+    ) -> std::io::Result<(RunningProgram, ChildStdout, ChildStdin)> {
+        let mut command = self.command(program);
+        let settings = &*self.inner;
+        let trace = purpose.traceparent;
+        let own = program.env.iter();
         command
             .env_clear()
-            .envs(inherited(setup.user.as_ref()))
-            .envs(trace.map(|trace| ("TRACEPARENT", trace)))
             .envs(
-                self.env
+                settings
+                    .environment
                     .iter()
-                    .map(|(name, value)| (name, value.expose_secret())),
+                    .map(|(name, value)| (name, value)),
             )
-            .env(STORE_VARIABLE, &setup.store_id)
-            .env(EXECUTION_VARIABLE, caller.execution)
+            .envs(trace.map(|trace| ("TRACEPARENT", trace)))
+            .envs(own.map(|(name, value)| (name, value.expose_secret())))
+            .env(STORE_VARIABLE, &settings.store_id)
+            .env(EXECUTION_VARIABLE, purpose.execution)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // Own process group, so that signals from the bridge's terminal do not reach it.
             .process_group(0)
             .kill_on_drop(false);
-        if setup.user.is_some() {
-            // That of the bridge can be closed to the user.
-            command.current_dir("/");
+        if let Some(dir) = &settings.dir {
+            command.current_dir(dir);
         }
         let mut process = command.spawn()?;
         let pid = process
@@ -83,9 +118,9 @@ impl Program {
         let stdout = process.stdout.take().expect(pipe);
         let stderr = process.stderr.take().expect(pipe);
         let tail = Arc::default();
-        let stderr = setup.tracker.spawn(keep_tail(stderr, Arc::clone(&tail)));
+        let stderr = settings.tracker.spawn(keep_tail(stderr, Arc::clone(&tail)));
         Ok((
-            Running {
+            RunningProgram {
                 process,
                 pid,
                 tail,
@@ -96,25 +131,25 @@ impl Program {
         ))
     }
 
-    fn command(&self, supervisor: &[String]) -> Command {
-        let program: &Path = &self.command;
-        let mut command = match supervisor {
-            [] => Command::new(program),
+    fn command(&self, program: &Program) -> Command {
+        let path: &Path = &program.command;
+        let mut command = match self.inner.supervisor.as_slice() {
+            [] => Command::new(path),
             [supervisor, rest @ ..] => {
                 let mut command = Command::new(supervisor);
                 // The supervisor's path is a descriptor in /proc, which is unreadable in a process list.
-                command.arg0("forge-bridge").args(rest).arg(program);
+                command.arg0("forge-bridge").args(rest).arg(path);
                 command
             }
         };
-        command.args(self.args.iter().map(OsStr::new));
+        command.args(program.args.iter().map(OsStr::new));
         command
     }
 }
 
-impl Running {
+impl RunningProgram {
     /// End of the program's stderr, as the end of a sentence; empty if it wrote nothing.
-    pub(super) async fn last_words(&mut self) -> String {
+    pub async fn last_words(&mut self) -> String {
         // Output not read by then is left out.
         let _ = timeout(LAST_WORDS, &mut self.stderr).await;
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,7 +160,7 @@ impl Running {
     }
 
     /// Waits for the program to exit after its stdin was closed, then sends SIGTERM; dropping kills it.
-    pub(super) async fn end(mut self) {
+    pub async fn end(mut self) {
         if timeout(PATIENCE, self.process.wait()).await.is_ok() {
             self.pid = None;
             return;
@@ -144,7 +179,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         // SIGINT makes the supervisor kill the whole process tree; killing the supervisor would leave that to
         // the sweep.
