@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use forge_base::digest::Digest;
+use forge_base::json::{self, BodyError};
 use forge_dispatch::idempotency::record;
 use forge_dispatch::request::{DispatchRequest, Secrets};
 use forge_dispatch::validate::{Envelope, Limits, Validated, validate};
 use forge_dispatch::{Config, trace::Trace};
 use forge_net::guard::Guard;
-use forge_server::json::{self, BodyError};
 use secrecy::SecretString;
 use serde_json::Value;
 use serde_json::value::RawValue;

@@ -1,7 +1,7 @@
 //! Validation of a value against a caller's JSON Schema: bounded in time for any input.
 
-use forge_dispatch::schema::{compile, mismatch};
-use forge_server::json;
+use forge_base::json;
+use forge_base::schema::{compile, mismatch};
 
 /// Input: a schema, a line of three dashes, and a value.
 pub(crate) fn run(data: &[u8]) {

@@ -9,10 +9,10 @@ use serde::Serialize;
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::DeliveryId;
 use forge_base::trace::TraceContext;
+use forge_net::breaker::Health;
 use forge_net::{Answer, SendError};
 use forge_store::record::{DeliveryAttempt, DueDelivery};
 
-use super::breaker::Health;
 use super::redact::Confidential;
 use super::send::{self, Attempt};
 use super::verdict::{Outcome, Verdict};

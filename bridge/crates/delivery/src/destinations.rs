@@ -7,11 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use forge_store::destination::{MAX_BREAKERS, OpenBreaker};
-
 use forge_base::time;
-
-use super::breaker::{Breaker, Change, Config, Health, Phase, Trip};
+use forge_net::breaker::{Breaker, Change, Config, Health, Phase, Trip};
+use forge_store::destination::{MAX_BREAKERS, OpenBreaker};
 
 /// Time until eviction is tried again after all entries were found to be open or half open.
 const FULL_FOR: Duration = Duration::from_secs(1);

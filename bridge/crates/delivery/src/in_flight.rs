@@ -13,10 +13,10 @@ use tokio::sync::watch;
 
 use forge_base::id::DeliveryId;
 use forge_base::time;
+use forge_net::breaker::{Change, Health};
 use forge_store::destination::DueQuery;
 use forge_store::record::DueDelivery;
 
-use super::breaker::{Change, Health};
 use super::destinations::{Destination, Destinations};
 use super::send::CallbackPayload;
 use super::slots::Slots;

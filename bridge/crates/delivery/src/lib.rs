@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 mod attempt;
-pub mod breaker;
 mod destinations;
 mod expiry;
 mod in_flight;
@@ -34,7 +33,7 @@ use forge_base::reloadable::Reloadable;
 use forge_base::time::Clock;
 use forge_base::trace::Spans;
 use forge_base::vault::{self, Vault};
-use forge_net::Client;
+use forge_net::{Client, breaker};
 use forge_store as store;
 use forge_store::roles::Outbox;
 

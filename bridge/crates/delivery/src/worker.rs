@@ -15,12 +15,12 @@ use forge_base::tasks::Tasks;
 use forge_base::time;
 use forge_base::trace::TraceId;
 use forge_net::backoff::Policy;
+use forge_net::breaker::Change;
 use forge_store as store;
 use forge_store::record::{DueDelivery, Settlement};
 use forge_store::retry::{self, RetryDelays};
 
 use super::attempt::{self, AttemptReport};
-use super::breaker::Change;
 use super::in_flight::{InFlight, InFlightDelivery, Report, Waiting};
 use super::meters::Meters;
 use super::redact::Confidential;

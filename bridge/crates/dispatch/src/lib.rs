@@ -26,7 +26,6 @@ pub mod roles;
 pub mod route;
 mod running;
 mod schedule;
-pub mod schema;
 mod spans;
 mod start;
 pub mod submit;

@@ -5,6 +5,7 @@
 #[cfg(test)]
 mod attempts;
 pub mod backoff;
+pub mod breaker;
 mod direct;
 pub mod guard;
 mod special;

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, Weak};
 use axum::extract::{FromRef, FromRequest, Request};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use forge_base::json;
 use forge_listener::body::{self, BodyError, Budget, MemoryPermit, SMALL_BYTES};
 use hyper::body::Body as _;
 use serde_json::Value;
 
 use super::error::{Code, Failure};
 use super::limit::Hash;
-use super::{Config, auth, json};
+use super::{Config, auth};
 
 /// Memory budget for bodies that are still arriving, over all requests, in KiB.
 const TEXTS_KIB: usize = 256 * 1024;

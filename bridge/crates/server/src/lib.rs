@@ -7,7 +7,6 @@ pub mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod json;
 pub mod metrics;
 pub mod origin_guard;
 pub mod serve;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::schema;
+use forge_base::schema;
 
 /// Returns the value that matches the schema; the error is the reason why there is none.
 pub(crate) fn check(

@@ -22,10 +22,11 @@ pub use self::callback::Guard;
 pub use self::fields::FieldError;
 
 use self::fields::{Complaints, Fields, Name};
+use super::Config;
 use super::request::{DispatchRequest, Preferences, Recovery, Secrets};
 use super::trace::Trace;
-use super::{Config, schema};
 use crate::mcp;
+use forge_base::schema;
 
 const TIMEOUT: Name = Name {
     camel: "timeout",
