@@ -135,6 +135,7 @@ impl Exporter {
             headers,
             body,
             timeout: self.timeout,
+            answer_bytes: forge_net::ANSWER_BYTES,
         });
         match answer.await {
             Ok(answer) => match answer.status {

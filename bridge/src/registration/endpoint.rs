@@ -103,6 +103,7 @@ impl Endpoint {
             headers,
             body: body.into(),
             timeout: self.timeout,
+            answer_bytes: net::ANSWER_BYTES,
         });
         match answer.await {
             Ok(answer) => reply(answer.status, retry_after(&answer.headers)),
@@ -118,6 +119,7 @@ impl Endpoint {
             headers: self.headers.clone(),
             body: Bytes::new(),
             timeout: limit.min(self.timeout),
+            answer_bytes: net::ANSWER_BYTES,
         });
         match answer.await {
             // Unknown, or owned by another instance by now.

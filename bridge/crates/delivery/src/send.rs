@@ -182,6 +182,7 @@ impl Attempt<'_> {
             headers,
             body: Bytes::from(payload.body),
             timeout: self.timeout,
+            answer_bytes: forge_net::ANSWER_BYTES,
         })
     }
 

@@ -30,7 +30,7 @@ use url::Url;
 use direct::{Direct, Unresolved};
 use guard::{Guard, Lookup, Refused, Resolver, Trust};
 
-/// Limit of an answer's body; the rest is not read.
+/// Size of an answer's body that is enough to show operators.
 pub const ANSWER_BYTES: usize = 20_000;
 
 /// Settings for outgoing calls.
@@ -100,6 +100,8 @@ pub struct Outgoing {
     pub body: Bytes,
     /// From the name lookup to the last byte of the answer that is read.
     pub timeout: Duration,
+    /// Limit of the answer's body; the rest is not read.
+    pub answer_bytes: usize,
 }
 
 /// Answer with any status.
@@ -107,8 +109,21 @@ pub struct Outgoing {
 pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
-    /// First `ANSWER_BYTES` of the body; less if it broke off.
+    /// Beginning of the body, up to the limit of the request.
     pub body: Vec<u8>,
+    pub end: BodyEnd,
+}
+
+/// Reason why no more of a body was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyEnd {
+    /// The body is complete.
+    Complete,
+    /// It is longer than the limit.
+    TooLong,
+    /// The connection broke.
+    Broken,
+    TimedOut,
 }
 
 /// Reason why there was no answer.
@@ -186,16 +201,16 @@ impl Client {
     /// Sends one request: follows no redirect and never retries.
     pub async fn send(&self, outgoing: Outgoing) -> Result<Answer, SendError> {
         let way = self.way(&outgoing.url).map_err(SendError::Refused)?;
-        let limit = outgoing.timeout;
+        let limits = (outgoing.timeout, outgoing.answer_bytes);
         match &way.direct {
             Some(direct) => {
                 let sent = direct.send(outgoing.direct()?);
-                answer(sent, legacy::Error::is_connect, limit).await
+                answer(sent, legacy::Error::is_connect, limits).await
             }
             None => {
                 let sent = way.full.execute(outgoing.proxied());
                 let sent = sent.map_ok(Response::from);
-                answer(sent, reqwest::Error::is_connect, limit).await
+                answer(sent, reqwest::Error::is_connect, limits).await
             }
         }
     }
@@ -225,7 +240,7 @@ impl Outgoing {
 async fn answer<B, E>(
     sent: impl Future<Output = Result<Response<B>, E>>,
     is_connect: impl FnOnce(&E) -> bool,
-    limit: Duration,
+    (limit, answer_bytes): (Duration, usize),
 ) -> Result<Answer, SendError>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -235,11 +250,12 @@ where
     match timeout_at(deadline, sent).await {
         Ok(Ok(response)) => {
             let (head, body) = response.into_parts();
+            let (body, end) = beginning_of(body, deadline, answer_bytes).await;
             Ok(Answer {
                 status: head.status.as_u16(),
                 headers: head.headers,
-                // The status decides; an incomplete body is only shown to operators.
-                body: beginning_of(body, deadline).await,
+                body,
+                end,
             })
         }
         Ok(Err(error)) => Err(SendError::of(&error, is_connect(&error))),
@@ -272,19 +288,26 @@ impl Config {
     }
 }
 
-async fn beginning_of(mut body: impl Body<Data = Bytes> + Unpin, deadline: Instant) -> Vec<u8> {
+async fn beginning_of(
+    mut body: impl Body<Data = Bytes> + Unpin,
+    deadline: Instant,
+    limit: usize,
+) -> (Vec<u8>, BodyEnd) {
     let mut beginning = Vec::new();
-    while let Ok(Some(Ok(frame))) = timeout_at(deadline, body.frame()).await {
-        let Ok(chunk) = frame.into_data() else {
-            continue;
+    let end = loop {
+        let chunk = match timeout_at(deadline, body.frame()).await {
+            Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+            Ok(Some(Err(_))) => break BodyEnd::Broken,
+            Ok(None) => break BodyEnd::Complete,
+            Err(_) => break BodyEnd::TimedOut,
         };
-        let room = ANSWER_BYTES - beginning.len();
+        let room = limit - beginning.len();
         beginning.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if beginning.len() == ANSWER_BYTES {
-            break;
+        if chunk.len() > room {
+            break BodyEnd::TooLong;
         }
-    }
-    beginning
+    };
+    (beginning, end)
 }
 
 impl SendError {

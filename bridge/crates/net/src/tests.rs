@@ -17,6 +17,7 @@ fn get(url: &str) -> Outgoing {
         headers: HeaderMap::new(),
         body: Bytes::new(),
         timeout: Duration::from_millis(500),
+        answer_bytes: ANSWER_BYTES,
     }
 }
 
@@ -63,11 +64,12 @@ async fn an_answer_is_read_up_to_its_bound_and_redirects_are_not_followed() {
     let client = client("loopback");
     let answer = client.send(get(&sink.url("/"))).await.unwrap();
     assert_eq!(
-        (answer.status, answer.body.as_slice()),
-        (302, &b"moved"[..])
+        (answer.status, answer.body.as_slice(), answer.end),
+        (302, &b"moved"[..], BodyEnd::Complete)
     );
     let answer = client.send(get(&sink.url("/"))).await.unwrap();
     assert_eq!((answer.status, answer.body.len()), (503, ANSWER_BYTES));
+    assert_eq!(answer.end, BodyEnd::TooLong);
     assert_eq!(answer.headers["retry-after"], "7");
     assert!(sink.received().iter().all(|request| request.path == "/"));
 }
