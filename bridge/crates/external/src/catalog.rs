@@ -1,0 +1,136 @@
+//! All services of a root folder: the registry's and that of the root manifest, in one order and without doubles.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::diagnostic::Diagnostic;
+use crate::files;
+use crate::manifest::{self, Entry, EntryKind, MANIFEST_BYTES, Manifest};
+use crate::registry::{self, ROOT_MANIFEST, RegistryError};
+
+/// Policy names that need no definition.
+pub const BUILT_IN_POLICIES: [&str; 3] = ["public", "user", "system"];
+
+/// Services by name, and the warnings of reading them.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    services: BTreeMap<(String, String), Arc<Manifest>>,
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl Catalog {
+    /// Reads the services of a root folder; all errors if there is one. `policies` are the names that the settings
+    /// define.
+    pub fn load<'a>(
+        root: &Path,
+        policies: impl IntoIterator<Item = &'a str> + Clone,
+    ) -> Result<Self, Vec<Diagnostic>> {
+        let mut catalog = Self::default();
+        let mut errors = Vec::new();
+        match registry::load(root) {
+            Ok(manifests) => manifests
+                .into_iter()
+                .for_each(|manifest| catalog.add(manifest)),
+            Err(RegistryError::Invalid(found)) => errors.extend(found),
+            Err(error) => errors.push(unreadable(&error, &registry::path(root))),
+        }
+        let file = root.join(ROOT_MANIFEST);
+        let shown = file.display().to_string();
+        match files::read(&file, MANIFEST_BYTES) {
+            Ok(None) => {}
+            Ok(Some(bytes)) => {
+                let checked = manifest::read(&bytes);
+                let found = checked
+                    .diagnostics
+                    .into_iter()
+                    .map(|found| found.within(&shown));
+                let (wrong, warnings): (Vec<_>, Vec<_>) = found.partition(Diagnostic::is_error);
+                errors.extend(wrong);
+                catalog.diagnostics.extend(warnings);
+                if let Some(manifest) = checked.manifest {
+                    catalog.add_root(manifest, &shown);
+                }
+            }
+            Err(error) => errors.push(unreadable(&error, &file)),
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let unknown = catalog.unknown_policies(policies);
+        catalog.diagnostics.extend(unknown);
+        Ok(catalog)
+    }
+
+    fn add(&mut self, manifest: Manifest) {
+        let key = registry::sort_key(&manifest.service.name);
+        self.services.insert(key, Arc::new(manifest));
+    }
+
+    fn add_root(&mut self, manifest: Manifest, shown: &str) {
+        let name = &manifest.service.name;
+        match self.service(name) {
+            None => self.add(manifest),
+            Some(_) => self.diagnostics.push(
+                Diagnostic::warning(
+                    "FORGE_EXTERNAL_SERVICE_DUPLICATE",
+                    format!("the service {name:?} is also in the registry, which wins"),
+                )
+                .within(shown)
+                .hint("Import the file again after each change, or remove the service from the registry.")
+                .suggest(format!("forge manifest import {ROOT_MANIFEST}")),
+            ),
+        }
+    }
+
+    fn unknown_policies<'a>(
+        &self,
+        policies: impl IntoIterator<Item = &'a str> + Clone,
+    ) -> Vec<Diagnostic> {
+        let known = |name: &str| {
+            BUILT_IN_POLICIES.contains(&name)
+                || policies.clone().into_iter().any(|policy| policy == name)
+        };
+        let unknown = self.entries().filter_map(|(manifest, entry)| {
+            let policy = entry.policy.as_deref().filter(|policy| !known(policy))?;
+            let name = manifest.qualified(entry);
+            let message = format!("{name} names the policy {policy:?}, which is not defined: every call of it is denied");
+            let hint = format!("Define [external.policies.{policy:?}] in the bridge's configuration.");
+            Some(Diagnostic::warning("FORGE_POLICY_UNKNOWN", message).hint(hint))
+        });
+        unknown.collect()
+    }
+
+    pub fn service(&self, name: &str) -> Option<&Arc<Manifest>> {
+        self.services.get(&registry::sort_key(name))
+    }
+
+    pub fn services(&self) -> impl Iterator<Item = &Arc<Manifest>> {
+        self.services.values()
+    }
+
+    /// All entries with their services, in the order of the services and of their manifests.
+    pub fn entries(&self) -> impl Iterator<Item = (&Manifest, &Entry)> {
+        let services = self.services.values();
+        services.flat_map(|manifest| {
+            manifest
+                .entries
+                .iter()
+                .map(move |entry| (&**manifest, entry))
+        })
+    }
+
+    /// Entry by its qualified name `service.entry`, which is split at the first dot.
+    pub fn find(&self, kind: EntryKind, qualified: &str) -> Option<(&Arc<Manifest>, &Entry)> {
+        let (service, name) = qualified.split_once('.')?;
+        let manifest = self.service(service)?;
+        Some((manifest, manifest.entry(kind, name)?))
+    }
+}
+
+fn unreadable(error: &dyn std::error::Error, file: &Path) -> Diagnostic {
+    let reason = error
+        .source()
+        .map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
+    Diagnostic::error("FORGE_EXTERNAL_MANIFEST_PARSE", reason).within(file.display().to_string())
+}
