@@ -3,6 +3,7 @@
 //! *Invariant: a manifest never decides alone what runs on this machine or which address is called.*
 #![forbid(unsafe_code)]
 
+pub mod artifacts;
 pub mod canonical;
 pub mod catalog;
 pub mod diagnostic;

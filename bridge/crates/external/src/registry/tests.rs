@@ -1,1 +1,216 @@
+//! Tests of `registry` and of the catalog that it is part of.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::thread;
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::catalog::Catalog;
+use crate::manifest::EntryKind;
+
+fn manifest(name: &str, entries: &[&str]) -> Manifest {
+    let entries: Vec<_> = entries
+        .iter()
+        .map(|name| json!({"name": name, "kind": "query"}))
+        .collect();
+    let tree = json!({
+        "forgeProtocol": "1.0",
+        "language": "go",
+        "service": {"name": name, "transport": "http", "baseUrl": "http://127.0.0.1:1"},
+        "entries": entries,
+    });
+    manifest::check(&tree).manifest.unwrap()
+}
+
+fn content(root: &TempDir) -> String {
+    fs::read_to_string(path(root.path())).unwrap()
+}
+
+fn load_catalog(root: &TempDir) -> Result<Catalog, Vec<Diagnostic>> {
+    Catalog::load(root.path(), [])
+}
+
+fn names(catalog: &Catalog) -> Vec<&str> {
+    catalog
+        .services()
+        .map(|manifest| manifest.service.name.as_str())
+        .collect()
+}
+
+#[test]
+fn the_file_is_canonical_and_an_import_replaces_its_service() {
+    let root = TempDir::new().unwrap();
+    assert_eq!(
+        import(root.path(), &manifest("b", &["x"])).unwrap().added,
+        ["query:x"]
+    );
+    import(root.path(), &manifest("A", &[])).unwrap();
+    let changes = import(root.path(), &manifest("b", &["y"])).unwrap();
+    assert_eq!(
+        (changes.added, changes.removed),
+        (vec!["query:y".to_owned()], vec!["query:x".to_owned()])
+    );
+    let a = r#"{"entries":[],"forgeProtocol":"1.0","language":"go","service":{"baseUrl":"http://127.0.0.1:1","name":"A","transport":"http"}}"#;
+    let b = r#"{"entries":[{"kind":"query","name":"y"}],"forgeProtocol":"1.0","language":"go","service":{"baseUrl":"http://127.0.0.1:1","name":"b","transport":"http"}}"#;
+    assert_eq!(
+        content(&root),
+        format!("{{\"manifests\":[{a},{b}],\"schemaVersion\":\"0.1.0\"}}\n")
+    );
+    let before = content(&root);
+    assert_eq!(
+        import(root.path(), &manifest("b", &["y"])).unwrap(),
+        Changes::default()
+    );
+    assert_eq!(content(&root), before);
+    assert_eq!(
+        remove(root.path(), "b").unwrap().unwrap().removed,
+        ["query:y"]
+    );
+    assert_eq!(remove(root.path(), "b").unwrap(), None);
+}
+
+#[test]
+fn a_registry_that_cannot_be_read_is_not_overwritten() {
+    for (text, code) in [
+        ("[]", "OBJECT"),
+        ("{", "OBJECT"),
+        (r#"{"manifests": []}"#, "VERSION"),
+        (r#"{"manifests": [], "schemaVersion": "9"}"#, "VERSION"),
+        (
+            r#"{"manifests": {}, "schemaVersion": "0.1.0"}"#,
+            "MANIFESTS",
+        ),
+    ] {
+        let root = TempDir::new().unwrap();
+        fs::create_dir(root.path().join(".forge")).unwrap();
+        fs::write(path(root.path()), text).unwrap();
+        let error = import(root.path(), &manifest("a", &[])).unwrap_err();
+        let RegistryError::Invalid(found) = error else {
+            panic!("{error}")
+        };
+        assert_eq!(
+            found[0].code,
+            format!("FORGE_EXTERNAL_REGISTRY_{code}"),
+            "{text}"
+        );
+        assert_eq!(content(&root), text);
+    }
+}
+
+#[test]
+fn one_bad_manifest_makes_the_registry_invalid_and_is_named() {
+    let bad = json!({"manifests": [manifest("a", &[]), {"language": "go"}, manifest("a", &[])], "schemaVersion": "0.1.0"});
+    let found = parse(bad.to_string().as_bytes(), "R").unwrap_err();
+    assert!(
+        found
+            .iter()
+            .any(|found| found.file.as_deref() == Some("R#manifests/1"))
+    );
+    let last = found.last().unwrap();
+    assert_eq!(
+        (last.code.as_str(), last.file.as_deref()),
+        ("FORGE_EXTERNAL_SERVICE_DUPLICATE", Some("R#manifests/2"))
+    );
+}
+
+#[test]
+fn the_root_manifest_is_read_and_yields_to_the_registry() {
+    let root = TempDir::new().unwrap();
+    let file = root.path().join(ROOT_MANIFEST);
+    fs::write(
+        &file,
+        serde_json::to_string(&manifest("root", &["x"])).unwrap(),
+    )
+    .unwrap();
+    let catalog = load_catalog(&root).unwrap();
+    assert_eq!(
+        (names(&catalog), catalog.diagnostics.len()),
+        (vec!["root"], 0)
+    );
+    import(root.path(), &manifest("other", &[])).unwrap();
+    assert!(
+        !content(&root).contains("root"),
+        "the root manifest is not imported with others"
+    );
+    import(root.path(), &manifest("root", &["y"])).unwrap();
+    let catalog = load_catalog(&root).unwrap();
+    assert_eq!(names(&catalog), ["other", "root"]);
+    assert!(catalog.find(EntryKind::Query, "root.y").is_some());
+    let found: Vec<_> = catalog
+        .diagnostics
+        .iter()
+        .map(|found| found.code.as_str())
+        .collect();
+    assert_eq!(found, ["FORGE_EXTERNAL_SERVICE_DUPLICATE"]);
+    fs::write(&file, "{").unwrap();
+    let found = load_catalog(&root).unwrap_err();
+    assert_eq!(found[0].file.as_deref(), file.to_str());
+}
+
+#[test]
+fn concurrent_imports_lose_nothing() {
+    let root = TempDir::new().unwrap();
+    thread::scope(|scope| {
+        for index in 0..16 {
+            let root = root.path();
+            scope.spawn(move || import(root, &manifest(&format!("s{index}"), &["x"])).unwrap());
+        }
+    });
+    assert_eq!(load(root.path()).unwrap().len(), 16);
+}
+
+#[test]
+fn a_folder_that_is_closed_is_an_error_and_not_a_loss() {
+    let root = TempDir::new().unwrap();
+    import(root.path(), &manifest("a", &[])).unwrap();
+    if rustix::process::geteuid().is_root() {
+        // Nothing is closed to root; a file in the way of the folder is.
+        let root = TempDir::new().unwrap();
+        fs::write(root.path().join(".forge"), "").unwrap();
+        assert!(matches!(
+            import(root.path(), &manifest("b", &[])),
+            Err(RegistryError::Write { .. })
+        ));
+        return;
+    }
+    let folder = root.path().join(".forge");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o500)).unwrap();
+    assert!(matches!(
+        import(root.path(), &manifest("b", &[])),
+        Err(RegistryError::Write { .. })
+    ));
+    assert_eq!(load(root.path()).unwrap().len(), 1);
+}
+
+#[test]
+fn a_fifo_in_the_place_of_a_file_does_not_hang() {
+    let root = TempDir::new().unwrap();
+    let fifo = root.path().join(ROOT_MANIFEST);
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        Mode::RWXU,
+        0,
+    )
+    .unwrap();
+    assert!(load_catalog(&root).is_err());
+}
+
+#[test]
+fn a_policy_that_nobody_defined_is_warned_of() {
+    let root = TempDir::new().unwrap();
+    let mut guarded = manifest("a", &["x", "y"]);
+    guarded.entries[0].policy = Some("billing.read".to_owned());
+    guarded.entries[1].policy = Some("user".to_owned());
+    import(root.path(), &guarded).unwrap();
+    let found = |policies: &[&'static str]| {
+        Catalog::load(root.path(), policies.iter().copied())
+            .unwrap()
+            .diagnostics
+    };
+    assert_eq!(found(&[])[0].code, "FORGE_POLICY_UNKNOWN");
+    assert_eq!(found(&["billing.read"]), []);
+}
