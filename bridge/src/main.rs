@@ -26,5 +26,8 @@ fn main() -> ExitCode {
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    cli::run(cli::parse(), environment)
+    match cli::parse() {
+        Ok(cli) => cli::run(cli, environment),
+        Err(code) => code,
+    }
 }

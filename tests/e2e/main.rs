@@ -44,6 +44,7 @@ mod leftovers;
 mod limits;
 mod logging;
 mod manage;
+mod manifests;
 mod metrics;
 mod model;
 mod openai;

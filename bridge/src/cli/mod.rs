@@ -12,6 +12,7 @@ mod demo;
 mod dev;
 mod dispatch;
 mod drill;
+mod forge;
 mod health;
 mod manual;
 mod screen;
@@ -123,6 +124,8 @@ enum Command {
     Drill(drill::Arguments),
     /// Check the store for damage, or back it up
     Store(store::Arguments),
+    /// Manage external services: the command `forge`
+    Forge(forge::Arguments),
     /// Print a shell completion script
     Completions(completions::Arguments),
     /// Write the manual pages into a folder
@@ -171,9 +174,18 @@ impl Context {
     }
 }
 
-/// Parses the process's arguments; exits for `--help`, `--version` and invalid arguments.
-pub fn parse() -> Cli {
-    Cli::parse()
+/// Parses the process's arguments. The error is the exit code for `--help`, `--version` and invalid arguments.
+pub fn parse() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|error| {
+        let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+        if arguments.first().is_some_and(|first| first == "forge") {
+            return forge::usage(
+                &error,
+                arguments.iter().any(|argument| argument == "--json"),
+            );
+        }
+        error.exit()
+    })
 }
 
 /// Runs the command and returns its exit code.
@@ -197,6 +209,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Callback(arguments) => callback::run(&context, &arguments),
         Command::Drill(arguments) => drill::run(&context, &arguments),
         Command::Store(arguments) => store::run(&context, &arguments),
+        Command::Forge(arguments) => forge::run(&context, &arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Manual(arguments) => manual::run(&arguments),
     };

@@ -16,6 +16,7 @@ use super::{
     Entry, EntryKind, MANIFEST_BYTES, Manifest, SCHEMA, TransportKind, command_line, requirements,
 };
 use crate::diagnostic::{Diagnostic, any_error};
+use crate::files;
 
 /// Result of a check.
 #[derive(Clone, Debug)]
@@ -46,6 +47,13 @@ pub fn read(bytes: &[u8]) -> Checked {
             ],
         },
     }
+}
+
+/// Reads and checks a file.
+pub fn read_file(path: &std::path::Path) -> std::io::Result<Checked> {
+    let bytes = files::read(path, MANIFEST_BYTES)?;
+    let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
+    Ok(read(&bytes.ok_or_else(missing)?))
 }
 
 /// Checks a parsed manifest.

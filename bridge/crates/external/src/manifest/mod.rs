@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use url::Url;
 
-pub use self::check::{Checked, check, read};
+pub use self::check::{Checked, check, read, read_file};
 
 /// JSON Schema of a manifest. It is executed, too.
 pub const SCHEMA: &str = include_str!("../../../../schemas/forge-manifest.schema.json");
