@@ -139,6 +139,8 @@ fn a_release_finds_its_plugins_beside_it() {
     let to = elsewhere.path().join("forge-bridge");
     let program = from.path().join("forge-bridge");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_forge-bridge"), &program).unwrap();
+    let forge = from.path().join("forge");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_forge"), &forge).unwrap();
     for entry in fs::read_dir(plugins()).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -180,7 +182,7 @@ fn a_release_finds_its_plugins_beside_it() {
     for (folder, wanted) in [
         (
             "",
-            "LICENSE-APACHE LICENSE-MIT README.md CHANGELOG.md forge-bridge",
+            "LICENSE-APACHE LICENSE-MIT README.md CHANGELOG.md forge forge-bridge",
         ),
         ("config", "forge-bridge.toml"),
         ("config/deploy", "forge-bridge.service"),

@@ -10,10 +10,11 @@ use tokio::process::Command;
 use super::harness::{Bridge, reference};
 
 /// Routes of pages, which hold no data and are not documented.
-const PAGES: [&str; 6] = [
+const PAGES: [&str; 7] = [
     "/",
     "/docs",
     "/openapi.json",
+    "/schemas/forge-manifest.schema.json",
     "/console.js",
     "/charts.js",
     "/console.css",

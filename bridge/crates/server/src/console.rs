@@ -1,5 +1,5 @@
 //! Console and reference of the HTTP interface: embedded files, built ahead (`bridge/console`) or written by hand
-//! (`openapi.json`). They hold no data and need no token; the console reads its data through the public
+//! (`openapi.json`, `schemas/`). They hold no data and need no token; the console reads its data through the public
 //! interface, like any client.
 
 use std::future::ready;
@@ -30,7 +30,7 @@ struct Asset {
 
 const PAGE: &[u8] = include_bytes!("../../../console/dist/index.html");
 
-const ASSETS: [Asset; 6] = [
+const ASSETS: [Asset; 7] = [
     Asset {
         path: "/",
         kind: "text/html; charset=utf-8",
@@ -45,6 +45,11 @@ const ASSETS: [Asset; 6] = [
         path: "/openapi.json",
         kind: "application/json",
         bytes: include_bytes!("../../../openapi.json"),
+    },
+    Asset {
+        path: "/schemas/forge-manifest.schema.json",
+        kind: "application/json",
+        bytes: include_bytes!("../../../schemas/forge-manifest.schema.json"),
     },
     Asset {
         path: "/console.js",
@@ -106,6 +111,7 @@ mod tests {
             ("/console.css", "text/css"),
             ("/docs", "text/html"),
             ("/openapi.json", "application/json"),
+            ("/schemas/forge-manifest.schema.json", "application/json"),
         ] {
             let answer = edge.get(path).await;
             assert_eq!(answer.status, 200, "{path}");
