@@ -9,6 +9,7 @@ import type {
   Destination,
   Dispatch,
   DispatchRequest,
+  ExternalReference,
   Health,
   Page,
 } from "./wire.js";
@@ -148,6 +149,16 @@ export class Bridge {
     return this.#onAdapter(provider, "resume");
   }
 
+  /** Calls a command of an external service and returns its result. It is never sent twice. */
+  externalCommand<Result = unknown>(ref: ExternalReference, args: unknown = {}): Promise<Result> {
+    return this.#external("commands", ref, args);
+  }
+
+  /** Calls a query of an external service and returns its result. */
+  externalQuery<Result = unknown>(ref: ExternalReference, args: unknown = {}): Promise<Result> {
+    return this.#external("queries", ref, args);
+  }
+
   /** Returns the health of the bridge. An offline bridge answers 503 with the same body, which is no error here. */
   async health(): Promise<Health> {
     const response = await this.#send("/api/health", {});
@@ -187,6 +198,16 @@ export class Bridge {
     return this.#json(`/api/v2/adapters/${encodeURIComponent(provider)}/${action}`, { method: "POST" });
   }
 
+  async #external<Result>(kind: string, ref: ExternalReference, args: unknown): Promise<Result> {
+    const { service, name } = typeof ref === "string" ? split(ref) : ref;
+    const path = `/external/${encodeURIComponent(service)}/${kind}/${encodeURIComponent(name)}`;
+    const headers = { "Content-Type": "application/json" };
+    const response = await this.#send(path, { method: "POST", headers, body: JSON.stringify({ args }) });
+    // A call that is held for approval is answered 202 and has no result either.
+    if (response.status !== 200) throw await BridgeError.of(response);
+    return ((await response.json()) as { result: Result }).result;
+  }
+
   async #now(): Promise<string> {
     const headers = { Accept: "application/json" };
     const page = await this.#json<{ nextCursor: string }>("/api/v2/events?after=now&limit=1", { headers });
@@ -217,6 +238,16 @@ export class Bridge {
       throw BridgeError.unreachable(error);
     }
   }
+}
+
+/** `service.entry`, split at the first dot. */
+function split(ref: string): { service: string; name: string } {
+  const dot = ref.indexOf(".");
+  if (dot < 1) {
+    const message = `"${ref}" is not a reference: write service.entry`;
+    throw new BridgeError({ status: 0, code: "FORGE_EXTERNAL_RUNTIME_NOT_FOUND", message });
+  }
+  return { service: ref.slice(0, dot), name: ref.slice(dot + 1) };
 }
 
 function query(values: Query): string {

@@ -4,7 +4,10 @@ export class BridgeError extends Error {
   /** Code of the error envelope, such as `NOT_FOUND`; `UNREACHABLE` if the bridge did not answer. */
   readonly code: string;
   readonly requestId: string | undefined;
+  /** Field errors, or the diagnostics of an external service. */
   readonly details: unknown;
+  /** Trace of a call of an external service. */
+  readonly traceId: string | undefined;
   /** Value of `Retry-After` in milliseconds, if it was a number of seconds. */
   readonly retryAfterMs: number | undefined;
 
@@ -14,6 +17,7 @@ export class BridgeError extends Error {
     message: string;
     requestId?: string | undefined;
     details?: unknown;
+    traceId?: string | undefined;
     retryAfterMs?: number | undefined;
     cause?: unknown;
   }) {
@@ -23,6 +27,7 @@ export class BridgeError extends Error {
     this.code = init.code;
     this.requestId = init.requestId;
     this.details = init.details;
+    this.traceId = init.traceId;
     this.retryAfterMs = init.retryAfterMs;
   }
 
@@ -40,7 +45,8 @@ export class BridgeError extends Error {
       code: envelope?.code ?? `HTTP_${response.status}`,
       message: envelope?.error ?? (text.slice(0, 200) || `HTTP ${response.status}`),
       requestId: envelope?.requestId,
-      details: envelope?.details,
+      details: envelope?.details ?? envelope?.diagnostics,
+      traceId: envelope?.traceId,
       retryAfterMs: Number.isFinite(seconds) ? seconds * 1000 : undefined,
     });
   }
@@ -56,6 +62,8 @@ interface Envelope {
   code: string;
   requestId?: string;
   details?: unknown;
+  diagnostics?: unknown;
+  traceId?: string;
 }
 
 function parse(text: string): Envelope | undefined {

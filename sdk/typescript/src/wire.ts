@@ -290,3 +290,6 @@ export interface Page<T> {
   items: T[];
   nextCursor: string | null;
 }
+
+/** Entry of an external service: `service.entry`, or a reference of a generated client. */
+export type ExternalReference = string | { readonly service: string; readonly name: string };

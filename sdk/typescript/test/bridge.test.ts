@@ -167,3 +167,41 @@ describe("a stream", () => {
     expect(seen).toEqual(["log-1"]);
   });
 });
+
+describe("external services", () => {
+  test("are called by name or reference, and the result is returned", async () => {
+    const seen: unknown[] = [];
+    const bridge = await serve(async (request, response) => {
+      let body = "";
+      for await (const piece of request) body += piece;
+      seen.push(`${request.method} ${request.url}`, JSON.parse(body));
+      response.end('{"ok": true, "result": {"id": "inv_1"}, "diagnostics": [], "traceId": "t"}');
+    });
+    expect(await bridge.externalCommand("billing.create.it", { title: "x" })).toEqual({ id: "inv_1" });
+    expect(await bridge.externalQuery({ service: "a/b", name: "c d" })).toEqual({ id: "inv_1" });
+    expect(seen).toEqual([
+      "POST /external/billing/commands/create.it",
+      { args: { title: "x" } },
+      "POST /external/a%2Fb/queries/c%20d",
+      { args: {} },
+    ]);
+  });
+
+  test("fail with the code, the diagnostics and the trace of the answer", async () => {
+    const bridge = await serve((_, response) => {
+      response.statusCode = 403;
+      response.end('{"ok": false, "error": "no", "code": "FORGE_POLICY_DENIED", "diagnostics": [1], "traceId": "t"}');
+    });
+    const error = await bridge.externalCommand("a.b").catch((error: unknown) => error);
+    expect(error).toMatchObject({ code: "FORGE_POLICY_DENIED", details: [1], traceId: "t", status: 403 });
+    await expect(bridge.externalQuery("nodot")).rejects.toMatchObject({ code: "FORGE_EXTERNAL_RUNTIME_NOT_FOUND" });
+  });
+
+  test("a held call is no result", async () => {
+    const bridge = await serve((_, response) => {
+      response.statusCode = 202;
+      response.end('{"ok": false, "error": "held", "code": "HELD", "dispatchId": "dsp_1"}');
+    });
+    await expect(bridge.externalCommand("a.b")).rejects.toMatchObject({ status: 202, code: "HELD" });
+  });
+});

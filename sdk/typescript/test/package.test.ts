@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
@@ -63,3 +63,20 @@ test("the tarball holds the licences and no sources", () => {
   expect(files).toEqual(expect.arrayContaining(["./LICENSE-APACHE", "./LICENSE-MIT", "./README.md", "./dist/index.js"]));
   expect(files.filter((file) => !/^\.\/(dist\/\w+\.(js|d\.ts)|LICENSE-\w+|README\.md|package\.json)$/.test(file))).toEqual([]);
 });
+
+test("a generated client compiles with the tarball and names only entries that exist", () => {
+  const source = `
+    import { api, createClient } from "./client.js";
+    const client = createClient({ baseUrl: "http://127.0.0.1:7420" });
+    export const invoices = client.externalQuery<string[]>(api.external.queries["billing.listInvoices"], {});
+    export const invoice = client.externalCommand("billing.createInvoice", { title: "Invoice" });
+    // @ts-expect-error -- there is no such query.
+    api.external.queries["billing.nothing"];`;
+  const folder = join(consumer, "generated");
+  mkdirSync(folder);
+  copyFileSync(join(here, "../../tests/fixtures/external/client.ts"), join(folder, "client.ts"));
+  writeFileSync(join(folder, "use.ts"), source);
+  const options = { module: "NodeNext", target: "ES2022", lib: ["ES2022", "DOM"], types: [], strict: true, noEmit: true };
+  writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: options, include: ["."] }));
+  run(process.execPath, [join(here, "node_modules/typescript/bin/tsc"), "-p", "."], folder);
+}, 120_000);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::diagnostic::Diagnostic;
 use crate::files;
 use crate::manifest::{self, Entry, EntryKind, MANIFEST_BYTES, Manifest};
-use crate::registry::{self, ROOT_MANIFEST, RegistryError};
+use crate::registry::{self, REGISTRY, ROOT_MANIFEST, RegistryError};
 
 /// Policy names that need no definition.
 pub const BUILT_IN_POLICIES: [&str; 3] = ["public", "user", "system"];
@@ -33,10 +33,9 @@ impl Catalog {
                 .into_iter()
                 .for_each(|manifest| catalog.add(manifest)),
             Err(RegistryError::Invalid(found)) => errors.extend(found),
-            Err(error) => errors.push(unreadable(&error, &registry::path(root))),
+            Err(error) => errors.push(unreadable(&error, REGISTRY)),
         }
         let file = root.join(ROOT_MANIFEST);
-        let shown = file.display().to_string();
         match files::read(&file, MANIFEST_BYTES) {
             Ok(None) => {}
             Ok(Some(bytes)) => {
@@ -44,15 +43,15 @@ impl Catalog {
                 let found = checked
                     .diagnostics
                     .into_iter()
-                    .map(|found| found.within(&shown));
+                    .map(|found| found.within(ROOT_MANIFEST));
                 let (wrong, warnings): (Vec<_>, Vec<_>) = found.partition(Diagnostic::is_error);
                 errors.extend(wrong);
                 catalog.diagnostics.extend(warnings);
                 if let Some(manifest) = checked.manifest {
-                    catalog.add_root(manifest, &shown);
+                    catalog.add_root(manifest);
                 }
             }
-            Err(error) => errors.push(unreadable(&error, &file)),
+            Err(error) => errors.push(unreadable(&error, ROOT_MANIFEST)),
         }
         if !errors.is_empty() {
             return Err(errors);
@@ -67,7 +66,7 @@ impl Catalog {
         self.services.insert(key, Arc::new(manifest));
     }
 
-    fn add_root(&mut self, manifest: Manifest, shown: &str) {
+    fn add_root(&mut self, manifest: Manifest) {
         let name = &manifest.service.name;
         match self.service(name) {
             None => self.add(manifest),
@@ -76,7 +75,7 @@ impl Catalog {
                     "FORGE_EXTERNAL_SERVICE_DUPLICATE",
                     format!("the service {name:?} is also in the registry, which wins"),
                 )
-                .within(shown)
+                .within(ROOT_MANIFEST)
                 .hint("Import the file again after each change, or remove the service from the registry.")
                 .suggest(format!("forge manifest import {ROOT_MANIFEST}")),
             ),
@@ -128,9 +127,9 @@ impl Catalog {
     }
 }
 
-fn unreadable(error: &dyn std::error::Error, file: &Path) -> Diagnostic {
+fn unreadable(error: &dyn std::error::Error, file: &str) -> Diagnostic {
     let reason = error
         .source()
         .map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
-    Diagnostic::error("FORGE_EXTERNAL_MANIFEST_PARSE", reason).within(file.display().to_string())
+    Diagnostic::error("FORGE_EXTERNAL_MANIFEST_PARSE", reason).within(file)
 }

@@ -58,22 +58,21 @@ pub fn path(root: &Path) -> PathBuf {
 /// Imported manifests, sorted by service name; none if there is no registry.
 pub fn load(root: &Path) -> Result<Vec<Manifest>, RegistryError> {
     let path = path(root);
-    let shown = path.display().to_string();
     let bytes = files::read(&path, REGISTRY_BYTES).map_err(|source| RegistryError::Read {
-        path: shown.clone(),
+        path: path.display().to_string(),
         source,
     })?;
     match bytes {
         None => Ok(Vec::new()),
-        Some(bytes) => parse(&bytes, &shown).map_err(RegistryError::Invalid),
+        Some(bytes) => parse(&bytes).map_err(RegistryError::Invalid),
     }
 }
 
-/// Parses the content of a registry; `shown` is its path in diagnostics. One bad manifest makes all of it invalid.
-pub fn parse(bytes: &[u8], shown: &str) -> Result<Vec<Manifest>, Vec<Diagnostic>> {
+/// Parses the content of a registry. One bad manifest makes all of it invalid.
+pub fn parse(bytes: &[u8]) -> Result<Vec<Manifest>, Vec<Diagnostic>> {
     let refuse =
         |code: &str, message: String| {
-            vec![Diagnostic::error(code, message).within(shown).hint(
+            vec![Diagnostic::error(code, message).within(REGISTRY).hint(
                 "Restore the file from a backup, or remove it and import the manifests again.",
             )]
         };
@@ -97,7 +96,7 @@ pub fn parse(bytes: &[u8], shown: &str) -> Result<Vec<Manifest>, Vec<Diagnostic>
             manifest,
             diagnostics,
         } = manifest::check(tree);
-        let file = format!("{shown}#manifests/{index}");
+        let file = format!("{REGISTRY}#manifests/{index}");
         let own = diagnostics.into_iter().filter(Diagnostic::is_error);
         errors.extend(own.map(|found| found.within(&file)));
         let Some(manifest) = manifest else { continue };

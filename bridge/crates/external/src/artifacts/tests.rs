@@ -170,3 +170,14 @@ fn names_stand_in_the_client_as_literals_only() {
         "/external/a%2Fb/queries/c%20d"
     );
 }
+
+/// `sdk/typescript/test` type-checks and runs the file.
+#[test]
+fn the_client_of_the_documented_manifest_is_the_fixture() {
+    let root = TempDir::new().unwrap();
+    std::fs::write(root.path().join(registry::ROOT_MANIFEST), BILLING).unwrap();
+    let catalog = Catalog::load(root.path(), ["billing.read", "billing.write"]).unwrap();
+    let artifacts = generate(&catalog).unwrap();
+    let fixture = include_str!("../../../../../tests/fixtures/external/client.ts");
+    assert_eq!(artifacts.last().unwrap().content, fixture);
+}

@@ -102,16 +102,19 @@ fn a_registry_that_cannot_be_read_is_not_overwritten() {
 #[test]
 fn one_bad_manifest_makes_the_registry_invalid_and_is_named() {
     let bad = json!({"manifests": [manifest("a", &[]), {"language": "go"}, manifest("a", &[])], "schemaVersion": "0.1.0"});
-    let found = parse(bad.to_string().as_bytes(), "R").unwrap_err();
+    let found = parse(bad.to_string().as_bytes()).unwrap_err();
     assert!(
-        found
-            .iter()
-            .any(|found| found.file.as_deref() == Some("R#manifests/1"))
+        found.iter().any(
+            |found| found.file.as_deref() == Some(".forge/external-manifests.json#manifests/1")
+        )
     );
     let last = found.last().unwrap();
     assert_eq!(
         (last.code.as_str(), last.file.as_deref()),
-        ("FORGE_EXTERNAL_SERVICE_DUPLICATE", Some("R#manifests/2"))
+        (
+            "FORGE_EXTERNAL_SERVICE_DUPLICATE",
+            Some(".forge/external-manifests.json#manifests/2")
+        )
     );
 }
 
@@ -146,7 +149,7 @@ fn the_root_manifest_is_read_and_yields_to_the_registry() {
     assert_eq!(found, ["FORGE_EXTERNAL_SERVICE_DUPLICATE"]);
     fs::write(&file, "{").unwrap();
     let found = load_catalog(&root).unwrap_err();
-    assert_eq!(found[0].file.as_deref(), file.to_str());
+    assert_eq!(found[0].file.as_deref(), Some(ROOT_MANIFEST));
 }
 
 #[test]
