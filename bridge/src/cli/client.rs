@@ -145,11 +145,23 @@ impl Client {
     }
 
     pub(super) async fn post(&self, target: Target<'_>, body: &Value) -> Result<Value, Error> {
+        self.post_with(target, &[], body).await
+    }
+
+    pub(super) async fn post_with(
+        &self,
+        target: Target<'_>,
+        headers: &[(&'static str, &str)],
+        body: &Value,
+    ) -> Result<Value, Error> {
         let request = self
             .request(Method::POST, &target)
             .timeout(ANSWER)
             .header("content-type", "application/json")
             .body(body.to_string());
+        let request = headers.iter().fold(request, |request, (name, value)| {
+            request.header(*name, *value)
+        });
         self.read(self.send(request).await?).await
     }
 

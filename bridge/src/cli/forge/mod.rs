@@ -1,6 +1,7 @@
 //! `forge-bridge forge`, also called `forge`: manifests of external services, and the files generated from them. JSON
 //! output and exit codes are those of the protocol's own tool.
 
+mod call;
 mod generate;
 mod manifest;
 
@@ -30,6 +31,10 @@ enum Command {
     Manifest(manifest::Arguments),
     /// Generate references, tools and a client from the imported services
     Generate(generate::Arguments),
+    /// Call a command of an external service through a running bridge
+    Run(call::RunArguments),
+    /// Call a query of an external service through a running bridge
+    Query(call::QueryArguments),
     /// Show what is known of the external services
     Inspect {
         #[arg(value_parser = ["external"])]
@@ -42,6 +47,8 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     match &arguments.command {
         Command::Manifest(arguments) => manifest::run(context, root, arguments),
         Command::Generate(arguments) => generate::run(context, root, arguments),
+        Command::Run(arguments) => call::run(context, arguments),
+        Command::Query(arguments) => call::query(context, arguments),
         Command::Inspect { target } => generate::inspect(context, root, target),
     }
 }
