@@ -5,11 +5,13 @@
 mod answer;
 mod callback;
 pub mod chosen;
+mod command_line;
 mod config;
 mod cursor;
 mod dispatch;
 mod frames;
 mod lines;
+mod manifest;
 mod mcp;
 mod message;
 mod pieces;
@@ -38,11 +40,13 @@ macro_rules! targets {
 targets![
     answer,
     callback,
+    command_line,
     config,
     cursor,
     dispatch,
     frames,
     lines,
+    manifest,
     mcp,
     message,
     plugin,
