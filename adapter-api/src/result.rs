@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::AdapterError;
+
 /// Status of a result: `ok` or `error`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -68,6 +70,21 @@ pub struct ExecutionResult {
     /// Wait that the runtime asked for, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// With `error`: further details from the runtime, at most 16 KiB of JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Value>,
+}
+
+/// A failed result, for an adapter that has more to return than the error: output so far, usage, a session.
+impl From<AdapterError> for ExecutionResult {
+    fn from(error: AdapterError) -> Self {
+        Self {
+            retryable: Some(error.retryable),
+            retry_after_ms: error.retry_after_ms,
+            details: error.details,
+            ..Self::error(error.code, error.message)
+        }
+    }
 }
 
 impl ExecutionResult {

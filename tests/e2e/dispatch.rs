@@ -260,6 +260,28 @@ async fn the_clock_ends_what_does_not_end_itself() {
 }
 
 #[tokio::test]
+async fn a_timeout_while_a_model_refuses_names_the_refusal() {
+    let sink = CallbackSink::start().await;
+    let bridge = Bridge::start().await;
+    let body = with(
+        owed("busy", "busy:60000", &sink.url("/cb")),
+        &json!({"timeoutSeconds": 1}),
+    );
+    let id = bridge.api.dispatch(body).await;
+    let result = bridge.api.finished(&id).await["result"].clone();
+    let delivered: Value = serde_json::from_slice(&sink.until(1).await[0].body).unwrap();
+    for result in [&result, &delivered] {
+        assert_eq!(result["errorCode"], "timeout", "{result}");
+        let text = result["error"].as_str().unwrap();
+        assert!(text.ends_with("rate_limited"), "{text}");
+        let cause = json!({"lastRefusal": {"reason": "rate_limited"}});
+        assert_eq!(result["details"], cause, "{result}");
+    }
+    bridge.api.delivery_is(&id, "delivered").await;
+    bridge.stop().await;
+}
+
+#[tokio::test]
 async fn a_repeated_request_to_a_model_is_progress_counted_and_its_hints_reach_the_caller() {
     let sink = CallbackSink::start().await;
     let bridge = Bridge::start().await;

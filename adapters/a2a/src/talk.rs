@@ -66,11 +66,7 @@ impl Talk<'_> {
         }
         let end = match ended {
             Ok(()) => transcript.ended().unwrap_or_default(),
-            Err(error) => ExecutionResult {
-                retryable: Some(error.retryable),
-                retry_after_ms: error.retry_after_ms,
-                ..ExecutionResult::error(error.code, error.message)
-            },
+            Err(error) => error.into(),
         };
         if let Some(text) = transcript.unstreamed() {
             self.events.send(AdapterEvent::text(text)).await;

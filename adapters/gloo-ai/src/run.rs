@@ -7,7 +7,7 @@ use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,
     Usage,
 };
-use forge_adapter_openai_client::{Names, UserMessage, assistant, ended_early, failed, said};
+use forge_adapter_openai_client::{Names, UserMessage, assistant, ended_early, said};
 use forge_adapter_transport::http::{Failure, ServerEvents};
 use forge_adapter_transport::retry::Retries;
 use reqwest::StatusCode;
@@ -85,7 +85,7 @@ pub(crate) async fn execute(
     }
     let result = match ended {
         Ok(()) => heard.result(&names),
-        Err(error) => failed(error),
+        Err(error) => error.into(),
     };
     if result.status == Status::Ok {
         history.push(assistant(&heard.text, &result.tool_calls, &names));

@@ -56,11 +56,7 @@ impl Exchange<'_> {
         } else {
             self.now(answer, &mut heard).await
         };
-        let mut result = ended.unwrap_or_else(|error| ExecutionResult {
-            retryable: Some(error.retryable),
-            retry_after_ms: error.retry_after_ms,
-            ..ExecutionResult::error(error.code, error.message)
-        });
+        let mut result = ended.unwrap_or_else(ExecutionResult::from);
         match (&result.output, result.status) {
             (Some(output), Status::Ok) if heard.text.is_empty() && !output.is_empty() => {
                 self.events.send(AdapterEvent::text(output.clone())).await;

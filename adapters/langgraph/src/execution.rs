@@ -211,9 +211,7 @@ impl Execution<'_> {
             model: transcript.model,
             model_provider: transcript.model_provider,
             session_id: Some(session.id.clone()),
-            retryable: Some(error.retryable),
-            retry_after_ms: error.retry_after_ms,
-            ..ExecutionResult::error(error.code, error.message)
+            ..error.into()
         }
     }
 }

@@ -296,7 +296,7 @@ impl Completion {
                 "blocked_by_policy",
                 "the server's content filter blocked the answer",
             ),
-            Some("error") => failed(ended_with_error()),
+            Some("error") => ended_with_error().into(),
             Some(_) | None if !self.has_output() && self.counted_output() > 0 => {
                 let text = format!(
                     "the server counted {} output tokens, but sent no text, thought or tool call",
@@ -309,18 +309,9 @@ impl Completion {
                     tool_calls,
                     ..ExecutionResult::default()
                 },
-                Err(error) => failed(error),
+                Err(error) => error.into(),
             },
         }
-    }
-}
-
-/// Converts an error into a result, so that output and usage can be kept with it.
-pub fn failed(error: AdapterError) -> ExecutionResult {
-    ExecutionResult {
-        retryable: Some(error.retryable),
-        retry_after_ms: error.retry_after_ms,
-        ..ExecutionResult::error(error.code, error.message)
     }
 }
 

@@ -24,7 +24,7 @@ pub use api_error::{read as read_refusal, refused, said_in as refusal_in};
 pub use ask::{Structured, ask, assistant, format_for, offered, options_of, said, tool_answers};
 pub use attachments::UserMessage;
 pub use client::{Client, ended_early};
-pub use completion::{Completion, News, failed};
+pub use completion::{Completion, News};
 pub use names::Names;
 pub use prices::{Price, Prices, cost};
 pub use sessions::Sessions;

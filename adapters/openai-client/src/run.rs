@@ -10,7 +10,7 @@ use crate::adapter::OpenAi;
 use crate::ask::{Structured, ask, assistant, options_of, said};
 use crate::attachments::UserMessage;
 use crate::client::Client;
-use crate::completion::{Completion, failed};
+use crate::completion::Completion;
 use crate::names::Names;
 use crate::settings::Switch;
 use crate::{Dialect, prices};
@@ -85,7 +85,7 @@ pub(crate) async fn execute<D: Dialect>(
     let model = retries.model();
     let mut result = match answered {
         Ok(()) => heard.result(&names),
-        Err(error) => failed(error),
+        Err(error) => error.into(),
     };
     if result.status == Status::Ok {
         user.forget(&mut history);

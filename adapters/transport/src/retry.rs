@@ -92,6 +92,7 @@ impl<'a> Retries<'a> {
             Err(AdapterError {
                 code: "timeout".to_owned(),
                 message,
+                details: Some(json!({"lastRefusal": refusal(last)})),
                 ..last.clone()
             })
         })
@@ -102,9 +103,9 @@ impl<'a> Retries<'a> {
     pub async fn wait(&mut self, mut error: AdapterError) -> Result<(), AdapterError> {
         let Some(delay) = self.delay(&error) else {
             if let Some(next) = self.next_model(&error) {
-                let data = json!({
-                    "from": self.model, "to": next, "reason": reason(&error), "error": error.message,
-                });
+                let mut data = refusal(&error);
+                data["from"] = self.model.into();
+                data["to"] = next.into();
                 self.model = Some(next);
                 (self.left, self.tries) = (self.most, 1);
                 self.waits.reset();
@@ -121,7 +122,8 @@ impl<'a> Retries<'a> {
         self.left -= 1;
         self.tries += 1;
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
-        let data = json!({"reason": reason(&error), "delayMs": delay_ms, "error": error.message});
+        let mut data = refusal(&error);
+        data["delayMs"] = delay_ms.into();
         self.last = Some(error);
         self.events
             .send(AdapterEvent::new("model.retrying").with(data))
@@ -135,7 +137,7 @@ impl<'a> Retries<'a> {
         let mut error = AdapterError::cancelled();
         if let Some(last) = &self.last {
             error.message = format!("cancelled; the try before ended with: {}", last.message);
-            error.details.clone_from(&last.details);
+            error.details = Some(json!({"lastRefusal": refusal(last)}));
         }
         error
     }
@@ -204,6 +206,18 @@ pub fn details(reason: &str, status: Option<u16>) -> Value {
     }
 }
 
+/// Failure of one try, for events and `details`: `{reason, status?, error}`.
+fn refusal(error: &AdapterError) -> Value {
+    let status = error
+        .details
+        .as_ref()
+        .and_then(|details| details["status"].as_u64());
+    match status {
+        Some(status) => json!({"reason": reason(error), "status": status, "error": error.message}),
+        None => json!({"reason": reason(error), "error": error.message}),
+    }
+}
+
 /// Class of a failure: `rate_limited`, `overloaded`, `server_error`, `timeout`, `conflict`, `unreachable`, `broken`, or
 /// the error's code.
 fn reason(error: &AdapterError) -> &str {
@@ -242,7 +256,9 @@ mod tests {
         assert!(begun.elapsed() >= Duration::from_secs(21));
         let last = retries.wait(failed(None)).await.unwrap_err();
         assert_eq!(last.message, "no room (after 4 tries)");
-        let wanted = json!({"reason": "overloaded", "delayMs": 7_000, "error": "no room"});
+        let wanted = json!({
+            "reason": "overloaded", "status": 529, "delayMs": 7_000, "error": "no room",
+        });
         for _ in 0..3 {
             assert_eq!(received.recv().await.unwrap().data.as_ref(), Some(&wanted));
         }
@@ -291,7 +307,9 @@ mod tests {
         while let Ok(event) = received.try_recv() {
             told.extend((event.kind == "model.fallback").then_some(event.data.unwrap()));
         }
-        let wanted = json!({"from": "a", "to": "b", "reason": "overloaded", "error": "no room"});
+        let wanted = json!({
+            "from": "a", "to": "b", "reason": "overloaded", "status": 529, "error": "no room",
+        });
         assert_eq!((told.len(), &told[0]), (2, &wanted));
     }
 
@@ -309,6 +327,12 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(20));
         assert_eq!((error.code.as_str(), error.retryable), ("timeout", true));
         assert!(error.message.ends_with("no room"), "{}", error.message);
+        let cause = json!({"reason": "overloaded", "status": 529, "error": "no room"});
+        let details = Some(json!({ "lastRefusal": cause }));
+        assert_eq!(
+            (&error.details, &retries.cancelled().details),
+            (&details, &details)
+        );
         assert!(retries.cancelled().message.ends_with("no room"));
     }
 }

@@ -5,7 +5,7 @@ use forge_adapter_api::{
     AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, Result, Run, Status,
 };
 use forge_adapter_openai_client::{
-    Completion, Names, Sessions, UserMessage, assistant, cost, failed, said,
+    Completion, Names, Sessions, UserMessage, assistant, cost, said,
 };
 use forge_adapter_transport::http::Http;
 use forge_adapter_transport::retry::Retries;
@@ -89,7 +89,7 @@ pub(crate) async fn execute(
     let way = Way::of(settings, named)?;
     let mut result = match answered {
         Ok(()) => heard.result(&names),
-        Err(error) => failed(error),
+        Err(error) => error.into(),
     };
     if result.status == Status::Ok {
         user.forget(&mut history);

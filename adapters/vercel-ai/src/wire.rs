@@ -306,7 +306,7 @@ fn extend(body: &mut Value, extra: &Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use forge_adapter_api::{AdapterEvent, Usage};
-    use forge_adapter_openai_client::{failed, usage_of};
+    use forge_adapter_openai_client::usage_of;
 
     use super::*;
 
@@ -324,7 +324,7 @@ mod tests {
             }
         }
         let names = Names::default();
-        let mut result = error.map_or_else(|| heard.result(&names), failed);
+        let mut result = error.map_or_else(|| heard.result(&names), Into::into);
         result.usage = usage_of(&heard.usage);
         let message =
             forge_adapter_openai_client::assistant(&heard.text, &result.tool_calls, &names);

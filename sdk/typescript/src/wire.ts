@@ -139,6 +139,8 @@ export interface Result {
   retryAfterMs?: number;
   [field: string]: unknown;
 }
+  /** Cause of an error as the runtime reported it. */
+  details?: unknown;
 
 /** One stage of routing: adapters kept, and adapters dropped with the reasons. */
 export interface RoutingStep {

@@ -31,11 +31,7 @@ pub async fn run_until(
     act: impl AsyncFnOnce(),
 ) -> Execution {
     let (result, events) = record(adapter, request, kind, act).await;
-    let result = result.unwrap_or_else(|error| ExecutionResult {
-        retryable: Some(error.retryable),
-        retry_after_ms: error.retry_after_ms,
-        ..ExecutionResult::error(error.code, error.message)
-    });
+    let result = result.unwrap_or_else(ExecutionResult::from);
     Execution { result, events }
 }
 

@@ -25,6 +25,8 @@ async fn what_the_server_refuses_has_a_code_and_a_hint_whether_to_try_again() {
         let ran = bench.say(&format!("FAIL{status} now")).await;
         ran.failed_with(code, &format!("fake failure {status}"));
         assert_eq!(ran.result.retryable, Some(retryable), "{status}");
+        let details = ran.result.details.as_ref().unwrap();
+        assert_eq!(details["status"], status, "{details}");
         assert_eq!(ran.result.usage, Usage::default(), "not reported");
     }
 }

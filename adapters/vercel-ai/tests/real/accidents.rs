@@ -108,6 +108,11 @@ async fn a_model_is_asked_again_only_so_often_and_only_within_the_time_of_the_di
     request.timeout_seconds = 1.0;
     let ran = bench.run(request).await;
     ran.failed_with("timeout", "429 Too Many Requests: too fast");
+    let refusal = &ran.result.details.as_ref().unwrap()["lastRefusal"];
+    assert_eq!(
+        (&refusal["reason"], &refusal["status"]),
+        (&json!("rate_limited"), &json!(429))
+    );
 }
 
 #[tokio::test]

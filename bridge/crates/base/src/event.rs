@@ -25,6 +25,8 @@ pub mod kind {
     pub const CALLBACK_DEAD: &str = "callback.dead";
     pub const ADAPTER_HEALTH: &str = "adapter.health";
     pub const ADAPTER_EVENT: &str = "adapter.event";
+    pub const TEXT: &str = "assistant.text";
+    pub const THINKING: &str = "assistant.thinking";
     pub const USAGE: &str = "usage";
     pub const SESSION_UPDATED: &str = "session.updated";
     pub const TOOL_INVOKED: &str = "tool.invoked";
@@ -34,6 +36,8 @@ pub mod kind {
     pub const RETRACTED: &str = "assistant.retracted";
     /// An adapter repeats a request to a model, inside an attempt.
     pub const MODEL_RETRYING: &str = "model.retrying";
+    /// An adapter turns to another model, inside an attempt.
+    pub const MODEL_FALLBACK: &str = "model.fallback";
 
     /// True if only the bridge writes events of this name.
     pub fn is_reserved(name: &str) -> bool {

@@ -28,6 +28,8 @@ pub struct Accumulator {
     pub meter: UsageTotals,
     /// The runtime's session id, once reported.
     pub session: Option<String>,
+    /// Last refusal of a model, until output follows it: `{reason, status?, error}` of the adapter's event.
+    pub refusal: Option<Value>,
     text_limit: usize,
     /// Start of each of the latest messages, as bytes of `text` and of all text; the newest last.
     messages: VecDeque<(String, usize, usize)>,
@@ -51,6 +53,7 @@ impl Accumulator {
             text_bytes: 0,
             meter: UsageTotals::after(spent),
             session: None,
+            refusal: None,
             text_limit,
             messages: VecDeque::new(),
         }
@@ -62,7 +65,8 @@ impl Accumulator {
             return Change::Nothing;
         };
         match event.kind.as_str() {
-            "assistant.text" => {
+            kind::TEXT => {
+                self.refusal = None;
                 if let Some(delta) = data.get("delta").and_then(Value::as_str) {
                     self.begin_message(message_of(data));
                     self.append(delta);
@@ -78,6 +82,14 @@ impl Accumulator {
                 Change::Usage
             }
             kind::SESSION_UPDATED => self.take_session(data),
+            kind::THINKING | kind::TOOL_INVOKED => {
+                self.refusal = None;
+                Change::Nothing
+            }
+            kind::MODEL_RETRYING | kind::MODEL_FALLBACK => {
+                self.refusal = Some(refusal_in(data));
+                Change::Nothing
+            }
             _ => Change::Nothing,
         }
     }
@@ -146,6 +158,12 @@ impl Accumulator {
 fn message_of(data: &Value) -> Option<&str> {
     let id = data.get("messageId").and_then(Value::as_str);
     id.filter(|id| id.len() <= MESSAGE_BYTES)
+}
+
+fn refusal_in(data: &Value) -> Value {
+    let members = ["reason", "status", "error"].into_iter();
+    let members = members.filter_map(|name| Some((name.to_owned(), data.get(name)?.clone())));
+    Value::Object(members.collect())
 }
 
 fn usable(session: Option<&str>) -> Option<&str> {

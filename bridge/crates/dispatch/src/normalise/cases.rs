@@ -16,7 +16,7 @@ use forge_base::id::DispatchId;
 use super::{Ending, Outcome, Raw, Subject, normalise};
 
 /// Execution that streamed the text `partial` and used 7 output tokens before its end.
-fn raw(ending: Ending) -> Raw {
+pub(super) fn raw(ending: Ending) -> Raw {
     let mut accumulator = Accumulator::new(None, 1000);
     for (kind, data) in [
         ("assistant.text", json!({"delta": "partial"})),
@@ -36,11 +36,11 @@ fn raw(ending: Ending) -> Raw {
     }
 }
 
-fn answered(result: &Value) -> Ending {
+pub(super) fn answered(result: &Value) -> Ending {
     Ending::Answered(serde_json::to_vec(result).unwrap())
 }
 
-fn subject(dispatch: &DispatchRequest) -> Subject<'_> {
+pub(super) fn subject(dispatch: &DispatchRequest) -> Subject<'_> {
     Subject {
         id: DispatchId::new(),
         dispatch,
@@ -55,11 +55,11 @@ fn subject(dispatch: &DispatchRequest) -> Subject<'_> {
     }
 }
 
-fn body(outcome: &Outcome) -> Value {
+pub(super) fn body(outcome: &Outcome) -> Value {
     serde_json::from_str(outcome.result.get()).unwrap()
 }
 
-fn run(ending: Ending, dispatch: &DispatchRequest) -> Value {
+pub(super) fn run(ending: Ending, dispatch: &DispatchRequest) -> Value {
     let outcome = normalise(&raw(ending), &subject(dispatch), &Config::default());
     let body = body(&outcome);
     assert_eq!(outcome.error_code.as_deref(), body["errorCode"].as_str());

@@ -1,10 +1,13 @@
 //! Failure of an execution: code, text and hints, from the bridge or from the adapter.
 
 use forge_adapter_api::{ExecutionResult, Status};
+use serde_json::{Value, json};
 
 use super::{Subject, output};
 
 const ERROR_BYTES: usize = 16 * 1024;
+/// Longest `details`, as JSON; longer ones are left out.
+const DETAILS_BYTES: usize = 16 * 1024;
 const CODE_BYTES: usize = 128;
 /// Longest `retryAfterMs`: a day. A longer wait is reported as this one.
 const RETRY_AFTER_MS: u64 = 86_400_000;
@@ -16,6 +19,8 @@ pub(super) struct Failure {
     /// The adapter's hints; `None` for a failure that the bridge found.
     pub(super) retryable: Option<bool>,
     pub(super) retry_after_ms: Option<u64>,
+    /// Cause as the runtime reported it.
+    pub(super) details: Option<Value>,
 }
 
 impl Failure {
@@ -28,6 +33,7 @@ impl Failure {
             text,
             retryable: None,
             retry_after_ms: None,
+            details: None,
         }
     }
 
@@ -38,6 +44,30 @@ impl Failure {
             ..self
         }
     }
+
+    pub(super) fn with_details(self, details: Option<Value>) -> Self {
+        let is_short = |details: &Value| details.to_string().len() <= DETAILS_BYTES;
+        Self {
+            details: details.filter(is_short),
+            ..self
+        }
+    }
+
+    /// Adds the refusal of the model that the execution was still waiting after, which explains why it took so long.
+    pub(super) fn after(self, refusal: Option<&Value>) -> Self {
+        let Some(refusal) = refusal else {
+            return self;
+        };
+        let said = ["error", "reason"]
+            .into_iter()
+            .find_map(|name| refusal[name].as_str());
+        let text = format!(
+            "{}; the model refused before: {}",
+            self.text,
+            said.unwrap_or("no reason given")
+        );
+        Self::new(&self.code, text).with_details(Some(json!({ "lastRefusal": refusal })))
+    }
 }
 
 pub(super) fn failure_of(result: &ExecutionResult, subject: &Subject<'_>) -> Option<Failure> {
@@ -46,7 +76,8 @@ pub(super) fn failure_of(result: &ExecutionResult, subject: &Subject<'_>) -> Opt
         Status::Error => {
             let code = adapter_code(result.error_code.as_deref(), subject);
             let failure = Failure::new(&code, or_silent(result.error.as_deref()));
-            Some(failure.hinted(result.retryable, result.retry_after_ms))
+            let failure = failure.hinted(result.retryable, result.retry_after_ms);
+            Some(failure.with_details(result.details.clone()))
         }
     }
 }

@@ -4,6 +4,8 @@
 pub(super) mod answer;
 #[cfg(test)]
 mod cases;
+#[cfg(test)]
+mod causes;
 mod failure;
 mod output;
 pub(super) mod structured;
@@ -185,6 +187,9 @@ pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
         completed_at: subject.completed_at,
         trace_id: &dispatch.trace.trace_id,
         run_id: dispatch.run_id.as_deref(),
+        details: failure
+            .as_ref()
+            .and_then(|failure| failure.details.as_ref()),
         step_id: dispatch.step_id.as_deref(),
         gateway_id: dispatch.gateway_id.as_deref(),
         retry_of: subject.retry_of,
@@ -248,6 +253,8 @@ struct Body<'a> {
     #[serde(serialize_with = "forge_base::time::millis_option")]
     started_at: Option<Timestamp>,
     #[serde(serialize_with = "forge_base::time::millis")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a Value>,
     completed_at: Timestamp,
     trace_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -285,25 +292,26 @@ impl Draft {
                 let text = or_silent(Some(&error.message));
                 let failure = Failure::new(&code, text);
                 let failure = failure.hinted(Some(error.retryable), error.retry_after_ms);
-                (Some(failure), kept(error))
+                let details = error.details.clone();
+                let details = details.filter(|_| error.code != TOO_LARGE);
+                (Some(failure.with_details(details)), kept(error))
+        let refusal = raw.accumulator.refusal.as_ref();
             }
             Ending::Cancelled { answer } => {
                 // An answer that cannot be parsed is ignored: the result is `cancelled` anyway.
                 let late = answer.as_deref().and_then(|a| answer::parse(a).ok());
-                (
-                    Some(Failure::new("cancelled", "cancelled by request")),
-                    late,
-                )
+                let failure = Failure::new("cancelled", "cancelled by request");
+                (Some(failure.after(refusal)), late)
             }
             Ending::TimedOut => {
                 let seconds = subject.elapsed.as_secs_f64();
                 let text = format!("not finished after {seconds:.3} s");
-                (Some(Failure::new("timeout", text)), None)
+                (Some(Failure::new("timeout", text).after(refusal)), None)
             }
             Ending::Stalled => {
                 let idle = subject.dispatch.idle_timeout.unwrap_or_default();
                 let text = format!("no event for {} s", idle.as_secs_f64());
-                (Some(Failure::new("stalled", text)), None)
+                (Some(Failure::new("stalled", text).after(refusal)), None)
             }
             Ending::QueueTimeout => {
                 let text = "not started within its queue timeout or before its deadline";
