@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use forge_test_model::Model;
+use forge_test_model::{Answer, Model};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -31,6 +31,61 @@ async fn bridge(model: &Model) -> Bridge {
 
 fn task(name: &str, message: &str) -> Value {
     json!({"taskId": name, "agentId": "agent", "message": message, "callbackUrl": null})
+}
+
+#[tokio::test]
+async fn models_that_were_left_stand_in_the_routing_and_in_the_usage() {
+    let (model, sink) = (Model::start().await, CallbackSink::start().await);
+    let file = format!(
+        "[adapters.openai-compatible]\nbase_url = \"{}/v1\"\nmodel = \"fake-1\"\nmodel_retries = 0\n\
+         fallback = [\"fake-2\", \"fake-3\"]\n",
+        model.url(),
+    );
+    let bridge = Bridge::configured(&file, &[("BRIDGE_ADAPTERS", "openai-compatible")]).await;
+    // The first one counts tokens before it refuses, the second one refuses at once.
+    let counted = json!({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 0, "total_tokens": 7}});
+    let refusal = json!({"error": {"message": "no room", "code": 503}});
+    let busy = Answer::json(429, &json!({"error": {"message": "too fast"}}));
+    model.script([Answer::events(&[counted, refusal]), busy]);
+    let body = with(task("f", "hello"), &json!({"callbackUrl": sink.url("/cb")}));
+    let id = bridge.api.dispatch(body).await;
+    let record = bridge.api.finished(&id).await;
+    let result = &record["result"];
+    assert_eq!(
+        (&result["output"], &result["model"]),
+        (&json!("pong: hello"), &json!("fake-3"))
+    );
+    assert_eq!(result["usage"]["inputTokens"], 38, "{result}");
+    let models = result["usage"]["byModel"].as_array().unwrap();
+    let shares: Vec<_> = models
+        .iter()
+        .map(|one| json!([one["model"], one["inputTokens"], one["reason"]]))
+        .collect();
+    let expected = [
+        json!(["fake-1", 7, "overloaded"]),
+        json!(["fake-2", null, "rate_limited"]),
+        json!(["fake-3", 31, null]),
+    ];
+    assert_eq!(shares, expected, "{result}");
+    let step = record["routing"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&step["name"], &step["kept"]),
+        (&json!("models"), &json!(["fake-3"])),
+        "{step}"
+    );
+    assert_eq!(step["dropped"][0]["model"], "fake-1", "{step}");
+    let reason = step["dropped"][1]["reason"].as_str().unwrap();
+    assert!(
+        reason.starts_with("rate_limited: ") && reason.contains("too fast"),
+        "{step}"
+    );
+    let delivered: Value = serde_json::from_slice(&sink.until(1).await[0].body).unwrap();
+    assert_eq!(delivered["usage"], result["usage"]);
+    bridge.api.delivery_is(&id, "delivered").await;
+
+    let plain = bridge.api.run(task("p", "hello")).await;
+    assert_eq!(plain["usage"].get("byModel"), None, "{plain}");
+    bridge.stop().await;
 }
 
 async fn begun(bridge: &Bridge, id: &str) {

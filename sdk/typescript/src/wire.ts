@@ -112,6 +112,8 @@ export interface Usage {
   cacheWriteTokens: number | null;
   thinkingTokens: number | null;
   totalTokens: number | null;
+  /** Shares by model, if the adapter turned from one to another; the last one answered. */
+  byModel?: (Omit<Usage, "byModel"> & { model: string; reason?: string; error?: string })[];
 }
 
 export interface ToolCall {
@@ -137,17 +139,17 @@ export interface Result {
   retryable?: boolean;
   /** Wait that the runtime asked for, at most a day. */
   retryAfterMs?: number;
-  [field: string]: unknown;
-}
   /** Cause of an error as the runtime reported it. */
   details?: unknown;
+  [field: string]: unknown;
+}
 
-/** One stage of routing: adapters kept, and adapters dropped with the reasons. */
+/** One stage of routing: adapters kept, and adapters dropped with the reasons; of the stage `models`, models. */
 export interface RoutingStep {
   layer: number;
   name: string;
   kept: string[];
-  dropped: { provider: string; reason: string }[];
+  dropped: { provider: string; model?: string; reason: string }[];
 }
 
 export interface Dispatch {

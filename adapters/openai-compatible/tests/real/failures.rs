@@ -201,8 +201,16 @@ async fn no_turn_makes_the_next_one_fail() {
 #[tokio::test]
 async fn another_model_answers_when_the_first_one_stays_busy() {
     let bench = Bench::with(&json!({"model_retries": 0, "fallback": ["fake-1", "fake-2"]})).await;
-    bench.model.script([Answer::json(503, &json!({}))]);
+    // The tokens of the first model are told before the next one is asked: the bridge attributes them.
+    let counted = json!({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 0}});
+    let refusal = json!({"error": {"message": "no room", "code": 503}});
+    bench.model.script([Answer::events(&[counted, refusal])]);
     let ran = bench.say("hello").await;
+    let kinds: Vec<_> = ran.events.iter().map(|event| event.kind.as_str()).collect();
+    let at = |kind: &str| kinds.iter().position(|found| *found == kind);
+    assert!(at("usage") < at("model.fallback"), "{kinds:?}");
+    assert_eq!(ran.all("usage")[0]["inputTokens"], 7);
+    assert_eq!(ran.result.usage.input_tokens, Some(38));
     assert_eq!(ran.succeeded(), "pong: hello");
     assert_eq!(ran.result.model.as_deref(), Some("fake-2"));
     assert_eq!(ran.all("model.fallback")[0]["to"], "fake-2");

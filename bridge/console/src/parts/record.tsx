@@ -90,9 +90,9 @@ export function Facts({ dispatch }: { dispatch: Dispatch }) {
   );
 }
 
-/** Choice of the adapter: stages that dropped adapters, then one line with the other stages. */
+/** Choice of the adapter: stages that dropped adapters, or models of the one that was chosen; then one line with the other stages. */
 export function Routing({ steps }: { steps: RoutingStep[] }) {
-  const chosen = steps.at(-1)?.kept ?? [];
+  const chosen = steps.filter((step) => step.name !== "models").at(-1)?.kept ?? [];
   const idle = steps.filter((step) => step.dropped.length === 0);
   return (
     <section aria-labelledby="routing">
@@ -101,7 +101,7 @@ export function Routing({ steps }: { steps: RoutingStep[] }) {
         {steps.filter((step) => step.dropped.length > 0).map((step, index) => (
           <li key={index}>
             <b>{step.name}</b> <span class="dim">kept {step.kept.join(", ") || "none"}</span>
-            {step.dropped.map((drop, at) => <div key={at} class="drop"><s>{drop.provider}</s> {drop.reason}</div>)}
+            {step.dropped.map((drop, at) => <div key={at} class="drop"><s>{drop.model ?? drop.provider}</s> {drop.reason}</div>)}
           </li>
         ))}
         {chosen.length > 0 && <li>→ <b>{chosen.join(", ")}</b></li>}

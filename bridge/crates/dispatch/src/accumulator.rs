@@ -39,7 +39,7 @@ pub struct Accumulator {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Nothing,
-    /// `meter` rose: check the budget.
+    /// `meter` has changed: check the budget.
     Usage,
     /// `session` has changed.
     Session,
@@ -86,9 +86,14 @@ impl Accumulator {
                 self.refusal = None;
                 Change::Nothing
             }
-            kind::MODEL_RETRYING | kind::MODEL_FALLBACK => {
+            kind::MODEL_RETRYING => {
                 self.refusal = Some(refusal_in(data));
                 Change::Nothing
+            }
+            kind::MODEL_FALLBACK => {
+                self.refusal = Some(refusal_in(data));
+                self.meter.turn(data);
+                Change::Usage
             }
             _ => Change::Nothing,
         }

@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::model_usage::{ModelShares, ModelUsage};
+
 /// Tokens and cost; `None` means unknown. Stored with a dispatch between attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -51,6 +53,30 @@ impl Spent {
         }
     }
 
+    /// The sum; a member that is unknown on one side is that of the other.
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        self.combine(other, u64::saturating_add, |a, b| a + b)
+    }
+
+    /// The difference, at least 0. `part` is known only where this is.
+    pub(super) fn minus(&self, part: &Self) -> Self {
+        self.combine(part, u64::saturating_sub, |a, b| (a - b).max(0.0))
+    }
+
+    /// True if no token is counted.
+    pub(super) fn is_zero(&self) -> bool {
+        let usage = &self.usage;
+        let all = [
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.thinking_tokens,
+            usage.total_tokens,
+            usage.cache_read_tokens,
+            usage.cache_write_tokens,
+        ];
+        all.into_iter().flatten().all(|count| count == 0)
+    }
+
     /// Combines member by member; if one side is unknown, takes the other.
     fn combine(
         &self,
@@ -73,24 +99,46 @@ impl Spent {
     }
 }
 
+impl From<Usage> for Spent {
+    fn from(usage: Usage) -> Self {
+        Self {
+            usage,
+            cost_usd: None,
+        }
+    }
+}
+
 /// Usage of the current attempt on top of the earlier ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UsageTotals {
     earlier: Spent,
     current: Spent,
+    models: ModelShares,
+}
+
+/// Usage in the store.
+#[derive(Default, Serialize, Deserialize)]
+struct Stored<M> {
+    #[serde(flatten)]
+    spent: Spent,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    models: Option<M>,
 }
 
 impl UsageTotals {
     /// Starts an attempt after the usage of earlier ones, as written by [`UsageTotals::to_store`].
     pub fn after(stored: Option<&RawValue>) -> Self {
         // A record of another version that cannot be parsed counts as no usage.
-        let earlier = stored
+        let stored: Stored<ModelShares> = stored
             .and_then(|stored| serde_json::from_str(stored.get()).ok())
             .unwrap_or_default();
-        Self {
-            earlier,
+        let mut totals = Self {
+            earlier: stored.spent,
             current: Spent::default(),
-        }
+            models: stored.models.unwrap_or_default(),
+        };
+        totals.begin_round();
+        totals
     }
 
     /// Adds the data of a `usage` event: totals of this attempt so far.
@@ -106,22 +154,34 @@ impl UsageTotals {
         });
     }
 
+    /// Reads a `model.fallback` event: usage observed from now on is that of another model.
+    pub fn turn(&mut self, data: &Value) {
+        self.models.turn(data, &self.spent());
+    }
+
     /// Begins another call: totals observed from now on are those of that call.
     pub fn begin_round(&mut self) {
-        *self = Self {
-            earlier: self.spent(),
-            current: Spent::default(),
-        };
+        self.earlier = self.spent();
+        self.current = Spent::default();
+        self.models.begin_round(&self.earlier);
     }
 
     /// Usage of all attempts.
     pub fn spent(&self) -> Spent {
-        self.earlier
-            .combine(&self.current, u64::saturating_add, |a, b| a + b)
+        self.earlier.plus(&self.current)
+    }
+
+    /// Usage of all attempts by model; empty if only one was asked.
+    pub fn by_model(&self) -> Vec<ModelUsage> {
+        self.models.of(&self.spent())
     }
 
     pub fn to_store(&self) -> Box<RawValue> {
-        to_raw_value(&self.spent()).expect("numbers are always JSON")
+        let stored = Stored {
+            spent: self.spent(),
+            models: Some(&self.models).filter(|models| !models.is_empty()),
+        };
+        to_raw_value(&stored).expect("it has only text keys")
     }
 
     /// Budget left for the next call, at least 0; `None` without a budget.

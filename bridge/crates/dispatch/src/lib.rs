@@ -16,6 +16,7 @@ pub mod idempotency;
 pub mod mcp;
 pub mod meters;
 mod model_retries;
+pub mod model_usage;
 mod next_wakeup;
 pub mod normalise;
 pub mod output_files;

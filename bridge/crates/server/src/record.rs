@@ -140,6 +140,11 @@ impl View {
                 (Some(outcome), error_code, Some(at))
             }
         };
+        let routing = route::told(
+            dispatch.routing,
+            &dispatch.provider,
+            dispatch.result.as_deref(),
+        );
         Self {
             task_id: dispatch.task_id,
             agent_id: dispatch.agent_id,
@@ -162,7 +167,7 @@ impl View {
             session_id: dispatch.session,
             retry_of: dispatch.retry_of,
             callback_url: dispatch.callback.map(|callback| callback.url),
-            routing: route::told(dispatch.routing),
+            routing,
             result: dispatch.result,
             attempts: None,
             deliveries: None,

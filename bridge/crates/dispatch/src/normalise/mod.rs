@@ -26,6 +26,7 @@ use self::output::{Fitted, Truncated};
 use super::Config;
 use super::accumulator::Accumulator;
 use super::capture::Captured;
+use super::model_usage::ModelUsage;
 use super::output_files::{Collected, Described};
 use super::request::DispatchRequest;
 
@@ -117,14 +118,14 @@ pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
     draft.take_file(raw.file.as_ref(), subject);
     draft.check_handed_back();
     draft.check_schema(subject.dispatch);
-    let spent = {
+    let (spent, by_model) = {
         let mut meter = raw.accumulator.meter.clone();
         meter.conclude(&draft.result);
         let budget = subject.dispatch.budget.as_ref();
         if let Some(exceeded) = meter.exceeded(budget) {
             draft.fail("budget_exceeded", exceeded);
         }
-        meter.spent()
+        (meter.spent(), meter.by_model())
     };
     draft.check_size(config);
     let output = draft.result.output.take().map(output::clean);
@@ -165,7 +166,10 @@ pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
         error: failure.as_ref().map(|failure| failure.text.as_str()),
         error_code: failure.as_ref().map(|failure| failure.code.as_str()),
         duration_ms: u64::try_from(subject.elapsed.as_millis()).unwrap_or(u64::MAX),
-        usage: spent.usage,
+        usage: UsageBody {
+            total: spent.usage,
+            by_model,
+        },
         model: result.model.as_deref().or(dispatch.model.as_deref()),
         model_provider: result.model_provider.as_deref(),
         cost_usd: spent.cost_usd,
@@ -183,13 +187,13 @@ pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
         output_truncated: truncated.as_ref(),
         retryable: failure.as_ref().and_then(|failure| failure.retryable),
         retry_after_ms: failure.as_ref().and_then(|failure| failure.retry_after_ms),
+        details: failure
+            .as_ref()
+            .and_then(|failure| failure.details.as_ref()),
         started_at: subject.started_at,
         completed_at: subject.completed_at,
         trace_id: &dispatch.trace.trace_id,
         run_id: dispatch.run_id.as_deref(),
-        details: failure
-            .as_ref()
-            .and_then(|failure| failure.details.as_ref()),
         step_id: dispatch.step_id.as_deref(),
         gateway_id: dispatch.gateway_id.as_deref(),
         retry_of: subject.retry_of,
@@ -227,8 +231,7 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     error_code: Option<&'a str>,
     duration_ms: u64,
-    /// Usage over all attempts.
-    usage: Usage,
+    usage: UsageBody,
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -250,11 +253,11 @@ struct Body<'a> {
     retryable: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<&'a Value>,
     #[serde(serialize_with = "forge_base::time::millis_option")]
     started_at: Option<Timestamp>,
     #[serde(serialize_with = "forge_base::time::millis")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    details: Option<&'a Value>,
     completed_at: Timestamp,
     trace_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -269,6 +272,17 @@ struct Body<'a> {
     metadata: Option<&'a Map<String, Value>>,
 }
 
+/// Usage over all attempts.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct UsageBody {
+    #[serde(flatten)]
+    total: Usage,
+    /// Empty if only one model was asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    by_model: Vec<ModelUsage>,
+}
+
 /// A result in progress. The first failure is kept, and the output of the run beside it.
 struct Draft {
     failure: Option<Failure>,
@@ -279,6 +293,7 @@ struct Draft {
 
 impl Draft {
     fn read(raw: &Raw, subject: &Subject<'_>) -> Self {
+        let refusal = raw.accumulator.refusal.as_ref();
         let (failure, answered) = match &raw.ending {
             Ending::Answered(bytes) => match answer::parse(bytes) {
                 Ok(result) => (failure_of(&result, subject), Some(result)),
@@ -295,7 +310,6 @@ impl Draft {
                 let details = error.details.clone();
                 let details = details.filter(|_| error.code != TOO_LARGE);
                 (Some(failure.with_details(details)), kept(error))
-        let refusal = raw.accumulator.refusal.as_ref();
             }
             Ending::Cancelled { answer } => {
                 // An answer that cannot be parsed is ignored: the result is `cancelled` anyway.
