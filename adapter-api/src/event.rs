@@ -36,6 +36,12 @@ impl AdapterEvent {
         Self::new("assistant.text").with(serde_json::json!({ "delta": delta.into() }))
     }
 
+    /// `assistant.retracted`: the text of this attempt does not count, because a later one that was asked to continue
+    /// it begins again.
+    pub fn attempt_retracted(attempt: u32) -> Self {
+        Self::new("assistant.retracted").with(serde_json::json!({ "attempt": attempt }))
+    }
+
     /// `usage`: totals so far, not the difference to the previous event.
     pub fn usage(usage: &Usage, cost_usd: Option<f64>) -> Self {
         let mut data = serde_json::json!(usage);

@@ -8,8 +8,9 @@ use crate::ExecutionAdapter;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Profile {
-    /// `streaming`, `session_resume`, `file_io`, `mcp_servers`, `sandboxing`, `subagents`,
-    /// `cost_tracking`, `structured_output`, `management`, `native_tools`, `attachments`; unknown names are kept.
+    /// `streaming`, `session_resume`, `continuation` (of an interrupted attempt, without repeating its text),
+    /// `file_io`, `mcp_servers`, `sandboxing`, `subagents`, `cost_tracking`, `structured_output`, `management`,
+    /// `native_tools`, `attachments`; unknown names are kept.
     #[serde(default)]
     pub capabilities: Vec<String>,
     /// Built-in tools of the runtime, such as `Read` or `Bash`.

@@ -68,7 +68,8 @@ pub struct ExecutionRequest {
     /// Session to continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
-    /// True if an interrupted earlier attempt recorded the session: continue where it stopped.
+    /// True if an interrupted earlier attempt recorded the session: continue where it stopped. The bridge withdraws the
+    /// text of that attempt unless the profile has the capability `continuation`.
     #[serde(default)]
     pub resume: bool,
     /// Folder in which the execution may read and write files.

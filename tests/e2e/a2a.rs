@@ -157,6 +157,29 @@ async fn a_question_is_answered_by_the_next_dispatch_and_a_cancel_reaches_the_ag
 }
 
 #[tokio::test]
+async fn text_of_a_task_that_is_told_again_after_a_crash_counts_once() {
+    let model = Model::start().await;
+    let agent = Agent::start(&model);
+    let mut home = Home::new(&[("BRIDGE_ADAPTERS", "a2a")]);
+    let url = format!("http://127.0.0.1:{}", agent.port);
+    home.set("BRIDGE_ADAPTERS_A2A_URL", &url);
+    let process = home.start();
+    let mut waits = task("pieces", "PIECES WAIT");
+    waits["recovery"] = "resume".into();
+    let id = process.api.dispatch(waits).await;
+    process.api.told(&id, "assistant.text", 1).await;
+    process.kill();
+    let process = home.start();
+    std::fs::write(agent.cancels().with_extension("go"), "").unwrap();
+    let record = process.api.finished(&id).await;
+    let result = &record["result"];
+    assert_eq!(result["output"], "one two three", "{record}");
+    assert_eq!(result["attempt"], 2, "{record}");
+    let expected = ("one two three".to_owned(), vec![json!(1)]);
+    assert_eq!(process.api.kept_text(&id).await, expected);
+}
+
+#[tokio::test]
 async fn after_a_crash_the_task_is_followed_again_and_not_sent_twice() {
     let model = Model::start().await;
     let agent = Agent::start(&model);

@@ -208,6 +208,8 @@ async fn killed_in_the_middle_it_leaves_no_program_and_goes_on_with_the_session(
 
     assert_eq!(record["result"]["status"], "ok", "{record}");
     assert_eq!(record["result"]["attempt"], 2);
+    let (_, withdrawn) = bridge.api.kept_text(&id).await;
+    assert_eq!(withdrawn, [0; 0], "the session goes on");
     let asked = model.requests();
     let last = asked.last().unwrap().body["messages"].to_string();
     assert!(last.contains("Go on where you stopped"), "{last}");

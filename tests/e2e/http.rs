@@ -1,7 +1,16 @@
 //! The adapter `http` with a real server: another bridge, which runs the dispatches on echo.
 
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
+use tokio_util::task::TaskTracker;
 
+use super::harness::api::with;
+use super::harness::process::Home;
 use super::harness::{Bridge, until};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -83,4 +92,53 @@ async fn without_the_server_it_is_offline_and_without_an_address_degraded() {
     );
     assert_eq!(health["adapters"]["http"]["status"], "degraded", "{health}");
     bridge.stop().await;
+}
+
+/// Streams a session and a text, and the end of the answer with every attempt but the first.
+async fn attempt(body: Bytes) -> Response {
+    let request: Value = serde_json::from_slice(&body).unwrap();
+    let attempt = request["attempt"].as_u64().unwrap();
+    let mut lines = vec![
+        json!({"type": "session.updated", "data": {"sessionId": "s"}}),
+        json!({"type": "assistant.text", "data": {"delta": format!("text {attempt}")}}),
+    ];
+    lines.extend((attempt > 1).then(|| json!({"status": "ok"})));
+    let lines = lines
+        .into_iter()
+        .map(|line| Ok::<_, std::io::Error>(format!("{line}\n")));
+    let body = Body::from_stream(stream::iter(lines).chain(stream::pending()));
+    ([(CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+}
+
+#[tokio::test]
+async fn the_text_of_an_interrupted_attempt_is_withdrawn_unless_the_server_continues_it() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/run", listener.local_addr().unwrap());
+    let server = axum::serve(listener, Router::new().route("/run", post(attempt)));
+    let server = TaskTracker::new().spawn(server.into_future());
+    let whole = ("text 1text 2".to_owned(), Vec::new());
+    let last = ("text 2".to_owned(), vec![json!(1)]);
+    for (capabilities, recovery, expected) in [
+        (r#"["session_resume"]"#, "retry", &last),
+        (r#"["session_resume"]"#, "resume", &last),
+        (r#"["session_resume", "continuation"]"#, "retry", &last),
+        (r#"["session_resume", "continuation"]"#, "resume", &whole),
+    ] {
+        let mut home = Home::new(&[("BRIDGE_ADAPTERS", "http")]);
+        let file = home.dir.path().join("bridge.toml");
+        let table = format!("[adapters.http]\nurl = {url:?}\ncapabilities = {capabilities}\n");
+        std::fs::write(&file, table).unwrap();
+        home.set("BRIDGE_CONFIG", file.to_str().unwrap());
+        let bridge = home.start();
+        let body = with(task("t", "m"), &json!({"recovery": recovery}));
+        let id = bridge.api.dispatch(body).await;
+        bridge.api.told(&id, "assistant.text", 1).await;
+        bridge.kill();
+        let bridge = home.start();
+        let record = bridge.api.finished(&id).await;
+        assert_eq!(record["result"]["output"], "text 2", "{record}");
+        let found = bridge.api.kept_text(&id).await;
+        assert_eq!(&found, expected, "{capabilities} {recovery}");
+    }
+    server.abort();
 }

@@ -144,6 +144,27 @@ async fn a_run_survives_the_bridge_and_is_taken_up_again() {
     assert_eq!(model.requests().len(), 1, "the graph ran once");
 }
 
+#[tokio::test]
+async fn text_of_a_run_that_is_told_again_after_a_crash_counts_once() {
+    let model = Model::start().await;
+    let server = forge_test_runtimes::langgraph(model.url());
+    let home = Home::new(&variables(server.url()));
+    let bridge = home.start();
+    let body = with(task("slow", "SLOW please"), &json!({"recovery": "resume"}));
+    let id = bridge.api.dispatch(body).await;
+    bridge.api.told(&id, "assistant.text", 1).await;
+    bridge.kill();
+
+    let bridge = home.start();
+    bridge.api.told(&id, "assistant.text", 2).await;
+    assert!(bridge.api.cancel(&id).await);
+    let record = bridge.api.finished(&id).await;
+    let (text, withdrawn) = bridge.api.kept_text(&id).await;
+    assert_eq!(record["result"]["output"], text, "{record}");
+    assert!(text.starts_with("tick000"), "{text}");
+    assert_eq!(withdrawn, [1]);
+}
+
 async fn progress_of(bridge: &Process, id: &str) {
     until("progress", async || {
         let events = bridge.api.events(id).await;

@@ -126,7 +126,9 @@ impl Talk<'_> {
             if let Some(undo) = course.undo.take() {
                 undo.disarm();
             }
-            course.transcript = Transcript::default();
+            for event in std::mem::take(&mut course.transcript).retracted() {
+                self.events.send(event).await;
+            }
             course.resumed = false;
             return Ok(false);
         }

@@ -76,6 +76,15 @@ impl Transcript {
         events
     }
 
+    /// Withdraws all text emitted so far.
+    pub(crate) fn retracted(self) -> impl Iterator<Item = AdapterEvent> {
+        let with_text = self
+            .artifacts
+            .into_iter()
+            .filter(|(_, content)| !content.text.is_empty());
+        with_text.map(|(id, _)| retracted(&id))
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.state.is_some_and(State::is_over)
     }
@@ -221,7 +230,10 @@ impl Transcript {
         ) {
             (Appends::Yes, _) => new.text.clone(),
             (Appends::No, Some(rest)) => rest.to_owned(),
-            (Appends::No, None) => String::new(),
+            (Appends::No, None) => {
+                events.push(retracted(&artifact.id));
+                new.text.clone()
+            }
         };
         match artifact.appends {
             Appends::Yes => content.text.push_str(&new.text),
@@ -249,9 +261,14 @@ impl Transcript {
             } else {
                 ""
             };
-            events.push(AdapterEvent::text(format!("{gap}{delta}")));
+            let data = json!({"delta": format!("{gap}{delta}"), "messageId": artifact.id});
+            events.push(AdapterEvent::new("assistant.text").with(data));
         }
     }
+}
+
+fn retracted(artifact: &str) -> AdapterEvent {
+    AdapterEvent::new("assistant.retracted").with(json!({ "messageId": artifact }))
 }
 
 #[cfg(test)]
@@ -301,6 +318,26 @@ mod tests {
             (result.output.as_deref(), result.session_id.as_deref()),
             (Some("one two three\n\nfour"), Some("c"))
         );
+    }
+
+    #[test]
+    fn the_text_of_an_artifact_that_is_replaced_is_withdrawn() {
+        let mut transcript = Transcript::default();
+        let whole = |text: &str| {
+            json!({"artifactUpdate": {"taskId": "t", "contextId": "c",
+                "artifact": {"artifactId": "a", "parts": [{"text": text}]}}})
+        };
+        hear(&mut transcript, &whole("first"));
+        let events = hear(&mut transcript, &whole("second"));
+        let expected = [
+            ("assistant.retracted", json!({"messageId": "a"})),
+            (
+                "assistant.text",
+                json!({"delta": "second", "messageId": "a"}),
+            ),
+        ];
+        assert_eq!(events, expected.map(|(kind, data)| (kind.to_owned(), data)));
+        assert_eq!(transcript.retracted().collect::<Vec<_>>(), [retracted("a")]);
     }
 
     #[test]

@@ -100,6 +100,7 @@ impl ExecutionAdapter for Acp {
         let names = [
             Some("streaming"),
             Some("session_resume"),
+            Some("continuation"),
             Some("file_io"),
             Some("mcp_servers"),
             counts.then_some("cost_tracking"),

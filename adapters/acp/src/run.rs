@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use forge_adapter_api::child::{Child, StartError};
 use forge_adapter_api::folder::{Folder, TempFolder};
-use forge_adapter_api::{AdapterError, Events, ExecutionRequest, ExecutionResult, Result, Run};
+use forge_adapter_api::{
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run,
+};
 use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::caller_tools::SERVER;
 use forge_adapter_transport::json_rpc::JsonRpc;
@@ -34,6 +36,8 @@ pub(crate) async fn execute(
     let result = attempt(adapter, request, session, events, run).await?;
     // The earlier attempt might have ended before the agent stored the session.
     if request.resume && result.error_code.as_deref() == Some("session_not_found") {
+        let earlier = request.attempt.saturating_sub(1);
+        events.send(AdapterEvent::attempt_retracted(earlier)).await;
         return attempt(adapter, request, None, events, run).await;
     }
     Ok(result)

@@ -8,7 +8,7 @@ use forge_adapter_api::child::{Child, StartError};
 use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::result::{FileContent, OutputFile};
 use forge_adapter_api::{
-    AdapterError, Events, ExecutionRequest, ExecutionResult, Host, Result, Run,
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, Result, Run,
 };
 use forge_adapter_transport::caller_tools::CallerTools;
 use forge_adapter_transport::deadline::at;
@@ -53,6 +53,8 @@ pub(crate) async fn execute(
     let result = attempt(&setup, &conversation, events, run).await?;
     // The earlier attempt might have ended before the program stored the session.
     if request.resume && result.error_code.as_deref() == Some("session_not_found") {
+        let earlier = request.attempt.saturating_sub(1);
+        events.send(AdapterEvent::attempt_retracted(earlier)).await;
         return attempt(&setup, &Conversation::fresh(), events, run).await;
     }
     Ok(result)

@@ -77,6 +77,7 @@ impl ExecutionAdapter for ClaudeAgentSdk {
             capabilities: names(&[
                 "streaming",
                 "session_resume",
+                "continuation",
                 "file_io",
                 "mcp_servers",
                 "subagents",

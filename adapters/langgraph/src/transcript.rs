@@ -21,6 +21,8 @@ pub(crate) struct Transcript {
     pub(crate) cut: Option<Cut>,
     /// Id of the message in `last_text`.
     last_message: Option<String>,
+    /// Ids of messages whose text was emitted, without those that a node has returned.
+    unfinished: Vec<String>,
     /// Ids of messages from before the run.
     before: HashSet<String>,
     /// The caller's tools; the bridge itself emits events of their calls.
@@ -90,8 +92,13 @@ impl Transcript {
             serde_json::from_str(&event.data).map_err(|error| malformed(error.to_string()))?;
         let mut events = match mode {
             "metadata" => match data["attempt"].as_u64() {
+                // The server runs the unfinished nodes again.
                 Some(attempt) if attempt > 1 => {
-                    vec![progress("retry", json!({ "attempt": attempt }))]
+                    let ids = self.unfinished.drain(..);
+                    let retracted =
+                        ids.map(|id| of_message("assistant.retracted", json!({}), Some(&id)));
+                    let retry = progress("retry", json!({ "attempt": attempt }));
+                    retracted.chain([retry]).collect()
                 }
                 _ => Vec::new(),
             },
@@ -149,8 +156,11 @@ impl Transcript {
         let mut events = Vec::new();
         let (thought, text) = (thoughts_of(message), text_of(message));
         if !thought.is_empty() {
-            let data = json!({ "delta": thought });
-            events.push(AdapterEvent::new("assistant.thinking").with(data));
+            events.push(of_message(
+                "assistant.thinking",
+                json!({ "delta": thought }),
+                id,
+            ));
         }
         if !text.is_empty() {
             if is_the_graphs_own {
@@ -161,7 +171,12 @@ impl Transcript {
                 }
                 self.last_text.push_str(&text);
             }
-            events.push(AdapterEvent::text(text));
+            events.push(of_message("assistant.text", json!({ "delta": text }), id));
+        }
+        if let (false, Some(id)) = (events.is_empty(), id)
+            && self.unfinished.last().is_none_or(|last| last != id)
+        {
+            self.unfinished.push(id.to_owned());
         }
         if is_the_graphs_own {
             self.take_end(message);
@@ -209,6 +224,7 @@ impl Transcript {
                 change => std::slice::from_ref(change),
             };
             for message in changes.iter().flat_map(|change| list(&change["messages"])) {
+                self.unfinished.retain(|id| message["id"] != id.as_str());
                 match message["type"].as_str() {
                     Some("ai") => events.extend(self.tool_calls(message)),
                     Some("tool") => events.extend(self.tool_result(message)),
@@ -252,6 +268,13 @@ impl Transcript {
     }
 }
 
+fn of_message(kind: &str, mut data: Value, id: Option<&str>) -> AdapterEvent {
+    if let Some(id) = id {
+        data["messageId"] = id.into();
+    }
+    AdapterEvent::new(kind).with(data)
+}
+
 fn progress(kind: &str, mut data: Value) -> AdapterEvent {
     data["kind"] = kind.into();
     AdapterEvent::new("exec.progress").with(data)
@@ -268,6 +291,39 @@ mod tests {
     use crate::server::RunStatus;
     use crate::settings::Shape;
     use crate::thread::Session;
+
+    #[test]
+    fn a_run_that_the_server_repeats_withdraws_the_text_of_unfinished_nodes() {
+        let mut transcript = Transcript::default();
+        let mut tell = |name: &str, data: Value| {
+            let event = ServerEvent {
+                id: String::new(),
+                name: name.to_owned(),
+                data: data.to_string(),
+            };
+            transcript.event(&event).unwrap()
+        };
+        let piece = |id: &str| json!([{"type": "AIMessageChunk", "id": id, "content": "text"}, {}]);
+        let events = tell("messages", piece("whole"));
+        assert_eq!(
+            events[0].data,
+            Some(json!({"delta": "text", "messageId": "whole"}))
+        );
+        tell(
+            "updates",
+            json!({"plan": {"messages": [{"type": "ai", "id": "whole", "content": "text"}]}}),
+        );
+        tell("messages", piece("half"));
+        tell("messages", piece("half"));
+        let events = tell("metadata", json!({"run_id": "r", "attempt": 2}));
+        let expected = AdapterEvent::new("assistant.retracted").with(json!({"messageId": "half"}));
+        assert_eq!(events[0], expected);
+        assert_eq!(events.len(), 2, "and the retry: {events:?}");
+        assert_eq!(
+            tell("metadata", json!({"run_id": "r", "attempt": 3})).len(),
+            1
+        );
+    }
 
     /// Recorded streams of the real server; each ends with the run's status and its final state.
     #[test]

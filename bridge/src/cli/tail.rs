@@ -136,8 +136,11 @@ fn said(kind: &str, data: &Value) -> String {
 
 /// Description of an `assistant.retracted` event.
 pub(super) fn retracted(data: &Value) -> String {
-    let message = data["messageId"].as_str().unwrap_or("a message");
-    format!("the text of {message} is withdrawn")
+    match (data["messageId"].as_str(), data["attempt"].as_u64()) {
+        (Some(message), _) => format!("the text of {message} is withdrawn"),
+        (None, Some(attempt)) => format!("the text of attempt {attempt} is withdrawn"),
+        (None, None) => "the text of a message is withdrawn".to_owned(),
+    }
 }
 
 /// Description of a `model.retrying` event.
@@ -213,6 +216,11 @@ mod tests {
         let retracted = json!({"messageId": "m-1"});
         let expected = "the text of m-1 is withdrawn";
         assert_eq!(said("assistant.retracted", &retracted), expected);
+        let expected = "the text of attempt 1 is withdrawn";
+        assert_eq!(
+            said("assistant.retracted", &json!({"attempt": 1})),
+            expected
+        );
     }
 
     #[test]

@@ -140,6 +140,33 @@ impl Api {
         answer
     }
 
+    /// Text of a dispatch that was not withdrawn, and the attempts whose text was.
+    pub(crate) async fn kept_text(&self, id: &str) -> (String, Vec<Value>) {
+        let events = self.events(id).await;
+        let retracted = events
+            .iter()
+            .filter(|event| event["type"] == "assistant.retracted");
+        let attempts: Vec<_> = retracted
+            .map(|event| event["data"]["attempt"].clone())
+            .collect();
+        let text = events
+            .iter()
+            .filter(|event| event["type"] == "assistant.text");
+        let text = text.filter(|event| !attempts.contains(&event["attempt"]));
+        let text = text.filter_map(|event| event["data"]["delta"].as_str());
+        (text.collect(), attempts)
+    }
+
+    /// Waits until the dispatch has an event of this type in this attempt.
+    pub(crate) async fn told(&self, id: &str, kind: &str, attempt: u32) {
+        until(kind, async || {
+            let mut events = self.events(id).await.into_iter();
+            let is_told = |event: Value| event["type"] == kind && event["attempt"] == attempt;
+            events.any(is_told).then_some(())
+        })
+        .await;
+    }
+
     /// Events of a dispatch so far, those of its callback included.
     pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
         let path = format!("/api/v2/dispatch/{id}/events?limit=1000&until=delivered");

@@ -2,7 +2,7 @@
 and acts on the prompt:
 
 ASK (input required, answered by the next message), DENY (rejected), BOOM (failed), PIECES (an artifact in
-pieces), DATA (a data part and a file), HUGE (an artifact of 6 MiB), DROP (the first streams are cut), RETURN (the files of the
+pieces; with WAIT, it is complete when CANCELS.go exists), DATA (a data part and a file), HUGE (an artifact of 6 MiB), DROP (the first streams are cut), RETURN (the files of the
 message), anything else: the model's text.
 Prints its port and serves both versions; `python agent.py 0.3` serves a card of 0.3 only, `plain` one
 without streaming.
@@ -57,6 +57,8 @@ class Agent(AgentExecutor):
             for number, piece in enumerate(["one", " two", " three"]):
                 await updater.add_artifact([Part(text=piece)], artifact_id="a", append=number > 0)
                 await asyncio.sleep(0.3 if "DROP" in text else 0.01)
+            while "WAIT" in text and not os.path.exists(os.environ["CANCELS"] + ".go"):
+                await asyncio.sleep(0.02)
             return await updater.complete()
         history = [context.context_id] if context.current_task else []
         answer = await self.ask(text, updater, say)

@@ -22,6 +22,7 @@ fn conforms() {
             capabilities: names(&[
                 "streaming",
                 "session_resume",
+                "continuation",
                 "file_io",
                 "mcp_servers",
                 "cost_tracking",

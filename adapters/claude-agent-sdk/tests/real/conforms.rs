@@ -26,6 +26,7 @@ fn conforms() {
             capabilities: names(&[
                 "streaming",
                 "session_resume",
+                "continuation",
                 "file_io",
                 "mcp_servers",
                 "subagents",

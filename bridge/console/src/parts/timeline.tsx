@@ -10,7 +10,7 @@ export interface Entry {
   text?: string;
   /** Message that `text` belongs to. */
   message?: unknown;
-  /** True if the adapter withdrew `text`. */
+  /** True if the adapter withdrew `text`, or the bridge that of the attempt. */
   retracted?: boolean;
   /** Characters cut off before `text`. */
   cut?: number;
@@ -38,12 +38,13 @@ export function grow(history: History, events: BridgeEvent[]): History {
     const { id: key, type: kind, timestamp: at, attempt } = event;
     const message = event.data?.["messageId"];
     if (kind === "assistant.retracted") {
-      const isMeant = (entry: Entry) => message !== undefined && entry.message === message && entry.attempt === attempt;
-      next.forEach((entry, index) => { if (isMeant(entry)) next[index] = { ...entry, retracted: true }; });
+      const whole = event.data?.["attempt"];
+      const isMeant = (entry: Entry) => (typeof whole === "number" ? entry.attempt === whole : message !== undefined && entry.message === message && entry.attempt === attempt);
+      next.forEach((entry, index) => { if (entry.text !== undefined && isMeant(entry)) next[index] = { ...entry, retracted: true }; });
       continue;
     }
     if (typeof delta === "string") {
-      if (last?.kind === kind && last.attempt === attempt && last.message === message) next[next.length - 1] = { ...last, text: last.text + delta };
+      if (last?.kind === kind && last.attempt === attempt && last.message === message && !last.retracted) next[next.length - 1] = { ...last, text: last.text + delta };
       else next.push({ key, kind, at, attempt, text: delta, message });
       continue;
     }

@@ -32,7 +32,7 @@ pub mod kind {
     pub const TOOL_INVOKED: &str = "tool.invoked";
     pub const TOOL_COMPLETED: &str = "tool.completed";
     pub const EVENTS_DROPPED: &str = "events.dropped";
-    /// An adapter withdraws the text of a message.
+    /// An adapter withdraws the text of a message, or the bridge that of an attempt.
     pub const RETRACTED: &str = "assistant.retracted";
     /// An adapter repeats a request to a model, inside an attempt.
     pub const MODEL_RETRYING: &str = "model.retrying";

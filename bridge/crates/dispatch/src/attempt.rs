@@ -30,6 +30,7 @@ use super::output_files;
 use super::recover::{self, RecoveryAction};
 use super::repair;
 use super::request::{Attachment, DispatchRequest, Prompt};
+use super::retraction;
 use super::running::Stop;
 use super::spans::DispatchSpans;
 use super::validate::workspace;
@@ -184,6 +185,14 @@ impl Inner {
         let accumulator = Accumulator::new(spent, self.config.output_limit_bytes);
         let mut batcher = EventBatcher::new(accumulator);
         self.record_start(begun, request, now, &mut batcher);
+        if begun.lease.attempt > 1 {
+            let (log, lease) = (&*finisher.store.events, &begun.lease);
+            let resumes = assembled.resume;
+            // Boxed: few dispatches have a second attempt.
+            let retracted =
+                retraction::of_earlier_attempt(log, lease, adapter, resumes, now, &mut batcher);
+            Box::pin(retracted).await;
+        }
         let sources = attachments::Sources {
             store: &finisher.store,
             client: &self.client,

@@ -23,6 +23,7 @@ pub mod output_files;
 pub mod recover;
 mod repair;
 pub mod request;
+mod retraction;
 pub mod roles;
 pub mod route;
 mod running;

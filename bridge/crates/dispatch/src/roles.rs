@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forge_store::roles::{Accept, Executions, Outbox, Queue, Records, Store};
+use forge_store::roles::{Accept, EventLog, Executions, Outbox, Queue, Records, Store};
 
 /// One store, by its roles. Cheap to clone.
 #[derive(Clone)]
@@ -10,6 +10,7 @@ pub struct Roles {
     pub(crate) accept: Arc<dyn Accept>,
     pub(crate) queue: Arc<dyn Queue>,
     pub(crate) executions: Arc<dyn Executions>,
+    pub(crate) events: Arc<dyn EventLog>,
     pub(crate) outbox: Arc<dyn Outbox>,
     pub(crate) records: Arc<dyn Records>,
 }
@@ -20,6 +21,7 @@ impl From<Arc<dyn Store>> for Roles {
             accept: Arc::clone(&store) as Arc<dyn Accept>,
             queue: Arc::clone(&store) as Arc<dyn Queue>,
             executions: Arc::clone(&store) as Arc<dyn Executions>,
+            events: Arc::clone(&store) as Arc<dyn EventLog>,
             outbox: Arc::clone(&store) as Arc<dyn Outbox>,
             records: store,
         }
