@@ -315,7 +315,7 @@ async fn a_name_that_changes_between_two_calls_is_checked_at_each_connection() {
             headers: HeaderMap::new(),
             body: Bytes::new(),
             timeout: Duration::from_secs(10),
-            answer_bytes: ANSWER_BYTES,
+            answer_bytes: crate::ANSWER_BYTES,
         });
         match answer.await {
             Ok(answer) => assert_eq!((answer.status, call % 2), (204, 1)),

@@ -1,4 +1,4 @@
-//! SSRF guard: the bridge calls only the public internet and what `callback.allow` permits. Pure rules on URLs and
+//! SSRF guard: the bridge calls only the public internet and what a setting such as `callback.allow` permits. Pure rules on URLs and
 //! addresses; the resolver applies them to every address of a name.
 
 use std::io;
@@ -19,6 +19,8 @@ use super::special::special_range;
 #[derive(Clone, Debug)]
 pub struct Guard {
     allowed: Reloadable<Vec<Rule>>,
+    /// Name of the setting that allows further addresses, for errors.
+    setting: &'static str,
 }
 
 /// Reason why a URL is not called.
@@ -30,26 +32,29 @@ pub enum Refused {
     Userinfo,
     #[error("the URL has no host")]
     NoHost,
-    #[error("{address} is {range} and not in callback.allow")]
+    #[error("{address} is {range} and not in {setting}")]
     Address {
         address: IpAddr,
         range: &'static str,
+        setting: &'static str,
     },
-    #[error("{name} resolves to {address}, which is {range} and not in callback.allow")]
+    #[error("{name} resolves to {address}, which is {range} and not in {setting}")]
     Name {
         name: String,
         address: IpAddr,
         range: &'static str,
+        setting: &'static str,
     },
 }
 
-/// Entry of `callback.allow` that cannot be parsed.
+/// Entry of a setting of allowed addresses that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{entry:?} is not an entry of callback.allow; it takes a host, host:port, *.domain, an address, a network such as 10.0.0.0/8, or \"loopback\""
+    "{entry:?} is not an entry of {setting}; it takes a host, host:port, *.domain, an address, a network such as 10.0.0.0/8, or \"loopback\""
 )]
 pub struct BadRule {
     entry: String,
+    setting: &'static str,
 }
 
 /// Treatment of the addresses behind a URL.
@@ -65,9 +70,22 @@ impl Guard {
     /// Parses the entries of `callback.allow`: `host`, `host:port`, `*.domain`, `*.domain:port`, an address with or
     /// without a port, a network in CIDR form, or `loopback`.
     pub fn new(allow: &[String]) -> Result<Self, BadRule> {
-        let rules: Result<Vec<_>, _> = allow.iter().map(|entry| Rule::parse(entry)).collect();
+        Self::of_setting("callback.allow", allow)
+    }
+
+    /// Parses the entries of another setting of the same form.
+    pub fn of_setting(setting: &'static str, allow: &[String]) -> Result<Self, BadRule> {
+        let bad = |entry| BadRule {
+            entry: without_credentials(entry),
+            setting,
+        };
+        let mut allowed = Vec::new();
+        for entry in allow {
+            allowed.extend(Rule::parse(entry).ok_or_else(|| bad(entry))?);
+        }
         Ok(Self {
-            allowed: rules?.into_iter().flatten().collect::<Vec<_>>().into(),
+            allowed: allowed.into(),
+            setting,
         })
     }
 
@@ -89,7 +107,11 @@ impl Guard {
             Rule::Endpoint(_) | Rule::Name { .. } | Rule::Below { .. } => false,
         });
         match special_range(address) {
-            Some(range) if !in_allowed_net => Err(Refused::Address { address, range }),
+            Some(range) if !in_allowed_net => Err(Refused::Address {
+                address,
+                range,
+                setting: self.setting,
+            }),
             Some(_) | None => Ok(()),
         }
     }
@@ -131,17 +153,22 @@ impl Guard {
 impl Refused {
     fn of_name(self, name: &str) -> Self {
         match self {
-            Refused::Address { address, range } => Refused::Name {
+            Refused::Address {
+                address,
+                range,
+                setting,
+            } => Refused::Name {
                 name: name.to_owned(),
                 address,
                 range,
+                setting,
             },
             Refused::Scheme(_) | Refused::Userinfo | Refused::NoHost | Refused::Name { .. } => self,
         }
     }
 }
 
-/// Permission given by one entry of `callback.allow`.
+/// Permission given by one entry of the setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rule {
     Net(IpNet),
@@ -158,29 +185,26 @@ enum Rule {
 }
 
 impl Rule {
-    fn parse(entry: &str) -> Result<Vec<Rule>, BadRule> {
-        let bad = || BadRule {
-            entry: without_credentials(entry),
-        };
+    fn parse(entry: &str) -> Option<Vec<Rule>> {
         let text = entry.trim();
         if text == "loopback" {
-            return Ok(vec![
+            return Some(vec![
                 Rule::Net(Ipv4Net::new_assert(Ipv4Addr::LOCALHOST, 8).trunc().into()),
                 Rule::Net(Ipv6Net::from(Ipv6Addr::LOCALHOST).into()),
             ]);
         }
         if let Ok(net) = text.parse::<IpNet>() {
-            return Ok(vec![Rule::Net(net.trunc())]);
+            return Some(vec![Rule::Net(net.trunc())]);
         }
         let bare = text.trim_start_matches('[').trim_end_matches(']');
         if let Ok(address) = bare.parse::<IpAddr>() {
-            return Ok(vec![Rule::Net(address.into())]);
+            return Some(vec![Rule::Net(address.into())]);
         }
         if let Ok(endpoint) = text.parse::<SocketAddr>() {
-            return Ok(vec![Rule::Endpoint(endpoint)]);
+            return Some(vec![Rule::Endpoint(endpoint)]);
         }
         let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) => (host, Some(port.parse().map_err(|_| bad())?)),
+            Some((host, port)) => (host, Some(port.parse().ok()?)),
             None => (text, None),
         };
         let (below, host) = match host.strip_prefix("*.") {
@@ -189,10 +213,10 @@ impl Rule {
         };
         let name = match Host::parse(host) {
             Ok(Host::Domain(name)) if !name.contains('*') => name,
-            Ok(_) | Err(_) => return Err(bad()),
+            Ok(_) | Err(_) => return None,
         };
         let name = name.trim_end_matches('.').to_owned();
-        Ok(vec![if below {
+        Some(vec![if below {
             Rule::Below { domain: name, port }
         } else {
             Rule::Name { host: name, port }
