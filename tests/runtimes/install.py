@@ -45,7 +45,7 @@ def python(source: pathlib.Path, folder: pathlib.Path) -> None:
     lock = source / "requirements.txt"
     # The lock file is complete. With dependency resolution, pip would query current releases before the lock file.
     run(["bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
-         "--require-hashes", "--only-binary=:all:", "-r", str(lock)], folder)
+         "--no-compile", "--require-hashes", "--only-binary=:all:", "-r", str(lock)], folder)
     run(["bin/python", "-m", "pip", "check", "--disable-pip-version-check"], folder)
 
 

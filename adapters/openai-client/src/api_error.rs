@@ -96,7 +96,13 @@ fn by_kind(kind: &str) -> Refusal {
     let has = |words: &[&str]| words.iter().any(|word| kind.contains(word));
     Refusal::of(if has(&["rate_limit", "quota"]) {
         429
-    } else if has(&["authentication", "api_key", "permission"]) {
+    // LiteLLM without a database answers `no_db_connection` to every key but its master key.
+    } else if has(&[
+        "authentication",
+        "api_key",
+        "permission",
+        "no_db_connection",
+    ]) {
         401
     } else if has(&["invalid_request", "context_length", "not_found"]) {
         400
@@ -195,6 +201,10 @@ mod tests {
             (
                 429,
                 json!({"error": {"message": "wrong key", "code": "invalid_api_key"}}),
+            ),
+            (
+                400,
+                json!({"error": {"message": "No connected db.", "type": "no_db_connection", "code": "400"}}),
             ),
             (401, json!({"message": "wrong key"})),
         ] {

@@ -38,6 +38,11 @@ pub fn hermes() -> PathBuf {
     installed("hermes").join("bin/hermes")
 }
 
+/// The `litellm` program, a proxy in front of models.
+pub fn litellm() -> PathBuf {
+    installed("litellm").join("bin/litellm")
+}
+
 /// A Python with the official client `openai`.
 pub fn openai() -> PathBuf {
     installed("openai").join("bin/python")

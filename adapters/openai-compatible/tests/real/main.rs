@@ -5,5 +5,6 @@ mod bench;
 mod conforms;
 mod failures;
 mod hermes;
+mod litellm;
 mod official;
 mod turns;

@@ -280,17 +280,23 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// Parses `retry-after-ms`, which OpenAI's service sends and its clients prefer, else `Retry-After`: seconds or an HTTP
-/// date.
+/// date. LiteLLM passes on the headers of the service behind it under a prefix.
 pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let millis = text(headers, "retry-after-ms").and_then(|text| text.parse::<f64>().ok());
+    let named = |millis, after| wait_in(text(headers, millis), text(headers, after), now);
+    named("retry-after-ms", RETRY_AFTER.as_str())
+        .or_else(|| named("llm_provider-retry-after-ms", "llm_provider-retry-after"))
+}
+
+fn wait_in(millis: Option<&str>, after: Option<&str>, now: SystemTime) -> Option<Duration> {
+    let millis = millis.and_then(|text| text.parse::<f64>().ok());
     if let Some(wait) = millis.and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok()) {
         return Some(wait);
     }
-    let text = text(headers, RETRY_AFTER.as_str())?;
-    if let Ok(seconds) = text.parse() {
+    let after = after?;
+    if let Ok(seconds) = after.parse() {
         return Some(Duration::from_secs(seconds));
     }
-    let at = httpdate::parse_http_date(text).ok()?;
+    let at = httpdate::parse_http_date(after).ok()?;
     Some(at.duration_since(now).unwrap_or_default())
 }
 

@@ -262,6 +262,9 @@ fn the_time_to_come_again_is_seconds_or_a_date() {
         headers.insert(RETRY_AFTER, text.parse().unwrap());
         let wanted = seconds.map(Duration::from_secs);
         assert_eq!(retry_after(&headers, now), wanted, "{text}");
+        let mut passed_on = HeaderMap::new();
+        passed_on.insert("llm_provider-retry-after", text.parse().unwrap());
+        assert_eq!(retry_after(&passed_on, now), wanted, "{text}");
     }
 }
 
