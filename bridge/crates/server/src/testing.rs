@@ -36,6 +36,7 @@ use forge_dispatch::{self as dispatch, Dispatcher};
 use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Registry, Trust};
+use forge_process::program::{Launcher, LauncherSettings};
 use forge_process::{self as process, Children};
 use forge_store::Store;
 use forge_store::memory::Memory;
@@ -304,10 +305,13 @@ fn no_servers(client: forge_net::Client, tracker: &Tasks) -> Servers {
     let setup = mcp::Setup {
         config: mcp::Config::default(),
         client,
-        supervisor: Vec::new(),
-        user: None,
-        store_id: "store".to_owned(),
-        tracker: tracker.clone(),
+        launcher: Launcher::new(LauncherSettings {
+            supervisor: Vec::new(),
+            store_id: "store".to_owned(),
+            environment: Vec::new(),
+            dir: None,
+            tracker: tracker.clone(),
+        }),
     };
     Servers::new(setup).expect("an empty configuration is valid")
 }
