@@ -10,7 +10,7 @@ use tempfile::Builder;
 
 /// Reads a regular file of at most `limit` bytes; `None` if there is no such file.
 pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Option<Vec<u8>>> {
-    // A FIFO would block until somebody writes to it.
+    // A FIFO would block until a process writes to it.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = match open(path, flags, Mode::empty()) {
         Ok(opened) => File::from(opened),
