@@ -1,6 +1,7 @@
 //! Capability profile and health of a runtime, and the manifest of its library.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::ExecutionAdapter;
 
@@ -101,6 +102,9 @@ pub struct Health {
     /// The reason and the fix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// An object with figures that change often, up to 4 KiB: a change of these alone is no event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Value>,
 }
 
 impl Health {
@@ -109,6 +113,7 @@ impl Health {
         Self {
             status: HealthStatus::Healthy,
             message: None,
+            details: None,
         }
     }
 
@@ -117,6 +122,7 @@ impl Health {
         Self {
             status: HealthStatus::Degraded,
             message: Some(message.into()),
+            details: None,
         }
     }
 
@@ -125,6 +131,7 @@ impl Health {
         Self {
             status: HealthStatus::Offline,
             message: Some(message.into()),
+            details: None,
         }
     }
 }

@@ -64,6 +64,7 @@ impl Settings {
                     self.health_message.clone().or_else(reason)
                 }
             },
+            details: None,
         }
     }
 

@@ -222,6 +222,8 @@ export interface Destination {
 export interface HealthReport {
   status: HealthStatus;
   message?: string;
+  /** Figures of the adapter itself at the last check; not in the history. */
+  details?: Record<string, unknown>;
   checkedAt: string;
 }
 

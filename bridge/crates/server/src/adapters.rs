@@ -149,5 +149,8 @@ fn report(health: &HealthReport) -> Value {
     if let Some(message) = &health.message {
         report["message"] = json!(message);
     }
+    if let Some(details) = &health.details {
+        report["details"] = details.clone();
+    }
     report
 }

@@ -122,6 +122,8 @@ struct AdapterLine {
     status: HealthStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Value>,
     checked_at: Option<String>,
     running: usize,
     queued: u64,
@@ -205,6 +207,7 @@ fn line(adapter: &Adapter, queued: u64, detail: Detail) -> AdapterLine {
     AdapterLine {
         status: health.status,
         message: health.message.filter(|_| shows(Detail::Messages)),
+        details: health.details.filter(|_| shows(Detail::Messages)),
         checked_at: Some(forge_base::time::format(health.checked_at)),
         running: adapter.running(),
         queued,
@@ -224,6 +227,7 @@ fn gone_line(queued: u64, detail: Detail) -> AdapterLine {
     AdapterLine {
         status: HealthStatus::Offline,
         message: (detail >= Detail::Messages).then(|| message.to_owned()),
+        details: None,
         checked_at: None,
         running: 0,
         queued,

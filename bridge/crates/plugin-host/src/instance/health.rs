@@ -9,7 +9,7 @@ use std::time::Duration;
 use forge_adapter_api::{AdapterEvent, Health, HealthStatus};
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::instance::relayed::Relayed;
@@ -19,6 +19,8 @@ use forge_base::event::kind;
 const REMEMBERED: usize = 32;
 /// Longest health message; longer ones are truncated.
 const MESSAGE_BYTES: usize = 2 * 1024;
+/// Largest details; larger ones are left out.
+const DETAILS_BYTES: usize = 4 * 1024;
 
 /// Health of an adapter at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -27,6 +29,9 @@ pub struct HealthReport {
     pub status: HealthStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Figures of the last check; not part of the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<Value>,
     #[serde(serialize_with = "forge_base::time::millis")]
     pub checked_at: Timestamp,
 }
@@ -73,6 +78,7 @@ impl Monitor {
         let current = HealthReport {
             status: HealthStatus::Offline,
             message: Some("starting".to_owned()),
+            details: None,
             checked_at: Timestamp::now(),
         };
         Self {
@@ -147,6 +153,7 @@ impl Monitor {
         let report = HealthReport {
             status: health.status,
             message: health.message.map(|message| cut(&message)),
+            details: health.details.filter(is_small),
             checked_at: now,
         };
         let mut board = self.lock();
@@ -161,7 +168,10 @@ impl Monitor {
             if board.history.len() == REMEMBERED {
                 board.history.pop_front();
             }
-            board.history.push_back(report.clone());
+            board.history.push_back(HealthReport {
+                details: None,
+                ..report.clone()
+            });
         }
         drop(board);
         if changed {
@@ -218,6 +228,10 @@ fn cut(message: &str) -> String {
     message[..message.floor_char_boundary(MESSAGE_BYTES)].to_owned()
 }
 
+fn is_small(details: &Value) -> bool {
+    details.is_object() && details.to_string().len() <= DETAILS_BYTES
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,6 +266,28 @@ mod tests {
             ]
         );
         assert_eq!(monitor.history().len(), 3);
+    }
+
+    #[test]
+    fn details_are_bounded_and_no_change() {
+        let (monitor, mut inbox) = monitor();
+        let with = |details: Value| Health {
+            details: Some(details),
+            ..Health::healthy()
+        };
+        for (details, kept) in [
+            (json!({"n": 1}), true),
+            (json!({"n": 2}), true),
+            (json!({"n": "x".repeat(DETAILS_BYTES)}), false),
+            (json!([1]), false),
+        ] {
+            monitor.record(SourceId(0), with(details.clone()), Timestamp::now());
+            let found = monitor.current().details;
+            assert_eq!(found, kept.then_some(details));
+        }
+        inbox.try_recv().unwrap();
+        assert!(inbox.try_recv().is_err(), "one report, no change");
+        assert_eq!(monitor.history()[0].details, None);
     }
 
     #[test]
