@@ -19,10 +19,12 @@ use crate::folder::Folder;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod memory;
 mod ownership;
 mod program;
 mod streams;
 
+pub use self::memory::memory_bytes;
 pub use self::program::{INHERITED, Program, inherited};
 pub use self::streams::{Line, Piece};
 
@@ -267,6 +269,11 @@ impl Child {
         } else {
             kill_process_group(pid, Signal::KILL)
         };
+    }
+
+    /// Id of the process, which is the supervisor above the program if there is one; `None` after its end.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.id()
     }
 
     /// The exit status, once known.

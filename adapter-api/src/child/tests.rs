@@ -146,6 +146,19 @@ async fn a_deaf_program_is_stopped() {
 }
 
 #[tokio::test]
+async fn the_memory_of_a_program_is_that_of_its_tree() {
+    let mut child = start(&sh(
+        "sh -c 'x=$(head -c 20000000 /dev/zero | tr \\\\0 a); echo on; read l'; :",
+    ));
+    assert_eq!(child.next().await, Some(text("on")));
+    let pid = child.pid().unwrap();
+    assert!(memory_bytes(pid).unwrap() > 20_000_000);
+    child.kill();
+    child.wait().await.unwrap();
+    assert_eq!((child.pid(), memory_bytes(pid)), (None, None));
+}
+
+#[tokio::test]
 async fn a_missing_program_is_named() {
     for path in ["no-such-program-here", "/etc/passwd"] {
         let error = Child::start(&Host::detached(), None, &Program::new(path)).unwrap_err();

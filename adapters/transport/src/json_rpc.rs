@@ -149,6 +149,11 @@ impl JsonRpc {
         }
     }
 
+    /// Id of the process, as [`Child::pid`] returns it.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.pid()
+    }
+
     /// Stops the program: closes its stdin, sends SIGTERM after `patience`, and then kills it.
     pub async fn stop(&mut self, patience: Duration) -> io::Result<ExitStatus> {
         self.child.stop(patience).await
