@@ -31,7 +31,7 @@ for line in sys.stdin:
 
 fn home(model: &Model) -> Home {
     let home = Home::new(&[
-        ("BRIDGE_ADAPTERS", "hermes,script"),
+        ("BRIDGE_ADAPTERS", "hermes,script,warm,warm-apart"),
         ("PATH", &std::env::var("PATH").unwrap()),
     ]);
     let dir = home.dir.path();
@@ -45,9 +45,12 @@ fn home(model: &Model) -> Home {
     fs::write(dir.join("script.py"), SCRIPT).unwrap();
     let file = format!(
         "[adapters.hermes]\nlibrary = \"acp\"\nprogram = {:?}\nargs = [\"acp\"]\nenv = {{ HERMES_HOME = {agent_home:?} }}\n\
-         [adapters.script]\nlibrary = \"acp\"\nprogram = \"python3\"\nargs = [{:?}]\n",
+         [adapters.script]\nlibrary = \"acp\"\nprogram = \"python3\"\nargs = [{script:?}]\n\
+         [adapters.warm]\nlibrary = \"acp\"\nprogram = \"python3\"\nargs = [{script:?}]\nwarm = 1\n\
+         [adapters.warm-apart]\nlibrary = \"acp\"\nisolation = \"process\"\nprogram = \"python3\"\n\
+         args = [{script:?}]\nwarm = 1\n",
         forge_test_runtimes::hermes(),
-        dir.join("script.py"),
+        script = dir.join("script.py"),
     );
     fs::write(dir.join("forge-bridge.toml"), file).unwrap();
     home
@@ -167,6 +170,71 @@ async fn thirty_cancelled_runs_leave_no_process() {
         assert_eq!(record["result"]["output"], "so far", "{record}");
     }
     no_program_in(&home).await;
+}
+
+#[tokio::test]
+async fn a_warm_agent_is_the_only_one_left_and_ends_with_a_reload_and_with_the_bridge() {
+    let model = Model::start().await;
+    let home = home(&model);
+    let mut bridge = home.start();
+    for provider in ["warm", "warm-apart"] {
+        for n in 0..5 {
+            cancelled(&bridge, &format!("{provider}-{n}"), provider).await;
+        }
+        let warm = warm(&bridge, provider).await;
+        assert!(warm["memoryBytes"].as_u64().unwrap() > 1 << 20, "{warm}");
+        assert!(warm["startMs"].is_u64() && warm["startedAt"].is_string());
+        only_a_warm_one(&home).await;
+        let path = format!("/api/v2/adapters/{provider}/reload");
+        let (status, answer) = bridge.api.post(&path, &Value::Null).await;
+        assert!(status.is_success(), "{answer}");
+        no_program_in(&home).await;
+
+        cancelled(&bridge, &format!("{provider}-again"), provider).await;
+        only_a_warm_one(&home).await;
+        bridge.kill();
+        no_program_in(&home).await;
+        bridge = home.start();
+
+        cancelled(&bridge, &format!("{provider}-last"), provider).await;
+        only_a_warm_one(&home).await;
+        bridge.terminate();
+        bridge.ended().await;
+        no_program_in(&home).await;
+        let folders = fs::read_dir(home.dir.path().join("tmp")).unwrap();
+        assert_eq!(folders.count(), 0);
+        bridge = home.start();
+    }
+}
+
+/// Runs a dispatch and cancels it.
+async fn cancelled(bridge: &Process, name: &str, provider: &str) {
+    let id = bridge.api.dispatch(task(name, provider, "hello")).await;
+    text_of(bridge, &id).await;
+    assert!(bridge.api.cancel(&id).await);
+    let record = bridge.api.finished(&id).await;
+    assert_eq!(record["result"]["output"], "so far", "{record}");
+}
+
+/// Waits for the warm process of an adapter in its health.
+async fn warm(bridge: &Process, provider: &str) -> Value {
+    let path = format!("/api/v2/adapters/{provider}");
+    until("a warm process", || async {
+        let (_, health) = bridge.api.get("/api/health").await;
+        let line = health["adapters"][provider]["details"]["warm"][0].clone();
+        let (_, adapter) = bridge.api.get(&path).await;
+        let same = adapter["health"]["details"]["warm"][0] == line;
+        (line.is_object() && same).then_some(line)
+    })
+    .await
+}
+
+/// Waits until an agent and its supervisor are the only programs.
+async fn only_a_warm_one(home: &Home) {
+    until("the agent and its supervisor", || async {
+        (programs_in(home).len() == 2).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forge_adapter_api::{self as api, AdapterError, Config};
+use jiff::SignedDuration;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// Names of the members of [`Table`].
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 15] = [
     "program",
     "args",
     "dir",
@@ -24,7 +25,15 @@ const NAMES: [&str; 13] = [
     "native_tools",
     "forward",
     "env",
+    "warm",
+    "warm_idle",
 ];
+
+/// Most warm processes.
+const MOST_WARM: usize = 8;
+/// Bounds of `warm_idle`.
+const SHORTEST_IDLE: SignedDuration = SignedDuration::from_secs(1);
+const LONGEST_IDLE: SignedDuration = SignedDuration::from_hours(24);
 
 pub(crate) struct Settings {
     pub(crate) table: Table,
@@ -67,6 +76,10 @@ pub(crate) struct Table {
     pub(crate) forward: Vec<String>,
     /// Further variables for the program.
     pub(crate) env: BTreeMap<String, String>,
+    /// Number of processes that wait for the next runs.
+    pub(crate) warm: usize,
+    /// Time after which a waiting process ends.
+    pub(crate) warm_idle: SignedDuration,
 }
 
 impl Default for Table {
@@ -86,6 +99,9 @@ impl Default for Table {
             native_tools: Vec::new(),
             forward: Vec::new(),
             env: BTreeMap::new(),
+            // A waiting process costs the memory of an agent, some hundred megabytes.
+            warm: 0,
+            warm_idle: SignedDuration::from_mins(5),
         }
     }
 }
@@ -150,8 +166,22 @@ impl Settings {
             );
             return Err(AdapterError::new("invalid_config", text));
         }
+        check_warm(&table)?;
         Ok(Self { table, env })
     }
+}
+
+fn check_warm(table: &Table) -> api::Result<()> {
+    let text = match (table.warm, table.warm_idle) {
+        (warm, _) if warm > MOST_WARM => {
+            format!("warm: {warm} is too many; use 0 to {MOST_WARM} processes")
+        }
+        (_, idle) if !(SHORTEST_IDLE..=LONGEST_IDLE).contains(&idle) => {
+            format!("warm_idle: {idle:#} is out of bounds; use a time from \"1s\" to \"24h\"")
+        }
+        (_, _) => return Ok(()),
+    };
+    Err(AdapterError::new("invalid_config", text))
 }
 
 fn is_name(name: &str) -> bool {
@@ -190,6 +220,13 @@ mod tests {
         assert_eq!(settings.table.permission, Permission::Deny);
         assert_eq!(settings.table.program, None);
         assert!(settings.env.is_empty());
+        assert_eq!(settings.table.warm, 0);
+    }
+
+    #[test]
+    fn warm_processes_are_a_number_and_a_time() {
+        let table = read(json!({"warm": 1, "warm_idle": "5m"})).unwrap().table;
+        assert_eq!((table.warm, table.warm_idle.as_secs()), (1, 300));
     }
 
     #[test]
@@ -223,6 +260,12 @@ mod tests {
             json!({"usage": "all"}),
             json!({"disalowed_tools": ["execute"]}),
             json!({"env": {"A=B": "x"}}),
+            json!({"warm": 9}),
+            json!({"warm": -1}),
+            json!({"warm_idle": "5 sheep"}),
+            json!({"warm_idle": "25h"}),
+            json!({"warm_idle": "-5m"}),
+            json!({"warm_idel": "5m"}),
         ] {
             let error = read(config.clone()).err().expect("it is refused");
             assert_eq!(error.code, "invalid_config", "{config}");

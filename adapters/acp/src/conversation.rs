@@ -8,14 +8,12 @@ use forge_adapter_api::child::Program;
 use forge_adapter_api::{AdapterError, AdapterEvent, Events, ExecutionRequest, Run};
 use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::deadline::at;
-use forge_adapter_transport::json_rpc::{
-    INTERNAL_ERROR, Incoming, JsonRpc, METHOD_NOT_FOUND, RpcError, Unreadable,
-};
+use forge_adapter_transport::json_rpc::{INTERNAL_ERROR, Incoming, JsonRpc, RpcError, Unreadable};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use crate::Acp;
-use crate::agent::{Agent, PROTOCOL};
+use crate::agent::Agent;
 use crate::choices::{Choice, Choices, MODE, MODEL};
 use crate::files;
 use crate::launch::{self, Session};
@@ -24,11 +22,10 @@ use crate::meter::Meter;
 use crate::mode;
 use crate::outcome::{AUTH_REQUIRED, End};
 use crate::policy::{self, Decision, Policy};
+use crate::process::{self, BEGIN_PATIENCE};
 use crate::tool_server::ToolServer;
 use crate::transcript::Transcript;
 
-/// Timeout of each request before the prompt.
-const BEGIN_PATIENCE: Duration = Duration::from_secs(60);
 /// Time for a cancelled turn to end.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -79,33 +76,33 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Opens a new session, or loads `session`.
+    /// Opens a new session, or loads `session`. `greeted` is the agent of a process that is initialised already.
     pub(crate) async fn begin(
         &mut self,
         adapter: &Acp,
         request: &ExecutionRequest,
         session: Option<&str>,
         program: &Program,
+        greeted: Option<Agent>,
     ) -> Result<Session, End> {
-        let files = self.policy.workspace.is_some();
-        let hello = json!({
-            "protocolVersion": PROTOCOL,
-            "clientCapabilities": {
-                "fs": {"readTextFile": files, "writeTextFile": files}, "terminal": false,
-            },
-            "clientInfo": {
-                "name": "forge-bridge", "title": "forge-bridge", "version": env!("CARGO_PKG_VERSION"),
-            },
-        });
+        let has_files = self.policy.workspace.is_some();
         let probe = Probe {
             host: &adapter.host,
             execution: &request.execution_id,
             agent: program,
         };
-        let (answer, missing) = tokio::try_join!(self.ask("initialize", hello), async {
-            Ok(mcp_probe::unavailable(&probe, &request.mcp_servers).await)
-        })?;
-        self.agent = Agent::read(&answer).map_err(End::Garbled)?;
+        let greeting = async {
+            match greeted {
+                Some(agent) => Ok(agent),
+                None => process::initialize(&mut self.rpc, has_files).await,
+            }
+        };
+        let probing = async { Ok(mcp_probe::unavailable(&probe, &request.mcp_servers).await) };
+        let (agent, missing) = tokio::select! {
+            both = async { tokio::try_join!(greeting, probing) } => both?,
+            () = self.run.cancelled() => return Err(End::Cancelled),
+        };
+        self.agent = agent;
         let mut servers =
             launch::servers(&request.mcp_servers, &self.agent).map_err(End::Impossible)?;
         self.report(&missing, request.mcp_required).await?;
@@ -216,10 +213,7 @@ impl<'a> Conversation<'a> {
             let message = tokio::select! {
                 message = self.rpc.next() => message,
                 () = self.run.cancelled() => return Err(End::Cancelled),
-                () = sleep_until(limit) => {
-                    let seconds = BEGIN_PATIENCE.as_secs();
-                    return Err(End::Lost(format!("{method} was not answered within {seconds} s")));
-                }
+                () = sleep_until(limit) => return Err(process::late(method)),
             };
             if let Some(outcome) = self.attend(message, asked).await? {
                 return outcome.map_err(|error| End::Refused(method, error));
@@ -278,15 +272,13 @@ impl<'a> Conversation<'a> {
         message: Option<Result<Incoming, Unreadable>>,
         asked: u64,
     ) -> Result<Option<Result<Value, RpcError>>, End> {
-        match message {
-            None => Err(End::Lost("the agent ended without an answer".to_owned())),
-            Some(Err(unreadable)) => Err(End::Garbled(format!("the agent wrote {unreadable}"))),
-            Some(Ok(Incoming::Answer { id, outcome })) => Ok((id == asked).then_some(outcome)),
-            Some(Ok(Incoming::Request { id, method, params })) => {
+        match process::received(message)? {
+            Incoming::Answer { id, outcome } => Ok((id == asked).then_some(outcome)),
+            Incoming::Request { id, method, params } => {
                 self.serve(&id, &method, params).await;
                 Ok(None)
             }
-            Some(Ok(Incoming::Notification { method, params })) => {
+            Incoming::Notification { method, params } => {
                 if method == "session/update" {
                     self.updated(&params).await?;
                 }
@@ -342,10 +334,7 @@ impl<'a> Conversation<'a> {
                     }
                 }
             }
-            (_, _) => {
-                let text = format!("there is no method {method}");
-                self.rpc.refuse(id, METHOD_NOT_FOUND, &text);
-            }
+            (_, _) => process::refuse(&mut self.rpc, id, method),
         }
     }
 

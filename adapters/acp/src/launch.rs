@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forge_adapter_api::child::Program;
 use forge_adapter_api::folder::TempFolder;
@@ -17,16 +17,14 @@ use crate::config::Settings;
 const RESUME_PROMPT: &str =
     "You were interrupted in the middle of your work. Go on where you stopped. The task was:\n\n";
 
-/// Command of the agent. `folder` is the run's own directory and outlives the process.
+/// Command of the agent, without a working directory. `folder` is the run's own directory and outlives the process.
 pub(crate) fn program(
     settings: &Settings,
     path: &Path,
-    work: PathBuf,
     folder: &TempFolder,
 ) -> io::Result<Program> {
     let mut program = Program::new(path);
     program.args = settings.table.args.iter().map(Into::into).collect();
-    program.dir = Some(work);
     program.folder = Some(folder.path().to_owned());
     // Kept for error texts.
     program.stderr_bytes = 2 << 10;

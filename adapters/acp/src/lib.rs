@@ -1,5 +1,5 @@
 //! The adapter `acp`: runs tasks on an agent program that speaks the Agent Client Protocol on stdio. One instance
-//! drives one program, with one process per run; only the agent's session outlives a run.
+//! drives one program, with one process per run, which can be started ahead; only the agent's session outlives a run.
 
 mod agent;
 mod attachments;
@@ -13,12 +13,14 @@ mod meter;
 mod mode;
 mod outcome;
 mod policy;
+mod process;
 mod run;
 mod tool_server;
 mod transcript;
+mod warm;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forge_adapter_api::child::Program;
@@ -27,16 +29,19 @@ use forge_adapter_api::{
     Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
     LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
 };
+use serde_json::json;
 
 use crate::config::{Settings, UsageScope};
 use crate::meter::Marks;
+use crate::warm::Warm;
 
 /// Time for executions to end at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 pub struct Acp {
     host: Host,
-    settings: Settings,
+    settings: Arc<Settings>,
+    warm: Warm,
     running: Running,
     marks: Mutex<Marks>,
     /// Reason why the last run could not start; `None` after a successful start.
@@ -51,9 +56,10 @@ impl ExecutionAdapter for Acp {
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
 
     async fn initialize(host: Host, config: Config) -> Result<Self> {
-        let settings = Settings::read(&config)?;
+        let settings = Arc::new(Settings::read(&config)?);
         TempFolder::remove_leftovers(host.instance());
         Ok(Self {
+            warm: Warm::new(host.clone(), Arc::clone(&settings)),
             host,
             settings,
             running: Running::default(),
@@ -65,7 +71,13 @@ impl ExecutionAdapter for Acp {
 
     async fn shutdown(&self) -> Result<()> {
         // Executions still running are dropped, which kills their programs.
-        self.running.drain(SHUTDOWN).await;
+        tokio::join!(self.warm.close(), self.running.drain(SHUTDOWN));
+        Ok(())
+    }
+
+    /// Called first when another generation has taken over: no run of this one needs a process any more.
+    async fn stop_event_relay(&self) -> Result<()> {
+        self.warm.close().await;
         Ok(())
     }
 
@@ -84,14 +96,17 @@ impl ExecutionAdapter for Acp {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        match unusable {
+        let mut health = match unusable {
             Some(reason) => Health::degraded(format!("the last run could not start: {reason}")),
-            None if self.unasked.load(Ordering::Relaxed) => Health {
-                message: Some(mode::UNASKED.to_owned()),
+            None => Health {
+                message: self.remark(),
                 ..Health::healthy()
             },
-            None => Health::healthy(),
+        };
+        if self.settings.table.warm > 0 {
+            health.details = Some(json!({ "warm": self.warm.report() }));
         }
+        health
     }
 
     fn capabilities(&self) -> Profile {
@@ -129,6 +144,14 @@ impl ExecutionAdapter for Acp {
 }
 
 impl Acp {
+    /// Message of a healthy adapter.
+    fn remark(&self) -> Option<String> {
+        let failed = |reason| format!("a warm process failed, the next run starts one: {reason}");
+        let unasked = self.unasked.load(Ordering::Relaxed);
+        let unasked = unasked.then(|| mode::UNASKED.to_owned());
+        self.warm.failure().map(failed).or(unasked)
+    }
+
     fn marks(&self) -> MutexGuard<'_, Marks> {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }

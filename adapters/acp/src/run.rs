@@ -1,16 +1,11 @@
-//! One run: starts the agent, holds the conversation, stops the agent, and builds the result.
+//! One run: takes a warm process or starts one, holds the conversation, stops the agent, and builds the result.
 
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use forge_adapter_api::child::{Child, StartError};
-use forge_adapter_api::folder::{Folder, TempFolder};
-use forge_adapter_api::{
-    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run,
-};
+use forge_adapter_api::{AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run};
 use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::caller_tools::SERVER;
-use forge_adapter_transport::json_rpc::JsonRpc;
 
 use crate::Acp;
 use crate::attachments;
@@ -20,6 +15,7 @@ use crate::launch::{self, Session};
 use crate::meter::Mark;
 use crate::outcome::{self, End, outcome};
 use crate::policy::Policy;
+use crate::process::{self, AgentProcess};
 use crate::tool_server::ToolServer;
 use crate::transcript::Transcript;
 
@@ -50,29 +46,52 @@ async fn attempt(
     events: &Events,
     run: &Run,
 ) -> Result<ExecutionResult> {
-    let instance = adapter.host.instance();
-    let path = adapter.settings.table.program.as_ref();
-    let path = path.ok_or_else(|| outcome::unavailable(launch::not_named(instance)))?;
-    let folder = TempFolder::create(instance).map_err(|error| internal(&error))?;
     let workspace = request.open_workspace()?;
-    let work = workspace
-        .as_ref()
-        .map(Folder::path)
-        .or(adapter.settings.table.dir.as_deref())
-        .unwrap_or(folder.path())
-        .to_owned();
-    let mut program = launch::program(&adapter.settings, path, work.clone(), &folder)
-        .map_err(|error| internal(&error))?;
-    program.workspace = workspace.clone();
-    let desk = ToolServer::open(&adapter.host, request, folder.path())
-        .map_err(|error| internal(&error))?;
-    let child = Child::start(&adapter.host, Some(&request.execution_id), &program);
-    let child = child.map_err(|error| match error {
-        StartError::Missing(path) => outcome::unavailable(launch::missing(instance, &path)),
-        StartError::Start { path, source } => {
-            outcome::unavailable(format!("cannot start {}: {source}", path.display()))
+    let warm = tokio::select! {
+        warm = adapter.warm.take(workspace.is_some()) => warm,
+        () = run.cancelled() => None,
+    };
+    if let Some(mut process) = warm {
+        process.enter(&adapter.settings, workspace.clone());
+        let (result, was_opened) =
+            converse(adapter, request, session, process, events, run).await?;
+        if was_opened {
+            return Ok(result);
         }
-    })?;
+        // While it waited it can have lost its login or the sight of a new session, or be stuck.
+    }
+    let process = AgentProcess::start(
+        &adapter.host,
+        &adapter.settings,
+        &request.execution_id,
+        workspace,
+        !request.tools.is_empty(),
+    )?;
+    let (result, _) = converse(adapter, request, session, process, events, run).await?;
+    Ok(result)
+}
+
+/// Holds the conversation with a process. False if the agent itself failed to open the session.
+async fn converse(
+    adapter: &Acp,
+    request: &ExecutionRequest,
+    session: Option<&str>,
+    process: AgentProcess,
+    events: &Events,
+    run: &Run,
+) -> Result<(ExecutionResult, bool)> {
+    // The directory outlives the process.
+    let AgentProcess {
+        rpc,
+        program,
+        socket,
+        agent,
+        folder: _folder,
+    } = process;
+    let desk = ToolServer::open(&adapter.host, request, socket)
+        .map_err(|error| process::internal(&error))?;
+    let workspace = program.workspace.clone();
+    let has_files = workspace.is_some();
     let policy = Policy::new(
         &adapter.settings.table,
         workspace,
@@ -83,11 +102,15 @@ async fn attempt(
             .chain(desk.is_some().then(|| SERVER.to_owned()))
             .collect(),
     );
-    let mut conversation = Conversation::new(JsonRpc::new(child), policy, desk, events, run);
+    let mut conversation = Conversation::new(rpc, policy, desk, events, run);
     let begun = conversation
-        .begin(adapter, request, session, &program)
+        .begin(adapter, request, session, &program, agent)
         .await;
     note(adapter, &begun);
+    let was_opened = !matches!(
+        begun,
+        Err(End::Lost(_) | End::Garbled(_) | End::Refused(..) | End::NoSession(_))
+    );
     let end = match begun {
         Ok(kind) => {
             let mut prompt = launch::prompt(request, kind);
@@ -96,11 +119,13 @@ async fn attempt(
             if request.turns.is_empty() {
                 prompt.extend(attachments::blocks(&attachments, conversation.agent.prompt).await?);
             }
+            // Now, while this agent waits for its model, another start delays it least.
+            adapter.warm.refill(has_files);
             conversation.turn(prompt, &attachments).await?
         }
         Err(end) => end,
     };
-    Ok(conclude(adapter, conversation, end).await)
+    Ok((conclude(adapter, conversation, end).await, was_opened))
 }
 
 /// Records the start's success or failure for the health check.
@@ -136,17 +161,7 @@ async fn conclude(adapter: &Acp, mut conversation: Conversation<'_>, end: End) -
         End::Cancelled | End::Lost(_) | End::Garbled(_) | End::Unguarded(_) => Duration::ZERO,
     };
     // The result does not depend on the exit; the program is killed after the timeout.
-    let stopped = conversation.rpc.stop(patience).await;
-    let end = match end {
-        End::Lost(reason) => {
-            let status =
-                stopped.map_or_else(|error| error.to_string(), |status| status.to_string());
-            let tail = conversation.rpc.stderr_tail();
-            let colon = if tail.is_empty() { "" } else { ": " };
-            End::Lost(format!("{reason} ({status}){colon}{tail}"))
-        }
-        end => end,
-    };
+    let end = process::stop(&mut conversation.rpc, end, patience).await;
     let handed_over = conversation.desk.map(|desk| desk.take_calls());
     let Transcript {
         meter,
@@ -202,8 +217,4 @@ fn later(before: Mark, now: Mark) -> Mark {
             before.usage
         },
     }
-}
-
-fn internal(error: &std::io::Error) -> AdapterError {
-    AdapterError::new("internal", format!("cannot prepare the run: {error}")).retryable()
 }

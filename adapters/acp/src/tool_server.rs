@@ -1,5 +1,5 @@
-//! MCP server of the caller's tools, behind a Unix socket in the run's directory. The agent starts the bridge's relay
-//! as the server's command.
+//! MCP server of the caller's tools, behind a Unix socket in the directory of the agent's process. The agent starts the
+//! bridge's relay as the server's command.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -20,6 +20,12 @@ const MESSAGE_BYTES: u64 = 16 << 20;
 /// Upper bound of connections; an agent needs one or two.
 const MOST_CONNECTIONS: usize = 16;
 
+/// The server's socket. It exists before the agent's process, to whose user the directory belongs from its start on.
+pub(crate) struct ToolSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
 /// The listening server; closed on drop.
 pub(crate) struct ToolServer {
     tools: Shared,
@@ -30,34 +36,40 @@ pub(crate) struct ToolServer {
 #[derive(Clone)]
 struct Shared(Arc<Mutex<CallerTools>>);
 
+impl ToolSocket {
+    pub(crate) fn bind(folder: &Path) -> io::Result<Self> {
+        let path = folder.join("tools");
+        let listener = UnixListener::bind(&path)?;
+        // The umask decided its mode until here, but other users cannot enter the folder.
+        fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        Ok(Self { listener, path })
+    }
+}
+
 impl ToolServer {
-    /// Opens the server; `None` if the request has no tools.
+    /// Opens the server on the socket; `None` if the request has no tools.
     pub(crate) fn open(
         host: &Host,
         request: &ExecutionRequest,
-        folder: &Path,
+        socket: Option<ToolSocket>,
     ) -> io::Result<Option<Self>> {
-        if request.tools.is_empty() {
+        let Some(socket) = socket.filter(|_| !request.tools.is_empty()) else {
             return Ok(None);
-        }
+        };
         let [relay, args @ ..] = host.relay() else {
             return Err(io::Error::other(
                 "this bridge has no relay, which an agent needs to reach the tools of a dispatch",
             ));
         };
-        let socket: PathBuf = folder.join("tools");
-        let listener = UnixListener::bind(&socket)?;
-        // The umask decided its mode until here, but other users cannot enter the folder.
-        fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
         let args: Vec<Value> = args
             .iter()
             .map(|arg| Value::from(arg.as_str()))
-            .chain([json!(socket)])
+            .chain([json!(socket.path)])
             .collect();
         let tools = CallerTools::new(&request.execution_id, &request.tools);
         let tools = Shared(Arc::new(Mutex::new(tools)));
         let mut serving = JoinSet::new();
-        serving.spawn(listen(listener, tools.clone()));
+        serving.spawn(listen(socket.listener, tools.clone()));
         Ok(Some(Self {
             tools,
             server: json!({"name": SERVER, "command": relay, "args": args, "env": []}),

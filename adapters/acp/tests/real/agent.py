@@ -1,10 +1,28 @@
 """An ACP agent with rare behaviour, selected by its argument."""
 import json
+import os
 import sys
 import time
 
 WHAT = sys.argv[1]
 WORK = None
+LOG = os.environ.get("AGENT_LOG")
+
+
+def changed():
+    return LOG is not None and os.path.exists(LOG + ".changed")
+
+
+BEFORE = changed()
+
+
+def log(what):
+    if LOG:
+        with open(LOG, "a") as file:
+            file.write(f"{what} {os.getpid()}\n")
+
+
+log("start")
 
 
 def send(message):
@@ -45,7 +63,7 @@ def prompt(request):
     elif WHAT == "plain" and "FAIL" in text:
         say("HTTP 500: not a failure of ours")
         return {"stopReason": "refusal"}
-    elif WHAT in ("plain", "forgot"):
+    elif WHAT in ("plain", "forgot", "forgetful") or WHAT.endswith("_when_changed"):
         say(WORK + ": " + text)
         return {"stopReason": "end_turn", "usage": {"inputTokens": 3, "outputTokens": 4, "totalTokens": 7}}
     elif WHAT == "greet":
@@ -114,16 +132,20 @@ while True:
     if method == "initialize":
         if WHAT == "mute":
             time.sleep(300)
+        FILES = request["params"]["clientCapabilities"]["fs"]["readTextFile"]
         result = {"protocolVersion": 2 if WHAT == "other_version" else 1,
                   "agentCapabilities": {"loadSession": WHAT != "forgetful"},
                   "authMethods": [{"id": "l", "name": "log in with `agent login`"}]}
-    elif method == "session/new" and WHAT == "login":
+    elif method == "session/new" and WHAT == "dies_when_changed" and changed() and not BEFORE:
+        sys.exit("it changed")
+    elif method == "session/new" and (WHAT == "login" or WHAT == "login_when_changed" and changed() and not BEFORE):
         send({"id": request["id"], "error": {"code": -32000, "message": "Authentication required"}})
         continue
     elif method == "session/new" and WHAT == "nameless":
         result = {}
     elif method in ("session/new", "session/load"):
         WORK = request["params"]["cwd"]
+        log("files" if FILES else "bare")
         result = {"sessionId": "s"}
         if WHAT in ("grants", "loosens"):
             modes = ["yolo"] + ["default"] * (WHAT == "loosens")

@@ -9,9 +9,19 @@ use serde_json::json;
 
 #[test]
 fn conforms() {
+    check(0);
+}
+
+#[test]
+fn conforms_with_a_warm_process() {
+    check(1);
+}
+
+fn check(warm: usize) {
     let script = format!("{}/tests/real/agent.py", env!("CARGO_MANIFEST_DIR"));
     let config = json!({
         "program": "python3", "args": [script, "plain"], "max_concurrent": 2, "native_tools": ["terminal"],
+        "warm": warm,
     });
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     conformance::check::<Acp>(Options {

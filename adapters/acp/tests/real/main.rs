@@ -10,3 +10,4 @@ mod servers;
 mod sessions;
 mod strange;
 mod tools;
+mod warm;
