@@ -19,7 +19,7 @@ mod tests;
 
 use std::sync::{Arc, Mutex};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Params, Row};
 
 use forge_store::Result;
 use forge_store::recent_events::RecentEvents;
@@ -41,30 +41,36 @@ pub struct Sqlite {
 impl Sqlite {
     async fn write<T: Send + 'static>(
         &self,
-        bytes: usize,
-        change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<T> {
-        self.write_with(Urgency::Now, bytes, change).await
-    }
-
-    async fn write_with<T: Send + 'static>(
-        &self,
         urgency: Urgency,
         bytes: usize,
         change: impl Fn(&mut Tx<'_>) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T> {
-        let change = move |conn: &Connection, counters: &mut Counters| {
-            change(&mut Tx { conn, counters }).map_err(rows::failure)
-        };
+        let change =
+            move |conn: &Connection, counters: &mut Counters| change(&mut Tx { conn, counters });
         self.engine.write(urgency, bytes, change).await
     }
 
-    async fn read<T: Send + 'static>(
+    /// Reads the first row of a statement, if there is one.
+    async fn one<T: Send + 'static>(
         &self,
         length: Length,
-        query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let found = self.engine.read(length, query).await;
-        found?.map_err(|error| rows::refused(&error))
+        sql: impl AsRef<str> + Send + 'static,
+        params: impl Params + Send + 'static,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<Option<T>> {
+        let query = move |conn: &Connection| rows::one(conn, sql.as_ref(), params, read);
+        self.engine.read(length, query).await
+    }
+
+    /// Reads all rows of a statement, which bounds them itself.
+    async fn all<T: Send + 'static>(
+        &self,
+        length: Length,
+        sql: impl AsRef<str> + Send + 'static,
+        params: impl Params + Send + 'static,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<Vec<T>> {
+        let query = move |conn: &Connection| rows::all(conn, sql.as_ref(), params, read);
+        self.engine.read(length, query).await
     }
 }

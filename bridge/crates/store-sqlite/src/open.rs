@@ -21,11 +21,6 @@ const DRAFT: &str = "bridge.db-new";
 impl Sqlite {
     /// Opens the store in this folder, or creates one; it belongs to this process until it is closed.
     pub fn open(config: &Config, data_dir: &Path) -> Result<Self, OpenError> {
-        if rusqlite::version_number() < connection::OLDEST_SQLITE {
-            return Err(OpenError::SqliteTooOld {
-                version: rusqlite::version(),
-            });
-        }
         let mut lock = FolderLock::take(data_dir)?;
         let file = data_dir.join(FILE);
         let (path, access) = (file.clone(), OpenError::access(&file));

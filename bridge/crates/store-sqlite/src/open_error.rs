@@ -56,8 +56,6 @@ pub enum OpenError {
         "another process holds a lock on {file} for longer than store.busy_timeout; end it and start again"
     )]
     Busy { file: PathBuf },
-    #[error("the linked SQLite is version {version}; 3.51.3 or later is required")]
-    SqliteTooOld { version: &'static str },
     #[error("cannot start the store's threads")]
     Thread { source: io::Error },
 }

@@ -232,7 +232,7 @@ async fn after_a_full_disk_no_write_is_acknowledged_and_the_store_comes_back() {
     let bounds = store.log_bounds();
     // A limit of the connection: it ends when the file is re-opened.
     store
-        .write(0, |tx| {
+        .write(Urgency::Now, 0, |tx| {
             Ok(tx.conn.pragma_update(None, "max_page_count", 1)?)
         })
         .await
@@ -260,7 +260,7 @@ async fn a_change_that_fails_takes_only_itself_back() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let (id, bounds) = (accept(&store, task("t")).await, store.log_bounds());
-    let half = store.write(0, |tx| {
+    let half = store.write(Urgency::Now, 0, |tx| {
         events::insert(tx, "echo", None, &task("t").events)?;
         tx.execute("DELETE FROM body", [])?;
         tx.counters.entered_queue("nowhere");
@@ -301,14 +301,16 @@ async fn a_change_or_a_question_that_panics_does_not_end_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let id = accept(&store, task("t")).await;
-    let written = store.write(0, |_| -> std::result::Result<(), _> {
+    let written = store.write(Urgency::Now, 0, |_| -> std::result::Result<(), _> {
         panic!("in the writer")
     });
     assert!(matches!(written.await, Err(Error::Unavailable(_))));
     for _ in 0..5 {
-        let read = store.read(Length::Short, |_| -> rusqlite::Result<()> {
-            panic!("in a reader")
-        });
+        let read = store
+            .engine
+            .read(Length::Short, |_| -> rusqlite::Result<()> {
+                panic!("in a reader")
+            });
         assert!(matches!(read.await, Err(Error::Unavailable(_))));
     }
     assert!(store.dispatch(id).await.unwrap().is_some());
@@ -369,7 +371,7 @@ async fn a_start_counts_what_waits_without_looking_at_it() {
 }
 
 async fn plan(store: &Sqlite, sql: &'static str) -> String {
-    let explained = store.read(Length::Long, move |connection| {
+    let explained = store.engine.read(Length::Long, move |connection| {
         let explain = format!("EXPLAIN QUERY PLAN {sql}");
         rows::all(connection, &explain, [], |row| row.get::<_, String>(3))
     });

@@ -17,6 +17,19 @@ pub(crate) enum Failure {
     Sql(#[from] rusqlite::Error),
 }
 
+/// Answer to the caller whose query or change failed: a value that its column should not hold concerns one record,
+/// everything else the whole store.
+pub(super) fn refusal(error: &rusqlite::Error) -> Error {
+    let text = error.to_string();
+    match error {
+        rusqlite::Error::FromSqlConversionFailure(..)
+        | rusqlite::Error::IntegralValueOutOfRange(..)
+        | rusqlite::Error::InvalidColumnType(..)
+        | rusqlite::Error::Utf8Error(..) => Error::Unreadable(text),
+        _ => Error::Unavailable(text),
+    }
+}
+
 /// Urgency of a change: one that is not urgent waits for others to share its commit with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Urgency {

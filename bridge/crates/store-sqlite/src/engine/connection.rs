@@ -12,8 +12,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use forge_store::Config;
 
-/// First version in which a reset of the WAL cannot lose a commit.
-pub(crate) const OLDEST_SQLITE: i32 = 3_051_003;
+// Before version 3.51.3 of SQLite, which is compiled in, a reset of the WAL can lose a commit.
+const _: () = assert!(rusqlite::ffi::SQLITE_VERSION_NUMBER >= 3_051_003);
 
 /// SQLite's default page size.
 pub(crate) const PAGE_BYTES: u64 = 4096;

@@ -115,7 +115,7 @@ impl<S: TransactionState> Engine<S> {
         &self,
         length: Length,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<rusqlite::Result<T>> {
+    ) -> Result<T> {
         self.0.readers.read(length, query).await
     }
 

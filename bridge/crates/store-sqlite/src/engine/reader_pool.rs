@@ -13,6 +13,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, oneshot};
 
+use super::change::refusal;
 use super::{closed, connection, lock};
 use forge_store::{Config, Result};
 
@@ -64,7 +65,7 @@ impl ReaderPool {
         &self,
         length: Length,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<rusqlite::Result<T>> {
+    ) -> Result<T> {
         let queue = self.queue(length);
         let room = Arc::clone(&queue.room).acquire_owned().await;
         let room = room.map_err(|_| closed())?;
@@ -75,7 +76,8 @@ impl ReaderPool {
             // The caller can have gone away.
             let _ = reply.send(result);
         }));
-        answer.await.map_err(|_| closed())
+        let result = answer.await.map_err(|_| closed())?;
+        result.map_err(|error| refusal(&error))
     }
 
     /// Closes every connection after the query that it runs; further queries wait until the guard is dropped.

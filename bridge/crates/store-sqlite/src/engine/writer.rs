@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use super::change::{Failure, QueuedChange};
+use super::change::{self, Failure, QueuedChange};
 use super::checkpointer::Checkpointer;
 use super::failure::StoreFailure;
 use super::wal::{self, Frames, Mode};
@@ -282,8 +282,8 @@ fn run_change<S: TransactionState>(
         Failure::Refused(error) if goes_on => Ok(Err(error)),
         Failure::Refused(_) => Err(closed_file()),
         Failure::Sql(error) if goes_on && connection::is_of_the_values(&error) => {
-            tracing::error!(%error, "SQLite refused a change");
-            Ok(Err(Error::Unavailable(error.to_string())))
+            tracing::error!(%error, "a change failed because of its values");
+            Ok(Err(change::refusal(&error)))
         }
         Failure::Sql(error) => Err(error),
     }

@@ -15,21 +15,23 @@ use forge_store::{Result, rules};
 use super::rows::{self, nanos, phase, select_dispatch};
 use super::{Tx, content, deliver, events, queue};
 use crate::Sqlite;
-use crate::engine::{Failure, Length};
+use crate::engine::{Failure, Length, Urgency};
 
 #[async_trait]
 impl Accept for Sqlite {
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {
         let key = key.clone();
-        let found = self.read(Length::Short, move |connection| recall(connection, &key));
-        Ok(found.await?.map(|(_, known)| known))
+        let query = move |connection: &Connection| recall(connection, &key);
+        let found = self.engine.read(Length::Short, query).await?;
+        Ok(found.map(|(_, known)| known))
     }
 
     async fn accept(&self, new: NewDispatch) -> Result<Acceptance> {
         let sealed = new.secrets.as_ref().map_or(0, Vec::len);
         let attached: usize = new.attachments.iter().map(Vec::len).sum();
         let bytes = new.request.get().len() + new.routing.get().len() + sealed + attached + 512;
-        self.write(bytes, move |tx| accept(tx, &new)).await
+        let change = move |tx: &mut Tx<'_>| accept(tx, &new);
+        self.write(Urgency::Now, bytes, change).await
     }
 }
 

@@ -25,30 +25,26 @@ fn state(tx: &Tx<'_>, seq: i64) -> rusqlite::Result<Option<DeliveryState>> {
 }
 
 /// Makes the delivery of a finished dispatch due again, whatever its state.
-pub(crate) fn redeliver(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> rusqlite::Result<()> {
-    let Some(state) = state(tx, seq)? else {
-        return Ok(());
-    };
-    tx.execute(
-        "UPDATE dispatch SET delivery = 0, due_at = ?1, since = ?1, settled_at = NULL, expires_at = NULL
-         WHERE seq = ?2",
-        params![nanos(now), seq],
-    )?;
-    count(tx, Some(state), Some(DeliveryState::Pending));
-    Ok(())
+pub(crate) fn redeliver(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> rusqlite::Result<u64> {
+    match state(tx, seq)? {
+        Some(state) => replay(tx, &[seq], state, now),
+        None => Ok(0),
+    }
 }
 
-/// Like `redeliver`, for those that have not left the state in which they were chosen; returns their number.
+/// Makes those deliveries due again that have not left the state in which they were chosen; returns their number.
 pub(crate) fn replay(
     tx: &mut Tx<'_>,
     chosen: &[i64],
     still: DeliveryState,
     now: Timestamp,
 ) -> rusqlite::Result<u64> {
+    let sql = "UPDATE dispatch SET delivery = 0, due_at = ?1, since = ?1, settled_at = NULL, expires_at = NULL
+               WHERE seq = ?2 AND delivery = ?3";
     let mut replayed = 0;
     for seq in chosen {
-        if state(tx, *seq)? == Some(still) {
-            redeliver(tx, *seq, now)?;
+        if tx.execute(sql, params![nanos(now), seq, state_code(still)])? > 0 {
+            count(tx, Some(still), Some(DeliveryState::Pending));
             replayed += 1;
         }
     }
@@ -56,10 +52,9 @@ pub(crate) fn replay(
 }
 
 pub(crate) fn replay_one(tx: &mut Tx<'_>, id: DeliveryId, now: Timestamp) -> Result<u64, Failure> {
-    let found = Current::find(tx.conn, id.as_bytes())?;
-    let owed = found.filter(|found| found.delivery.is_some());
-    redeliver(tx, owed.ok_or(Error::NotFound)?.seq, now)?;
-    Ok(1)
+    let found = Current::find(tx.conn, id.as_bytes())?.ok_or(Error::NotFound)?;
+    let state = found.delivery.ok_or(Error::NotFound)?;
+    Ok(replay(tx, &[found.seq], state, now)?)
 }
 
 pub(crate) fn supersede(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> rusqlite::Result<()> {

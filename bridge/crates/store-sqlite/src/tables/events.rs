@@ -23,7 +23,7 @@ use forge_store::roles::EventLog;
 use super::rows::{self, Current, nanos};
 use super::{Tx, counters};
 use crate::Sqlite;
-use crate::engine::Length;
+use crate::engine::{Length, Urgency};
 
 #[async_trait]
 impl EventLog for Sqlite {
@@ -63,20 +63,17 @@ impl EventLog for Sqlite {
 
     async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
         let (log, sql) = (self.log().clone(), format!("{} DESC LIMIT 1", of_one()));
-        self.read(Length::Long, move |connection| {
-            let newest = rows::one(connection, &sql, params![0, id.as_bytes()], |row| {
-                Batch::read(row, &log)?.events(&log, &EventFilter::default())
-            })?;
-            Ok(newest.and_then(|mut events| events.pop()))
-        })
-        .await
+        let newest = self.one(Length::Long, sql, (0, *id.as_bytes()), move |row| {
+            Batch::read(row, &log)?.events(&log, &EventFilter::default())
+        });
+        Ok(newest.await?.and_then(|mut events| events.pop()))
     }
 
     async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()> {
         let provider = provider.to_owned();
         let bytes = size(&events);
-        self.write(bytes, move |tx| Ok(insert(tx, &provider, None, &events)?))
-            .await
+        let change = move |tx: &mut Tx<'_>| Ok(insert(tx, &provider, None, &events)?);
+        self.write(Urgency::Now, bytes, change).await
     }
 }
 
@@ -92,10 +89,8 @@ impl Sqlite {
         limit: usize,
     ) -> Result<EventPage> {
         let (filter, log) = (filter.clone(), self.log().clone());
-        self.read(Length::Long, move |connection| {
-            read(connection, &log, &filter, after, limit)
-        })
-        .await
+        let query = move |connection: &Connection| read(connection, &log, &filter, after, limit);
+        self.engine.read(Length::Long, query).await
     }
 }
 

@@ -18,7 +18,7 @@ use forge_store::{Error, Result, rules};
 use super::rows::{self, Current, nanos, phase, select_dispatch};
 use super::{Tx, content, deliver, events, queue};
 use crate::Sqlite;
-use crate::engine::{Failure, Length};
+use crate::engine::{Failure, Length, Urgency};
 
 #[async_trait]
 impl Executions for Sqlite {
@@ -33,13 +33,13 @@ impl Executions for Sqlite {
         started: NewEvent,
     ) -> Result<(Begun, Box<RawValue>)> {
         let provider = provider.to_owned();
-        self.write(0, move |tx| begin(tx, id, &provider, &started))
-            .await
+        let change = move |tx: &mut Tx<'_>| begin(tx, id, &provider, &started);
+        self.write(Urgency::Now, 0, change).await
     }
 
     async fn append(&self, lease: &Lease, progress: Progress) -> Result<()> {
         let (lease, bytes) = (lease.clone(), events::size(&progress.events));
-        self.write(bytes, move |tx| {
+        self.write(Urgency::Now, bytes, move |tx| {
             let found = Current::find(tx.conn, lease.id.as_bytes())?;
             let found = found.ok_or(Error::Stale(lease.id))?;
             transition::append(&lease, &found.standing(), tx.counters.epoch)?;
@@ -64,12 +64,12 @@ impl Executions for Sqlite {
             + finish.output.as_ref().map_or(0, String::len)
             + finish.output_files.iter().map(Vec::len).sum::<usize>()
             + events::size(&finish.events);
-        self.write(bytes, move |tx| self::finish(tx, &claim, &finish))
-            .await
+        let change = move |tx: &mut Tx<'_>| self::finish(tx, &claim, &finish);
+        self.write(Urgency::Now, bytes, change).await
     }
 
     async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()> {
-        self.write(0, move |tx| {
+        self.write(Urgency::Now, 0, move |tx| {
             let found = Current::find(tx.conn, claim.id().as_bytes())?.ok_or(Error::NotFound)?;
             transition::requeue(&claim, &found.standing(), tx.counters.epoch)?;
             let sql = select_dispatch!(
@@ -92,7 +92,7 @@ impl Executions for Sqlite {
     }
 
     async fn request_cancel(&self, id: DispatchId, _at: Timestamp) -> Result<CancelRequest> {
-        self.write(0, move |tx| {
+        self.write(Urgency::Now, 0, move |tx| {
             let Some(found) = Current::find(tx.conn, id.as_bytes())? else {
                 return Ok(CancelRequest::Unknown);
             };
@@ -109,22 +109,20 @@ impl Executions for Sqlite {
     }
 
     async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>> {
-        let epoch = self.epoch();
-        self.read(Length::Long, move |connection| {
-            let sql = select_dispatch!(
-                ", b.request FROM dispatch d INDEXED BY dispatch_running JOIN body b ON b.dispatch = d.seq
-                 WHERE d.phase = 4 AND d.epoch < ? ORDER BY d.seq LIMIT ?"
-            );
-            rows::all(connection, sql, params![epoch, rows::limit(limit)], |row| {
-                let dispatch = rows::dispatch(row)?;
-                Ok(Interrupted {
-                    attempt: dispatch.attempts,
-                    cancel_requested: dispatch.cancel_requested,
-                    dispatch,
-                    request: rows::opaque(row, rows::MORE)?,
-                    recorded_session: row.get(rows::RECORDED_SESSION)?,
-                    spent: rows::opaque_option(row, rows::SPENT)?,
-                })
+        let sql = select_dispatch!(
+            ", b.request FROM dispatch d INDEXED BY dispatch_running JOIN body b ON b.dispatch = d.seq
+             WHERE d.phase = 4 AND d.epoch < ? ORDER BY d.seq LIMIT ?"
+        );
+        let params = (self.epoch(), rows::limit(limit));
+        self.all(Length::Long, sql, params, |row| {
+            let dispatch = rows::dispatch(row)?;
+            Ok(Interrupted {
+                attempt: dispatch.attempts,
+                cancel_requested: dispatch.cancel_requested,
+                dispatch,
+                request: rows::opaque(row, rows::MORE)?,
+                recorded_session: row.get(rows::RECORDED_SESSION)?,
+                spent: rows::opaque_option(row, rows::SPENT)?,
             })
         })
         .await

@@ -28,18 +28,14 @@ use crate::engine::{Length, Urgency, lock};
 impl Outbox for Sqlite {
     async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>> {
         let served = Arc::clone(&self.served);
-        self.read(Length::Short, move |connection| {
-            due(connection, &query, &mut lock(&served))
-        })
-        .await
+        let query = move |connection: &Connection| due(connection, &query, &mut lock(&served));
+        self.engine.read(Length::Short, query).await
     }
 
     async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>> {
         let exclude = exclude.to_vec();
-        self.read(Length::Short, move |connection| {
-            next_due(connection, &exclude)
-        })
-        .await
+        let query = move |connection: &Connection| next_due(connection, &exclude);
+        self.engine.read(Length::Short, query).await
     }
 
     async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload> {
@@ -47,14 +43,12 @@ impl Outbox for Sqlite {
                    JOIN result r ON r.dispatch = d.seq
                    JOIN body b ON b.dispatch = d.seq
                    WHERE d.id = ? AND d.delivery IS NOT NULL";
-        let found = self.read(Length::Short, move |connection| {
-            rows::one(connection, sql, [id.as_bytes()], |row| {
-                Ok(DeliveryPayload {
-                    body: row.get::<_, String>(0)?.into_bytes(),
-                    trace_id: row.get(1)?,
-                    request: rows::opaque(row, 2)?,
-                    secrets: row.get(3)?,
-                })
+        let found = self.one(Length::Short, sql, [*id.as_bytes()], |row| {
+            Ok(DeliveryPayload {
+                body: row.get::<_, String>(0)?.into_bytes(),
+                trace_id: row.get(1)?,
+                request: rows::opaque(row, 2)?,
+                secrets: row.get(3)?,
             })
         });
         found.await?.ok_or(Error::NotFound)
@@ -66,17 +60,15 @@ impl Outbox for Sqlite {
         let answer = answer.map_or(0, String::len);
         let bytes = answer + events::size(&settlement.events);
         // The receiver has answered, and nothing follows from this.
-        self.write_with(Urgency::Soon, bytes, move |tx| {
-            deliver::settle(tx, id, &settlement)
-        })
-        .await
+        let change = move |tx: &mut Tx<'_>| deliver::settle(tx, id, &settlement);
+        self.write(Urgency::Soon, bytes, change).await
     }
 
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64> {
         match replay {
             Replay::One(id) => {
-                let one = self.write(0, move |tx| deliver::replay_one(tx, id, now));
-                one.await
+                let one = move |tx: &mut Tx<'_>| deliver::replay_one(tx, id, now);
+                self.write(Urgency::Now, 0, one).await
             }
             Replay::Many { status, .. } => {
                 let (mut after, mut replayed) = (0, 0);
@@ -88,7 +80,7 @@ impl Outbox for Sqlite {
                     after = *last;
                     let step =
                         move |tx: &mut Tx<'_>| Ok(deliver::replay(tx, &chosen, status, now)?);
-                    replayed += self.write(0, step).await?;
+                    replayed += self.write(Urgency::Now, 0, step).await?;
                 }
             }
         }
@@ -108,33 +100,27 @@ impl Outbox for Sqlite {
         now: Timestamp,
         limit: usize,
     ) -> Result<Vec<DueDelivery>> {
-        let origin = origin.to_owned();
         let sql = "SELECT id, callback_url, callback_origin, delivery_attempts, since
                    FROM (SELECT id, callback_url, callback_origin, delivery_attempts, since, give_up_after
                          FROM dispatch INDEXED BY delivery_due
                          WHERE delivery = 0 AND callback_origin = ?1 AND due_at <= ?2
                          ORDER BY due_at, seq LIMIT ?3)
                    WHERE give_up_after <= ?2 - since LIMIT ?4";
-        self.read(Length::Long, move |connection| {
-            let (looked_at, limit) = (rows::limit(LOOKED_AT), rows::limit(limit));
-            let params = params![origin, nanos(now), looked_at, limit];
-            rows::all(connection, sql, params, read_due)
-        })
-        .await
+        let (looked_at, limit) = (rows::limit(LOOKED_AT), rows::limit(limit));
+        let params = (origin.to_owned(), nanos(now), looked_at, limit);
+        self.all(Length::Long, sql, params, read_due).await
     }
 
     async fn open_breakers(&self) -> Result<Vec<OpenBreaker>> {
         let sql = "SELECT origin, opened_at, until, times, reason FROM breaker
                    ORDER BY until DESC, origin DESC LIMIT ?";
-        self.read(Length::Short, move |connection| {
-            rows::all(connection, sql, [rows::limit(MAX_BREAKERS)], |row| {
-                Ok(OpenBreaker {
-                    origin: row.get(0)?,
-                    opened_at: rows::time(row, 1)?,
-                    until: rows::time(row, 2)?,
-                    times: row.get(3)?,
-                    reason: row.get(4)?,
-                })
+        self.all(Length::Short, sql, [rows::limit(MAX_BREAKERS)], |row| {
+            Ok(OpenBreaker {
+                origin: row.get(0)?,
+                opened_at: rows::time(row, 1)?,
+                until: rows::time(row, 2)?,
+                times: row.get(3)?,
+                reason: row.get(4)?,
             })
         })
         .await
@@ -142,7 +128,7 @@ impl Outbox for Sqlite {
 
     async fn keep_breakers(&self, open: Vec<OpenBreaker>, closed: Vec<String>) -> Result<()> {
         let bytes = 256 * (open.len() + closed.len());
-        self.write_with(Urgency::Soon, bytes, move |tx| {
+        self.write(Urgency::Soon, bytes, move |tx| {
             for origin in &closed {
                 tx.execute("DELETE FROM breaker WHERE origin = ?", [origin])?;
             }
@@ -170,19 +156,20 @@ impl Outbox for Sqlite {
              SELECT delivery_attempts, last_at, last_duration_ms, last_status, last_error, last_answer
              FROM dispatch WHERE seq = ?1 AND last_at IS NOT NULL
              ORDER BY 1";
-        self.read(Length::Short, move |connection| {
-            let transaction = connection.unchecked_transaction()?;
-            let found = rows::one(&transaction, &sql, [id.as_bytes()], |row| {
-                Ok((row.get::<_, i64>(8)?, read_delivery(row)?))
-            })?;
-            let Some((seq, mut delivery)) = found else {
-                return Ok(None);
-            };
-            let read = |row: &Row<'_>| read_attempt(row, 0);
-            delivery.attempts = rows::all(&transaction, attempts, [seq], read)?;
-            Ok(Some(delivery))
-        })
-        .await
+        self.engine
+            .read(Length::Short, move |connection| {
+                let transaction = connection.unchecked_transaction()?;
+                let found = rows::one(&transaction, &sql, [id.as_bytes()], |row| {
+                    Ok((row.get::<_, i64>(8)?, read_delivery(row)?))
+                })?;
+                let Some((seq, mut delivery)) = found else {
+                    return Ok(None);
+                };
+                let read = |row: &Row<'_>| read_attempt(row, 0);
+                delivery.attempts = rows::all(&transaction, attempts, [seq], read)?;
+                Ok(Some(delivery))
+            })
+            .await
     }
 
     async fn deliveries(&self, filter: DeliveryFilter) -> Result<Page<DeliveryRecord>> {
@@ -195,22 +182,23 @@ impl Outbox for Sqlite {
             None => "delivery IS NOT NULL".to_owned(),
             Some(state) => format!("delivery = {}", state_code(state)),
         };
-        self.read(Length::Long, move |connection| {
-            let range = Range::new(connection, filter.before, index)?;
-            let sql = format!(
-                "{DELIVERY} {index} WHERE seq < ?1 AND seq >= ?2 AND {state} AND {AT_HOST}
+        self.engine
+            .read(Length::Long, move |connection| {
+                let range = Range::new(connection, filter.before, index)?;
+                let sql = format!(
+                    "{DELIVERY} {index} WHERE seq < ?1 AND seq >= ?2 AND {state} AND {AT_HOST}
                    AND finished_at >= ?5
                  ORDER BY seq DESC LIMIT ?4"
-            );
-            let limit = rows::limit(filter.limit.saturating_add(1));
-            let since = filter.since.map_or(i64::MIN, nanos);
-            let params = params![range.before, range.floor, filter.host, limit, since];
-            let found = rows::all(connection, &sql, params, |row| {
-                Ok((row.get(8)?, read_delivery(row)?))
-            })?;
-            Ok(range.page(found, filter.limit))
-        })
-        .await
+                );
+                let limit = rows::limit(filter.limit.saturating_add(1));
+                let since = filter.since.map_or(i64::MIN, nanos);
+                let params = params![range.before, range.floor, filter.host, limit, since];
+                let found = rows::all(connection, &sql, params, |row| {
+                    Ok((row.get(8)?, read_delivery(row)?))
+                })?;
+                Ok(range.page(found, filter.limit))
+            })
+            .await
     }
 
     async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>> {
@@ -243,12 +231,9 @@ impl Sqlite {
              ORDER BY seq LIMIT ?4",
             state_code(status)
         );
-        self.read(Length::Long, move |connection| {
-            let since = since.map_or(i64::MIN, nanos);
-            let params = params![after, since, host, rows::limit(REPLAY_STEP)];
-            rows::all(connection, &sql, params, |row| row.get(0))
-        })
-        .await
+        let since = since.map_or(i64::MIN, nanos);
+        let params = (after, since, host, rows::limit(REPLAY_STEP));
+        self.all(Length::Long, sql, params, |row| row.get(0)).await
     }
 }
 

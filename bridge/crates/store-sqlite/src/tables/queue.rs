@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::params;
+use rusqlite::{Row, params};
 
 use forge_base::id::DispatchId;
 use forge_store::record::{Ready, Reroute};
@@ -12,23 +12,20 @@ use forge_store::{Error, Result};
 use super::Tx;
 use super::rows::{self, Current, nanos, phase};
 use crate::Sqlite;
-use crate::engine::{Failure, Length};
+use crate::engine::{Failure, Length, Urgency};
 
 #[async_trait]
 impl Queue for Sqlite {
     async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>> {
-        let provider = provider.to_owned();
         let sql = "SELECT id, provider, pinned, attempts FROM dispatch INDEXED BY dispatch_ready
                    WHERE phase = 0 AND provider = ? ORDER BY priority DESC, seq LIMIT ?";
-        self.read(Length::Short, move |connection| {
-            let params = params![provider, rows::limit(limit)];
-            rows::all(connection, sql, params, |row| {
-                Ok(Ready {
-                    id: rows::dispatch_id(row, 0)?,
-                    provider: row.get(1)?,
-                    pinned: row.get(2)?,
-                    attempts: row.get(3)?,
-                })
+        let params = (provider.to_owned(), rows::limit(limit));
+        self.all(Length::Short, sql, params, |row| {
+            Ok(Ready {
+                id: rows::dispatch_id(row, 0)?,
+                provider: row.get(1)?,
+                pinned: row.get(2)?,
+                attempts: row.get(3)?,
             })
         })
         .await
@@ -41,7 +38,7 @@ impl Queue for Sqlite {
     async fn promote(&self, now: Timestamp, limit: usize) -> Result<usize> {
         let due = "SELECT seq, provider, session FROM dispatch INDEXED BY dispatch_delayed
                    WHERE phase = 1 AND not_before <= ? ORDER BY not_before, seq LIMIT ?";
-        self.write(0, move |tx| {
+        self.write(Urgency::Now, 0, move |tx| {
             let params = params![nanos(now), rows::limit(limit)];
             let due: Vec<(i64, String, Option<String>)> =
                 rows::all(tx.conn, due, params, |row| row.try_into())?;
@@ -58,22 +55,17 @@ impl Queue for Sqlite {
     async fn overdue(&self, now: Timestamp, limit: usize) -> Result<Vec<DispatchId>> {
         let sql = "SELECT id FROM dispatch INDEXED BY dispatch_start_by
                    WHERE phase < 3 AND start_by <= ? ORDER BY start_by, seq LIMIT ?";
-        self.read(Length::Short, move |connection| {
-            let params = params![nanos(now), rows::limit(limit)];
-            rows::all(connection, sql, params, |row| rows::dispatch_id(row, 0))
-        })
-        .await
+        let params = [nanos(now), rows::limit(limit)];
+        let read = |row: &Row<'_>| rows::dispatch_id(row, 0);
+        self.all(Length::Short, sql, params, read).await
     }
 
     async fn cancelled_in_queue(&self, limit: usize) -> Result<Vec<DispatchId>> {
         let sql = "SELECT id FROM dispatch INDEXED BY dispatch_cancelled
                    WHERE phase = 3 ORDER BY seq LIMIT ?";
-        self.read(Length::Short, move |connection| {
-            rows::all(connection, sql, [rows::limit(limit)], |row| {
-                rows::dispatch_id(row, 0)
-            })
-        })
-        .await
+        let read = |row: &Row<'_>| rows::dispatch_id(row, 0);
+        self.all(Length::Short, sql, [rows::limit(limit)], read)
+            .await
     }
 
     async fn next_queue_event(&self) -> Result<Option<Timestamp>> {
@@ -81,17 +73,14 @@ impl Queue for Sqlite {
                      SELECT min(start_by) AS time FROM dispatch INDEXED BY dispatch_start_by WHERE phase < 3
                      UNION ALL
                      SELECT min(not_before) FROM dispatch INDEXED BY dispatch_delayed WHERE phase = 1)";
-        self.read(Length::Short, move |connection| {
-            let time = rows::one(connection, sql, [], |row| rows::time_option(row, 0))?;
-            Ok(time.flatten())
-        })
-        .await
+        let read = |row: &Row<'_>| rows::time_option(row, 0);
+        Ok(self.one(Length::Short, sql, [], read).await?.flatten())
     }
 
     async fn reroute(&self, reroute: Reroute) -> Result<()> {
         let bytes = reroute.routing.get().len();
-        self.write(bytes, move |tx| self::reroute(tx, &reroute))
-            .await
+        let change = move |tx: &mut Tx<'_>| self::reroute(tx, &reroute);
+        self.write(Urgency::Now, bytes, change).await
     }
 }
 

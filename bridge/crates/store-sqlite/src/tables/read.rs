@@ -25,39 +25,30 @@ impl Records for Sqlite {
             ", r.body FROM dispatch d JOIN body b ON b.dispatch = d.seq
              LEFT JOIN result r ON r.dispatch = d.seq WHERE d.id = ?"
         );
-        self.read(Length::Short, move |connection| {
-            rows::one(connection, sql, [id.as_bytes()], with_result)
-        })
-        .await
+        let params = [*id.as_bytes()];
+        self.one(Length::Short, sql, params, with_result).await
     }
 
     async fn request(&self, id: DispatchId) -> Result<Box<RawValue>> {
         let sql =
             "SELECT b.request FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.id = ?";
-        let found = self.read(Length::Long, move |connection| {
-            rows::one(connection, sql, [id.as_bytes()], |row| rows::opaque(row, 0))
-        });
+        let params = [*id.as_bytes()];
+        let found = self.one(Length::Long, sql, params, |row| rows::opaque(row, 0));
         found.await?.ok_or(Error::NotFound)
     }
 
     async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<DispatchRecord>> {
-        let task_id = task_id.to_owned();
         let sql = select_dispatch!(
             ", r.body FROM dispatch d JOIN body b ON b.dispatch = d.seq
              LEFT JOIN result r ON r.dispatch = d.seq WHERE d.task_id = ? ORDER BY d.seq DESC LIMIT ?"
         );
-        self.read(Length::Long, move |connection| {
-            let params = params![task_id, rows::limit(limit)];
-            rows::all(connection, sql, params, with_result)
-        })
-        .await
+        let params = (task_id.to_owned(), rows::limit(limit));
+        self.all(Length::Long, sql, params, with_result).await
     }
 
     async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>> {
-        self.read(Length::Long, move |connection| {
-            dispatches(connection, &filter)
-        })
-        .await
+        let query = move |connection: &Connection| dispatches(connection, &filter);
+        self.engine.read(Length::Long, query).await
     }
 
     async fn content(
@@ -67,10 +58,9 @@ impl Records for Sqlite {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Piece>> {
-        self.read(Length::Long, move |connection| {
-            content::read(connection, id, content, offset, limit)
-        })
-        .await
+        let query =
+            move |connection: &Connection| content::read(connection, id, content, offset, limit);
+        self.engine.read(Length::Long, query).await
     }
 }
 

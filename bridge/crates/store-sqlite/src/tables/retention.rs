@@ -15,7 +15,7 @@ use forge_store::{Result, rules};
 use super::rows::{self, nanos};
 use super::{Tx, deliver, events};
 use crate::Sqlite;
-use crate::engine::Failure;
+use crate::engine::{Failure, Urgency};
 
 #[async_trait]
 impl Maintenance for Sqlite {
@@ -36,7 +36,8 @@ impl Maintenance for Sqlite {
     }
 
     async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept> {
-        let swept = self.write(0, move |tx| sweep(tx, now, limit)).await;
+        let swept = self.write(Urgency::Now, 0, move |tx| sweep(tx, now, limit));
+        let swept = swept.await;
         self.recent_events.clear();
         swept
     }

@@ -5,9 +5,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Params, Row};
 use serde_json::value::RawValue;
 
-use crate::engine::Failure;
 use forge_base::id::DispatchId;
-use forge_store::Error;
 use forge_store::record::{Callback, DeliveryState, DispatchRecord, DispatchState};
 use forge_store::transition::{Stage, Standing};
 
@@ -203,30 +201,6 @@ impl Current {
             cancel_requested: self.cancel_requested,
             has_callback: self.has_callback,
         }
-    }
-}
-
-/// The error as the domain names it: a value that its column should not hold concerns one record, everything else the
-/// whole store.
-pub(crate) fn refused(error: &rusqlite::Error) -> Error {
-    let text = error.to_string();
-    match error {
-        rusqlite::Error::FromSqlConversionFailure(..)
-        | rusqlite::Error::IntegralValueOutOfRange(..)
-        | rusqlite::Error::InvalidColumnType(..)
-        | rusqlite::Error::Utf8Error(..) => Error::Unreadable(text),
-        _ => Error::Unavailable(text),
-    }
-}
-
-/// A change that met a row which cannot be read is refused as a query of it is.
-pub(crate) fn failure(failure: Failure) -> Failure {
-    let Failure::Sql(error) = &failure else {
-        return failure;
-    };
-    match refused(error) {
-        unreadable @ Error::Unreadable(_) => unreadable.into(),
-        _ => failure,
     }
 }
 

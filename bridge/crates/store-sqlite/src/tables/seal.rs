@@ -12,19 +12,19 @@ use forge_store::sealed::{Place, Resealed, Sealed};
 
 use super::rows;
 use crate::Sqlite;
-use crate::engine::Length;
+use crate::engine::{Length, Urgency};
 
 #[async_trait]
 impl Secrets for Sqlite {
     async fn sealed(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let name = name.to_owned();
-        self.read(Length::Short, move |connection| named(connection, &name))
-            .await
+        let query = move |connection: &Connection| named(connection, &name);
+        self.engine.read(Length::Short, query).await
     }
 
     async fn seal_once(&self, name: &str, value: Vec<u8>) -> Result<Vec<u8>> {
         let name = name.to_owned();
-        self.write(value.len(), move |tx| {
+        self.write(Urgency::Now, value.len(), move |tx| {
             let sql = "INSERT INTO sealed (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING";
             tx.execute(sql, params![name, value])?;
             Ok(named(tx.conn, &name)?.unwrap_or_default())
@@ -33,15 +33,13 @@ impl Secrets for Sqlite {
     }
 
     async fn sealed_page(&self, after: u64, limit: usize) -> Result<Page<Sealed>> {
-        self.read(Length::Long, move |connection| {
-            page(connection, after, limit)
-        })
-        .await
+        let query = move |connection: &Connection| page(connection, after, limit);
+        self.engine.read(Length::Long, query).await
     }
 
     async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64> {
         let bytes = changes.iter().map(|change| change.to.len()).sum();
-        self.write(bytes, move |tx| {
+        self.write(Urgency::Now, bytes, move |tx| {
             let mut changed = 0;
             for Resealed { place, from, to } in &changes {
                 changed += match place {
