@@ -11,6 +11,9 @@ use forge_adapter_api::{
     ExecutionResult, Health, Host, LatencyProfile, OutputStrategy, Profile, Result, Running, Usage,
     async_trait,
 };
+use serde_json::json;
+
+const KEY: &str = "sk-of-the-tests";
 
 const SOUND: u8 = 0;
 const PANICS: u8 = 1;
@@ -21,6 +24,12 @@ const NOTHING_AT_ONCE: u8 = 5;
 const DENIES_ITS_INTERFACE: u8 = 6;
 const PANICS_AT_START: u8 = 7;
 const NO_REASONS: u8 = 8;
+const NO_HINTS: u8 = 9;
+const LATE: u8 = 10;
+const REPEATS_ITS_KEY: u8 = 11;
+const WITHDRAWS_ANOTHER: u8 = 12;
+const KEEPS_WITHDRAWN: u8 = 13;
+const DROPS_FILES: u8 = 14;
 
 struct Subject<const FLAW: u8>(Running);
 
@@ -48,7 +57,9 @@ impl<const FLAW: u8> ExecutionAdapter for Subject<FLAW> {
 
     fn capabilities(&self) -> Profile {
         Profile {
-            capabilities: vec!["streaming".to_owned(), "cost_tracking".to_owned()],
+            capabilities: ["streaming", "cost_tracking", "attachments"]
+                .map(str::to_owned)
+                .into(),
             native_tools: Vec::new(),
             max_concurrent: if FLAW == NOTHING_AT_ONCE { 0 } else { 2 },
             output_strategies: vec![OutputStrategy::Stream],
@@ -69,7 +80,25 @@ impl<const FLAW: u8> ExecutionAdapter for Subject<FLAW> {
                 return Err(AdapterError::cancelled());
             }
             "fail" if FLAW == NO_REASONS => return Ok(ExecutionResult::error("", "")),
+            "fail" if FLAW == REPEATS_ITS_KEY => {
+                return Err(AdapterError::new("broken", format!("the key is {KEY}")));
+            }
             "fail" => return Ok(ExecutionResult::error("broken", "as asked")),
+            "busy" => {
+                let retry_after_ms = Some(if FLAW == LATE { 7 } else { 7_000 });
+                return Err(AdapterError {
+                    retryable: FLAW != NO_HINTS,
+                    retry_after_ms,
+                    ..AdapterError::new("rate_limited", "as asked")
+                });
+            }
+            "retract" => return Ok(retract(&events, FLAW).await),
+            "files" => {
+                let kept = if FLAW == DROPS_FILES { 1 } else { 2 };
+                let files = request.attachments.iter().take(kept);
+                let types: Vec<&str> = files.map(|file| file.media_type.as_str()).collect();
+                return Ok(ExecutionResult::ok(types.join(" ")));
+            }
             _ => {}
         }
         if FLAW != SILENT {
@@ -103,6 +132,28 @@ impl<const FLAW: u8> ExecutionAdapter for Subject<FLAW> {
     }
 }
 
+async fn retract(events: &Events, flaw: u8) -> ExecutionResult {
+    let text = |id: &str, delta: &str| {
+        let data = json!({"messageId": id, "delta": delta});
+        AdapterEvent::new("assistant.text").with(data)
+    };
+    let withdrawn = if flaw == WITHDRAWS_ANOTHER {
+        "m-7"
+    } else {
+        "m-1"
+    };
+    let retracted = json!({"messageId": withdrawn});
+    events.send(text("m-1", "never mind")).await;
+    events
+        .send(AdapterEvent::new("assistant.retracted").with(retracted))
+        .await;
+    events.send(text("m-2", "said")).await;
+    match flaw {
+        KEEPS_WITHDRAWN => ExecutionResult::ok("never mindsaid"),
+        _ => ExecutionResult::ok("said"),
+    }
+}
+
 #[async_trait]
 impl<const FLAW: u8> SystemManager for Subject<FLAW> {
     async fn list_models(&self) -> Result<Vec<Model>> {
@@ -112,9 +163,14 @@ impl<const FLAW: u8> SystemManager for Subject<FLAW> {
 
 fn report<const FLAW: u8>() -> Report {
     conformance::check::<Subject<FLAW>>(Options {
-        bad_config: Some(serde_json::json!({"number": "seven"})),
+        config: json!({"api_key": KEY}),
+        bad_config: Some(json!({"number": "seven"})),
         slow: Some(ExecutionRequest::sample("slow")),
         failing: Some(ExecutionRequest::sample("fail")),
+        transient: Some(ExecutionRequest::sample("busy")),
+        retry_after: Some(Duration::from_secs(7)),
+        retracting: Some(ExecutionRequest::sample("retract")),
+        attaching: Some(ExecutionRequest::sample("files")),
         patience: Duration::from_secs(if FLAW == SOUND { 10 } else { 2 }),
         ..Options::default()
     })
@@ -132,8 +188,13 @@ fn failures(report: &Report) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn a_sound_adapter_has_no_failures() {
-    report::<SOUND>().assert_ok();
+fn a_sound_adapter_passes_every_rule() {
+    let report = report::<SOUND>();
+    report.assert_ok();
+    let is_unchecked = |outcome: &Outcome| matches!(outcome, Outcome::NotChecked(_));
+    let unchecked = report.rows.iter().filter(|row| is_unchecked(&row.outcome));
+    let unchecked: Vec<&str> = unchecked.map(|row| row.area).collect();
+    assert_eq!(unchecked, ["registration"], "{report}");
 }
 
 #[test]
@@ -159,6 +220,12 @@ fn each_flaw_is_found_where_it_is() {
             "no configuration",
         ),
         (report::<NO_REASONS>(), "execute", "errorCode"),
+        (report::<NO_HINTS>(), "retry hints", "retryable Some(false)"),
+        (report::<LATE>(), "retry hints", "retryAfterMs Some(7)"),
+        (report::<REPEATS_ITS_KEY>(), "redaction", "repeat a secret"),
+        (report::<WITHDRAWS_ANOTHER>(), "retraction", "\"m-7\""),
+        (report::<KEEPS_WITHDRAWN>(), "retraction", "never mind"),
+        (report::<DROPS_FILES>(), "attachments", "application/pdf"),
     ];
     for (report, area, words) in &table {
         let found = failures(report);

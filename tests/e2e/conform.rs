@@ -53,6 +53,12 @@ fn a_good_library_keeps_every_rule() {
         "slow:60000",
         "--failing-model",
         "fail",
+        "--transient-model",
+        "busy:1",
+        "--retracting-model",
+        "retract",
+        "--attaching-model",
+        "attachments",
         "--bad",
         "max_concurrent=many",
     ];

@@ -128,7 +128,11 @@ impl Subject<'_> {
     pub(super) fn result(&self, call: u64) -> Result<ExecutionResult, Outcome> {
         match self.answer("execute", call)? {
             Ok(answer) => parsed("execute", &answer),
-            Err(error) => Ok(ExecutionResult::error(error.code, error.message)),
+            Err(error) => Ok(ExecutionResult {
+                retryable: Some(error.retryable),
+                retry_after_ms: error.retry_after_ms,
+                ..ExecutionResult::error(error.code, error.message)
+            }),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Rules of executions.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::Outcome;
@@ -94,13 +96,83 @@ pub(super) fn keeps_secrets(bench: &Bench) -> Result<(), Outcome> {
     }
     let subject = bench.ready()?;
     let health: Value = subject.ask("health", &json!({}))?;
-    let call = subject.execute(&bench.options.request)?;
-    let result = subject.result(call)?;
-    let recorder = subject.recorder();
-    let said = json!([health, result, recorder.events(call), recorder.logs()]).to_string();
+    let mut said = vec![health.to_string()];
+    let requests = [
+        Some(&bench.options.request),
+        bench.options.failing.as_ref(),
+        bench.options.transient.as_ref(),
+    ];
+    for request in requests.into_iter().flatten() {
+        let call = subject.execute(request)?;
+        said.push(match subject.answer("execute", call)? {
+            Ok(answer) => String::from_utf8_lossy(&answer).into_owned(),
+            Err(error) => json!(error).to_string(),
+        });
+        said.push(json!(subject.recorder().events(call)).to_string());
+    }
+    said.extend(subject.recorder().logs());
+    let said = said.concat();
     ensure(!secrets.iter().any(|secret| said.contains(secret)), || {
-        "its health, log, events or result repeat a secret of its configuration".to_owned()
+        "its health, log, events, results or errors repeat a secret of its configuration".to_owned()
     })
+}
+
+pub(super) fn hints_at_retry(bench: &Bench) -> Result<(), Outcome> {
+    let Some(request) = &bench.options.transient else {
+        return unchecked("Options::transient is not set");
+    };
+    let subject = bench.ready()?;
+    let result = subject.result(subject.execute(request)?)?;
+    ensure(result.status == Status::Error, || "it succeeded".to_owned())?;
+    let (code, wait) = (&result.error_code, result.retry_after_ms);
+    ensure(result.retryable == Some(true), || {
+        format!("{code:?} with retryable {:?}", result.retryable)
+    })?;
+    let expected = bench.options.retry_after;
+    ensure(
+        expected.is_none() || wait.map(Duration::from_millis) == expected,
+        || format!("{code:?} with retryAfterMs {wait:?}, the runtime asked for {expected:?}"),
+    )
+}
+
+pub(super) fn retracts(bench: &Bench) -> Result<(), Outcome> {
+    let Some(request) = &bench.options.retracting else {
+        return unchecked("Options::retracting is not set");
+    };
+    let subject = bench.ready()?;
+    let call = subject.execute(request)?;
+    let result = subject.success(call)?;
+    let mut retracted = false;
+    // Text of the messages that remain, with their ids.
+    let mut texts: Vec<(Value, String)> = Vec::new();
+    for event in subject.recorder().events(call) {
+        let data = event.data.unwrap_or_default();
+        let id = data["messageId"].clone();
+        match event.kind.as_str() {
+            "assistant.text" => {
+                let delta = data["delta"].as_str().unwrap_or_default();
+                texts.push((id, delta.to_owned()));
+            }
+            "assistant.retracted" => {
+                let Some(at) = texts
+                    .iter()
+                    .position(|(known, _)| *known == id && id.is_string())
+                else {
+                    return failed(format!("{id} is the messageId of no text before"));
+                };
+                texts.truncate(at);
+                retracted = true;
+            }
+            _ => {}
+        }
+    }
+    ensure(retracted, || "no assistant.retracted".to_owned())?;
+    let left: String = texts.into_iter().map(|(_, text)| text).collect();
+    let output = result.output.unwrap_or_default();
+    ensure(left.contains(output.trim()), || {
+        format!("the output is {output:?}, but the text that remains {left:?}")
+    })?;
+    subject.faultless()
 }
 
 pub(super) fn ignores_unknown_fields(bench: &Bench) -> Result<(), Outcome> {

@@ -17,6 +17,7 @@
 mod bench;
 mod boundary;
 mod executing;
+mod files;
 mod living;
 pub(crate) mod recorder;
 mod spoken;
@@ -52,6 +53,14 @@ pub struct Options {
     pub slow: Option<ExecutionRequest>,
     /// A request that fails.
     pub failing: Option<ExecutionRequest>,
+    /// A request that fails now and can succeed later, for example because of a rate limit.
+    pub transient: Option<ExecutionRequest>,
+    /// The wait that the runtime asks for when `transient` fails. Not compared if absent.
+    pub retry_after: Option<Duration>,
+    /// A request that succeeds although the runtime withdraws text of its answer.
+    pub retracting: Option<ExecutionRequest>,
+    /// A request that is answered with the media types of its attachments, as the runtime received them.
+    pub attaching: Option<ExecutionRequest>,
     /// Time limit of every single wait. Default: 10 s.
     pub patience: Duration,
 }
@@ -66,6 +75,10 @@ impl Default for Options {
             request: ExecutionRequest::sample("a message of the conformance checks"),
             slow: None,
             failing: None,
+            transient: None,
+            retry_after: None,
+            retracting: None,
+            attaching: None,
             patience: Duration::from_secs(10),
         }
     }
@@ -243,9 +256,24 @@ const CHECKS: &[(&str, &str, Check)] = &[
         executing::says_what_failed,
     ),
     (
+        "retry hints",
+        "a failure that can pass is retryable, with the wait that the runtime asks for",
+        executing::hints_at_retry,
+    ),
+    (
         "redaction",
-        "health, log, events and result repeat no secret of the configuration",
+        "health, log, events, results and errors repeat no secret of the configuration",
         executing::keeps_secrets,
+    ),
+    (
+        "retraction",
+        "withdraws a message that was sent, and leaves its text out of the output",
+        executing::retracts,
+    ),
+    (
+        "attachments",
+        "an image and a PDF reach the runtime when attachments is declared",
+        files::takes_attachments,
     ),
     (
         "execute",

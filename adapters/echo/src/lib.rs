@@ -12,6 +12,7 @@
 //! | `structured` | `structuredOutput`: the message if it is JSON, else a sample of `outputSchema` |
 //! | `file` | writes the message to `outputFile` below `workspace.dir` |
 //! | `fail`, `fail:<code>` | an error with that code (`echo_failed`) |
+//! | `retract` | begins an answer, withdraws it (`assistant.retracted`) and answers with the message |
 //! | `busy:<ms>` | announces a repeated request (`model.retrying`), waits, then fails as `rate_limited` with that wait as `retryAfterMs` |
 //! | `panic` | panics |
 //! | `hang` | never ends; a cancel returns false |

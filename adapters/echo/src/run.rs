@@ -40,6 +40,7 @@ pub(crate) enum Mode {
     Usage(u64),
     Tools(usize),
     Session,
+    Retract,
     Structured,
     Attachments,
     File,
@@ -72,6 +73,7 @@ impl Mode {
             "usage" => Self::Usage(number(3)?.max(1)),
             "tools" => Self::Tools(usize::try_from(number(1)?).unwrap_or(usize::MAX)),
             "session" => Self::Session,
+            "retract" => Self::Retract,
             "structured" => Self::Structured,
             "attachments" => Self::Attachments,
             "file" => Self::File,
@@ -124,6 +126,7 @@ impl Echo {
             Mode::Usage(steps) => return Ok(spend(&request, steps, events).await),
             Mode::Tools(rounds) => self.call_tools(&request, rounds),
             Mode::Session => self.take_turn(&request, events).await,
+            Mode::Retract => retract(&request, events).await,
             Mode::Structured => structured(&request),
             Mode::Attachments => return_attachments(&request.attachments)?,
             Mode::File => write_file(&request)?,
@@ -207,6 +210,19 @@ async fn say(request: &ExecutionRequest, events: &Events) -> ExecutionResult {
         .send(AdapterEvent::text(request.message.as_str()))
         .await;
     ExecutionResult::ok(request.message.as_str())
+}
+
+/// Begins an answer, withdraws it, and answers again.
+async fn retract(request: &ExecutionRequest, events: &Events) -> ExecutionResult {
+    let (output, text) = (request.message.as_str(), "assistant.text");
+    for (kind, data) in [
+        (text, json!({"delta": "withdrawn", "messageId": "m-1"})),
+        ("assistant.retracted", json!({"messageId": "m-1"})),
+        (text, json!({"delta": output, "messageId": "m-2"})),
+    ] {
+        events.send(AdapterEvent::new(kind).with(data)).await;
+    }
+    ExecutionResult::ok(output)
 }
 
 async fn stream(request: &ExecutionRequest, pieces: u64, events: &Events) -> ExecutionResult {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use forge_adapter_api::request::{ToolResult, Turn, Workspace};
 use forge_adapter_api::{
@@ -294,6 +295,10 @@ fn conforms() {
         bad_config: Some(json!({"max_concurrent": "many"})),
         slow: Some(request("slow:600000", "later")),
         failing: Some(request("fail", "please")),
+        transient: Some(request("busy:1", "please")),
+        retry_after: Some(Duration::from_millis(1)),
+        retracting: Some(request("retract", "hello")),
+        attaching: Some(request("attachments", "hello")),
         ..conformance::Options::default()
     });
     report.assert_ok();

@@ -55,6 +55,7 @@ fn conforms() {
         bad_config: Some(json!({"baseurl": "x"})),
         slow: Some(ExecutionRequest::sample("SLOW")),
         failing: Some(ExecutionRequest::sample("FAIL400")),
+        attaching: Some(ExecutionRequest::sample("MEDIATYPES")),
         ..Options::default()
     })
     .assert_ok();

@@ -37,6 +37,15 @@ pub(super) struct Arguments {
     /// Model that fails
     #[arg(long, value_name = "NAME")]
     failing_model: Option<String>,
+    /// Model that fails now and can succeed later
+    #[arg(long, value_name = "NAME")]
+    transient_model: Option<String>,
+    /// Model that withdraws text of its answer
+    #[arg(long, value_name = "NAME")]
+    retracting_model: Option<String>,
+    /// Model that answers with the media types of attachments
+    #[arg(long, value_name = "NAME")]
+    attaching_model: Option<String>,
     /// Setting that the adapter must reject
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     bad: Option<(String, Value)>,
@@ -80,6 +89,9 @@ impl Arguments {
             request: with_model(&self.model),
             slow: some(&self.slow_model),
             failing: some(&self.failing_model),
+            transient: some(&self.transient_model),
+            retracting: some(&self.retracting_model),
+            attaching: some(&self.attaching_model),
             ..defaults
         }
     }
@@ -232,7 +244,7 @@ fn verdict(context: &Context, rows: &[Value]) -> anyhow::Result<ExitCode> {
             screen.paint(tone, format_args!("{good} rules passed, {failed} failed")),
         ))?;
         if unchecked > 1 {
-            let hint = "Use --slow-model, --failing-model and --bad to check more rules.";
+            let hint = "Use --slow-model, --failing-model, --transient-model, --retracting-model, --attaching-model and --bad to check more rules.";
             screen.line(screen.paint(Tone::Quiet, hint))?;
         }
     }

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
 use super::Desk;
-use super::plan::{Call, Plan, Prompt, plan};
+use super::plan::{Call, Plan, Prompt, files, plan};
 use super::wire::{Frame, array, pieces, sse, text_of, texts};
 
 pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
@@ -15,6 +15,7 @@ pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
         text: prompt(body),
         tool_output: tool_output(body),
         schema: body["output_config"]["format"].get("schema").cloned(),
+        files: files(body),
     };
     let plan = plan(desk, &prompt);
     let output_tokens = if plan.is_empty() { 0 } else { 12 };

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
 use super::Desk;
-use super::plan::{Plan, Prompt, plan};
+use super::plan::{Plan, Prompt, files, plan};
 use super::wire::{Frame, array, pieces, sse, text_of};
 
 /// `generateContent`.
@@ -125,5 +125,6 @@ fn prompt(body: &Value) -> Prompt {
             .get("responseSchema")
             .or(config.get("responseJsonSchema"))
             .cloned(),
+        files: files(body),
     }
 }

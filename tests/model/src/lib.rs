@@ -14,6 +14,7 @@
 //! | `RETRYAFTER<seconds>` | sets `Retry-After` of a failure |
 //! | `CUTOFF`, `ENDEARLY`, `HALFEVENT`, `GARBLED` | a stream that fails after its third event: see `fault.rs`; with
 //! `FAULTONCE` only the first stream of the endpoint |
+//! | `MEDIATYPES` | the media types of the files in the request |
 //! | a JSON schema in the request | a sample that follows it |
 //! | otherwise | `pong: ` and the end of the prompt |
 //!
@@ -43,7 +44,7 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
@@ -74,7 +75,10 @@ impl Model {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let desk = Desk::default();
-        let router = Router::new().fallback(answer).with_state(desk.clone());
+        let router = Router::new()
+            .fallback(answer)
+            .layer(DefaultBodyLimit::disable())
+            .with_state(desk.clone());
         #[expect(
             clippy::disallowed_methods,
             reason = "a test server ends with its handle, not with an app"

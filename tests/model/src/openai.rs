@@ -6,7 +6,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
 use super::Desk;
-use super::plan::{Call, Plan, Prompt, plan};
+use super::plan::{Call, Plan, Prompt, files, plan};
 use super::wire::{Frame, array, pieces, sse, text_of, texts};
 
 pub(crate) const THOUGHT: &str = "a fake thought";
@@ -176,5 +176,6 @@ pub(crate) fn prompt(body: &Value) -> Prompt {
         schema: body["response_format"]["json_schema"]
             .get("schema")
             .cloned(),
+        files: files(body),
     }
 }

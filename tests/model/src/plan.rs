@@ -34,11 +34,16 @@ pub(crate) struct Prompt {
     pub(crate) tool_output: Option<String>,
     /// JSON schema of the answer.
     pub(crate) schema: Option<Value>,
+    /// Media types of the files in the request.
+    pub(crate) files: Vec<String>,
 }
 
 pub(crate) fn plan(desk: &Desk, prompt: &Prompt) -> Plan {
     if let Some(output) = &prompt.tool_output {
         return Plan::Text(format!("tool said: {}", head(output, 200)));
+    }
+    if prompt.text.contains("MEDIATYPES") {
+        return Plan::Text(prompt.files.join(" "));
     }
     let schema = &prompt.schema;
     let prompt = prompt.text.as_str();
@@ -77,6 +82,26 @@ pub(crate) fn plan(desk: &Desk, prompt: &Prompt) -> Plan {
         Plan::Thought(text)
     } else {
         Plan::Text(text)
+    }
+}
+
+/// Media types of the files in a request of any protocol.
+pub(crate) fn files(request: &Value) -> Vec<String> {
+    match request {
+        Value::Array(items) => items.iter().flat_map(files).collect(),
+        Value::Object(members) => {
+            let own = members.get("media_type").or(members.get("mimeType"));
+            let own = own.and_then(Value::as_str).map(str::to_owned);
+            own.into_iter()
+                .chain(members.values().flat_map(files))
+                .collect()
+        }
+        Value::String(text) => {
+            let url = text.strip_prefix("data:");
+            let parts = url.and_then(|url| url.split_once(";base64,"));
+            Vec::from_iter(parts.map(|(media_type, _)| media_type.to_owned()))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
     }
 }
 

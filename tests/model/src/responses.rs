@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Desk;
 use super::openai::failure;
-use super::plan::{Call, Plan, Prompt, plan};
+use super::plan::{Call, Plan, Prompt, files, plan};
 use super::wire::{Frame, array, pieces, sse, text_of, texts};
 
 pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
@@ -176,5 +176,6 @@ fn prompt(body: &Value) -> Prompt {
         text,
         tool_output,
         schema: body["text"]["format"].get("schema").cloned(),
+        files: files(body),
     }
 }

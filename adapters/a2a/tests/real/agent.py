@@ -2,8 +2,9 @@
 and acts on the prompt:
 
 ASK (input required, answered by the next message), DENY (rejected), BOOM (failed), PIECES (an artifact in
-pieces; with WAIT, it is complete when CANCELS.go exists), DATA (a data part and a file), HUGE (an artifact of 6 MiB), DROP (the first streams are cut), RETURN (the files of the
-message), anything else: the model's text.
+pieces; with WAIT, it is complete when CANCELS.go exists), DATA (a data part and a file), HUGE (an artifact of 6 MiB),
+DROP (the first streams are cut), RETURN (the files of the message), MEDIATYPES (the media types of these files), anything
+else: the model's text.
 Prints its port and serves both versions; `python agent.py 0.3` serves a card of 0.3 only, `plain` one
 without streaming.
 """
@@ -49,6 +50,10 @@ class Agent(AgentExecutor):
         if "RETURN" in text:
             files = [part for part in context.message.parts if part.WhichOneof("content") == "raw"]
             await updater.add_artifact(files, artifact_id="a")
+            return await updater.complete()
+        if "MEDIATYPES" in text:
+            files = [part.media_type for part in context.message.parts if part.media_type]
+            await updater.add_artifact([Part(text=" ".join(files))], artifact_id="a")
             return await updater.complete()
         if "HUGE" in text:
             await updater.add_artifact([Part(text="x" * (6 << 20))], artifact_id="a")

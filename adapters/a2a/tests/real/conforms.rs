@@ -37,7 +37,9 @@ fn conforms() {
         request: ExecutionRequest::sample("hello"),
         slow: Some(ExecutionRequest::sample("SLOW please")),
         failing: Some(ExecutionRequest::sample("BOOM")),
+        attaching: Some(ExecutionRequest::sample("MEDIATYPES")),
         patience: Duration::from_secs(15),
+        ..Options::default()
     })
     .assert_ok();
 }

@@ -53,8 +53,13 @@ def say(text):
     update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": text})
 
 
+def media_type(block):
+    return " " + block.get("resource", block)["mimeType"]
+
+
 def prompt(request):
-    text = "".join(block["text"] for block in request["params"]["prompt"])
+    blocks = request["params"]["prompt"]
+    text = "".join(block.get("text") or media_type(block) for block in blocks)
     if WHAT == "plain" and "SLOW" in text:
         say("tick")
         while receive().get("method") != "session/cancel":
@@ -134,7 +139,8 @@ while True:
             time.sleep(300)
         FILES = request["params"]["clientCapabilities"]["fs"]["readTextFile"]
         result = {"protocolVersion": 2 if WHAT == "other_version" else 1,
-                  "agentCapabilities": {"loadSession": WHAT != "forgetful"},
+                  "agentCapabilities": {"loadSession": WHAT != "forgetful",
+                                        "promptCapabilities": {"image": True, "embeddedContext": True}},
                   "authMethods": [{"id": "l", "name": "log in with `agent login`"}]}
     elif method == "session/new" and WHAT == "dies_when_changed" and changed() and not BEFORE:
         sys.exit("it changed")

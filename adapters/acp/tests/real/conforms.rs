@@ -49,7 +49,9 @@ fn check(warm: usize) {
         request: ExecutionRequest::sample("hello"),
         slow: Some(ExecutionRequest::sample("SLOW please")),
         failing: Some(ExecutionRequest::sample("FAIL400 now")),
+        attaching: Some(ExecutionRequest::sample("hello")),
         patience: std::time::Duration::from_secs(30),
+        ..Options::default()
     })
     .assert_ok();
 }

@@ -13,7 +13,7 @@ fn conforms() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let gloo = runtime.block_on(Gloo::start());
     conformance::check::<GlooAi>(Options {
-        config: json!({"GLOO_BASE_URL": gloo.url(), "GLOO_API_KEY": API_KEY}),
+        config: json!({"GLOO_BASE_URL": gloo.url(), "GLOO_API_KEY": API_KEY, "model_retries": 0}),
         health_without_config: HealthStatus::Degraded,
         bad_config: Some(json!({"surface": "open"})),
         profile: Some(Profile {
@@ -31,6 +31,7 @@ fn conforms() {
         }),
         slow: Some(ExecutionRequest::sample("SLOW please")),
         failing: Some(ExecutionRequest::sample("FAIL400 now")),
+        transient: Some(ExecutionRequest::sample("FAIL429")),
         ..Options::default()
     })
     .assert_ok();

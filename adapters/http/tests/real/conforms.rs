@@ -1,5 +1,7 @@
 //! The conformance checks.
 
+use std::time::Duration;
+
 use forge_adapter_api::conformance::{self, Options};
 use forge_adapter_api::{
     CostTier, ExecutionRequest, HealthStatus, LatencyProfile, OutputStrategy, Profile,
@@ -33,6 +35,8 @@ fn conforms() {
         request: ExecutionRequest::sample("hello"),
         slow: Some(ExecutionRequest::sample("never")),
         failing: Some(ExecutionRequest::sample("503")),
+        transient: Some(ExecutionRequest::sample("429")),
+        retry_after: Some(Duration::from_secs(7)),
         ..Options::default()
     })
     .assert_ok();

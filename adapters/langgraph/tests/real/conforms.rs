@@ -43,7 +43,9 @@ fn conforms() {
         request: ExecutionRequest::sample("hello"),
         slow: Some(ExecutionRequest::sample("SLOW please")),
         failing: Some(ExecutionRequest::sample("FAIL400 now")),
+        transient: Some(ExecutionRequest::sample("FAIL429 now")),
         patience: std::time::Duration::from_secs(30),
+        ..Options::default()
     })
     .assert_ok();
 }

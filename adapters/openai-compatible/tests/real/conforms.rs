@@ -1,5 +1,7 @@
 //! The conformance checks.
 
+use std::time::Duration;
+
 use forge_adapter_api::conformance::{self, Options};
 use forge_adapter_api::options::ALL;
 use forge_adapter_api::{
@@ -20,6 +22,7 @@ fn conforms() {
         .unwrap();
     let model = runtime.block_on(Model::start());
     let mut config = bench::config(model.url());
+    config["model_retries"] = 0.into();
     config["prices"] = json!({"fake-1": {"input": 1.0, "output": 2.0}});
     let capabilities = [
         "streaming",
@@ -44,6 +47,9 @@ fn conforms() {
         request: ExecutionRequest::sample("hello"),
         slow: Some(ExecutionRequest::sample("SLOW please")),
         failing: Some(ExecutionRequest::sample("FAIL400 now")),
+        transient: Some(ExecutionRequest::sample("FAIL429 RETRYAFTER7")),
+        retry_after: Some(Duration::from_secs(7)),
+        attaching: Some(ExecutionRequest::sample("MEDIATYPES")),
         ..Options::default()
     })
     .assert_ok();

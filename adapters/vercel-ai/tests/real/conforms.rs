@@ -1,5 +1,7 @@
 //! The conformance checks of every adapter.
 
+use std::time::Duration;
+
 use forge_adapter_api::conformance::{self, Options};
 use forge_adapter_api::options::ALL;
 use forge_adapter_api::{
@@ -28,8 +30,10 @@ fn conforms() {
         "structured_output",
         "attachments",
     ];
+    let mut config = bench::config(model.url());
+    config["model_retries"] = 0.into();
     conformance::check::<VercelAi>(Options {
-        config: bench::config(model.url()),
+        config,
         health_without_config: HealthStatus::Degraded,
         bad_config: Some(json!({"mode": "nowhere"})),
         profile: Some(Profile {
@@ -44,6 +48,9 @@ fn conforms() {
         request: ExecutionRequest::sample("hello"),
         slow: Some(ExecutionRequest::sample("SLOW please")),
         failing: Some(ExecutionRequest::sample("FAIL400 now")),
+        transient: Some(ExecutionRequest::sample("FAIL429 RETRYAFTER7")),
+        retry_after: Some(Duration::from_secs(7)),
+        attaching: Some(ExecutionRequest::sample("MEDIATYPES")),
         ..Options::default()
     })
     .assert_ok();
