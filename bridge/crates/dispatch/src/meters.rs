@@ -17,7 +17,7 @@ const NAME_BYTES: usize = 128;
 
 /// Ends of a dispatch that are counted separately: no error, each code of the bridge, and one for the adapters'
 /// own codes.
-pub const ENDS: [&str; 20] = [
+pub const ENDS: [&str; 25] = [
     "",
     "cancelled",
     "timeout",
@@ -37,6 +37,11 @@ pub const ENDS: [&str; 20] = [
     "output_invalid",
     "output_missing",
     "output_too_large",
+    "attachment_unavailable",
+    "mcp_server_unavailable",
+    "tool_rounds_exceeded",
+    "tool_bytes_exceeded",
+    "record_unreadable",
     OTHER,
 ];
 
@@ -178,6 +183,8 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -191,6 +198,18 @@ mod tests {
             .filter(|(_, count)| *count > 0)
             .collect();
         assert_eq!(ended, [("", 2), ("timeout", 1), (OTHER, 1)]);
+    }
+
+    #[test]
+    fn every_error_code_of_the_reference_is_counted_separately() {
+        let reference = include_str!("../../../openapi.json");
+        let reference: serde_json::Value = serde_json::from_str(reference).unwrap();
+        let schema = &reference["components"]["schemas"]["Result"];
+        let text = schema["properties"]["errorCode"]["description"].as_str();
+        let codes = text.unwrap().split('`').skip(1).step_by(2);
+        let documented: BTreeSet<&str> = codes.collect();
+        let counted = ENDS.into_iter().filter(|end| !["", OTHER].contains(end));
+        assert_eq!(counted.collect::<BTreeSet<_>>(), documented);
     }
 
     #[test]
