@@ -5,8 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::harness::library::make_safe;
 use super::harness::process::Home;
-use super::harness::{Answer, CallbackSink};
+use super::harness::{Answer, Bridge, CallbackSink};
 
 const KEY: &str = "planted-echoed-key-5b1c";
 const MARK: &str = "[REDACTED]";
@@ -115,6 +116,36 @@ fn home(provider: &CallbackSink) -> Home {
     home
 }
 
+/// Program that sends its key in two pieces, without an output: directly after each other, and with an event in between.
+const SPLITTER: &str = r#"#!/usr/bin/env python3
+import json, sys
+def say(line):
+    print(json.dumps(line), flush=True)
+say({"manifest": {"name": "splitter", "version": "1.0.0", "provider": "splitter", "schema": {"min": 1, "max": 1},
+                  "interfaces": ["execution@1"]}})
+key = ""
+for line in sys.stdin:
+    message = json.loads(line)
+    call, op, answer = message.get("id"), message.get("op"), None
+    if op == "initialize":
+        key = message["payload"]["api_key"]
+    elif op == "health":
+        answer = {"status": "healthy"}
+    elif op == "capabilities":
+        answer = {"capabilities": ["streaming"], "nativeTools": [], "maxConcurrent": 4, "outputStrategies": ["stream"],
+                  "costTier": "low", "latencyProfile": "fast"}
+    elif op == "execute":
+        def event(name, **data):
+            say({"id": call, "event": {"type": name, "data": data}})
+        event("assistant.text", delta="wrong key " + key[:9])
+        if message["payload"].get("model") == "apart":
+            event("exec.progress", kind="halfway")
+        event("assistant.text", delta=key[9:] + ", sorry")
+        answer = {"status": "ok"}
+    if op and op != "create":
+        say({"id": call, "ok": answer})
+"#;
+
 fn assert_clean(place: &str, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     assert!(!text.contains(KEY), "{place}: {text}");
@@ -159,4 +190,33 @@ async fn a_key_that_a_provider_repeats_is_hidden_everywhere() {
     drop(bridge);
     assert_clean("the log", home.log().as_bytes());
     assert_folder_clean(&home.dir.path().join("data"));
+}
+
+#[tokio::test]
+async fn a_key_in_two_pieces_is_hidden() {
+    let programs = tempfile::tempdir().unwrap();
+    let program = programs.path().join("forge-adapter-splitter");
+    fs::write(&program, SPLITTER).unwrap();
+    make_safe(&program);
+    let path = programs.path().to_str().unwrap();
+    let settings = format!("[adapters.splitter]\napi_key = \"{KEY}\"\n");
+    let variables = [
+        ("BRIDGE_ADAPTERS", "splitter"),
+        ("BRIDGE_PLUGIN_PATH", path),
+    ];
+    let bridge = Bridge::configured(&settings, &variables).await;
+    for model in ["together", "apart"] {
+        let body = json!({
+            "taskId": model, "agentId": "agent", "model": model, "message": "hello", "callbackUrl": null,
+        });
+        let result = bridge.api.run(body).await;
+        assert_eq!(result["output"], format!("wrong key {MARK}, sorry"));
+    }
+    let events = bridge.api.events("together").await;
+    let deltas = events
+        .iter()
+        .filter_map(|event| event["data"]["delta"].as_str());
+    let deltas: Vec<&str> = deltas.collect();
+    assert_eq!(deltas, ["wrong key ", &format!("{MARK}, sorry")]);
+    bridge.stop().await;
 }

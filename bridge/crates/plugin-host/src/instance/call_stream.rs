@@ -7,6 +7,7 @@ use forge_adapter_api::AdapterEvent;
 
 use crate::boundary::answer::Answer;
 use crate::boundary::call_id::CallId;
+use crate::instance::held_text::HeldText;
 use crate::instance::host::Host;
 use crate::instance::meters::Op;
 use crate::instance::queue::{CallMessage, Queue};
@@ -22,6 +23,9 @@ pub struct Call {
     pub(crate) host: &'static Host,
     pub(crate) meter: &'static Op,
     pub(crate) secrets: Secrets,
+    pub(crate) held: HeldText,
+    /// Item that comes after the one read last.
+    pub(crate) ready: Option<Item>,
 }
 
 impl fmt::Debug for Call {
@@ -43,14 +47,26 @@ pub enum Item {
 impl Call {
     /// The next item. Cancel-safe. Never resolves after `Done`.
     pub async fn next(&mut self) -> Item {
-        let item = self.host.hear(&self.queue, &self.secrets).await;
-        if let Item::Done(answer) = &item {
-            self.meter.answered(answer);
+        loop {
+            if let Some(item) = self.ready.take() {
+                return item;
+            }
+            let item = self.host.hear(&self.queue, &self.secrets).await;
+            if let Item::Done(answer) = &item {
+                self.meter.answered(answer);
+            }
+            if self.secrets.is_empty() {
+                return item;
+            }
+            let [item, next] = self.held.pass(item, &self.secrets);
+            self.ready = next;
+            if let Some(item) = item {
+                return item;
+            }
         }
-        item
     }
 
-    /// Secrets that are hidden in each item, for texts that are put together from several.
+    /// Secrets that are hidden in the items, for texts that are put together from events apart.
     pub fn secrets(&self) -> Secrets {
         self.secrets.clone()
     }

@@ -17,6 +17,7 @@ use crate::instance::boot::Boot;
 use crate::instance::call_ids::CallIds;
 use crate::instance::call_stream::{Call, Item};
 use crate::instance::call_thread::{CallThread, Shared, Work};
+use crate::instance::held_text::HeldText;
 use crate::instance::host::{Cancel, Host};
 use crate::instance::log::{Line, Logs};
 use crate::instance::meters::Meters;
@@ -139,6 +140,8 @@ impl Handle {
                 request: Redaction::of_request(&payload),
                 ..shared.host.secrets()
             },
+            held: HeldText::default(),
+            ready: None,
         };
         place.send(Work::Start {
             call_id,

@@ -13,6 +13,7 @@ pub mod conform;
 pub(crate) mod environment;
 pub(crate) mod handle;
 pub(crate) mod health;
+mod held_text;
 pub(crate) mod host;
 pub(crate) mod instance_monitor;
 pub(crate) mod isolation;

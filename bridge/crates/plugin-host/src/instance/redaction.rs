@@ -1,6 +1,6 @@
 //! Redaction of secrets in everything that an adapter sends: a provider can repeat the key that it rejects. The secrets
 //! are those of the adapter's settings and of the MCP servers of a request, as [`secret::values`] finds them. One that
-//! is split over two events is hidden in the final output only.
+//! is split over events of one text is hidden too (`held_text.rs`); with other events in between, in the output only.
 
 use std::sync::Arc;
 
@@ -22,6 +22,16 @@ impl Secrets {
     fn all(&self) -> impl Iterator<Item = &Redaction> {
         let both = self.instance.iter().chain(&self.request);
         both.map(|redaction| &**redaction)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all().next().is_none()
+    }
+
+    /// Splits off the end of a text that can be the beginning of a secret.
+    pub(crate) fn split_off_beginning(&self, text: &mut String) -> Option<String> {
+        let begins = self.all().filter_map(|redaction| redaction.beginning(text));
+        begins.min().map(|at| text.split_off(at))
     }
 
     /// Hides the secrets in a text.
@@ -46,7 +56,7 @@ impl Secrets {
 
     pub(crate) fn hide_error(&self, mut error: AdapterError) -> AdapterError {
         self.hide(&mut error.message);
-        if self.all().next().is_some()
+        if !self.is_empty()
             && let Some(details) = error.details.take()
         {
             let details = self.hide_json(details.to_string().into_bytes());
@@ -63,6 +73,7 @@ pub(crate) struct Redaction {
     json: AhoCorasick,
     /// These spellings, and their own.
     text: AhoCorasick,
+    spellings: Vec<String>,
     /// Length of the longest spelling.
     pub(crate) longest: usize,
 }
@@ -78,10 +89,11 @@ impl Redaction {
         let own = values.into_iter().map(str::to_owned);
         let text: Vec<String> = own.chain(json.iter().cloned()).collect();
         let longest = text.iter().map(String::len).max()?;
-        let (json, text) = (automaton(&json), automaton(&text));
+        let (json, automaton) = (automaton(&json), automaton(&text));
         Some(Arc::new(Self {
             json: json?,
-            text: text?,
+            text: automaton?,
+            spellings: text,
             longest,
         }))
     }
@@ -96,6 +108,16 @@ impl Redaction {
         memchr::memmem::find(request, br#""mcpServers":"#)?;
         let request: Request = serde_json::from_slice(request).ok()?;
         Self::of(&request.servers)
+    }
+
+    /// Start of the end of a text that can be the beginning of a secret.
+    fn beginning(&self, text: &str) -> Option<usize> {
+        let (spellings, text) = (&self.spellings, text.as_bytes());
+        let begins = |at: &usize| {
+            let mut spellings = spellings.iter().map(String::as_bytes);
+            spellings.any(|spelling| spelling.starts_with(&text[*at..]))
+        };
+        (text.len().saturating_sub(self.longest)..text.len()).find(begins)
     }
 
     /// The text with the secrets hidden; `None` if it has none.
