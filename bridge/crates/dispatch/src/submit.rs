@@ -75,7 +75,7 @@ impl From<RouteError> for Error {
 
 impl Dispatcher {
     /// Accepts a dispatch. The record is on disk when this returns an answer.
-    pub async fn submit(&self, body: &Value, headers: &SubmitHeaders) -> Result<Answer, Error> {
+    pub async fn submit(&self, body: Value, headers: &SubmitHeaders) -> Result<Answer, Error> {
         let inner = &*self.inner;
         let now = inner.finisher.clock.now();
         let Validated {
@@ -83,7 +83,9 @@ impl Dispatcher {
             attachments,
             secrets,
             warnings,
-        } = inner.validated(body, headers)?;
+        } = inner.validated(&body, headers)?;
+        // Its attachments are decoded, and not kept twice.
+        drop(body);
         let key = idempotency::key(&dispatch, headers.idempotency_key.as_deref());
         let record = idempotency::record(&dispatch);
         let routed = match inner.routed(&dispatch, now).await {

@@ -88,8 +88,10 @@ impl BodyReader {
             };
             let permits = [shared, self.budget.take(most).await];
             let mut body = pin!(Limited::new(body, limit));
-            // One buffer: many small chunks would each take more memory than the bytes in them.
-            let mut whole = Vec::new();
+            // One buffer: many small chunks would each take more memory than the bytes in them. Of a body of a known
+            // length it is never copied.
+            let known = hint.exact().and_then(|bytes| usize::try_from(bytes).ok());
+            let mut whole = Vec::with_capacity(known.unwrap_or(0));
             while let Some(frame) = body.frame().await {
                 if let Ok(piece) = frame?.into_data() {
                     whole.extend_from_slice(&piece);

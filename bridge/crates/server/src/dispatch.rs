@@ -35,7 +35,7 @@ pub(super) async fn submit(
 ) -> Result<Response, Failure> {
     let headers = submit_headers(&headers)?;
     let answer = match caller.over {
-        None => dispatcher.submit(&tree, &headers).await?,
+        None => dispatcher.submit(tree, &headers).await?,
         Some(over) => dispatcher.recall(&tree, &headers).await?.ok_or(over)?,
     };
     Ok(accepted(&answer))
