@@ -15,6 +15,11 @@ use tokio::task::spawn_blocking;
 /// Error code for a media type that the runtime does not take.
 pub const NOT_SUPPORTED: &str = "attachment_not_supported";
 
+/// The allocator of glibc returns a block of this size to the system as soon as it is free, whatever was allocated before;
+/// it can keep a smaller one. Capacity that is not used takes no memory.
+const RETURNED_BYTES: usize = 33 << 20;
+const LARGE_BYTES: usize = 1 << 20;
+
 /// Kinds of attachments that runtimes treat differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -145,8 +150,11 @@ impl Attachments {
         let encoded = |(_, position): &(usize, usize)| {
             usize::try_from(self.all[*position].bytes).map_or(0, |bytes| bytes.div_ceil(3) * 4)
         };
-        let mut filled =
-            String::with_capacity(text.len() + found.iter().map(encoded).sum::<usize>());
+        let bytes = text.len() + found.iter().map(encoded).sum::<usize>();
+        let mut filled = String::with_capacity(match bytes > LARGE_BYTES {
+            true => bytes.max(RETURNED_BYTES),
+            false => bytes,
+        });
         let mut rest = 0;
         for (at, position) in found {
             let attachment = &self.all[position];
