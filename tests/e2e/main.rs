@@ -6,6 +6,7 @@ mod absent;
 mod access;
 mod acme;
 mod acp;
+mod attachment_memory;
 mod breaker;
 mod callbacks;
 mod check;
