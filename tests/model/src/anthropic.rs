@@ -147,7 +147,8 @@ fn prompt(body: &Value) -> String {
         .filter(|message| message["role"] == "user")
         .find_map(|message| {
             let mut texts = texts(&message["content"]);
-            texts.retain(|text| !text.trim().is_empty());
+            // `claude` says after a picture where it has put it.
+            texts.retain(|text| !text.trim().is_empty() && !text.starts_with("[Image: source: "));
             let last = texts
                 .iter()
                 .rfind(|text| !is_reminder(text))
