@@ -74,6 +74,8 @@ pub(crate) struct Redaction {
     /// These spellings, and their own.
     text: AhoCorasick,
     spellings: Vec<String>,
+    /// First bytes of the spellings.
+    firsts: Vec<u8>,
     /// Length of the longest spelling.
     pub(crate) longest: usize,
 }
@@ -87,13 +89,18 @@ impl Redaction {
         json.sort_unstable();
         json.dedup();
         let own = values.into_iter().map(str::to_owned);
-        let text: Vec<String> = own.chain(json.iter().cloned()).collect();
+        let mut text: Vec<String> = own.chain(json.iter().cloned()).collect();
+        text.sort_unstable();
+        text.dedup();
+        let mut firsts: Vec<u8> = text.iter().map(|text| text.as_bytes()[0]).collect();
+        firsts.dedup();
         let longest = text.iter().map(String::len).max()?;
         let (json, automaton) = (automaton(&json), automaton(&text));
         Some(Arc::new(Self {
             json: json?,
             text: automaton?,
             spellings: text,
+            firsts,
             longest,
         }))
     }
@@ -112,10 +119,11 @@ impl Redaction {
 
     /// Start of the end of a text that can be the beginning of a secret.
     fn beginning(&self, text: &str) -> Option<usize> {
-        let (spellings, text) = (&self.spellings, text.as_bytes());
+        let text = text.as_bytes();
         let begins = |at: &usize| {
-            let mut spellings = spellings.iter().map(String::as_bytes);
-            spellings.any(|spelling| spelling.starts_with(&text[*at..]))
+            let mut spellings = self.spellings.iter().map(String::as_bytes);
+            self.firsts.contains(&text[*at])
+                && spellings.any(|spelling| spelling.starts_with(&text[*at..]))
         };
         (text.len().saturating_sub(self.longest)..text.len()).find(begins)
     }
