@@ -61,6 +61,29 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duratio
     })
 }
 
+/// Variant for an optional duration.
+pub mod option {
+    use super::{Deserialize, Deserializer, Duration, Serializer};
+
+    pub fn serialize<S: Serializer>(
+        duration: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match duration {
+            Some(duration) => super::serialize(duration, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        #[derive(Deserialize)]
+        struct Given(#[serde(with = "super")] Duration);
+        Ok(Option::<Given>::deserialize(deserializer)?.map(|given| given.0))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -157,6 +157,14 @@ impl RunningProgram {
             "" => String::new(),
             said => format!("; stderr: {said}"),
         }
+    }
+
+    /// Waits for the program to exit by itself.
+    pub async fn wait(&mut self) -> std::io::Result<ExitStatus> {
+        let status = self.process.wait().await?;
+        // The id can be that of another process from now on.
+        self.pid = None;
+        Ok(status)
     }
 
     /// Waits for the program to exit after its stdin was closed, then sends SIGTERM; dropping kills it.
