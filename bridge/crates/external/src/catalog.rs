@@ -1,6 +1,6 @@
 //! All services of a root folder: the registry's and that of the root manifest, in one order and without doubles.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl Catalog {
     /// define.
     pub fn load<'a>(
         root: &Path,
-        policies: impl IntoIterator<Item = &'a str> + Clone,
+        policies: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, Vec<Diagnostic>> {
         let mut catalog = Self::default();
         let mut errors = Vec::new();
@@ -82,14 +82,9 @@ impl Catalog {
         }
     }
 
-    fn unknown_policies<'a>(
-        &self,
-        policies: impl IntoIterator<Item = &'a str> + Clone,
-    ) -> Vec<Diagnostic> {
-        let known = |name: &str| {
-            BUILT_IN_POLICIES.contains(&name)
-                || policies.clone().into_iter().any(|policy| policy == name)
-        };
+    fn unknown_policies<'a>(&self, policies: impl IntoIterator<Item = &'a str>) -> Vec<Diagnostic> {
+        let defined: BTreeSet<&str> = policies.into_iter().collect();
+        let known = |name: &str| BUILT_IN_POLICIES.contains(&name) || defined.contains(name);
         let unknown = self.entries().filter_map(|(manifest, entry)| {
             let policy = entry.policy.as_deref().filter(|policy| !known(policy))?;
             let name = manifest.qualified(entry);

@@ -1,12 +1,26 @@
 //! External services: programs in any language that publish a manifest of their commands and queries. This crate reads
-//! and keeps the manifests, and generates what clients and agents need to call them.
+//! and keeps the manifests, generates what clients and agents need to call them, and calls them under a policy.
 //! *Invariant: a manifest never decides alone what runs on this machine or which address is called.*
 #![forbid(unsafe_code)]
 
+pub mod answer;
 pub mod artifacts;
+pub mod call;
 pub mod canonical;
 pub mod catalog;
+pub mod config;
 pub mod diagnostic;
 mod files;
+pub mod identity;
+mod load;
 pub mod manifest;
+pub mod meters;
+pub mod policy;
 pub mod registry;
+pub mod services;
+mod transport;
+
+pub use call::{Answered, Call, Outcome};
+pub use config::{AuthMode, Config};
+pub use identity::{Identity, TokenIdentity};
+pub use services::{Error, External, Setup};

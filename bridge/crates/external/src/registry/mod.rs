@@ -158,7 +158,7 @@ fn update<T>(
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => break,
             Err(rustix::io::Errno::WOULDBLOCK) if begun.elapsed() < LOCK_TIMEOUT => {
-                sleep(LOCK_POLL)
+                sleep(LOCK_POLL);
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let path = folder.display().to_string();

@@ -1,0 +1,137 @@
+//! Reading of a service's answer: status and body become a result or a failure. Pure.
+
+use serde_json::{Map, Value};
+
+use forge_base::json;
+
+use crate::diagnostic::Diagnostic;
+
+/// Call that the service or the bridge refused, or that failed on the way.
+pub const FAILED: &str = "FORGE_EXTERNAL_RUNTIME_FAILED";
+pub const BAD_RESPONSE: &str = "FORGE_EXTERNAL_RUNTIME_BAD_RESPONSE";
+
+/// Maximum number of diagnostics that are taken over from one answer.
+const MAX_DIAGNOSTICS: usize = 100;
+/// Maximum length of a service's own trace id.
+const MAX_TRACE_ID: usize = 64;
+
+/// Status that an answer came with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Http(u16),
+    /// Exit code of a program.
+    Exit(i32),
+}
+
+/// Answer of a service, read.
+#[derive(Debug, PartialEq)]
+pub struct Reply {
+    /// `None` if the call failed; the last diagnostic says why.
+    pub result: Option<Value>,
+    /// First the service's own, as it wrote them.
+    pub diagnostics: Vec<Value>,
+    /// The service's own trace id, if it is a printable one.
+    pub trace_id: Option<String>,
+}
+
+impl Status {
+    fn is_success(self) -> bool {
+        match self {
+            Status::Http(status) => (200..300).contains(&status),
+            Status::Exit(code) => code == 0,
+        }
+    }
+
+    fn failure(self) -> String {
+        match self {
+            Status::Http(status) => format!("external runtime returned HTTP {status}"),
+            Status::Exit(code) => format!("external runtime exited with code {code}"),
+        }
+    }
+}
+
+impl Reply {
+    pub fn failed(diagnostic: &Diagnostic) -> Self {
+        Self {
+            result: None,
+            diagnostics: vec![to_value(diagnostic)],
+            trace_id: None,
+        }
+    }
+}
+
+fn to_value(diagnostic: &Diagnostic) -> Value {
+    serde_json::to_value(diagnostic).expect("a diagnostic is plain data")
+}
+
+/// Reads an answer. `described` is the entry in error texts, and `said` is appended to them.
+pub fn read(status: Status, body: &[u8], described: &str, said: &str) -> Reply {
+    let text = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+    let nothing = text.iter().all(u8::is_ascii_whitespace);
+    let value = match (status, nothing) {
+        // A program that writes nothing has nothing to say.
+        (Status::Exit(_), true) => Value::Object(Map::new()),
+        (Status::Http(code), true) => {
+            let message = format!("{described} returned HTTP {code} without a body; wanted JSON");
+            return Reply::failed(&Diagnostic::error(BAD_RESPONSE, message));
+        }
+        (_, false) => match json::parse(text) {
+            Ok(value) => value,
+            Err(error) => {
+                let message = format!("{described} returned non-JSON response: {error}{said}");
+                return Reply::failed(&Diagnostic::error(BAD_RESPONSE, message));
+            }
+        },
+    };
+    of_value(status, value, said)
+}
+
+fn of_value(status: Status, value: Value, said: &str) -> Reply {
+    let Value::Object(mut envelope) = value else {
+        return match status.is_success() {
+            true => Reply {
+                result: Some(value),
+                diagnostics: Vec::new(),
+                trace_id: None,
+            },
+            false => {
+                let message = format!("{}{said}", status.failure());
+                Reply::failed(&Diagnostic::error(FAILED, message))
+            }
+        };
+    };
+    let trace_id = envelope.get("traceId").and_then(Value::as_str);
+    let trace_id = trace_id.filter(|id| is_trace_id(id)).map(str::to_owned);
+    let listed = envelope.get("diagnostics").and_then(Value::as_array);
+    let listed = listed.into_iter().flatten().filter(|item| item.is_object());
+    let mut diagnostics: Vec<Value> = listed.take(MAX_DIAGNOSTICS).cloned().collect();
+    let failed = envelope.get("ok") == Some(&Value::Bool(false)) || !status.is_success();
+    let result = match (failed, envelope.contains_key("result")) {
+        (false, true) => envelope.remove("result"),
+        (false, false) => Some(Value::Object(envelope)),
+        (true, _) => {
+            let error = envelope.get("error");
+            let text = |key: &str| error.and_then(|error| error[key].as_str());
+            let first = diagnostics.iter().find_map(|one| one["message"].as_str());
+            let message = match text("message").or(first) {
+                Some(message) => message.to_owned(),
+                None => format!("{}{said}", status.failure()),
+            };
+            let code = text("code").unwrap_or(FAILED);
+            diagnostics.push(to_value(&Diagnostic::error(code, message)));
+            None
+        }
+    };
+    Reply {
+        result,
+        diagnostics,
+        trace_id,
+    }
+}
+
+fn is_trace_id(text: &str) -> bool {
+    (1..=MAX_TRACE_ID).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests;

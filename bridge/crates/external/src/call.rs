@@ -1,0 +1,298 @@
+//! One call of an entry, from its name to the answer for the caller: policy, arguments, limits, transport.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::HeaderValue;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use forge_base::schema;
+use forge_base::trace::{TraceContext, TraceId};
+use forge_net::breaker::Health;
+use forge_process::program::Program;
+
+use crate::answer::{self, FAILED, Reply, Status};
+use crate::diagnostic::Diagnostic;
+use crate::identity::Identity;
+use crate::manifest::EntryKind;
+use crate::policy::Rules;
+use crate::registry::REGISTRY;
+use crate::services::{ActiveService, External, Target};
+use crate::transport::{End, http, stdio};
+
+pub const NOT_FOUND: &str = "FORGE_EXTERNAL_RUNTIME_NOT_FOUND";
+pub const UNSUPPORTED: &str = "FORGE_EXTERNAL_RUNTIME_UNSUPPORTED";
+pub const TIMEOUT: &str = "FORGE_EXTERNAL_RUNTIME_TIMEOUT";
+pub const UNAVAILABLE: &str = "FORGE_EXTERNAL_RUNTIME_UNAVAILABLE";
+pub const INPUT_INVALID: &str = "FORGE_EXTERNAL_INPUT_INVALID";
+pub const DENIED: &str = "FORGE_POLICY_DENIED";
+
+/// Waits before the second and the third attempt.
+const RETRY_AFTER: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
+/// Size of an answer above which parsing it would delay other tasks of the thread.
+const LARGE_BYTES: usize = 64 * 1024;
+
+/// Call of an entry.
+#[derive(Debug)]
+pub struct Call<'a> {
+    pub kind: EntryKind,
+    pub service: &'a str,
+    pub entry: &'a str,
+    pub args: Value,
+    pub caller: &'a Identity,
+    pub trace: TraceContext,
+    /// Value of `Authorization` for the service.
+    pub authorization: Option<HeaderValue>,
+}
+
+/// Answer to the caller.
+#[derive(Debug)]
+pub struct Answered {
+    pub outcome: Outcome,
+    pub result: Option<Value>,
+    pub diagnostics: Vec<Value>,
+    pub trace_id: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    Denied,
+    /// Refused before the call: unknown entry, wrong arguments, a transport that is not available.
+    Refused,
+    Failed,
+    TimedOut,
+    /// Refused for now: the breaker is open, or the service has no place. With the time to wait.
+    Unavailable(Duration),
+}
+
+/// Call that may be made, without its arguments as a tree.
+#[derive(Debug)]
+pub struct Prepared {
+    external: External,
+    service: Arc<ActiveService>,
+    kind: EntryKind,
+    /// Entry in error texts.
+    described: String,
+    message: Message,
+    trace: TraceContext,
+}
+
+#[derive(Debug)]
+enum Message {
+    Http(http::Message),
+    Program(stdio::Message, Program),
+}
+
+/// End of a call without an answer of the service.
+type Stopped = (Outcome, Box<Diagnostic>);
+
+impl External {
+    /// Checks if a call may be made: the entry, the policy, the arguments, the transport.
+    pub fn prepare(&self, call: &Call<'_>) -> Result<Prepared, Answered> {
+        let services = self.services();
+        let Some((service, index)) = services.find(call.kind, call.service, call.entry) else {
+            return Err(answered(call.trace, Err(not_found(call))));
+        };
+        self.message(&service, index, call)
+            .map(|message| Prepared {
+                external: self.clone(),
+                kind: call.kind,
+                described: described(call),
+                message,
+                trace: call.trace,
+                service,
+            })
+            .map_err(|stopped| {
+                self.meters().called(call.service, call.kind, stopped.0);
+                answered(call.trace, Err(stopped))
+            })
+    }
+
+    fn message(
+        &self,
+        service: &ActiveService,
+        index: usize,
+        call: &Call<'_>,
+    ) -> Result<Message, Stopped> {
+        let entry = &service.manifest.entries[index];
+        let config = self.config();
+        let rules = Rules {
+            policies: &config.policies,
+            enforce: &config.enforce,
+        };
+        let stop = |outcome, code, message| stopped(outcome, code, message, call.service);
+        let denied = rules.decide(entry, call.caller);
+        denied.map_err(|reason| stop(Outcome::Denied, DENIED, reason))?;
+        let schema = service.schemas[index].as_ref().filter(|_| config.validate);
+        if let Some(mismatch) = schema.and_then(|schema| schema::mismatch(schema, &call.args)) {
+            let message = format!("args do not match inputSchema: {mismatch}");
+            return Err(stop(Outcome::Refused, INPUT_INVALID, message));
+        }
+        match &service.target {
+            Target::Http(base) => {
+                let message = http::Message::new(base, entry, call);
+                message.map(Message::Http).map_err(|(code, reason)| {
+                    let message = format!("{}: {reason}", described(call));
+                    stop(Outcome::Refused, code, message)
+                })
+            }
+            Target::Program(program) => {
+                Ok(Message::Program(stdio::Message::new(call), program.clone()))
+            }
+            Target::Unsupported(reason) => Err(stop(Outcome::Refused, UNSUPPORTED, reason.clone())),
+        }
+    }
+}
+
+impl Prepared {
+    /// Calls the service. Dropping the future ends the call: a connection is closed, a program is killed.
+    pub async fn send(self) -> Answered {
+        let ended = self.call().await;
+        let answer = answered(self.trace, ended);
+        let service = &self.service.manifest.service.name;
+        let meters = self.external.meters();
+        meters.called(service, self.kind, answer.outcome);
+        answer
+    }
+
+    async fn call(&self) -> Result<Reply, Stopped> {
+        let limits = &self.service.limits;
+        let breaker = &self.external.config().breaker;
+        let name = &self.service.manifest.service.name;
+        let stop = |outcome, code, message| stopped(outcome, code, message, name);
+        let place = self.service.load.enter(breaker, limits.calls);
+        let place = place.map_err(|(wait, reason)| {
+            let message = format!("external service {name:?} {reason}");
+            stop(Outcome::Unavailable(wait), UNAVAILABLE, message)
+        })?;
+        let end = self.attempts(Instant::now() + limits.timeout).await;
+        if let Some(health) = health_of(&end) {
+            place.report(health, breaker);
+        }
+        let described = &self.described;
+        match end {
+            End::Answered { status, body, said } => {
+                Ok(read(status, body, described.clone(), said).await)
+            }
+            End::NotConnected(reason) => {
+                let message = format!("{described} is not reachable: {reason}");
+                Err(stop(Outcome::Failed, FAILED, message))
+            }
+            End::Refused(code, reason) => {
+                let message = format!("{described}: {reason}");
+                Err(stop(Outcome::Refused, code, message))
+            }
+            End::Broken(code, reason) => {
+                let message = format!("{described}: {reason}");
+                Err(stop(Outcome::Failed, code, message))
+            }
+            End::TimedOut => {
+                let limit = limits.timeout;
+                let message = format!("{described} did not answer within {limit:?}");
+                Err(stop(Outcome::TimedOut, TIMEOUT, message))
+            }
+        }
+    }
+
+    /// Sends the call, and again while nothing can have happened by it and there is time.
+    async fn attempts(&self, deadline: Instant) -> End {
+        let mut end = self.attempt(deadline).await;
+        for wait in RETRY_AFTER {
+            let again = match end {
+                End::NotConnected(_) => true,
+                End::Answered { status, .. } => {
+                    self.kind == EntryKind::Query && is_temporary(status)
+                }
+                End::Refused(..) | End::Broken(..) | End::TimedOut => false,
+            };
+            if !again || Instant::now() + wait >= deadline {
+                break;
+            }
+            sleep(wait).await;
+            end = self.attempt(deadline).await;
+        }
+        end
+    }
+
+    async fn attempt(&self, deadline: Instant) -> End {
+        let bytes = self.service.limits.answer_bytes;
+        let external = &self.external;
+        match &self.message {
+            Message::Http(message) => message.send(external.client(), deadline, bytes).await,
+            Message::Program(message, program) => {
+                let launcher = external.launcher();
+                message.send(launcher, program, deadline, bytes).await
+            }
+        }
+    }
+}
+
+fn answered(trace: TraceContext, ended: Result<Reply, Stopped>) -> Answered {
+    let (outcome, reply) = match ended {
+        Ok(reply) => (outcome_of(&reply), reply),
+        Err((outcome, diagnostic)) => (outcome, Reply::failed(&diagnostic)),
+    };
+    let own = || TraceId(trace.trace).to_string();
+    Answered {
+        outcome,
+        result: reply.result,
+        diagnostics: reply.diagnostics,
+        trace_id: reply.trace_id.unwrap_or_else(own),
+    }
+}
+
+fn described(call: &Call<'_>) -> String {
+    let kind = call.kind.as_str();
+    format!("external {kind} '{}.{}'", call.service, call.entry)
+}
+
+fn stopped(outcome: Outcome, code: &str, message: String, service: &str) -> Stopped {
+    let file = format!("external:{service}");
+    let diagnostic = Diagnostic::error(code, message).within(file);
+    (outcome, Box::new(diagnostic))
+}
+
+fn not_found(call: &Call<'_>) -> Stopped {
+    let message = format!("{} not found", described(call));
+    let diagnostic = Diagnostic::error(NOT_FOUND, message).within(REGISTRY);
+    (Outcome::Refused, Box::new(diagnostic))
+}
+
+/// A service can deny, too.
+fn outcome_of(reply: &Reply) -> Outcome {
+    let last = || reply.diagnostics.last().map(|last| &last["code"]);
+    match &reply.result {
+        Some(_) => Outcome::Done,
+        None if last().is_some_and(|code| code == DENIED) => Outcome::Denied,
+        None => Outcome::Failed,
+    }
+}
+
+async fn read(status: Status, body: Vec<u8>, described: String, said: String) -> Reply {
+    if body.len() <= LARGE_BYTES {
+        return answer::read(status, &body, &described, &said);
+    }
+    let reading = move || answer::read(status, &body, &described, &said);
+    let read = tokio::task::spawn_blocking(reading).await;
+    read.unwrap_or_else(|error| {
+        let message = format!("the answer could not be read: {error}");
+        Reply::failed(&Diagnostic::error(FAILED, message))
+    })
+}
+
+fn is_temporary(status: Status) -> bool {
+    matches!(status, Status::Http(502..=504))
+}
+
+/// Health of the service as seen by a call. A 500 is no sign of an outage: adapters answer it when a handler refuses its
+/// arguments.
+fn health_of(end: &End) -> Option<Health> {
+    match end {
+        End::Answered { status, .. } if is_temporary(*status) => Some(Health::Down),
+        End::Answered { .. } => Some(Health::Up),
+        End::NotConnected(_) | End::Broken(..) | End::TimedOut => Some(Health::Down),
+        End::Refused(..) => None,
+    }
+}

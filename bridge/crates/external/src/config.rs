@@ -1,0 +1,156 @@
+//! Settings of external services (`[external]`).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+
+use forge_net::breaker;
+
+use crate::policy::Policy;
+
+/// Settings of external services, their callers and their limits.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Folder of `.forge/external-manifests.json` and `forge.manifest.json`; relative to the working directory.
+    pub root: PathBuf,
+    pub auth: AuthMode,
+    /// Addresses that may be called although they are not public, in the syntax of `callback.allow`.
+    pub allow: Vec<String>,
+    /// Flags of manifests that are enforced.
+    pub enforce: Vec<Enforce>,
+    /// True to check the arguments against `inputSchema` before the call.
+    pub validate: bool,
+    /// Time of one call, its retries included.
+    #[serde(with = "forge_base::duration")]
+    pub timeout: Duration,
+    /// Maximum size of an answer.
+    pub answer_bytes: usize,
+    /// Maximum concurrent calls of one service; further ones are answered 503.
+    pub max_calls: usize,
+    /// Circuit breakers, one per service.
+    pub breaker: breaker::Config,
+    /// Policies by name, as entries name them.
+    pub policies: BTreeMap<String, Policy>,
+    /// Settings of single services, by the name in their manifest.
+    pub services: BTreeMap<String, ServiceConfig>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            root: ".".into(),
+            auth: AuthMode::Token,
+            allow: vec!["loopback".to_owned()],
+            enforce: Vec::new(),
+            validate: true,
+            timeout: Duration::from_secs(30),
+            answer_bytes: 4 * 1024 * 1024,
+            max_calls: 64,
+            breaker: breaker::Config::default(),
+            policies: BTreeMap::new(),
+            services: BTreeMap::new(),
+        }
+    }
+}
+
+/// Settings of one service. Limits that are missing are those of all services.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServiceConfig {
+    /// True to permit starting the program that a `stdio` manifest names.
+    pub program: bool,
+    /// Variables of the program, besides the few that every program is given.
+    #[serde(with = "forge_base::secret::map")]
+    pub env: BTreeMap<String, SecretString>,
+    /// Names of variables of the bridge that the program is given, too.
+    pub pass_env: Vec<String>,
+    #[serde(
+        with = "forge_base::duration::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub timeout: Option<Duration>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer_bytes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_calls: Option<usize>,
+}
+
+/// Source of the callers' identities.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(try_from = "String", rename_all = "kebab-case")]
+pub enum AuthMode {
+    /// `identity` of the bridge token.
+    Token,
+    /// `x-forge-…` headers of the request, which anybody can write.
+    DevHeaders,
+}
+
+impl TryFrom<String> for AuthMode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "token" => Ok(AuthMode::Token),
+            "dev-headers" => Ok(AuthMode::DevHeaders),
+            "jwt" | "oidc" => Err(format!(
+                "{text:?} is not supported yet; use \"token\" or \"dev-headers\""
+            )),
+            _ => Err("wanted \"token\" or \"dev-headers\"".to_owned()),
+        }
+    }
+}
+
+/// Flag of entries that the bridge enforces besides their policies.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(try_from = "String", rename_all = "kebab-case")]
+pub enum Enforce {
+    /// A `tenantScoped` entry is denied to a caller without a tenant.
+    Tenant,
+}
+
+impl TryFrom<String> for Enforce {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "tenant" => Ok(Enforce::Tenant),
+            "approval" => Err("\"approval\" is not supported yet; remove it".to_owned()),
+            _ => Err("wanted \"tenant\"".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_supported_yet_is_refused() {
+        for (settings, reason) in [
+            (json!({"auth": "jwt"}), "not supported yet"),
+            (json!({"auth": "oidc"}), "not supported yet"),
+            (json!({"auth": "none"}), "wanted \"token\""),
+            (json!({"enforce": ["approval"]}), "not supported yet"),
+            (json!({"enforce": ["tenants"]}), "wanted \"tenant\""),
+            (
+                json!({"services": {"a": {"timeout": "soon"}}}),
+                "wanted a duration",
+            ),
+        ] {
+            let error = serde_json::from_value::<Config>(settings.clone()).unwrap_err();
+            assert!(error.to_string().contains(reason), "{settings}: {error}");
+        }
+        let dev = json!({"auth": "dev-headers", "enforce": ["tenant"]});
+        let read: Config = serde_json::from_value(dev).unwrap();
+        assert_eq!(
+            (read.auth, read.enforce),
+            (AuthMode::DevHeaders, vec![Enforce::Tenant])
+        );
+    }
+}

@@ -1,0 +1,374 @@
+//! Services that can be called now: the catalog with compiled schemas, targets, limits and load. Follows the files of
+//! the root folder; files with an error leave the last good ones in force.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use forge_base::digest::{hex, sha256};
+use forge_base::reloadable::Reloadable;
+use forge_base::schema::{self, Schema};
+use forge_base::time;
+use forge_net::breaker::Phase;
+use forge_net::guard::{BadRule, Guard};
+use forge_net::{self as net, Client};
+use forge_process::program::{Launcher, Program};
+
+use crate::canonical;
+use crate::catalog::Catalog;
+use crate::config::{AuthMode, Config};
+use crate::diagnostic::Diagnostic;
+use crate::load::Load;
+use crate::manifest::{Entry, EntryKind, Manifest, TransportKind, command_line};
+use crate::meters::Meters;
+use crate::registry::{self, ROOT_MANIFEST};
+
+/// Interval of looking at the files.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+
+/// Dependencies of the calls.
+pub struct Setup {
+    pub config: Config,
+    pub net: net::Config,
+    /// Starts the services that are programs.
+    pub launcher: Launcher,
+    /// Environment that `pass_env` takes variables from.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// Error in the settings.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Allow(#[from] BadRule),
+    #[error(transparent)]
+    Client(#[from] net::Error),
+}
+
+/// External services and their callers' rules. Cheap to clone.
+#[derive(Clone)]
+pub struct External {
+    inner: Arc<Inner>,
+}
+
+impl fmt::Debug for External {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("External").finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    config: Config,
+    client: Client,
+    launcher: Launcher,
+    environment: BTreeMap<String, String>,
+    current: Reloadable<Services>,
+    /// Errors of the files that were read last; empty while they are in force.
+    problems: Reloadable<Vec<Diagnostic>>,
+    /// Files as they were read last. Held while they are read, so that two reloads follow each other.
+    seen: Mutex<Seen>,
+    meters: Meters,
+}
+
+/// Services in force.
+#[derive(Debug, Default)]
+pub(crate) struct Services {
+    by_name: BTreeMap<String, Arc<ActiveService>>,
+    warnings: Vec<Diagnostic>,
+}
+
+/// Service that can be called, with everything that a call needs.
+#[derive(Debug)]
+pub(crate) struct ActiveService {
+    pub(crate) manifest: Arc<Manifest>,
+    digest: String,
+    /// Compiled `inputSchema` of each entry.
+    pub(crate) schemas: Vec<Option<Schema>>,
+    pub(crate) target: Target,
+    pub(crate) limits: Limits,
+    pub(crate) load: Arc<Load>,
+}
+
+/// Place of a service.
+#[derive(Debug)]
+pub(crate) enum Target {
+    Http(Url),
+    Program(Program),
+    /// Not called; with the reason.
+    Unsupported(String),
+}
+
+#[derive(Debug)]
+pub(crate) struct Limits {
+    pub(crate) timeout: Duration,
+    pub(crate) answer_bytes: usize,
+    pub(crate) calls: usize,
+}
+
+/// Time, size and inode of the two files.
+type Seen = [Option<(i64, i64, u64, u64)>; 2];
+
+impl External {
+    /// Reads the services. Files with errors are no error: the services are missing until the files are corrected.
+    pub fn new(setup: Setup) -> Result<Self, Error> {
+        let client = Self::check(&setup.config, &setup.net)?;
+        let external = Self {
+            inner: Arc::new(Inner {
+                client,
+                launcher: setup.launcher,
+                environment: setup.environment,
+                current: Reloadable::default(),
+                problems: Reloadable::default(),
+                seen: Mutex::default(),
+                meters: Meters::default(),
+                config: setup.config,
+            }),
+        };
+        external.reload();
+        Ok(external)
+    }
+
+    /// Checks the settings; returns the client that they describe.
+    pub fn check(config: &Config, net: &net::Config) -> Result<Client, Error> {
+        let guard = Guard::of_setting("external.allow", &config.allow)?;
+        Ok(Client::new(net, guard)?)
+    }
+
+    /// Reads the files again: all services change together, or none. Blocks.
+    pub fn reload(&self) {
+        let inner = &*self.inner;
+        let mut seen = inner.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        // Looked at first: a change while they are read is found the next time.
+        *seen = look(&inner.config.root);
+        let policies = inner.config.policies.keys().map(String::as_str);
+        match Catalog::load(&inner.config.root, policies) {
+            Ok(catalog) => {
+                for warning in &catalog.diagnostics {
+                    tracing::warn!("external services: {warning}");
+                }
+                let services = self.services();
+                inner.current.replace(services.followed_by(catalog, inner));
+                inner.problems.replace(Vec::new());
+            }
+            Err(problems) => {
+                for problem in &problems {
+                    tracing::error!("external services unchanged: {problem}");
+                }
+                inner.problems.replace(problems);
+            }
+        }
+    }
+
+    /// Follows the files until the token is cancelled.
+    pub async fn run(self, ending: CancellationToken) {
+        let mut ticks = interval(FOLLOW_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = ending.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            let external = self.clone();
+            let looked = tokio::task::spawn_blocking(move || {
+                let inner = &*external.inner;
+                let seen = *inner.seen.lock().unwrap_or_else(PoisonError::into_inner);
+                if seen != look(&inner.config.root) {
+                    external.reload();
+                }
+            });
+            if let Err(error) = looked.await {
+                tracing::error!("the files of external services could not be read: {error}");
+            }
+        }
+    }
+
+    /// Source of the callers' identities.
+    pub fn auth(&self) -> AuthMode {
+        self.inner.config.auth
+    }
+
+    pub fn meters(&self) -> &Meters {
+        &self.inner.meters
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.inner.client
+    }
+
+    pub(crate) fn launcher(&self) -> &Launcher {
+        &self.inner.launcher
+    }
+
+    pub(crate) fn services(&self) -> Arc<Services> {
+        self.inner.current.get()
+    }
+
+    /// State of all services, and findings in the files, errors first.
+    pub fn overview(&self) -> Value {
+        let services = self.services();
+        let problems = self.inner.problems.get();
+        let states: Vec<Value> = services.by_name.values().map(|one| one.state()).collect();
+        let diagnostics: Vec<_> = problems.iter().chain(&services.warnings).collect();
+        json!({ "auth": self.auth(), "services": states, "diagnostics": diagnostics })
+    }
+
+    /// Number of services, of those whose breaker is not closed, and of errors in the files.
+    pub fn counts(&self) -> Counts {
+        let services = self.services();
+        let mut all = services.by_name.values();
+        Counts {
+            known: all.len(),
+            unavailable: all
+                .by_ref()
+                .filter(|one| one.load.phase() != Phase::Closed)
+                .count(),
+            problems: self.inner.problems.get().len(),
+        }
+    }
+}
+
+/// Numbers of services and problems, for health reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    pub known: usize,
+    pub unavailable: usize,
+    pub problems: usize,
+}
+
+impl Services {
+    /// Service and index of the entry.
+    pub(crate) fn find(
+        &self,
+        kind: EntryKind,
+        service: &str,
+        entry: &str,
+    ) -> Option<(Arc<ActiveService>, usize)> {
+        let service = self.by_name.get(service)?;
+        let mut entries = service.manifest.entries.iter();
+        let index = entries.position(|other| other.kind == kind && other.name == entry)?;
+        Some((Arc::clone(service), index))
+    }
+
+    /// Services of a new catalog. A service whose address is the same keeps its load and breaker.
+    fn followed_by(&self, catalog: Catalog, inner: &Inner) -> Self {
+        let by_name = catalog.services().map(|manifest| {
+            let name = &manifest.service.name;
+            let former = self.by_name.get(name);
+            let former = former.filter(|former| former.manifest.service == manifest.service);
+            let load = former.map_or_else(Load::new, |former| Arc::clone(&former.load));
+            (
+                name.clone(),
+                Arc::new(ActiveService::new(manifest, inner, load)),
+            )
+        });
+        Self {
+            by_name: by_name.collect(),
+            warnings: catalog.diagnostics,
+        }
+    }
+}
+
+impl ActiveService {
+    fn new(manifest: &Arc<Manifest>, inner: &Inner, load: Arc<Load>) -> Self {
+        let config = &inner.config;
+        let own = config.services.get(&manifest.service.name);
+        let own = own.cloned().unwrap_or_default();
+        // A schema that does not compile was refused with its manifest.
+        let compiled = |entry: &Entry| schema::compile(entry.input_schema.as_ref()?).ok();
+        Self {
+            digest: hex(&sha256(canonical::text(&json!(**manifest)))),
+            schemas: manifest.entries.iter().map(compiled).collect(),
+            target: target(manifest, inner),
+            limits: Limits {
+                timeout: own.timeout.unwrap_or(config.timeout),
+                answer_bytes: own.answer_bytes.unwrap_or(config.answer_bytes),
+                calls: own.max_calls.unwrap_or(config.max_calls),
+            },
+            manifest: Arc::clone(manifest),
+            load,
+        }
+    }
+
+    fn state(&self) -> Value {
+        let manifest = &*self.manifest;
+        let service = &manifest.service;
+        let breaker = match self.load.phase() {
+            Phase::Closed => json!({ "state": "closed" }),
+            Phase::Open(trip) => json!({ "state": "open", "until": time::format(trip.until) }),
+            Phase::HalfOpen(..) => json!({ "state": "half_open" }),
+        };
+        let unsupported = match &self.target {
+            Target::Unsupported(reason) => Some(reason),
+            Target::Http(_) | Target::Program(_) => None,
+        };
+        json!({
+            "name": service.name, "transport": service.transport, "baseUrl": service.base_url,
+            "language": manifest.language, "framework": manifest.framework, "digest": self.digest,
+            "unsupported": unsupported, "breaker": breaker,
+            "running": self.load.running(), "maxCalls": self.limits.calls,
+            "entries": manifest.entries,
+        })
+    }
+}
+
+fn target(manifest: &Manifest, inner: &Inner) -> Target {
+    let service = &manifest.service;
+    let name = &service.name;
+    match service.transport {
+        TransportKind::Http => match service.base_url.as_deref().map(Url::parse) {
+            Some(Ok(url)) => Target::Http(url),
+            Some(Err(_)) | None => {
+                Target::Unsupported(format!("external service {name:?} has no usable baseUrl"))
+            }
+        },
+        TransportKind::Grpc => Target::Unsupported(
+            "external transport 'grpc' is not executable by this Forge runtime".to_owned(),
+        ),
+        TransportKind::Stdio => {
+            let own = inner.config.services.get(name).filter(|own| own.program);
+            let Some(own) = own else {
+                return Target::Unsupported(format!(
+                    "the program of external service {name:?} is not started unless the bridge's configuration \
+                     has program = true in [external.services.{name:?}]"
+                ));
+            };
+            let words = match (&service.command_args, &service.command) {
+                (Some(words), _) => Ok(words.clone()),
+                (None, line) => command_line::split(line.as_deref().unwrap_or_default()),
+            };
+            let Ok([program, args @ ..]) = words.as_deref() else {
+                let reason = format!("external service {name:?} has no usable command");
+                return Target::Unsupported(reason);
+            };
+            let passed = own.pass_env.iter().filter_map(|name| {
+                let value = inner.environment.get(name)?;
+                Some((name.clone(), value.clone().into()))
+            });
+            Target::Program(Program {
+                command: program.into(),
+                args: args.to_vec(),
+                env: passed.chain(own.env.clone()).collect(),
+            })
+        }
+    }
+}
+
+fn look(root: &Path) -> Seen {
+    [registry::path(root), root.join(ROOT_MANIFEST)].map(|path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some((found.mtime(), found.mtime_nsec(), found.size(), found.ino()))
+    })
+}
