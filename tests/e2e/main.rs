@@ -30,6 +30,7 @@ mod echoed_keys;
 mod edge;
 mod events;
 mod examples;
+mod external;
 mod files;
 mod floods;
 mod generations;

@@ -22,7 +22,7 @@ use forge_store_sqlite::Sqlite;
 
 use super::secrets::open_vault;
 use super::users::Users;
-use super::{HALT, Options};
+use super::{HALT, Options, external};
 
 /// Store id of processes started by a check, which belong to no store.
 const CHECK: &str = "check";
@@ -115,6 +115,9 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
             };
             findings.note(Servers::check(&alone).map_err(Into::into));
         }
+    }
+    if readable(&["external", "listen", "net"]) {
+        findings.note(external::check(config));
     }
     if readable(&["process", "adapters"]) {
         let children = Children::new(&config.process, CHECK).map_err(anyhow::Error::from);

@@ -3,6 +3,7 @@
 
 pub mod check;
 pub mod conform;
+mod external;
 pub mod receiver;
 mod relay;
 mod reload;
@@ -40,6 +41,7 @@ use forge_dispatch::finish::Finisher;
 use forge_dispatch::mcp::{self, Servers};
 use forge_dispatch::recover::recover;
 use forge_dispatch::{self as dispatch, Dispatcher};
+use forge_external::External;
 use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Adapter, Registry, Relayed};
@@ -84,6 +86,7 @@ pub struct Bridge {
     pub addr: SocketAddr,
     pub store: Arc<dyn Store>,
     pub registry: Registry,
+    external: External,
     pub signer: Signer,
     /// Configuration in force; a reload changes parts of it.
     config: Config,
@@ -124,6 +127,7 @@ impl Bridge {
         let tls = Tls::open(&config.tls)?;
         let guard = Guard::new(&config.callback.allow)?;
         let client = net::Client::new(&config.net, guard.clone())?;
+        external::check(&config)?;
         let endpoint = Endpoint::open(&config.registration, config.listen, &config.net)?;
         let instance_id: Arc<str> = Uuid::now_v7().to_string().into();
         let (spans, exporter) = Exporter::open(&config.otlp, &config.net, &instance_id)?;
@@ -152,7 +156,7 @@ impl Bridge {
                 ..config.plugin.clone()
             },
             tables: config.adapters.clone(),
-            env: options.environment,
+            env: options.environment.clone(),
             store_id: store.store_id().to_owned(),
             epoch: store.epoch(),
             state_dir: config.data_dir.join("state"),
@@ -173,8 +177,9 @@ impl Bridge {
         let mcp = Servers::new(mcp::Setup {
             config: config.mcp.clone(),
             client: client.clone(),
-            launcher,
+            launcher: launcher.clone(),
         })?;
+        let external = external::open(&config, launcher, options.environment).await?;
         let deliverer = Deliverer::new(delivery::Setup {
             store: Arc::<dyn Store>::clone(&store),
             client: client.clone(),
@@ -205,6 +210,7 @@ impl Bridge {
             addr: listener.local_addr()?,
             store,
             registry,
+            external,
             signer,
             dispatcher,
             deliverer,
@@ -289,6 +295,7 @@ impl Bridge {
             dispatcher: self.dispatcher.clone(),
             deliverer: self.deliverer.clone(),
             registry: self.registry.clone(),
+            external: self.external.clone(),
             auth: self.auth.clone(),
             config: Arc::clone(&config),
             metrics: self.config.metrics.clone(),
@@ -339,6 +346,7 @@ impl Bridge {
                 tracing::error!("orphaned processes are not swept: {error}");
             }
         });
+        tracker.spawn(self.external.clone().run(ending.clone()));
         tracker.spawn(poll_health(self.registry.clone(), ending.clone()));
         tracker.spawn(sweep(
             Arc::<dyn Store>::clone(&self.store),

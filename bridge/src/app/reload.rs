@@ -29,6 +29,7 @@ impl Bridge {
             self.vault.adopt(&vault);
             self.key_rotated.notify_one();
         }
+        self.reload_external().await;
         self.kept.replace(new.retention.records);
         self.retention.replace(new.retention.clone());
         self.announced.send_replace(auth.announced());

@@ -48,6 +48,7 @@ pub fn mint(
         scopes,
         expires: life.map(|life| time::after(Timestamp::now(), life)),
         requests_per_minute: None,
+        identity: None,
     };
     Ok(Minted {
         token: minted,

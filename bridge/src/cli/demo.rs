@@ -97,7 +97,8 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         ..app::Options::new(environment)
     };
     let shown = runtime.block_on(async {
-        tokio::time::timeout(DEADLINE, show(context, arguments, config, options)).await
+        let showing = Box::pin(show(context, arguments, config, options));
+        tokio::time::timeout(DEADLINE, showing).await
     });
     shown.with_context(|| format!("the demo did not end within {DEADLINE:?}"))?
 }

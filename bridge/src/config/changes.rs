@@ -45,6 +45,11 @@ fn secrets(config: &Config) -> BTreeMap<String, &SecretString> {
             }
         }
     }
+    for (name, service) in &config.external.services {
+        for (variable, secret) in &service.env {
+            secrets.insert(format!("external.services.{name}.env.{variable}"), secret);
+        }
+    }
     secrets
 }
 

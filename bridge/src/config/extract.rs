@@ -334,6 +334,7 @@ fn is_secret(path: &[String]) -> bool {
         ]
         .iter()
         .any(|word| step.contains(word))
+            || step == "env"
     });
     let key_file = path.last().is_some_and(|step| step == "key_file");
     let open = path

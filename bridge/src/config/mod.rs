@@ -26,6 +26,7 @@ use forge_base::ownership::{self, LastLink};
 use forge_delivery as delivery;
 use forge_dispatch as dispatch;
 use forge_dispatch::mcp;
+use forge_external as external;
 use forge_net as net;
 use forge_plugin_host as plugin;
 use forge_process as process;
@@ -59,6 +60,7 @@ pub struct Config {
     pub tls: tls::Config,
     pub dispatch: dispatch::Config,
     pub mcp: mcp::Config,
+    pub external: external::Config,
     pub callback: delivery::Config,
     pub net: net::Config,
     pub process: process::Config,
@@ -85,6 +87,7 @@ impl Default for Config {
             tls: tls::Config::default(),
             dispatch: dispatch::Config::default(),
             mcp: mcp::Config::default(),
+            external: external::Config::default(),
             callback: delivery::Config::default(),
             net: net::Config::default(),
             process: process::Config::default(),
@@ -256,6 +259,7 @@ impl Sources {
         let paths = [
             Some(("data_dir", &mut config.data_dir)),
             Some(("secret.key_file", &mut config.secret.key_file)),
+            Some(("external.root", &mut config.external.root)),
             config.tls.cert.as_mut().map(|path| ("tls.cert", path)),
             config.tls.key.as_mut().map(|path| ("tls.key", path)),
         ];

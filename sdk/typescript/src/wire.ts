@@ -273,6 +273,7 @@ export interface Health {
   store: { status: HealthStatus };
   adapters: Record<string, HealthReport & { running: number; queued: number; maxConcurrent: number; pausedAt?: string; quarantine?: Quarantine }>;
   deliveries: { pending: number; dead: number };
+  services: { known: number; unavailable: number; problems: number };
   children?: { living: number };
 }
 

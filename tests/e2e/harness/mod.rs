@@ -104,9 +104,8 @@ impl Bridge {
                 .map(|(n, v)| ((*n).to_owned(), (*v).to_owned())),
         );
         let config = config(path, &environment);
-        let app = app::Bridge::start(config, Options::new(environment))
-            .await
-            .unwrap();
+        let starting = Box::pin(app::Bridge::start(config, Options::new(environment)));
+        let app = starting.await.unwrap();
         let api = Api::new(app.url());
         Self {
             app: Some(app),

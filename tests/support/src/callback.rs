@@ -49,6 +49,7 @@ enum Manner {
     After(Duration),
     Never,
     Close,
+    Cut,
 }
 
 type Rule = Box<dyn Fn(&Received) -> Answer + Send + Sync>;
@@ -86,6 +87,14 @@ impl Answer {
         Self {
             manner: Manner::Close,
             ..Self::status(200)
+        }
+    }
+
+    /// Announces more bytes than it sends, and closes the connection.
+    pub fn cut(body: impl Into<Vec<u8>>) -> Self {
+        Self {
+            manner: Manner::Cut,
+            ..Self::status(200).body(body)
         }
     }
 
@@ -215,7 +224,7 @@ async fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
     while let Some(request) = read_request(&mut stream, &mut unread).await? {
         let answer = state.take(request);
         match answer.manner {
-            Manner::AtOnce => {}
+            Manner::AtOnce | Manner::Cut => {}
             Manner::After(wait) => tokio::time::sleep(wait).await,
             Manner::Never => std::future::pending().await,
             Manner::Close => return Ok(()),
@@ -224,9 +233,14 @@ async fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
         for (name, value) in &answer.headers {
             text.push_str(&format!("{name}: {value}\r\n"));
         }
-        text.push_str(&format!("content-length: {}\r\n\r\n", answer.body.len()));
+        let is_cut = matches!(answer.manner, Manner::Cut);
+        let announced = answer.body.len() + usize::from(is_cut);
+        text.push_str(&format!("content-length: {announced}\r\n\r\n"));
         stream.write_all(text.as_bytes()).await?;
         stream.write_all(&answer.body).await?;
+        if is_cut {
+            return Ok(());
+        }
     }
     Ok(())
 }

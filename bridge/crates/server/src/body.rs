@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
-use axum::extract::{FromRef, FromRequest, Request};
+use axum::extract::{FromRef, FromRequest, OptionalFromRequest, Request};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use forge_base::json;
@@ -79,6 +79,30 @@ fn unread(error: &BodyError) -> Failure {
 pub(super) struct Body {
     pub(super) tree: Value,
     _room: MemoryPermit,
+}
+
+impl Body {
+    /// The tree, and the permit for its memory.
+    pub(super) fn into_parts(self) -> (Option<Value>, Option<MemoryPermit>) {
+        (Some(self.tree), Some(self._room))
+    }
+}
+
+/// `None` for a request without a body.
+impl<S> OptionalFromRequest<S> for Body
+where
+    S: Send + Sync,
+    BodyReader: FromRef<S>,
+{
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, state: &S) -> Result<Option<Self>, Refused> {
+        if request.body().is_end_stream() {
+            return Ok(None);
+        }
+        let body = <Self as FromRequest<S>>::from_request(request, state).await?;
+        Ok(Some(body))
+    }
 }
 
 impl<S> FromRequest<S> for Body

@@ -15,6 +15,8 @@ use super::auth::MayRead;
 use super::error::Failure;
 use super::query::{NoQuery, Query};
 use super::{Phase, ProcessState};
+use forge_external::External;
+use forge_external::services::Counts;
 use forge_plugin_host::{Adapter, Quarantine, Registry};
 use forge_store::Store;
 
@@ -23,6 +25,7 @@ type Answer = (StatusCode, Json<Value>);
 pub(super) async fn show(
     State(store): State<Arc<dyn Store>>,
     State(registry): State<Registry>,
+    State(external): State<External>,
     State(life): State<ProcessState>,
     MayRead(may_read): MayRead,
     mut query: Query,
@@ -35,6 +38,7 @@ pub(super) async fn show(
     query.finish()?;
     registry.refresh_health().await;
     let mut health = Health::of(store.as_ref(), &registry.adapters(), &life, detail).await;
+    health.services = external.counts();
     if detail == Detail::Profiles {
         let children = life.children.clone();
         // Counting reads all of `/proc`. The count is left out if it fails.
@@ -95,6 +99,8 @@ struct Health {
     store: StoreLine,
     adapters: BTreeMap<String, AdapterLine>,
     deliveries: DeliveryLine,
+    /// External services; they change neither the status nor the readiness.
+    services: Counts,
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<ChildrenLine>,
 }
@@ -165,6 +171,7 @@ impl Health {
                 pending: counts.deliveries_pending,
                 dead: counts.deliveries_dead,
             },
+            services: Counts::default(),
             children: None,
         }
     }
@@ -260,7 +267,7 @@ mod tests {
         assert!(health["adapters"]["echo"]["checkedAt"].take().is_string());
         assert!(health["uptimeSeconds"].take().is_u64());
         assert_eq!(health["version"].take(), env!("CARGO_PKG_VERSION"));
-        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":null,"maxConcurrent":256,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
+        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":null,"maxConcurrent":256,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","services":{"known":0,"problems":0,"unavailable":0},"status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
     }
 
     #[tokio::test]

@@ -22,6 +22,7 @@ mod dispatch;
 mod encode;
 mod event_fanout;
 mod events;
+mod external;
 mod follow;
 mod health;
 mod limit;
@@ -52,6 +53,7 @@ use tokio_util::sync::CancellationToken;
 use forge_base::metrics::Counter;
 use forge_delivery::Deliverer;
 use forge_dispatch::Dispatcher;
+use forge_external::External;
 use forge_plugin_host::Registry;
 use forge_process::Children;
 use forge_store::Store;
@@ -147,6 +149,7 @@ pub struct Components {
     pub dispatcher: Dispatcher,
     pub deliverer: Deliverer,
     pub registry: Registry,
+    pub external: External,
     pub auth: Auth,
     pub config: Arc<Config>,
     pub metrics: metrics::Config,
@@ -187,6 +190,12 @@ pub fn router(state: Components) -> Router {
         .route("/api/v2/adapters/{provider}/reload", post(adapters::reload))
         .route("/api/v2/adapters/{provider}/pause", post(adapters::pause))
         .route("/api/v2/adapters/{provider}/resume", post(adapters::resume))
+        .route("/api/v2/external", get(external::list))
+        .route(
+            "/external/{service}/commands/{name}",
+            post(external::command),
+        )
+        .route("/external/{service}/queries/{name}", post(external::query))
         .route("/metrics", get(metrics::show))
         .merge(management::routes())
         .merge(console::routes())
@@ -262,6 +271,7 @@ part! {
     Dispatcher = state.dispatcher;
     Deliverer = state.deliverer;
     Registry = state.registry;
+    External = state.external;
     Auth = state.auth;
     ProcessState = state.process;
     BodyReader = body_reader;

@@ -308,6 +308,7 @@ mod tests {
                     scopes,
                     expires: None,
                     requests_per_minute: None,
+                    identity: None,
                 }],
                 ..Config::default()
             };

@@ -10,6 +10,7 @@ use futures_util::FutureExt as _;
 use tracing::Instrument as _;
 
 use super::error::{Code, Failure, render};
+use super::external;
 use super::traffic::Traffic;
 use forge_base::id::RequestId;
 
@@ -27,13 +28,17 @@ struct Panicked;
 /// Outermost layer: runs a request in its span, turns panics and failures into responses, and counts it.
 pub(super) async fn traced<F: Future<Output = Response>>(
     traffic: &Traffic,
-    request: Request,
+    mut request: Request,
     next: impl FnOnce(Request) -> F,
 ) -> Response {
     let begun = Instant::now();
     let id = RequestId::new();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let method = request.method().clone();
+    let trace = external::trace(&request);
+    if let Some(trace) = trace {
+        request.extensions_mut().insert(trace);
+    }
     // Error level, so that lines logged within the span have its ids at every log level.
     let span = tracing::error_span!(
         "request",
@@ -46,7 +51,7 @@ pub(super) async fn traced<F: Future<Output = Response>>(
     let answer = async {
         let answered = AssertUnwindSafe(next(request)).catch_unwind().await;
         let response = answered.unwrap_or_else(|_| Failure::internal(Panicked).into_response());
-        let mut response = render(response, id);
+        let mut response = render(response, id, trace);
         let text = HeaderValue::try_from(id.to_string()).expect("an id is visible ASCII");
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, text);
@@ -110,5 +115,5 @@ pub(super) async fn wrong_method(request: Request) -> Failure {
         request.uri().path(),
         request.method()
     );
-    Failure::new(Code::MethodNotAllowed, message)
+    external::wrong_method(Failure::new(Code::MethodNotAllowed, message), &request)
 }

@@ -33,6 +33,7 @@ use forge_delivery::{self as delivery, Deliverer};
 use forge_dispatch::finish::Finisher;
 use forge_dispatch::mcp::{self, Servers};
 use forge_dispatch::{self as dispatch, Dispatcher};
+use forge_external::{self as external, External};
 use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Registry, Trust};
@@ -96,6 +97,7 @@ impl Edge {
         let tracker = Tasks::here();
         let registry = registry(state_dir.path(), &tracker).await;
         let vault = Vault::from_key(&vec![7; 32].into()).unwrap();
+        let external = no_services(state_dir.path(), &tracker);
         let deliverer = deliverer(&store, &vault).await;
         let dispatcher = Dispatcher::new(dispatch::Setup {
             finisher: Finisher {
@@ -118,6 +120,7 @@ impl Edge {
             dispatcher,
             deliverer,
             registry,
+            external,
             auth: Auth::new(auth).unwrap(),
             config: Arc::new(config),
             metrics: metrics::Config::default(),
@@ -301,17 +304,35 @@ fn raw(value: &Value) -> Box<RawValue> {
     to_raw_value(value).unwrap()
 }
 
+fn launcher(tracker: &Tasks) -> Launcher {
+    Launcher::new(LauncherSettings {
+        supervisor: Vec::new(),
+        store_id: "store".to_owned(),
+        environment: Vec::new(),
+        dir: None,
+        tracker: tracker.clone(),
+    })
+}
+
 fn no_servers(client: forge_net::Client, tracker: &Tasks) -> Servers {
     let setup = mcp::Setup {
         config: mcp::Config::default(),
         client,
-        launcher: Launcher::new(LauncherSettings {
-            supervisor: Vec::new(),
-            store_id: "store".to_owned(),
-            environment: Vec::new(),
-            dir: None,
-            tracker: tracker.clone(),
-        }),
+        launcher: launcher(tracker),
     };
     Servers::new(setup).expect("an empty configuration is valid")
+}
+
+/// External services of an empty folder.
+fn no_services(root: &Path, tracker: &Tasks) -> External {
+    let setup = external::Setup {
+        config: external::Config {
+            root: root.to_owned(),
+            ..external::Config::default()
+        },
+        net: net::Config::default(),
+        launcher: launcher(tracker),
+        environment: BTreeMap::new(),
+    };
+    External::new(setup).expect("the defaults are valid")
 }

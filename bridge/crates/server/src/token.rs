@@ -7,6 +7,7 @@ use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 use super::error::{Code, Failure};
 use super::limit::{Hash, Meter, Rate};
 use forge_base::digest;
+use forge_external::{Identity, TokenIdentity};
 
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -24,6 +25,9 @@ pub struct TokenHash {
     /// Overrides `auth.requests_per_minute`; 0: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_minute: Option<u32>,
+    /// User that calls external services with this token; default: an anonymous caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<TokenIdentity>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
@@ -72,6 +76,7 @@ pub(super) struct Token {
     pub(super) expires: Option<Timestamp>,
     pub(super) rate: Option<Rate>,
     pub(super) meter: Meter,
+    pub(super) identity: Identity,
 }
 
 impl Tokens {

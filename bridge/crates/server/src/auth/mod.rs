@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use forge_base::digest::{hex, sha256};
+use forge_external::Identity;
 
 use super::error::{Code, Failure};
 use super::limit::{Failed, Hash, Meter, Peer, Peers, Rate};
@@ -99,6 +100,8 @@ pub enum TokenError {
     Empty { number: usize },
     #[error("auth.token[{index}].hash is not a SHA-256 in 64 hexadecimal digits")]
     MalformedHash { index: usize },
+    #[error("auth.token[{index}].identity.user_id is empty")]
+    EmptyUser { index: usize },
 }
 
 fn joined(errors: &[TokenError]) -> String {
@@ -120,6 +123,7 @@ impl Auth {
                 expires: None,
                 rate: general,
                 meter: Meter::default(),
+                identity: Identity::Anonymous,
             });
         }
         for (index, token) in config.token.iter().enumerate() {
@@ -127,6 +131,10 @@ impl Auth {
                 errors.push(TokenError::MalformedHash { index });
                 continue;
             };
+            let user = token.identity.as_ref().map(|identity| &identity.user_id);
+            if user.is_some_and(|user| user.trim().is_empty()) {
+                errors.push(TokenError::EmptyUser { index });
+            }
             list.push(Token {
                 hash,
                 scopes: bits(&token.scopes),
@@ -136,6 +144,10 @@ impl Auth {
                     None => general,
                 },
                 meter: Meter::default(),
+                identity: token
+                    .identity
+                    .as_ref()
+                    .map_or(Identity::Anonymous, Identity::from),
             });
         }
         if !errors.is_empty() {
@@ -171,6 +183,21 @@ impl Auth {
         let tokens = self.tokens();
         let token = tokens.list.iter().find(may_dispatch)?;
         Some(hex(&token.hash))
+    }
+
+    /// Identity of a caller towards external services.
+    pub(super) fn identity(&self, caller: Caller) -> Identity {
+        let tokens = self.tokens();
+        let token = caller.token.and_then(|hash| tokens.find(&hash));
+        token.map_or(Identity::Anonymous, |token| token.identity.clone())
+    }
+
+    /// True if a header's value contains a token of this bridge.
+    pub(super) fn has_token(&self, value: &[u8]) -> bool {
+        let tokens = self.tokens();
+        let mut words = value.split(|byte| matches!(byte, b' ' | b'\t' | b',' | b'=' | b'"'));
+        words.any(|word| !word.is_empty() && tokens.find(&sha256(word)).is_some())
+            || tokens.find(&sha256(value)).is_some()
     }
 
     /// Fails if no token is required and `address` is reachable from other machines.

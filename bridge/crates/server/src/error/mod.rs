@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::external::Protocol;
 use forge_base::id::RequestId;
+use forge_base::trace::TraceContext;
 use forge_dispatch as dispatch;
 use forge_store as store;
 
@@ -38,6 +40,8 @@ pub enum Code {
     AdapterError,
     AdapterUnavailable,
     StoreUnavailable,
+    ServiceUnavailable,
+    ServiceTimeout,
     Draining,
 }
 
@@ -68,6 +72,14 @@ impl Code {
             Code::AdapterError => (StatusCode::BAD_GATEWAY, "ADAPTER_ERROR"),
             Code::AdapterUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "ADAPTER_UNAVAILABLE"),
             Code::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE"),
+            Code::ServiceUnavailable => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "FORGE_EXTERNAL_RUNTIME_UNAVAILABLE",
+            ),
+            Code::ServiceTimeout => (
+                StatusCode::GATEWAY_TIMEOUT,
+                "FORGE_EXTERNAL_RUNTIME_TIMEOUT",
+            ),
             Code::Draining => (StatusCode::SERVICE_UNAVAILABLE, "DRAINING"),
         }
     }
@@ -86,7 +98,7 @@ impl Code {
             Code::RateLimited | Code::QueueFull | Code::AdapterUnavailable | Code::Draining => {
                 Some(Duration::from_secs(5))
             }
-            Code::StoreUnavailable => Some(Duration::from_secs(1)),
+            Code::StoreUnavailable | Code::ServiceUnavailable => Some(Duration::from_secs(1)),
             Code::InvalidRequest
             | Code::Unauthorized
             | Code::Forbidden
@@ -103,6 +115,7 @@ impl Code {
             | Code::HeadersTooLarge
             | Code::InternalError
             | Code::RecordUnreadable
+            | Code::ServiceTimeout
             | Code::AdapterError => None,
         }
     }
@@ -117,6 +130,7 @@ pub struct Failure {
     source: Option<Arc<dyn StdError + Send + Sync>>,
     /// Time for `Retry-After`, if known better than by the code.
     wait: Option<Duration>,
+    protocol: Option<Box<Protocol>>,
 }
 
 impl Failure {
@@ -128,6 +142,7 @@ impl Failure {
             details: None,
             source: None,
             wait: None,
+            protocol: None,
         }
     }
 
@@ -184,6 +199,13 @@ impl Failure {
         self
     }
 
+    /// Sets what a failed call of an external service has besides.
+    #[must_use]
+    pub(super) fn of_protocol(mut self, protocol: Protocol) -> Self {
+        self.protocol = Some(Box::new(protocol));
+        self
+    }
+
     pub fn code(&self) -> Code {
         self.code
     }
@@ -226,8 +248,12 @@ impl IntoResponse for Failure {
 }
 
 /// Writes the envelope into the response of a failure, including plain responses made by axum, and logs server
-/// errors.
-pub fn render(mut response: Response, request: RequestId) -> Response {
+/// errors. `trace` is given for requests to external services, whose failures have more members.
+pub(super) fn render(
+    mut response: Response,
+    request: RequestId,
+    trace: Option<TraceContext>,
+) -> Response {
     let failure = match response.extensions_mut().remove::<Failure>() {
         Some(failure) => failure,
         None => match plain(&response) {
@@ -246,7 +272,13 @@ pub fn render(mut response: Response, request: RequestId) -> Response {
     if let Some(details) = failure.details {
         body["details"] = details;
     }
-    let mut rendered = (response.status(), Json(body)).into_response();
+    let mut headers = HeaderMap::new();
+    if let Some(trace) = trace {
+        let plain = || Protocol::of(trace, failure.code.as_str(), &failure.message);
+        let protocol = failure.protocol.map_or_else(plain, |protocol| *protocol);
+        protocol.complete(&mut body, &mut headers);
+    }
+    let mut rendered = (response.status(), headers, Json(body)).into_response();
     for (name, value) in response.headers() {
         if name != header::CONTENT_TYPE && name != header::CONTENT_LENGTH {
             rendered.headers_mut().append(name, value.clone());

@@ -127,7 +127,7 @@ async fn what_components_say_becomes_a_status_and_a_code() {
         (Failure::new(Code::Draining, "bye"), 503, "DRAINING", "5"),
     ];
     for (failure, status, code, retry_after) in cases {
-        let response = render(failure.into_response(), RequestId::new());
+        let response = render(failure.into_response(), RequestId::new(), None);
         assert_eq!(response.status(), status, "{code}");
         let wait = response.headers().get("retry-after");
         assert_eq!(

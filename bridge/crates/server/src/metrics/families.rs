@@ -97,6 +97,7 @@ impl Scrape {
         self.usage(page)?;
         self.adapters(page)?;
         self.deliveries(page)?;
+        self.external(page)?;
         self.store(page)?;
         self.children(page)?;
         self.buffers(page)?;
@@ -247,6 +248,17 @@ impl Scrape {
                 }
             }
             Ok(())
+        })
+    }
+
+    fn external(&self, page: &mut Page<'_>) -> fmt::Result {
+        let about = ("external_calls", "Calls of external services, by outcome");
+        page.counter(about, |to| {
+            let mut calls = self.parties.external.meters().calls();
+            calls.try_for_each(|(service, kind, outcome, count)| {
+                let labels = [("service", service), ("kind", kind), ("outcome", outcome)];
+                to.count(&labels, count)
+            })
         })
     }
 

@@ -21,6 +21,7 @@ use super::query::NoQuery;
 use super::traffic::Traffic;
 use forge_delivery::Deliverer;
 use forge_dispatch::Dispatcher;
+use forge_external::External;
 use forge_plugin_host::Registry;
 use forge_store::Store;
 
@@ -60,6 +61,7 @@ pub(super) struct MetricSources {
     dispatcher: Dispatcher,
     deliverer: Deliverer,
     registry: Registry,
+    external: External,
     life: ProcessState,
     stream_limit: StreamLimit,
     traffic: Traffic,
@@ -71,6 +73,7 @@ where
     Dispatcher: FromRef<S>,
     Deliverer: FromRef<S>,
     Registry: FromRef<S>,
+    External: FromRef<S>,
     ProcessState: FromRef<S>,
     StreamLimit: FromRef<S>,
     Traffic: FromRef<S>,
@@ -81,6 +84,7 @@ where
             dispatcher: FromRef::from_ref(state),
             deliverer: FromRef::from_ref(state),
             registry: FromRef::from_ref(state),
+            external: FromRef::from_ref(state),
             life: FromRef::from_ref(state),
             stream_limit: FromRef::from_ref(state),
             traffic: FromRef::from_ref(state),
