@@ -39,6 +39,7 @@ mod hostile;
 mod http;
 mod idempotency;
 mod isolation;
+mod java;
 mod keys;
 mod kill_matrix;
 mod langgraph;
