@@ -5,6 +5,7 @@ mod following;
 mod identity;
 mod programs;
 mod requests;
+mod walk;
 
 use std::path::Path;
 

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::super::Context;
-use super::{Report, load};
+use super::{Report, Workspace};
 use forge_external::artifacts::{self, FOLDER};
 use forge_external::diagnostic::any_error;
 
@@ -20,11 +20,13 @@ pub(super) struct Arguments {
 
 pub(super) fn run(
     context: &Context,
-    root: &Path,
+    root: Option<&Path>,
     arguments: &Arguments,
 ) -> anyhow::Result<ExitCode> {
-    let folder = arguments.out.clone().unwrap_or_else(|| root.join(FOLDER));
-    let (catalog, mut diagnostics) = load(root);
+    let workspace = Workspace::open(context, root)?;
+    let default = || workspace.root.join(FOLDER);
+    let folder = arguments.out.clone().unwrap_or_else(default);
+    let (catalog, mut diagnostics) = workspace.load();
     let mut changed = Vec::new();
     if !any_error(&diagnostics) {
         match artifacts::generate(&catalog) {
@@ -61,8 +63,12 @@ pub(super) fn run(
     .print(context)
 }
 
-pub(super) fn inspect(context: &Context, root: &Path, target: &str) -> anyhow::Result<ExitCode> {
-    let (catalog, diagnostics) = load(root);
+pub(super) fn inspect(
+    context: &Context,
+    root: Option<&Path>,
+    target: &str,
+) -> anyhow::Result<ExitCode> {
+    let (catalog, diagnostics) = Workspace::open(context, root)?.load();
     if !context.global.json && !any_error(&diagnostics) {
         let heading = [
             "entry",

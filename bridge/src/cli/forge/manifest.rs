@@ -2,15 +2,28 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use anyhow::bail;
+use bytes::Bytes;
 use clap::{Args, Subcommand};
+use reqwest::Method;
+use reqwest::header::HeaderMap;
 use serde_json::json;
+use url::Url;
 
-use super::super::Context;
-use super::{Report, chain, load};
+use super::super::{Context, block_on};
+use super::{Report, Workspace, chain};
 use forge_external::diagnostic::{Diagnostic, Severity};
-use forge_external::manifest::{self, Checked, Manifest, SCHEMA, TransportKind, command_line};
+use forge_external::manifest::{
+    self, Checked, MANIFEST_BYTES, Manifest, SCHEMA, TransportKind, command_line,
+};
 use forge_external::registry::{self, Changes, RegistryError};
+use forge_net::guard::Guard;
+use forge_net::{BodyEnd, Client, Outgoing};
+
+/// Time limit of the download of a manifest.
+const DOWNLOAD: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -23,7 +36,11 @@ enum Command {
     /// Check a manifest and report all problems
     Validate { file: String },
     /// Add a service to the registry, or replace its manifest
-    Import { file: String },
+    Import {
+        /// File, or the URL of a manifest, such as http://127.0.0.1:8080/manifest
+        #[arg(value_name = "FILE|URL")]
+        source: String,
+    },
     /// Remove a service from the registry
     Remove { service: String },
     /// Print the JSON Schema of a manifest
@@ -32,13 +49,14 @@ enum Command {
 
 pub(super) fn run(
     context: &Context,
-    root: &Path,
+    root: Option<&Path>,
     arguments: &Arguments,
 ) -> anyhow::Result<ExitCode> {
+    let workspace = || Workspace::open(context, root);
     match &arguments.command {
         Command::Validate { file } => validate(context, file),
-        Command::Import { file } => import(context, root, file),
-        Command::Remove { service } => remove(context, root, service),
+        Command::Import { source } => import(context, &workspace()?, source),
+        Command::Remove { service } => remove(context, &workspace()?, service),
         Command::Schema => {
             let schema = serde_json::from_str(SCHEMA)?;
             context.screen().value(&schema)?;
@@ -61,11 +79,19 @@ fn validate(context: &Context, file: &str) -> anyhow::Result<ExitCode> {
     .print(context)
 }
 
-fn import(context: &Context, root: &Path, file: &str) -> anyhow::Result<ExitCode> {
+fn import(context: &Context, workspace: &Workspace, source: &str) -> anyhow::Result<ExitCode> {
+    let root = &workspace.root;
+    let checked = match Url::parse(source) {
+        Ok(url) if matches!(url.scheme(), "http" | "https") => located(
+            source,
+            block_on(fetch(context, url)).map(|bytes| manifest::read(&bytes)),
+        ),
+        Ok(_) | Err(_) => read(source),
+    };
     let Checked {
         manifest,
         mut diagnostics,
-    } = read(file);
+    } = checked;
     let imported = manifest.and_then(|manifest| match registry::import(root, &manifest) {
         Ok(changes) => Some((manifest, changes)),
         Err(error) => {
@@ -75,7 +101,7 @@ fn import(context: &Context, root: &Path, file: &str) -> anyhow::Result<ExitCode
     });
     let path = match &imported {
         Some(_) => registry::path(root).display().to_string(),
-        None => file.to_owned(),
+        None => source.to_owned(),
     };
     let mut lines = Vec::new();
     if let Some((manifest, changes)) = &imported {
@@ -83,7 +109,7 @@ fn import(context: &Context, root: &Path, file: &str) -> anyhow::Result<ExitCode
         lines.extend(describe(changes));
         diagnostics.extend(program(manifest));
     }
-    let (catalog, found) = load(root);
+    let (catalog, found) = workspace.load();
     if imported.is_some() {
         diagnostics.extend(found);
     }
@@ -101,7 +127,8 @@ fn import(context: &Context, root: &Path, file: &str) -> anyhow::Result<ExitCode
     .print(context)
 }
 
-fn remove(context: &Context, root: &Path, service: &str) -> anyhow::Result<ExitCode> {
+fn remove(context: &Context, workspace: &Workspace, service: &str) -> anyhow::Result<ExitCode> {
+    let root = &workspace.root;
     let (changes, diagnostics) = match registry::remove(root, service) {
         Ok(Some(changes)) => (Some(changes), Vec::new()),
         Ok(None) => {
@@ -119,7 +146,7 @@ fn remove(context: &Context, root: &Path, service: &str) -> anyhow::Result<ExitC
             "subcommand": "remove",
             "path": path,
             "removed": changes.is_some(),
-            "serviceCount": load(root).0.services().count(),
+            "serviceCount": workspace.load().0.services().count(),
         }),
         diagnostics: &diagnostics,
         lines,
@@ -128,20 +155,47 @@ fn remove(context: &Context, root: &Path, service: &str) -> anyhow::Result<ExitC
 }
 
 fn read(file: &str) -> Checked {
-    let mut checked = match manifest::read_file(Path::new(file)) {
-        Ok(checked) => checked,
-        Err(error) => Checked {
+    located(
+        file,
+        manifest::read_file(Path::new(file)).map_err(anyhow::Error::from),
+    )
+}
+
+/// Names the source in all findings; a source that cannot be read is one.
+fn located(source: &str, checked: anyhow::Result<Checked>) -> Checked {
+    let mut checked = checked.unwrap_or_else(|error| {
+        let message = format!("cannot be read: {error:#}");
+        let found = Diagnostic::error("FORGE_EXTERNAL_MANIFEST_PARSE", message);
+        Checked {
             manifest: None,
-            diagnostics: vec![Diagnostic::error(
-                "FORGE_EXTERNAL_MANIFEST_PARSE",
-                format!("cannot be read: {error}"),
-            )],
-        },
-    };
+            diagnostics: vec![found],
+        }
+    });
     for found in &mut checked.diagnostics {
-        found.file = Some(file.to_owned());
+        found.file = Some(source.to_owned());
     }
     checked
+}
+
+/// Downloads a manifest, from the addresses that services may have.
+async fn fetch(context: &Context, url: Url) -> anyhow::Result<Vec<u8>> {
+    let config = context.sources().load()?.config;
+    let guard = Guard::of_setting("external.allow", &config.external.allow)?;
+    let outgoing = Outgoing {
+        method: Method::GET,
+        url,
+        headers: HeaderMap::new(),
+        body: Bytes::new(),
+        timeout: DOWNLOAD,
+        answer_bytes: MANIFEST_BYTES,
+    };
+    let answer = Client::new(&config.net, guard)?.send(outgoing).await?;
+    match (answer.status, answer.end) {
+        (200, BodyEnd::Complete) => Ok(answer.body),
+        (200, BodyEnd::TooLong) => bail!("it is larger than {MANIFEST_BYTES} bytes"),
+        (200, BodyEnd::Broken | BodyEnd::TimedOut) => bail!("the answer is incomplete"),
+        (status, _) => bail!("the service answered {status}"),
+    }
 }
 
 fn findings(error: RegistryError) -> Vec<Diagnostic> {

@@ -20,7 +20,7 @@ use forge_external::diagnostic::{Diagnostic, Severity, any_error};
 pub(super) struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Folder of the registry and of forge.manifest.json; defaults to the working directory
+    /// Folder of the registry and of forge.manifest.json; defaults to `external.root` of the configuration
     #[arg(long, global = true, value_name = "DIR")]
     root: Option<PathBuf>,
 }
@@ -43,7 +43,7 @@ enum Command {
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let root = arguments.root.as_deref().unwrap_or(Path::new("."));
+    let root = arguments.root.as_deref();
     match &arguments.command {
         Command::Manifest(arguments) => manifest::run(context, root, arguments),
         Command::Generate(arguments) => generate::run(context, root, arguments),
@@ -129,14 +129,30 @@ fn print_diagnostic(screen: &Screen, found: &Diagnostic) -> std::io::Result<()> 
     Ok(())
 }
 
-/// Services of the root folder, and the diagnostics of reading them; no services if there is an error.
-fn load(root: &Path) -> (Catalog, Vec<Diagnostic>) {
-    match Catalog::load(root, []) {
-        Ok(catalog) => {
-            let diagnostics = catalog.diagnostics.clone();
-            (catalog, diagnostics)
+/// Folder of the manifests, and the policies of the configuration.
+struct Workspace {
+    root: PathBuf,
+    policies: Vec<String>,
+}
+
+impl Workspace {
+    fn open(context: &Context, root: Option<&Path>) -> anyhow::Result<Self> {
+        let config = context.sources().load()?.config.external;
+        Ok(Self {
+            root: root.map_or(config.root, Path::to_owned),
+            policies: config.policies.into_keys().collect(),
+        })
+    }
+
+    /// Services, and the diagnostics of reading them; no services if there is an error.
+    fn load(&self) -> (Catalog, Vec<Diagnostic>) {
+        match Catalog::load(&self.root, self.policies.iter().map(String::as_str)) {
+            Ok(catalog) => {
+                let diagnostics = catalog.diagnostics.clone();
+                (catalog, diagnostics)
+            }
+            Err(diagnostics) => (Catalog::default(), diagnostics),
         }
-        Err(diagnostics) => (Catalog::default(), diagnostics),
     }
 }
 
