@@ -19,6 +19,7 @@ use super::{Context, Environment, INTERRUPTED, tail};
 use crate::app;
 use crate::config::{Config, File, Loaded, Sources};
 use crate::telemetry;
+use forge_external::config::AuthMode;
 
 /// Characters of an output on the line about a callback.
 const LONGEST_OUTPUT: usize = 100;
@@ -44,6 +45,10 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     } = sources.load()?;
     // Plain HTTP: the traffic stays on this machine.
     config.tls = Default::default();
+    if config.listen.ip().is_loopback() && !config.auth.has_tokens() {
+        // Without a token every caller of an external service would be anonymous.
+        config.external.auth = AuthMode::DevHeaders;
+    }
     let runtime = serve::runtime()?;
     let logs = telemetry::install(&config.log)?;
     for warning in warnings {

@@ -29,7 +29,8 @@ struct Service {
 impl Service {
     /// Starts a program that prints its address.
     fn start(command: &mut Command) -> Self {
-        let mut process = command.arg("0").stdout(Stdio::piped()).spawn().unwrap();
+        let started = command.arg("0").stdout(Stdio::piped()).spawn();
+        let mut process = started.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let mut url = String::new();
         let mut output = BufReader::new(process.stdout.take().unwrap());
         output.read_line(&mut url).unwrap();
@@ -151,6 +152,7 @@ async fn a_service_in_node() {
 
 #[tokio::test]
 async fn a_service_in_rust() {
+    // `cargo test` builds the examples; with `--test`, build it by `cargo build -p forge-bridge --example billing`.
     let tests = std::env::current_exe().unwrap();
     let program = tests.ancestors().nth(2).unwrap().join("examples/billing");
     walk(Service::start(&mut Command::new(program))).await;

@@ -55,6 +55,10 @@ impl Default for Config {
 }
 
 impl Config {
+    pub fn has_tokens(&self) -> bool {
+        !(self.tokens.is_empty() && self.token.is_empty())
+    }
+
     /// Positions, from 1, of plain tokens shorter than 16 bytes.
     pub fn short_tokens(&self) -> impl Iterator<Item = usize> + '_ {
         let numbered = (1..).zip(&self.tokens);
