@@ -89,7 +89,7 @@ impl Catalog {
             let policy = entry.policy.as_deref().filter(|policy| !known(policy))?;
             let name = manifest.qualified(entry);
             let message = format!("{name} names the policy {policy:?}, which is not defined: every call of it is denied");
-            let hint = format!("Define [external.policies.{policy:?}] in the bridge's configuration.");
+            let hint = format!("Define [external.policies.{policy:?}] in the bridge's configuration, or name its file with --config.");
             Some(Diagnostic::warning("FORGE_POLICY_UNKNOWN", message).hint(hint))
         });
         unknown.collect()

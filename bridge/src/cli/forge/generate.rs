@@ -39,13 +39,14 @@ pub(super) fn run(
         .map(|path| path.display().to_string())
         .collect();
     let count = catalog.services().count();
+    let services = if count == 1 { "service" } else { "services" };
     let lines = match changed.as_slice() {
         [] => vec![format!(
-            "{} is up to date with {count} services",
+            "{} is up to date with {count} {services}",
             folder.display()
         )],
         changed => {
-            let mut lines = vec![format!("generated from {count} services:")];
+            let mut lines = vec![format!("generated from {count} {services}:")];
             lines.extend(changed.iter().map(|path| format!("  {path}")));
             lines
         }
