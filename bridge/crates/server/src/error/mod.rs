@@ -121,7 +121,7 @@ impl Code {
     }
 }
 
-/// Failed request; [`render`] writes its body once the request id is known.
+/// Failed request; `render` writes its body once the request id is known.
 #[derive(Clone, Debug)]
 pub struct Failure {
     code: Code,
