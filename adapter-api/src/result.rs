@@ -30,7 +30,7 @@ pub struct ExecutionResult {
     /// With `error`: description for humans.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// With `error`: machine-readable code; see [`AdapterError`](crate::AdapterError).
+    /// With `error`: machine-readable code; see [`AdapterError`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
     /// Duration as measured by the adapter, in milliseconds; the bridge reports its own.
