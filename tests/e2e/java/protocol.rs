@@ -271,8 +271,8 @@ async fn identities(probe: &Api) {
 async fn handlers(probe: &Api, open: &Api) {
     let (_, nothing) = post(probe, "/commands/nothing", "").await;
     assert_eq!(nothing, json!({"ok": true, "result": null}));
-    let (_, unwritable) = post(probe, "/commands/unwritable", "").await;
-    assert_eq!(unwritable["result"], json!(["half an answer", "\u{fffd}"]));
+    let (_, surrogate) = post(probe, "/commands/surrogate", "").await;
+    assert_eq!(surrogate["result"], json!(["half an answer", "\u{fffd}"]));
     for (args, text) in [
         (json!({"text": 5, "count": 3}), "5 3"),
         (json!({"text": "a", "count": "3"}), "a 3"),

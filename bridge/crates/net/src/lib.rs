@@ -119,7 +119,7 @@ pub struct Answer {
 pub enum BodyEnd {
     /// The body is complete.
     Complete,
-    /// It is longer than the limit.
+    /// Longer than the limit.
     TooLong,
     /// The connection broke.
     Broken,

@@ -241,7 +241,7 @@ pub struct Attachment {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
-    /// It came with the request, and is stored as [`Content::Attachment`](record::Content::Attachment).
+    /// Sent with the request, and stored as [`Content::Attachment`](record::Content::Attachment).
     Stored {
         bytes: usize,
         /// Hash of the content, in hexadecimal.

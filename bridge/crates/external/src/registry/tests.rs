@@ -203,7 +203,7 @@ fn a_fifo_in_the_place_of_a_file_does_not_hang() {
 }
 
 #[test]
-fn a_policy_that_nobody_defined_is_warned_of() {
+fn a_policy_that_is_not_defined_is_warned_of() {
     let root = TempDir::new().unwrap();
     let mut guarded = manifest("a", &["x", "y"]);
     guarded.entries[0].policy = Some("billing.read".to_owned());

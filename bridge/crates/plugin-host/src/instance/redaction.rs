@@ -71,7 +71,7 @@ impl Secrets {
 pub(crate) struct Redaction {
     /// Their spellings in the strings of JSON, also of JSON in JSON.
     json: AhoCorasick,
-    /// These spellings, and their own.
+    /// The same spellings, and the values as they are in text.
     text: AhoCorasick,
     spellings: Vec<String>,
     /// First bytes of the spellings.
