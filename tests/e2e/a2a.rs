@@ -156,13 +156,19 @@ async fn a_question_is_answered_by_the_next_dispatch_and_a_cancel_reaches_the_ag
     bridge.stop().await;
 }
 
+/// Home of bridges that use this agent.
+fn home_of(agent: &Agent) -> Home {
+    let mut home = Home::new(&[("BRIDGE_ADAPTERS", "a2a")]);
+    let url = format!("http://127.0.0.1:{}", agent.port);
+    home.set("BRIDGE_ADAPTERS_A2A_URL", &url);
+    home
+}
+
 #[tokio::test]
 async fn text_of_a_task_that_is_told_again_after_a_crash_counts_once() {
     let model = Model::start().await;
     let agent = Agent::start(&model);
-    let mut home = Home::new(&[("BRIDGE_ADAPTERS", "a2a")]);
-    let url = format!("http://127.0.0.1:{}", agent.port);
-    home.set("BRIDGE_ADAPTERS_A2A_URL", &url);
+    let home = home_of(&agent);
     let process = home.start();
     let mut waits = task("pieces", "PIECES WAIT");
     waits["recovery"] = "resume".into();
@@ -183,9 +189,7 @@ async fn text_of_a_task_that_is_told_again_after_a_crash_counts_once() {
 async fn after_a_crash_the_task_is_followed_again_and_not_sent_twice() {
     let model = Model::start().await;
     let agent = Agent::start(&model);
-    let mut home = Home::new(&[("BRIDGE_ADAPTERS", "a2a")]);
-    let url = format!("http://127.0.0.1:{}", agent.port);
-    home.set("BRIDGE_ADAPTERS_A2A_URL", &url);
+    let home = home_of(&agent);
     let process = home.start();
     let mut slow = task("slow", "SLOW please");
     slow["recovery"] = "resume".into();

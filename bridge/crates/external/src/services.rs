@@ -14,7 +14,6 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use forge_base::digest::{hex, sha256};
 use forge_base::reloadable::Reloadable;
 use forge_base::schema::{self, Schema};
 use forge_base::time;
@@ -28,7 +27,7 @@ use crate::catalog::Catalog;
 use crate::config::{AuthMode, Config};
 use crate::diagnostic::Diagnostic;
 use crate::load::Load;
-use crate::manifest::{Entry, EntryKind, Manifest, TransportKind, command_line};
+use crate::manifest::{Entry, EntryKind, Manifest, TransportKind};
 use crate::meters::Meters;
 use crate::registry::{self, ROOT_MANIFEST};
 
@@ -228,13 +227,11 @@ impl External {
     /// Number of services, of those whose breaker is not closed, and of errors in the files.
     pub fn counts(&self) -> Counts {
         let services = self.services();
-        let mut all = services.by_name.values();
+        let all = services.by_name.values();
+        let unavailable = all.filter(|one| one.load.phase() != Phase::Closed);
         Counts {
-            known: all.len(),
-            unavailable: all
-                .by_ref()
-                .filter(|one| one.load.phase() != Phase::Closed)
-                .count(),
+            known: services.by_name.len(),
+            unavailable: unavailable.count(),
             problems: self.inner.problems.get().len(),
         }
     }
@@ -289,7 +286,7 @@ impl ActiveService {
         // A schema that does not compile was refused with its manifest.
         let compiled = |entry: &Entry| schema::compile(entry.input_schema.as_ref()?).ok();
         Self {
-            digest: hex(&sha256(canonical::text(&json!(**manifest)))),
+            digest: canonical::digest(&**manifest),
             schemas: manifest.entries.iter().map(compiled).collect(),
             target: target(manifest, inner),
             limits: Limits {
@@ -345,11 +342,8 @@ fn target(manifest: &Manifest, inner: &Inner) -> Target {
                      has program = true in [external.services.{name:?}]"
                 ));
             };
-            let words = match (&service.command_args, &service.command) {
-                (Some(words), _) => Ok(words.clone()),
-                (None, line) => command_line::split(line.as_deref().unwrap_or_default()),
-            };
-            let Ok([program, args @ ..]) = words.as_deref() else {
+            let words = service.words();
+            let Some([program, args @ ..]) = words.as_deref() else {
                 let reason = format!("external service {name:?} has no usable command");
                 return Target::Unsupported(reason);
             };

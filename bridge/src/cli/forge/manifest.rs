@@ -13,11 +13,9 @@ use serde_json::json;
 use url::Url;
 
 use super::super::{Context, block_on};
-use super::{Report, Workspace, chain};
+use super::{Report, Workspace};
 use forge_external::diagnostic::{Diagnostic, Severity};
-use forge_external::manifest::{
-    self, Checked, MANIFEST_BYTES, Manifest, SCHEMA, TransportKind, command_line,
-};
+use forge_external::manifest::{self, Checked, MANIFEST_BYTES, Manifest, SCHEMA, TransportKind};
 use forge_external::registry::{self, Changes, RegistryError};
 use forge_net::guard::Guard;
 use forge_net::{BodyEnd, Client, Outgoing};
@@ -204,7 +202,7 @@ fn findings(error: RegistryError) -> Vec<Diagnostic> {
         RegistryError::Read { .. } | RegistryError::Write { .. } | RegistryError::Locked { .. } => {
             vec![Diagnostic::error(
                 "FORGE_EXTERNAL_REGISTRY_OBJECT",
-                chain(&error),
+                format!("{:#}", anyhow::Error::from(error)),
             )]
         }
     }
@@ -230,11 +228,7 @@ fn program(manifest: &Manifest) -> Option<Diagnostic> {
     if service.transport != TransportKind::Stdio {
         return None;
     }
-    let words = match (&service.command_args, &service.command) {
-        (Some(words), _) => words.clone(),
-        (None, Some(line)) => command_line::split(line).ok()?,
-        (None, None) => return None,
-    };
+    let words = service.words()?;
     let name = &service.name;
     let message = format!(
         "calls of {name} start the program {words:?}, once the bridge's configuration allows it"

@@ -155,10 +155,3 @@ impl Workspace {
         }
     }
 }
-
-/// Text of an error with its causes, as the end of a diagnostic.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    let texts: Vec<_> = causes.map(ToString::to_string).collect();
-    texts.join(": ")
-}

@@ -135,6 +135,16 @@ impl EntryKind {
     }
 }
 
+impl Service {
+    /// Program of a stdio service, with its arguments; `None` if it has none that can be read.
+    pub fn words(&self) -> Option<Vec<String>> {
+        match &self.command_args {
+            Some(words) => Some(words.clone()),
+            None => command_line::split(self.command.as_deref()?).ok(),
+        }
+    }
+}
+
 impl Manifest {
     pub fn entry(&self, kind: EntryKind, name: &str) -> Option<&Entry> {
         let mut entries = self.entries.iter();
