@@ -21,6 +21,11 @@ const FOREVER: Duration = Duration::from_secs(3600);
 impl<S: TransactionState> Writer<S> {
     /// Refuses waiting changes, and returns when changes can be written again. False when the store is to be closed.
     pub(super) fn recover(&mut self, failure: &StoreFailure) -> bool {
+        let failure = match failure {
+            // A connection that was opened on the new file mixes its pages with the WAL of the old one.
+            StoreFailure::Damage(_) if !self.lock.is_in_place() => &StoreFailure::Moved,
+            failure => failure,
+        };
         let then = match failure {
             StoreFailure::Damage(_) => {
                 "no more changes are written: stop the bridge, run `forge-bridge store check`, restore a backup"
