@@ -123,6 +123,7 @@ fn dispatch() -> NewDispatch {
             NewEvent::new(kind::ACCEPTED, now),
             NewEvent::new(kind::QUEUED, now),
         ],
+        is_held: false,
         start: Some(NewEvent::new(kind::STARTED, now)),
         queue_limit: u64::MAX,
     }

@@ -306,6 +306,7 @@ fn dispatch() -> NewDispatch {
             NewEvent::new(kind::QUEUED, now),
         ],
         start: None,
+        is_held: false,
         queue_limit: u64::MAX,
     }
 }

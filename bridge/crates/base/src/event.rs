@@ -23,6 +23,9 @@ pub mod kind {
     pub const CALLBACK_ATTEMPTED: &str = "callback.attempted";
     pub const CALLBACK_DELIVERED: &str = "callback.delivered";
     pub const CALLBACK_DEAD: &str = "callback.dead";
+    pub const APPROVAL_REQUESTED: &str = "approval.requested";
+    pub const APPROVAL_APPROVED: &str = "approval.approved";
+    pub const APPROVAL_REJECTED: &str = "approval.rejected";
     pub const ADAPTER_HEALTH: &str = "adapter.health";
     pub const ADAPTER_EVENT: &str = "adapter.event";
     pub const TEXT: &str = "assistant.text";
@@ -41,7 +44,8 @@ pub mod kind {
 
     /// True if only the bridge writes events of this name.
     pub fn is_reserved(name: &str) -> bool {
-        name.starts_with("execution.") || name.starts_with("callback.") || name == ADAPTER_HEALTH
+        let bridges = ["execution.", "callback.", "approval."];
+        bridges.iter().any(|start| name.starts_with(start)) || name == ADAPTER_HEALTH
     }
 
     /// True if this event ends its execution.

@@ -200,6 +200,7 @@ impl Edge {
             callback: Some(callback()),
             events: vec![event(kind::ACCEPTED), event(kind::QUEUED)],
             start: None,
+            is_held: false,
             queue_limit: 1000,
         };
         self.store.accept(new).await.unwrap();

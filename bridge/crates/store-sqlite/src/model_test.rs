@@ -17,9 +17,9 @@ use forge_store::contract::sample::{
 use forge_store::destination::DueQuery;
 use forge_store::memory::Memory;
 use forge_store::record::{
-    Acceptance, AfterAttempt, Claim, Content, DeliveryFilter, DeliveryState, DispatchFilter,
-    EventFilter, Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress,
-    Replay, Requeue, Reroute, Status,
+    Acceptance, AfterAttempt, ApprovalFilter, ApprovalStatus, Claim, Content, Decision,
+    DeliveryFilter, DeliveryState, DispatchFilter, EventFilter, Finish, IdempotencyKey, KeySpace,
+    Lease, NewDelivery, NewDispatch, Progress, Replay, Requeue, Reroute, Status,
 };
 use forge_store::roles::{EventLog as _, Executions as _, Records as _};
 use forge_store::{Error, Store};
@@ -38,6 +38,7 @@ enum Step {
         delay: Option<u8>,
         other: bool,
         start: bool,
+        is_held: bool,
     },
     Promote,
     Begin(usize),
@@ -48,6 +49,8 @@ enum Step {
     Requeue(usize),
     RequeueInterrupted(usize),
     Cancel(usize),
+    Approve(usize),
+    Reject(usize),
     Reroute(usize, bool, Option<u8>),
     Settle(usize, u8),
     ReplayOne(usize),
@@ -73,11 +76,12 @@ fn step() -> impl Strategy<Value = Step> {
             prop::option::weighted(0.3, 1..20u8),
             prop::bool::weighted(0.3),
             any::<bool>(),
+            prop::bool::weighted(0.2),
         ),
     );
     prop_oneof![
-        8 => accept.prop_map(|((task, header, body, session), (priority, delay, other, start))| {
-            Step::Accept { task, header, body, session, priority, delay, other, start }
+        8 => accept.prop_map(|((task, header, body, session), (priority, delay, other, start, is_held))| {
+            Step::Accept { task, header, body, session, priority, delay, other, start, is_held }
         }),
         2 => Just(Step::Promote),
         8 => any::<usize>().prop_map(Step::Begin),
@@ -89,6 +93,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<usize>().prop_map(Step::Requeue),
         2 => any::<usize>().prop_map(Step::RequeueInterrupted),
         2 => any::<usize>().prop_map(Step::Cancel),
+        3 => any::<usize>().prop_map(Step::Approve),
+        1 => any::<usize>().prop_map(Step::Reject),
         2 => (any::<usize>(), any::<bool>(), session()).prop_map(|(n, o, s)| Step::Reroute(n, o, s)),
         6 => (any::<usize>(), 0..3u8).prop_map(|(n, next)| Step::Settle(n, next)),
         1 => any::<usize>().prop_map(Step::ReplayOne),
@@ -99,6 +105,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Restart),
         1 => Just(Step::Kill),
     ]
+}
+
+fn decision(now: i64) -> Decision {
+    Decision {
+        at: at(now),
+        by: "operator".to_owned(),
+        reason: (now % 2 == 0).then(|| "seen".to_owned()),
+    }
 }
 
 /// Both stores, and the items created so far.
@@ -175,6 +189,7 @@ impl Pair {
                 delay,
                 other,
                 start,
+                is_held,
             } => {
                 let id = DispatchId::new();
                 self.dispatches.push(id);
@@ -203,6 +218,7 @@ impl Pair {
                         accepted_at: at(now),
                         not_before: delay.map(|delay| at(now + i64::from(delay))),
                         start_by: at(now + 15),
+                        is_held,
                         start: start.then(|| event(kind::STARTED, now)),
                         callback: (now % 5 > 0).then(|| callback(&host)),
                         queue_limit: 8,
@@ -285,6 +301,21 @@ impl Pair {
                     return;
                 };
                 both!(self, store => store.request_cancel(id, at(now))).unwrap();
+            }
+            Step::Approve(n) => {
+                let Some(id) = Self::pick(&self.dispatches, n) else {
+                    return;
+                };
+                let approved = || event(kind::APPROVAL_APPROVED, now);
+                let _ = both!(self, store => store.approve(id, decision(now), approved()));
+            }
+            Step::Reject(n) => {
+                let Some(id) = Self::pick(&self.dispatches, n) else {
+                    return;
+                };
+                let finish = self.finish(Some(1), true);
+                let claim = || Claim::Rejected(id, decision(now));
+                let _ = both!(self, store => store.finish(claim(), finish()));
             }
             Step::Reroute(n, other, session) => {
                 let Some(id) = Self::pick(&self.dispatches, n) else {
@@ -378,6 +409,18 @@ impl Pair {
         };
         both!(self, store => store.dispatches(page(None))).unwrap();
         both!(self, store => store.dispatches(page(Some(Status::Error)))).unwrap();
+        for status in [
+            ApprovalStatus::Waiting,
+            ApprovalStatus::Approved,
+            ApprovalStatus::Rejected,
+        ] {
+            let filter = || ApprovalFilter {
+                status,
+                before: None,
+                limit: 3,
+            };
+            both!(self, store => store.approvals(filter())).unwrap();
+        }
         let owed = || DeliveryFilter {
             limit: 4,
             ..DeliveryFilter::default()

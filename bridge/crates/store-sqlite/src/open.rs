@@ -43,6 +43,7 @@ impl Sqlite {
             wal::sync(&file).map_err(&access)?;
         }
         failpoint::point("store.opened");
+        schema::migrate(&opened).map_err(failed)?;
         let identity = schema::boot(&opened, &file)?;
         wal::sync_folder(&file).map_err(&access)?;
         failpoint::point("store.booted");

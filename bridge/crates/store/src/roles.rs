@@ -14,21 +14,29 @@ use crate::Result;
 use crate::destination::{DueQuery, OpenBreaker};
 use crate::meters::Meters;
 use crate::record::{
-    Acceptance, Begun, CancelRequest, Claim, Content, Counts, DeliveryFilter, DeliveryPayload,
-    DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish,
-    Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Page, Piece,
-    Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
+    Acceptance, Approval, ApprovalFilter, Begun, CancelRequest, Claim, Content, Counts, Decision,
+    DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery,
+    EventFilter, EventPage, Finish, Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds,
+    NewDispatch, Page, Piece, Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
 use crate::sealed::{Resealed, Sealed};
 
 /// Durable store: all roles. Every method that changes something returns after its commit is synced to disk.
 pub trait Store:
-    Accept + Queue + Executions + Outbox + EventLog + Records + Secrets + Maintenance
+    Accept + Queue + Approvals + Executions + Outbox + EventLog + Records + Secrets + Maintenance
 {
 }
 
 impl<T> Store for T where
-    T: Accept + Queue + Executions + Outbox + EventLog + Records + Secrets + Maintenance
+    T: Accept
+        + Queue
+        + Approvals
+        + Executions
+        + Outbox
+        + EventLog
+        + Records
+        + Secrets
+        + Maintenance
 {
 }
 
@@ -48,8 +56,8 @@ pub trait Accept: Send + Sync + 'static {
 /// Scheduling of queued dispatches.
 #[async_trait]
 pub trait Queue: Send + Sync + 'static {
-    /// Dispatches that can start now on this adapter, by priority, then by age. Leaves out those that wait for a time
-    /// or for their session, and those with a cancel request.
+    /// Dispatches that can start now on this adapter, by priority, then by age. Leaves out those that wait for a time,
+    /// for their session or for an approval, and those with a cancel request.
     async fn ready(&self, provider: &str, limit: usize) -> Result<Vec<Ready>>;
     /// Adapters that have queued dispatches, with the number of each.
     async fn queues(&self) -> Result<Vec<(String, u64)>>;
@@ -64,6 +72,16 @@ pub trait Queue: Send + Sync + 'static {
     /// Moves a dispatch that never started to another adapter. If the adapter or the session changes, the dispatch
     /// goes to the end of its new session's queue. `Error::Stale` if it has started or was cancelled.
     async fn reroute(&self, reroute: Reroute) -> Result<()>;
+}
+
+/// Dispatches that are held until somebody approves them. A rejection is the `finish` of `Claim::Rejected`.
+#[async_trait]
+pub trait Approvals: Send + Sync + 'static {
+    /// Lets a held dispatch enter the queue, and appends the event. `Error::InvalidState` if it is not held: it was
+    /// decided, cancelled or finished.
+    async fn approve(&self, id: DispatchId, decision: Decision, event: NewEvent) -> Result<()>;
+    /// A page of held or decided dispatches, in the order of acceptance, newest first.
+    async fn approvals(&self, filter: ApprovalFilter) -> Result<Page<Approval>>;
 }
 
 /// Attempts: start, progress and end of an execution.

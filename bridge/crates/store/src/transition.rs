@@ -15,6 +15,8 @@ use forge_base::id::DispatchId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Queued,
+    /// Queued, and waits for an approval.
+    Held,
     /// The attempt of this epoch runs, or ran when the process of that epoch ended.
     Running {
         epoch: u64,
@@ -77,13 +79,19 @@ pub fn accept(new: &NewDispatch, known: Option<Known>, queued: u64) -> Result<Ac
 
 /// True if a new dispatch waits for its `not_before`.
 pub fn is_delayed(new: &NewDispatch) -> bool {
-    new.not_before.is_some_and(|time| time > new.accepted_at)
+    waits_until(new.not_before, new.accepted_at)
+}
+
+/// True if this time is still to come.
+pub fn waits_until(not_before: Option<Timestamp>, now: Timestamp) -> bool {
+    not_before.is_some_and(|time| time > now)
 }
 
 /// `Error::Stale` unless the claim matches the dispatch's current attempt; `epoch` is that of this boot.
 pub fn check_claim(claim: &Claim, standing: &Standing, epoch: u64) -> Result<()> {
     let is_current = match (claim, standing.stage) {
-        (Claim::Unstarted(_), Stage::Queued) => true,
+        (Claim::Unstarted(_), Stage::Queued | Stage::Held) => true,
+        (Claim::Rejected(..), Stage::Held) => true,
         (Claim::Attempt(lease), Stage::Running { epoch: of }) => {
             lease.attempt == standing.attempts && lease.epoch == of && of == epoch
         }
@@ -91,7 +99,11 @@ pub fn check_claim(claim: &Claim, standing: &Standing, epoch: u64) -> Result<()>
             *attempt == standing.attempts && of < epoch
         }
         (Claim::Unstarted(_), Stage::Running { .. } | Stage::Finished)
-        | (Claim::Attempt(_) | Claim::Interrupted { .. }, Stage::Queued | Stage::Finished) => false,
+        | (Claim::Rejected(..), Stage::Queued | Stage::Running { .. } | Stage::Finished)
+        | (
+            Claim::Attempt(_) | Claim::Interrupted { .. },
+            Stage::Queued | Stage::Held | Stage::Finished,
+        ) => false,
     };
     match is_current {
         true => Ok(()),
@@ -128,14 +140,14 @@ pub fn finish(claim: &Claim, finish: &Finish, standing: &Standing, epoch: u64) -
         Some(_) => None,
     };
     Ok(End::Record {
-        was_queued: standing.stage == Stage::Queued,
+        was_queued: matches!(standing.stage, Stage::Queued | Stage::Held),
         expires_at,
     })
 }
 
 pub fn requeue(claim: &Claim, standing: &Standing, epoch: u64) -> Result<()> {
     check_claim(claim, standing, epoch)?;
-    if standing.stage == Stage::Queued {
+    if matches!(standing.stage, Stage::Queued | Stage::Held) {
         return Err(Error::InvalidState("the dispatch is already queued"));
     }
     if standing.cancel_requested {
@@ -144,10 +156,19 @@ pub fn requeue(claim: &Claim, standing: &Standing, epoch: u64) -> Result<()> {
     Ok(())
 }
 
+pub fn approve(standing: &Standing) -> Result<()> {
+    match standing.stage {
+        Stage::Held => Ok(()),
+        Stage::Queued | Stage::Running { .. } | Stage::Finished => Err(Error::InvalidState(
+            "the dispatch does not wait for an approval",
+        )),
+    }
+}
+
 pub fn request_cancel(standing: &Standing) -> CancelRequest {
     match standing.stage {
         Stage::Finished => CancelRequest::Finished,
-        Stage::Queued => CancelRequest::Queued,
+        Stage::Queued | Stage::Held => CancelRequest::Queued,
         Stage::Running { .. } => CancelRequest::Running {
             attempt: standing.attempts,
         },

@@ -133,6 +133,7 @@ impl Rig {
             callback: Some(to),
             events: vec![NewEvent::new(kind::ACCEPTED, now)],
             start: None,
+            is_held: false,
             queue_limit: 1_000_000,
         });
         assert!(matches!(

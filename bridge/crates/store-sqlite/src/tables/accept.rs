@@ -85,9 +85,10 @@ fn insert(
     new: &NewDispatch,
     retry_of: Option<DispatchId>,
 ) -> Result<Option<Begun>, Failure> {
-    let (phase, turn) = match transition::is_delayed(new) {
-        true => (phase::DELAYED, None),
-        false => queue::turn(tx, &new.provider, new.session.as_deref())?,
+    let (phase, turn) = match (new.is_held, transition::is_delayed(new)) {
+        (true, _) => (phase::HELD, None),
+        (false, true) => (phase::DELAYED, None),
+        (false, false) => queue::turn(tx, &new.provider, new.session.as_deref())?,
     };
     let start = new.start.as_ref().filter(|_| phase == phase::READY);
     let header_key = (new.key.space == KeySpace::Header).then_some(&new.key.value);

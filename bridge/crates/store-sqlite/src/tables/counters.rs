@@ -42,12 +42,14 @@ impl Published {
     }
 }
 
-/// Queued dispatches by adapter. The first two, which can be many, read nothing but their indexes.
-pub(crate) const QUEUED: [&str; 4] = [
+/// Queued dispatches by adapter. The first two, which can be many, read nothing but their indexes. The last one names no
+/// index, because a file of version 1 that is checked has none.
+pub(crate) const QUEUED: [&str; 5] = [
     "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_ready WHERE phase = 0 GROUP BY provider",
     "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_delayed_by_provider WHERE phase = 1 GROUP BY provider",
     "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_turn WHERE turn IS NOT NULL AND phase = 2 GROUP BY provider",
     "SELECT provider, count(*) FROM dispatch INDEXED BY dispatch_cancelled WHERE phase = 3 GROUP BY provider",
+    "SELECT provider, count(*) FROM dispatch WHERE phase = -1 GROUP BY provider",
 ];
 
 impl Totals {

@@ -16,7 +16,7 @@ use forge_store::transition::{self, End};
 use forge_store::{Error, Result, rules};
 
 use super::rows::{self, Current, nanos, phase, select_dispatch};
-use super::{Tx, content, deliver, events, queue};
+use super::{Tx, approval, content, deliver, events, queue};
 use crate::Sqlite;
 use crate::engine::{Failure, Length, Urgency};
 
@@ -217,6 +217,9 @@ fn finish(tx: &mut Tx<'_>, claim: &Claim, finish: &Finish) -> Result<Finished, F
     }
     for (position, file) in finish.output_files.iter().enumerate() {
         content::insert(tx, found.seq, Content::OutputFile(position), file)?;
+    }
+    if let Claim::Rejected(_, decision) = claim {
+        approval::insert(tx, found.seq, decision, false)?;
     }
     queue::unblock(tx, &found.provider, found.session.as_deref())?;
     match was_queued {

@@ -2,6 +2,7 @@
 //! commits it.
 
 pub(super) mod accept;
+pub(super) mod approval;
 pub(super) mod content;
 pub(super) mod counters;
 pub(super) mod deliver;

@@ -135,7 +135,7 @@ fn reroute(tx: &mut Tx<'_>, reroute: &Reroute) -> Result<(), Failure> {
     // Leaves the old session's queue before it enters the new one, which can have the same name.
     tx.execute("UPDATE dispatch SET turn = NULL WHERE seq = ?", [old.seq])?;
     let (phase, turn) = match old.phase {
-        phase::DELAYED => (phase::DELAYED, None),
+        phase::DELAYED | phase::HELD => (old.phase, None),
         _ => turn(tx, &reroute.provider, reroute.session.as_deref())?,
     };
     tx.execute(

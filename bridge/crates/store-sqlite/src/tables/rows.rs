@@ -11,6 +11,7 @@ use forge_store::transition::{Stage, Standing};
 
 /// `dispatch.phase`. Queries that use a partial index spell the number, as the index does.
 pub(crate) mod phase {
+    pub(crate) const HELD: i64 = -1;
     pub(crate) const READY: i64 = 0;
     pub(crate) const DELAYED: i64 = 1;
     pub(crate) const BLOCKED: i64 = 2;
@@ -111,7 +112,8 @@ pub(crate) const MORE: usize = 26;
 
 pub(crate) fn dispatch(row: &Row<'_>) -> rusqlite::Result<DispatchRecord> {
     let attempts: u32 = row.get(11)?;
-    let state = match row.get(10)? {
+    let phase = row.get(10)?;
+    let state = match phase {
         phase::RUNNING => DispatchState::Running {
             attempt: attempts,
             started_at: time(row, 17)?,
@@ -139,6 +141,7 @@ pub(crate) fn dispatch(row: &Row<'_>) -> rusqlite::Result<DispatchRecord> {
         state,
         attempts,
         cancel_requested: row.get(12)?,
+        is_held: phase == phase::HELD,
         accepted_at: time(row, 13)?,
         not_before: time_option(row, 14)?,
         start_by: time(row, 15)?,
@@ -193,6 +196,7 @@ impl Current {
         let stage = match self.phase {
             phase::RUNNING => Stage::Running { epoch: self.epoch },
             phase::FINISHED => Stage::Finished,
+            phase::HELD => Stage::Held,
             _ => Stage::Queued,
         };
         Standing {

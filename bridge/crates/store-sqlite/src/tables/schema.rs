@@ -16,7 +16,17 @@ const APPLICATION_ID: i64 = 0x4667_4253;
 const EARLIER_APPLICATION_ID: i64 = 0x4667_4272;
 
 const SCHEMA: &str = include_str!("schema.sql");
-const VERSION: i64 = 1;
+const VERSION: i64 = 2;
+/// Changes that make a file of each version one of the next, from version 1 on.
+const MIGRATIONS: [&str; VERSION as usize - 1] = ["CREATE TABLE decision (
+       dispatch INTEGER PRIMARY KEY REFERENCES dispatch ON DELETE CASCADE,
+       approved INTEGER NOT NULL,
+       at INTEGER NOT NULL,
+       author TEXT NOT NULL,
+       reason TEXT
+     ) STRICT;
+     CREATE INDEX decision_approved ON decision (approved, dispatch);
+     CREATE INDEX dispatch_held ON dispatch (seq) WHERE phase = -1;"];
 
 /// Identity of a store, as the file holds it.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,7 +36,7 @@ pub(crate) struct Identity {
     pub(crate) epoch: u64,
 }
 
-/// Refuses a file that is not a store of this version. Reads only: such a file stays as it is.
+/// Refuses a file that is not a store of a known version. Reads only: such a file stays as it is.
 pub(crate) fn inspect(connection: &Connection, file: &Path) -> Result<(), OpenError> {
     let failed = |source| classify(file, source);
     let number = |pragma| connection.query_row(pragma, [], |row| row.get::<_, i64>(0));
@@ -34,7 +44,7 @@ pub(crate) fn inspect(connection: &Connection, file: &Path) -> Result<(), OpenEr
     let version = number("PRAGMA user_version").map_err(failed)?;
     let file = file.to_owned();
     match application {
-        APPLICATION_ID if version == VERSION => Ok(()),
+        APPLICATION_ID if (1..=VERSION).contains(&version) => Ok(()),
         APPLICATION_ID => Err(OpenError::Newer {
             file,
             version,
@@ -58,6 +68,22 @@ pub(crate) fn create(connection: &Connection) -> rusqlite::Result<()> {
     for name in ["epoch", "removed"] {
         transaction.execute(insert, params![name, 0])?;
     }
+    transaction.commit()
+}
+
+/// Makes a file of an earlier version one of this version, in one transaction.
+pub(crate) fn migrate(connection: &Connection) -> rusqlite::Result<()> {
+    let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    if version == VERSION {
+        return Ok(());
+    }
+    let done = usize::try_from(version - 1).ok();
+    let missing = done.and_then(|done| MIGRATIONS.get(done..));
+    let transaction = connection.unchecked_transaction()?;
+    for migration in missing.into_iter().flatten() {
+        transaction.execute_batch(migration)?;
+    }
+    transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
 }
 

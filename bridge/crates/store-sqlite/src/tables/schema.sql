@@ -1,4 +1,4 @@
--- Tables of a store, version 1. Times and durations are nanoseconds. Partial indexes cover unfinished work, so that
+-- Tables of a store, version 2. Times and durations are nanoseconds. Partial indexes cover unfinished work, so that
 -- their cost does not grow with history.
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
@@ -11,7 +11,7 @@ CREATE TABLE dispatch (
   seq INTEGER PRIMARY KEY,
   first_events INTEGER NOT NULL,
   id BLOB NOT NULL,
-  -- 0 ready, 1 waits for its time, 2 waits for its session, 3 cancelled in the queue, 4 running, 5 finished.
+  -- -1 held until it is approved, 0 ready, 1 waits for its time, 2 waits for its session, 3 cancelled in the queue, 4 running, 5 finished.
   phase INTEGER NOT NULL,
   provider TEXT NOT NULL,
   pinned INTEGER NOT NULL,
@@ -64,6 +64,7 @@ CREATE INDEX dispatch_run ON dispatch (run_id) WHERE run_id IS NOT NULL;
 CREATE INDEX dispatch_ready ON dispatch (provider, priority DESC, seq) WHERE phase = 0;
 CREATE INDEX dispatch_delayed ON dispatch (not_before) WHERE phase = 1;
 CREATE INDEX dispatch_delayed_by_provider ON dispatch (provider) WHERE phase = 1;
+CREATE INDEX dispatch_held ON dispatch (seq) WHERE phase = -1;
 CREATE INDEX dispatch_start_by ON dispatch (start_by) WHERE phase < 3;
 CREATE INDEX dispatch_cancelled ON dispatch (seq) WHERE phase = 3;
 CREATE INDEX dispatch_running ON dispatch (epoch) WHERE phase = 4;
@@ -95,6 +96,16 @@ CREATE TABLE content (
   bytes BLOB NOT NULL,
   PRIMARY KEY (dispatch, number, part)
 ) STRICT, WITHOUT ROWID;
+
+-- Decisions about dispatches that were held.
+CREATE TABLE decision (
+  dispatch INTEGER PRIMARY KEY REFERENCES dispatch ON DELETE CASCADE,
+  approved INTEGER NOT NULL,
+  at INTEGER NOT NULL,
+  author TEXT NOT NULL,
+  reason TEXT
+) STRICT;
+CREATE INDEX decision_approved ON decision (approved, dispatch);
 
 -- Delivery attempts, except for the last one.
 CREATE TABLE attempt (

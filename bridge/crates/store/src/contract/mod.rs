@@ -5,6 +5,7 @@
 )]
 
 pub mod accept;
+pub mod approval;
 pub mod breaker;
 pub mod deliver;
 pub mod events;
@@ -54,6 +55,10 @@ macro_rules! contract_tests {
                 a_failed_one_gives_its_task_key_to_a_new_one a_dead_delivery_is_superseded_too
                 a_header_key_is_never_taken_over header_and_task_keys_do_not_meet
                 a_task_key_must_be_the_task_id a_full_queue_refuses_new_ones_but_knows_duplicates;
+            approval:
+                a_held_one_starts_only_when_approved a_rejection_finishes_it_with_its_delivery
+                only_the_first_decision_counts a_held_one_is_overdue_and_delayed_as_any_other
+                approvals_are_listed_newest_first_in_pages;
             breaker:
                 what_is_open_survives_a_restart_until_it_closes
                 the_longest_waits_are_kept_when_there_are_too_many;
@@ -113,6 +118,7 @@ mod tests {
     fn every_case_is_declared() {
         let written = [
             include_str!("accept.rs"),
+            include_str!("approval.rs"),
             include_str!("breaker.rs"),
             include_str!("deliver.rs"),
             include_str!("events.rs"),

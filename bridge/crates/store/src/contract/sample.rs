@@ -65,6 +65,7 @@ pub fn task(task_id: &str) -> NewDispatch {
         callback: Some(callback("a.example")),
         events: vec![event(kind::ACCEPTED, 0), event(kind::QUEUED, 0)],
         start: None,
+        is_held: false,
         queue_limit: 1_000_000,
     }
 }

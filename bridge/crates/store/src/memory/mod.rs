@@ -18,12 +18,14 @@ use super::Result;
 use super::destination::{DueQuery, OpenBreaker};
 use super::meters::Meters;
 use super::record::{
-    Acceptance, Begun, CancelRequest, Claim, Content, Counts, DeliveryFilter, DeliveryPayload,
-    DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish,
-    Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds, NewDispatch, Page, Piece,
-    Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
+    Acceptance, Approval, ApprovalFilter, Begun, CancelRequest, Claim, Content, Counts, Decision,
+    DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery,
+    EventFilter, EventPage, Finish, Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds,
+    NewDispatch, Page, Piece, Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
 };
-use super::roles::{Accept, EventLog, Executions, Maintenance, Outbox, Queue, Records, Secrets};
+use super::roles::{
+    Accept, Approvals, EventLog, Executions, Maintenance, Outbox, Queue, Records, Secrets,
+};
 use super::sealed::{Resealed, Sealed};
 use forge_base::event::{Event, LogName, NewEvent};
 use forge_base::id::{DeliveryId, DispatchId};
@@ -122,6 +124,17 @@ impl Queue for Memory {
 
     async fn reroute(&self, reroute: Reroute) -> Result<()> {
         self.write(|state| state.reroute(reroute))
+    }
+}
+
+#[async_trait]
+impl Approvals for Memory {
+    async fn approve(&self, id: DispatchId, decision: Decision, event: NewEvent) -> Result<()> {
+        self.write(|state| state.approve(id, decision, event))
+    }
+
+    async fn approvals(&self, filter: ApprovalFilter) -> Result<Page<Approval>> {
+        Ok(self.state().approvals(&filter))
     }
 }
 

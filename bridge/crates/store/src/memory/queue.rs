@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 
 use crate::record::{
-    self, Begun, CancelRequest, Claim, Finish, Finished, Interrupted, Lease, Progress, Ready,
-    Recorded, Requeue, Reroute,
+    self, Approval, ApprovalFilter, ApprovalStatus, Begun, CancelRequest, Claim, Decision, Finish,
+    Finished, Interrupted, Lease, Page, Progress, Ready, Recorded, Requeue, Reroute,
 };
 use crate::transition::{self, End};
 use crate::{Error, Result, rules};
@@ -42,6 +42,7 @@ impl State {
 
     pub(super) fn may_start(&self, kept: &Kept) -> bool {
         kept.queued()
+            && !kept.record.is_held
             && !kept.delayed
             && !kept.record.cancel_requested
             && (kept.record.session.is_none() || !self.blocked(kept))
@@ -77,7 +78,8 @@ impl State {
             .dispatches
             .iter()
             .filter(|(_, kept)| {
-                let waits = kept.queued() && kept.delayed && !kept.record.cancel_requested;
+                let is_elsewhere = kept.record.cancel_requested || kept.record.is_held;
+                let waits = kept.queued() && kept.delayed && !is_elsewhere;
                 waits && kept.record.not_before.is_some_and(|time| time <= now)
             })
             .map(|(seq, kept)| (kept.record.not_before, *seq))
@@ -121,7 +123,7 @@ impl State {
         let starts = self.waiting().map(|(_, kept)| kept.record.start_by);
         let delays = self
             .waiting()
-            .filter(|(_, kept)| kept.delayed)
+            .filter(|(_, kept)| kept.delayed && !kept.record.is_held)
             .filter_map(|(_, kept)| kept.record.not_before);
         starts.chain(delays).min()
     }
@@ -139,7 +141,7 @@ impl State {
         kept.record.routing = reroute.routing;
         if moves {
             kept.turn = None;
-            if !kept.delayed {
+            if !kept.delayed && !kept.record.is_held {
                 self.take_turn(seq);
             }
         }
@@ -216,6 +218,10 @@ impl State {
         kept.output_files = finish.output_files;
         kept.turn = None;
         kept.delayed = false;
+        kept.record.is_held = false;
+        if let Claim::Rejected(_, decision) = claim {
+            kept.decision = Some((decision.clone(), false));
+        }
         kept.retention = finish.retention;
         kept.record.state = record::DispatchState::Finished {
             at: finish.at,
@@ -250,8 +256,52 @@ impl State {
         let answer = transition::request_cancel(&kept.standing());
         if answer != CancelRequest::Finished {
             kept.record.cancel_requested = true;
+            kept.record.is_held = false;
         }
         answer
+    }
+
+    pub(super) fn approve(
+        &mut self,
+        id: DispatchId,
+        decision: Decision,
+        event: NewEvent,
+    ) -> Result<()> {
+        let seq = self.seq(id).ok_or(Error::NotFound)?;
+        let kept = self.kept(seq);
+        transition::approve(&kept.standing())?;
+        kept.record.is_held = false;
+        kept.delayed = transition::waits_until(kept.record.not_before, decision.at);
+        let enters = !kept.delayed;
+        kept.decision = Some((decision, true));
+        if enters {
+            self.take_turn(seq);
+        }
+        self.log_events(seq, vec![event]);
+        Ok(())
+    }
+
+    pub(super) fn approvals(&self, filter: &ApprovalFilter) -> Page<Approval> {
+        let before = filter.before.unwrap_or(u64::MAX);
+        let mut found = self.dispatches.range(..before).rev().filter(|(_, kept)| {
+            let decided = kept.decision.as_ref().map(|(_, approved)| *approved);
+            match filter.status {
+                ApprovalStatus::Waiting => kept.record.is_held,
+                ApprovalStatus::Approved => decided == Some(true),
+                ApprovalStatus::Rejected => decided == Some(false),
+            }
+        });
+        let page: Vec<_> = found.by_ref().take(filter.limit).collect();
+        let next = found.next().and(page.last()).map(|(seq, _)| **seq);
+        let items = page.into_iter().map(|(_, kept)| Approval {
+            dispatch: kept.record.clone(),
+            status: filter.status,
+            decision: kept.decision.clone().map(|(decision, _)| decision),
+        });
+        Page {
+            items: items.collect(),
+            next,
+        }
     }
 
     pub(super) fn interrupted(&self, limit: usize) -> Vec<Interrupted> {

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::destination::OpenBreaker;
 use crate::record::{
-    self, Acceptance, Content, Counts, DeliveryState, DispatchFilter, DispatchRecord,
+    self, Acceptance, Content, Counts, Decision, DeliveryState, DispatchFilter, DispatchRecord,
     IdempotencyKey, Known, LogBounds, NewDispatch, Page, Piece, Status, Swept,
 };
 use crate::rules::UNBOUND_RETENTION;
@@ -46,6 +46,8 @@ pub(super) struct Kept {
     pub(super) secrets: Option<Vec<u8>>,
     /// Waits for `not_before`.
     pub(super) delayed: bool,
+    /// Decision of its approval, and true if it was approved.
+    pub(super) decision: Option<(Decision, bool)>,
     /// Place in the queue of its session, until finished.
     pub(super) turn: Option<u64>,
     /// Epoch of the latest attempt.
@@ -69,6 +71,7 @@ impl Kept {
 
     pub(super) fn standing(&self) -> Standing {
         let stage = match &self.record.state {
+            record::DispatchState::Queued if self.record.is_held => Stage::Held,
             record::DispatchState::Queued => Stage::Queued,
             record::DispatchState::Running { .. } => Stage::Running { epoch: self.epoch },
             record::DispatchState::Finished { .. } => Stage::Finished,
@@ -211,6 +214,7 @@ impl State {
             fingerprint: new.fingerprint,
             secrets: new.secrets,
             delayed,
+            decision: None,
             turn: None,
             epoch: 0,
             recorded_session: None,
@@ -223,8 +227,9 @@ impl State {
             retention: std::time::Duration::ZERO,
             expires_at: None,
         };
+        let enters = !delayed && !kept.record.is_held;
         self.dispatches.insert(seq, kept);
-        if !delayed {
+        if enters {
             self.take_turn(seq);
         }
         self.log_events(seq, new.events);

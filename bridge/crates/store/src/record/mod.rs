@@ -1,6 +1,7 @@
 //! Input and output types of the store. Requests, results and secrets are opaque bytes here; only values that are
 //! searched, ordered or compared are fields.
 
+mod approval;
 mod content;
 mod delivery;
 
@@ -15,6 +16,7 @@ use forge_base::digest::Digest;
 use forge_base::event::{Event, NewEvent};
 use forge_base::id::DispatchId;
 
+pub use self::approval::{Approval, ApprovalFilter, ApprovalStatus, Decision};
 pub use self::content::{Content, Piece};
 pub use self::delivery::{
     AfterAttempt, DeliveryAttempt, DeliveryPayload, DeliveryRecord, DeliveryState, DueDelivery,
@@ -83,6 +85,8 @@ pub struct NewDispatch {
     pub priority: i8,
     pub accepted_at: Timestamp,
     pub not_before: Option<Timestamp>,
+    /// Waits for an approval before anything else.
+    pub is_held: bool,
     /// Deadline for the start; after it the dispatch ends as `queue_timeout`.
     pub start_by: Timestamp,
     /// Receiver of the result; `None` if the caller requested no callback.
@@ -149,6 +153,8 @@ pub struct Lease {
 pub enum Claim {
     /// Queued, with no attempt running.
     Unstarted(DispatchId),
+    /// Held, and its approval is refused by this decision.
+    Rejected(DispatchId, Decision),
     /// The attempt that this process runs.
     Attempt(Lease),
     /// An attempt of an older epoch, whose process is gone.
@@ -158,7 +164,7 @@ pub enum Claim {
 impl Claim {
     pub fn id(&self) -> DispatchId {
         match self {
-            Claim::Unstarted(id) | Claim::Interrupted { id, .. } => *id,
+            Claim::Unstarted(id) | Claim::Rejected(id, _) | Claim::Interrupted { id, .. } => *id,
             Claim::Attempt(lease) => lease.id,
         }
     }
@@ -268,7 +274,7 @@ pub struct Interrupted {
 /// State of a dispatch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DispatchState {
-    /// Recorded; waits for capacity, its time or its session.
+    /// Recorded; waits for capacity, its time, its session or an approval.
     Queued,
     Running {
         attempt: u32,
@@ -298,6 +304,8 @@ pub struct DispatchRecord {
     /// Attempts begun so far.
     pub attempts: u32,
     pub cancel_requested: bool,
+    /// Waits for an approval.
+    pub is_held: bool,
     pub accepted_at: Timestamp,
     pub not_before: Option<Timestamp>,
     pub start_by: Timestamp,
