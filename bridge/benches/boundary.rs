@@ -35,6 +35,7 @@ fn main() {
         relay: Vec::new(),
         user: None,
         users: BTreeMap::new(),
+        built_in: None,
         tracker: Tasks::here(),
     };
     let request: ExecutionRequest = serde_json::from_value(json!({

@@ -164,6 +164,7 @@ async fn adapters(
         relay: Vec::new(),
         user: None,
         users: BTreeMap::new(),
+        built_in: None,
         tracker: tracker.clone(),
     });
     let registry = match started.await {

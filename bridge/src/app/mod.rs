@@ -164,6 +164,7 @@ impl Bridge {
             relay: children.relay().to_vec(),
             user: users.default.clone(),
             users: users.of_adapters,
+            built_in: None,
             tracker: tracker.clone(),
         })
         .await?;

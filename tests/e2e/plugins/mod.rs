@@ -85,6 +85,7 @@ impl Place {
             relay: Vec::new(),
             user: None,
             users: BTreeMap::new(),
+            built_in: None,
             tracker: Tasks::here(),
         }
     }

@@ -12,6 +12,7 @@ mod registry;
 
 pub use boundary::load_error::LoadError;
 pub use boundary::trust::Trust;
+pub use instance::built_in::BuiltIn;
 pub use instance::call_stream::{Call, Item};
 pub use instance::health::{HealthReport, Quarantine};
 pub use instance::isolation::Isolation;

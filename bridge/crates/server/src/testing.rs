@@ -271,6 +271,7 @@ async fn registry(state_dir: &Path, tracker: &Tasks) -> Registry {
         relay: Vec::new(),
         user: None,
         users: BTreeMap::new(),
+        built_in: None,
         tracker: tracker.clone(),
     };
     Registry::start(setup).await.unwrap().0

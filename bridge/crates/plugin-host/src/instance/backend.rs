@@ -1,4 +1,5 @@
-//! Backend of an instance: a library in this process, a library in a child, or a program. Callers need not know which.
+//! Backend of an instance: a library in this process, a library in a child, a program, or a part of the bridge. Callers
+//! need not know which.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use crate::boundary::load;
 use crate::boundary::load_error::LoadError;
 use crate::boundary::trust::{self, FileRules, Rules, Vetted};
 use crate::instance::boot::{Boot, Found, Source};
+use crate::instance::built_in;
 use crate::instance::host::Host;
 use crate::instance::isolation::Isolation;
 use crate::instance::process::remote::{Check, Remote};
@@ -28,6 +30,7 @@ pub(crate) struct Facts {
 pub(crate) enum Backend {
     InProcess(Instance),
     Child(Arc<Remote>),
+    BuiltIn(Arc<built_in::Tasks>),
 }
 
 impl Backend {
@@ -36,6 +39,7 @@ impl Backend {
             // A refusal was already delivered as the answer.
             Self::InProcess(instance) => drop(instance.start(call_id, op, payload)),
             Self::Child(remote) => remote.start(call_id, op, &payload),
+            Self::BuiltIn(tasks) => tasks.start(call_id, op, payload),
         }
     }
 
@@ -43,6 +47,7 @@ impl Backend {
         match self {
             Self::InProcess(instance) => instance.cancel(call_id),
             Self::Child(remote) => remote.cancel(call_id),
+            Self::BuiltIn(tasks) => tasks.cancel(call_id),
         }
     }
 
@@ -50,6 +55,7 @@ impl Backend {
         match self {
             Self::InProcess(instance) => instance.destroy(),
             Self::Child(remote) => remote.destroy(),
+            Self::BuiltIn(tasks) => tasks.destroy(),
         }
     }
 }
@@ -65,6 +71,16 @@ pub(crate) fn make(boot: &Boot, host: &'static Host) -> Result<(Backend, Facts),
                 ))
             })?;
             open(boot, host, path, vetted)
+        }
+        Source::BuiltIn(adapter, runtime) => {
+            let facts = Facts {
+                manifest: adapter.manifest(),
+                path: std::env::current_exe().unwrap_or_default(),
+                digest: String::new(),
+                isolation: Isolation::InProcess,
+            };
+            let tasks = built_in::Tasks::new(Arc::clone(adapter), runtime.clone(), host);
+            Ok((Backend::BuiltIn(Arc::new(tasks)), facts))
         }
         Source::Found(found) if is_program(&found.path) => found.run_program(boot, host),
         Source::Found(found) => found.load(boot, host),

@@ -4,8 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use crate::boundary::loaded_images::LoadedImages;
 use crate::boundary::trust::Trust;
+use crate::instance::built_in::BuiltIn;
 use crate::instance::environment::Environment;
 use crate::instance::isolation::Isolation;
 use crate::instance::queue::Bounds;
@@ -42,6 +45,8 @@ pub(crate) enum Source {
         copy: PathBuf,
         digest: String,
     },
+    /// Part of the bridge, with the runtime of its calls.
+    BuiltIn(Arc<dyn BuiltIn>, Handle),
 }
 
 /// A file that was found, and the rules for running it.

@@ -6,6 +6,7 @@
 pub(crate) mod backend;
 mod backpressure;
 pub(crate) mod boot;
+pub(crate) mod built_in;
 mod call_ids;
 pub(crate) mod call_stream;
 mod call_thread;

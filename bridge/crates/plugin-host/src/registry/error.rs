@@ -8,6 +8,11 @@ use std::path::PathBuf;
 pub enum Error {
     #[error("invalid adapter name {0:?}; use 1 to 64 lower-case letters, digits, \"-\" and \"_\"")]
     BadName(String),
+    #[error(
+        "the adapter id {0:?} is reserved for external services; serve the library under another id: \
+         [adapters.NAME] with library = {0:?}"
+    )]
+    Reserved(String),
     #[error("the adapter ids {first:?} and {second:?} collide; keep one of them")]
     DuplicateId { first: String, second: String },
     #[error("two files serve the adapter {id:?}: {first} and {second}; keep one of them")]

@@ -21,11 +21,13 @@ use std::time::Duration;
 
 use forge_adapter_api::User;
 use futures_util::future::join_all;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use crate::boundary::loaded_images::LoadedImages;
 use crate::boundary::staging;
+use crate::instance::built_in::BuiltIn;
 use crate::instance::health::Monitor;
 use crate::instance::relayed::Relayed;
 use forge_base::spelling::nearest;
@@ -64,6 +66,8 @@ pub struct Setup {
     pub user: Option<ProgramUser>,
     /// The same for adapters that have their own, by id.
     pub users: BTreeMap<String, Option<ProgramUser>>,
+    /// Adapter that is part of the bridge. Its id is reserved, and only dispatches that name it run on it.
+    pub built_in: Option<Arc<dyn BuiltIn>>,
     pub tracker: Tasks,
 }
 
@@ -84,6 +88,7 @@ pub struct Registry {
 struct Shared {
     config: Arc<Config>,
     adapters: Vec<Adapter>,
+    built_in: Option<(Arc<dyn BuiltIn>, Adapter)>,
 }
 
 impl Registry {
@@ -91,10 +96,17 @@ impl Registry {
     /// changes; unless it is read, the former wait and the latter are lost.
     pub async fn start(setup: Setup) -> Result<(Self, mpsc::Receiver<Relayed>), Error> {
         let config = Arc::new(setup.config.clone());
-        let (named, errors) = named(&config, &setup.tables);
+        let (mut named, errors) = named(&config, &setup.tables);
         if let Some(error) = errors.into_iter().next() {
             return Err(error);
         }
+        named.extend(setup.built_in.as_ref().map(|adapter| {
+            let id = adapter.manifest().provider;
+            Named {
+                library: id.clone(),
+                id,
+            }
+        }));
         let path = Arc::new(SearchPath::new(&config.path)?);
         for warning in path.warnings() {
             tracing::warn!("{warning}");
@@ -104,6 +116,8 @@ impl Registry {
         let (relay, relayed) = mpsc::channel(RELAYED);
         let mut starts = Vec::new();
         for named in named {
+            let built_in = setup.built_in.clone();
+            let built_in = built_in.filter(|adapter| adapter.manifest().provider == named.id);
             let table = setup.tables.get(&named.id).cloned().unwrap_or_default();
             let post = AdapterContext {
                 provider: named.id.clone(),
@@ -125,14 +139,19 @@ impl Registry {
                 table,
                 images: Arc::new(LoadedImages::default()),
                 mark: Mark::of(&named.id, &state.join("paused")),
+                built_in: built_in.map(|adapter| (adapter, Handle::current())),
                 named,
             };
             let boot = plan.boot()?;
             starts.push(Adapter::start(plan, boot, post));
         }
+        let mut adapters = join_all(starts).await;
+        let built_in = setup.built_in;
+        let built_in = built_in.and_then(|built_in| Some((built_in, adapters.pop()?)));
         let registry = Self {
             shared: Arc::new(Shared {
-                adapters: join_all(starts).await,
+                adapters,
+                built_in,
                 config,
             }),
         };
@@ -177,16 +196,33 @@ impl Registry {
         }
     }
 
-    /// All adapters, in the configured order.
+    /// All adapters, in the configured order, then the one that is part of the bridge if it is listed.
     pub fn adapters(&self) -> Vec<Adapter> {
-        self.shared.adapters.clone()
+        let built_in = self.shared.built_in.as_ref();
+        let built_in = built_in.filter(|(built_in, _)| built_in.is_listed());
+        let configured = self.shared.adapters.iter();
+        configured
+            .chain(built_in.map(|(_, adapter)| adapter))
+            .cloned()
+            .collect()
+    }
+
+    /// Adapters that dispatches without a provider can run on.
+    pub fn routable(&self) -> &[Adapter] {
+        &self.shared.adapters
     }
 
     pub fn get(&self, provider: &str) -> Option<Adapter> {
-        let mut adapters = self.shared.adapters.iter();
+        let mut adapters = self.all();
         adapters
             .find(|adapter| adapter.provider() == provider)
             .cloned()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Adapter> {
+        let built_in = self.shared.built_in.as_ref();
+        let built_in = built_in.map(|(_, adapter)| adapter);
+        self.shared.adapters.iter().chain(built_in)
     }
 
     pub fn default_provider(&self) -> Option<&str> {
@@ -195,8 +231,7 @@ impl Registry {
 
     /// Asks all adapters whose cached health is stale, concurrently; returns once each has answered or timed out.
     pub async fn refresh_health(&self) {
-        let adapters = self.shared.adapters.iter();
-        join_all(adapters.map(Adapter::refresh_health)).await;
+        join_all(self.all().map(Adapter::refresh_health)).await;
     }
 
     /// Enables events outside executions; called once the bridge listens.
@@ -206,8 +241,7 @@ impl Registry {
 
     /// Shuts all adapters down concurrently; calls in flight end as `adapter_unavailable`.
     pub async fn shutdown(&self, grace: Duration) {
-        let adapters = self.shared.adapters.iter();
-        join_all(adapters.map(|adapter| adapter.shutdown(grace))).await;
+        join_all(self.all().map(|adapter| adapter.shutdown(grace))).await;
     }
 }
 

@@ -12,6 +12,9 @@ use crate::boundary::load_error::LoadError;
 use crate::registry::error::Error;
 use crate::registry::settings::AdapterTable;
 
+/// Id of the adapter that is part of the bridge.
+pub(crate) const EXTERNAL: &str = "external";
+
 /// An adapter id and the library that serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
@@ -34,6 +37,8 @@ pub(crate) fn names(
         for &name in list {
             if !is_name(name) {
                 errors.push(Error::BadName(name.clone()));
+            } else if name == EXTERNAL {
+                errors.push(Error::Reserved(name.clone()));
             } else if let Some(first) = seen.insert(stem(name), name) {
                 errors.push(Error::DuplicateId {
                     first: first.clone(),
@@ -246,6 +251,8 @@ mod tests {
         for id in ["", "../a", "a/b", "A", "a b", &long] {
             assert_eq!(wrong(&[id], &none).len(), 1, "{id:?}");
         }
+        let reserved = wrong(&["external"], &none);
+        assert!(reserved[0].contains("is reserved"), "{reserved:?}");
         let tables = BTreeMap::from([("a".to_owned(), table("/tmp/x"))]);
         assert_eq!(wrong(&["a"], &tables).len(), 1);
         assert_eq!(

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::json;
+use tokio::runtime::Handle;
 
 use crate::boundary::load_error::LoadError;
 use crate::boundary::loaded_images::LoadedImages;
 use crate::boundary::manifest;
 use crate::instance::backend::is_program;
 use crate::instance::boot::{Boot, Found, Launcher, Limits, Source};
+use crate::instance::built_in::BuiltIn;
 use crate::instance::environment::Environment;
 use crate::instance::isolation::Isolation;
 use crate::instance::queue::Bounds;
@@ -39,6 +41,8 @@ pub(crate) struct AdapterSpec {
     pub images: Arc<LoadedImages>,
     /// Pause marker.
     pub mark: Mark,
+    /// Set if the adapter is part of the bridge, with the runtime of its calls.
+    pub built_in: Option<(Arc<dyn BuiltIn>, Handle)>,
 }
 
 /// The file of a library that the allow-list permits. The outer error is the operator's.
@@ -69,6 +73,20 @@ impl AdapterSpec {
     /// adapter.
     pub(crate) fn boot(&self) -> Result<Result<(Boot, Start), LoadError>, Error> {
         let (named, config) = (&self.named, &self.config);
+        if let Some((adapter, runtime)) = &self.built_in {
+            let source = Source::BuiltIn(Arc::clone(adapter), runtime.clone());
+            let environment = Environment {
+                id: named.id.clone(),
+                variables: BTreeMap::new(),
+                listed: Vec::new(),
+            };
+            let settings = Settings {
+                environment,
+                table: self.table.clone(),
+                apart: false,
+            };
+            return Ok(Ok(self.started(source, Vec::new(), settings)));
+        }
         let path = locate(&named.library, config, &self.path)?;
         Ok(path.map(|path| {
             let isolation = self.table.isolation.unwrap_or_default();
@@ -101,36 +119,42 @@ impl AdapterSpec {
                 memory_limit_bytes: self.table.memory_limit_bytes,
                 call_timeout: config.call_timeout,
             };
-            let boot = Boot {
-                id: named.id.clone(),
-                library: named.library.clone(),
-                source: Source::Found(Box::new(Found {
-                    path,
-                    copies: self.copies.join(&named.library),
-                    trust: config.trust,
-                    digest: pinned(&named.library, config).map(str::to_owned),
-                    images: Arc::clone(&self.images),
-                    isolation,
-                    launcher: (!self.supervisor.is_empty()).then_some(launcher),
-                })),
-                create: create.to_string().into_bytes(),
-                bounds: Limits {
-                    payload: config.payload_bytes,
-                    execution: Bounds {
-                        queued: config.queue_bytes,
-                        event: config.event_bytes,
-                        total: Some(config.execution_bytes),
-                    },
-                    waiting: 4 * config.payload_bytes,
-                },
-                deadline: config.initialize_timeout,
-            };
-            let start = Start {
-                settings,
-                max_concurrent: self.table.max_concurrent,
-            };
-            (boot, start)
+            let source = Source::Found(Box::new(Found {
+                path,
+                copies: self.copies.join(&named.library),
+                trust: config.trust,
+                digest: pinned(&named.library, config).map(str::to_owned),
+                images: Arc::clone(&self.images),
+                isolation,
+                launcher: (!self.supervisor.is_empty()).then_some(launcher),
+            }));
+            self.started(source, create.to_string().into_bytes(), settings)
         }))
+    }
+
+    fn started(&self, source: Source, create: Vec<u8>, settings: Settings) -> (Boot, Start) {
+        let config = &self.config;
+        let boot = Boot {
+            id: self.named.id.clone(),
+            library: self.named.library.clone(),
+            source,
+            create,
+            bounds: Limits {
+                payload: config.payload_bytes,
+                execution: Bounds {
+                    queued: config.queue_bytes,
+                    event: config.event_bytes,
+                    total: Some(config.execution_bytes),
+                },
+                waiting: 4 * config.payload_bytes,
+            },
+            deadline: config.initialize_timeout,
+        };
+        let start = Start {
+            settings,
+            max_concurrent: self.table.max_concurrent,
+        };
+        (boot, start)
     }
 
     /// The command with which the adapter starts its programs. Another process than the bridge cannot use the bridge's
